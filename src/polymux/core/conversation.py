@@ -1,0 +1,276 @@
+"""Both directions of one connection: decode, judge, apply, tell, write the row.
+
+The one loop. An endpoint and an observer differ only in where the octets come from.
+"""
+
+from typing import Final
+
+from mypy_extensions import i64, u8
+
+from .direction import Direction
+from .events import Sink
+from .frames import CLEAN, CONTENT, CROSSED_ROW, ROWS, VIOLATION_ROW, Frames, Head
+from .proceedings import Proceedings
+from .protocol import NO_STREAM, Protocol
+from .rules import CROSSED, broken
+from .streams import Stream
+from .wire import BAD, HOLD, HUGE, SHORT
+
+PROBE: Final[i64] = 40  # no protocol's content header is longer
+
+
+class Conversation(Proceedings):
+    """Decodes both directions. Rows of the frames table go to `rows`, if somebody wants them."""
+
+    def __init__(self, protocol: Protocol, sink: Sink, rows: Frames | None) -> None:
+        super().__init__(protocol, sink)
+        self.rows = rows
+
+    # --- octets in
+
+    def feed(self, side: i64, data: bytes, at: i64) -> None:
+        """The next octets of one direction, which became contiguous at `at`."""
+        d = self.direction(side)
+        d.octets += len(data)
+        d.at = at
+        self.run(d, data, at)
+
+    def run(self, d: Direction, data: bytes, at: i64) -> None:
+        """Decode what can be decoded of one direction's octets."""
+        if d.lost:
+            d.undecoded += len(data)
+            d.offset += len(data)
+            return
+        pos: i64 = 0
+        if len(d.pending) > 0:
+            pos = self.stitch(d, data, at)
+            if pos < 0:  # more than a header is needed: take the long way, joined
+                data = d.pending + data
+                pos = 0
+            d.pending = b""
+        base = d.offset - pos  # where data[0] lies in the direction
+        end: i64 = len(data)
+        if d.open and not d.lost:
+            pos = self.carry(d, data, pos, end, at)
+        while pos < end and not d.open and not d.lost:
+            after = self.frame(d, data, pos, end, base, at)
+            if after < 0:
+                break
+            pos = after
+        if d.lost:
+            d.undecoded += end - pos
+            d.offset = base + end
+        else:
+            d.offset = base + pos
+            if pos < end:
+                d.pending = data[pos:]
+
+    def stitch(self, d: Direction, data: bytes, at: i64) -> i64:
+        """Finish a small frame or a content header cut by a chunk's end, without joining the chunk.
+
+        Returns the position in `data` after what was consumed, or -1 if joining is needed.
+        """
+        p = self.protocol
+        held: i64 = len(d.pending)
+        if d.open or p.messages or held > PROBE:
+            return -1
+        probe = d.pending + data[:PROBE]
+        size: i64 = len(probe)
+        start = p.header(d.side, probe, 0, size, self.head)
+        if start <= held or p.effects[self.head.kind] != CONTENT or self.head.tail > 0:
+            return -1
+        if self.head.size < size - start:
+            size = start + self.head.size
+        used = self.frame(d, probe[:size], 0, size, d.offset, at)
+        if used != size or d.lost:
+            return -1
+        d.offset += used
+        return used - held
+
+    def frame(self, d: Direction, data: bytes, pos: i64, end: i64, base: i64, at: i64) -> i64:
+        """One frame that begins at `pos`: where decoding goes on, or a status."""
+        p = self.protocol
+        head = self.head
+        side = d.side
+        if not d.begun:
+            p.sight.freeze(side)
+            d.begun = True
+        start = p.header(side, data, pos, end, head)
+        if start < 0:
+            if start == BAD:
+                self.lose(d, head.flaws, base + pos, at, "the next frame cannot be found")
+            elif start == HOLD and end - pos > p.limits.held:
+                self.lose(d, 0, base + pos, at, "the other direction's handshake never came")
+            return start
+        size = head.size
+        effect: i64 = p.effects[head.kind]
+        whole = size <= end - start - head.tail
+        text = b""
+        if effect != CONTENT or p.messages:
+            if not whole:
+                if size <= (p.max_frame if effect == CONTENT else p.limits.control):
+                    return SHORT
+                head.flaws |= p.too_long
+            elif effect != CONTENT:
+                p.body(side, data, start, start + size, head)
+                if head.text_size > 0:
+                    text = data[head.text : head.text + head.text_size]
+        ordinal = p.sight.sent(side)
+        verdict = self.decide(side, head, text, base + pos, at)
+        if side == self.refuses and verdict & p.fatal:
+            self.lose(d, 0, base + pos, at, "the peer broke the protocol")
+            return BAD
+        d.begun = False
+        d.frames += 1
+        stream: Stream | None = p.touched
+        row: i64 = CLEAN
+        if verdict != 0:
+            row = (
+                VIOLATION_ROW
+                if verdict & p.findings
+                else CROSSED_ROW
+                if verdict & CROSSED
+                else CLEAN
+            )
+        if not whole or head.parts > 0:
+            d.begin(
+                head, stream, p.counted, effect == CONTENT, ordinal, base + pos, start - pos, row,
+                self.before,
+            )  # fmt: skip
+            return self.carry(d, data, start, end, at)
+        if effect == CONTENT:
+            counted = p.counted
+            if counted and stream is not None:
+                self.count(stream.half(side), size, head.units, at)
+                self.sink.content(side, stream, data, start, start + size, True)
+            self.sink.finished(side, stream if counted else None, ordinal, at)
+        after = start + size + head.tail
+        d.framed += after - pos
+        if self.rows is not None:
+            self.write(side, head, stream, ordinal, at, base + pos, after - pos, size, row)
+        self.conclude(side, stream, text, at)
+        if p.unlocked:
+            p.unlocked = False
+            self.resume(1 - side)
+        return after
+
+    def carry(self, d: Direction, data: bytes, pos: i64, end: i64, at: i64) -> i64:
+        """Go on with the open frame's payload; returns the position after what was taken."""
+        pos = self.take(d, data, pos, end)
+        while d.rest == 0 and d.parts > 0:  # items are sized one by one as they come
+            head = self.head
+            head.flaws = 0
+            head.parts = d.parts
+            head.key = d.key
+            size = self.protocol.part(d.side, data, pos, end, head)
+            if size == BAD:
+                self.lose(d, head.flaws, d.began + d.done, at, "an item's size cannot be read")
+                return pos
+            if size < 0:
+                return pos
+            d.parts = head.parts
+            d.rest = size
+            d.size += size
+            d.payload += size
+            pos = self.take(d, data, pos, end)
+        if d.rest == 0:
+            self.complete(d, at)
+        return pos
+
+    def take(self, d: Direction, data: bytes, pos: i64, end: i64) -> i64:
+        """Hand on as much of the payload's current part as is there."""
+        got = end - pos if end - pos < d.rest else d.rest
+        if got > 0:
+            d.rest -= got
+            d.done += got
+            stream = d.stream
+            if stream is not None and d.counted:
+                final = d.rest == 0 and d.parts == 0
+                self.sink.content(d.side, stream, data, pos, pos + got, final)
+        return pos + got
+
+    def complete(self, d: Direction, at: i64) -> None:
+        """The last octet of a frame that came in parts has passed."""
+        stream = d.stream
+        if d.content:
+            if stream is not None and d.counted:
+                self.count(stream.half(d.side), d.payload, d.units, at)
+            self.sink.finished(d.side, stream if d.counted else None, d.ordinal, at)
+        d.open = False
+        d.framed += d.size
+        if self.rows is not None:
+            head = self.head
+            head.kind = d.kind
+            head.amount = d.amount
+            self.write(d.side, head, stream, d.ordinal, at, d.began, d.size, d.payload, d.verdict)
+        self.before = d.before
+        self.conclude(d.side, stream, b"", at)
+
+    def gap(self, side: i64, size: i64, at: i64) -> None:
+        """Octets of this direction are missing. Inside a payload decoding goes on behind them."""
+        d = self.direction(side)
+        d.octets += size
+        d.at = at
+        self.doubt = True
+        if d.open and size <= d.rest and not d.lost:
+            while size > 0:
+                step: i64 = size if size < 65536 else 65536
+                self.carry(d, bytes(step), 0, step, at)
+                d.offset += step
+                size -= step
+            return
+        if not d.lost:
+            self.lose(d, 0, d.offset, at, f"{size} octets are missing")
+            d.holed = True
+        d.gap += size
+        d.offset += size
+
+    def resume(self, side: i64) -> None:
+        """Read what this direction had to hold back."""
+        d = self.direction(side)
+        if len(d.pending) > 0 and not d.lost:
+            self.run(d, b"", d.at)
+
+    def lose(self, d: Direction, flaws: i64, offset: i64, at: i64, reason: str) -> None:
+        """The start of the next frame is lost: the rest of this direction is undecoded."""
+        d.lost = True
+        d.reason = reason
+        if d.open:  # a frame that will never be whole: its octets are undecoded
+            d.undecoded += d.done
+            d.open = False
+        d.undecoded += len(d.pending)
+        d.offset += len(d.pending)
+        d.pending = b""
+        if flaws != 0:
+            details = [f"{reason} (octet {offset})" for _ in broken(self.protocol.rules, flaws)]
+            self.blame(d.side, None, flaws, details, self.protocol.sight.sent(d.side), offset, at)
+
+    def write(
+        self, side: i64, head: Head, stream: Stream | None, ordinal: i64, at: i64, offset: i64,
+        size: i64, payload: i64, verdict: i64,
+    ) -> None:  # fmt: skip
+        """One row of the frames table."""
+        rows = self.rows
+        if rows is None:
+            return
+        batch = rows.batch
+        i = batch.used
+        batch.sender[i] = u8(side)
+        batch.ordinal[i] = ordinal
+        batch.at[i] = at
+        batch.offset[i] = offset
+        batch.size[i] = size
+        batch.kind[i] = u8(head.kind)
+        if stream is None:
+            batch.opener[i] = u8(NO_STREAM)
+        else:
+            batch.opener[i] = u8(stream.opener)
+            batch.number[i] = stream.number
+            batch.incarnation[i] = stream.incarnation
+        amount = head.amount
+        batch.amount[i] = HUGE if amount > HUGE else i64(amount)
+        batch.payload[i] = payload
+        batch.verdict[i] = u8(verdict)
+        batch.used = i + 1
+        if batch.used == ROWS:
+            rows.turn()

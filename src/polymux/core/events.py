@@ -1,0 +1,118 @@
+"""What happened, as a caller of the sans-IO endpoint sees it.
+
+`Sink` is where a conversation reports what passes; an endpoint turns it into events and mailboxes,
+an observer into content rows, or into nothing.
+"""
+
+from mypy_extensions import i64
+
+from .streams import Stream
+
+
+class Event:
+    """Something that happened; `stream` is None when it concerns the whole session."""
+
+    __slots__ = ("stream",)
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __repr__(self) -> str:
+        where = self.stream.label() if self.stream is not None else "session"
+        return f"{type(self).__name__}({where})"
+
+
+class Opened(Event):
+    """The peer opened a stream; its name is `stream.name`."""
+
+
+class Accepted(Event):
+    """The peer accepted a stream we offered."""
+
+
+class Data(Event):
+    """Content came. `final` marks the end of a message where the protocol has messages."""
+
+    __slots__ = ("data", "final")
+
+    def __init__(self, stream: Stream | None, data: bytes | memoryview, final: bool) -> None:
+        super().__init__(stream)
+        self.data = data
+        self.final = final
+
+
+class Credit(Event):
+    """The peer gave leave to send more."""
+
+
+class Ended(Event):
+    """The peer ended its half: no more content will come."""
+
+
+class Aborted(Event):
+    """The peer reset, cancelled or terminated the stream; `text` is what it said."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, stream: Stream | None, text: bytes) -> None:
+        super().__init__(stream)
+        self.text = text
+
+
+class Closed(Event):
+    """Both halves are over."""
+
+
+class Control(Event):
+    """Any other frame: handshakes, control messages, promises and wishes."""
+
+    __slots__ = ("amount", "kind", "text")
+
+    def __init__(self, stream: Stream | None, kind: i64, amount: int, text: bytes) -> None:
+        super().__init__(stream)
+        self.kind: i64 = kind
+        self.amount: int = amount
+        self.text = text
+
+
+class Crossed(Event):
+    """A frame crossed our stop in flight and was dropped; nobody did wrong."""
+
+
+class Sink:
+    """Told of everything that passes; does nothing itself."""
+
+    def opened(self, sender: i64, stream: Stream) -> None:
+        return
+
+    def accepted(self, sender: i64, stream: Stream) -> None:
+        return
+
+    def content(
+        self, sender: i64, stream: Stream, data: bytes, start: i64, end: i64, final: bool
+    ) -> None:
+        return
+
+    def finished(self, sender: i64, stream: Stream | None, ordinal: i64, at: i64) -> None:
+        """A content frame is whole; everything since the last one was its payload."""
+        return
+
+    def granted(self, sender: i64, stream: Stream) -> None:
+        return
+
+    def ended(self, sender: i64, stream: Stream) -> None:
+        return
+
+    def aborted(self, sender: i64, stream: Stream, text: bytes) -> None:
+        return
+
+    def closed(self, stream: Stream) -> None:
+        return
+
+    def control(
+        self, sender: i64, stream: Stream | None, kind: i64, amount: int, text: bytes
+    ) -> None:
+        return
+
+    def crossed(self, sender: i64, stream: Stream) -> None:
+        return

@@ -1,0 +1,88 @@
+"""Limits and policy: every number polymux holds a peer or a caller to, with its reason.
+
+A limit stands where memory is about to be committed. Its error says its name, its value and how to
+raise it; every hit is counted.
+"""
+
+from dataclasses import dataclass, field, fields
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass
+class Limits:
+    """All limits of a session. `Limits(streams=4096)` raises one; the rest keep their defaults."""
+
+    frame: int = 0  # octets of content in a received frame; 0: the protocol's own default
+    control: int = 64 * KIB  # octets of any other frame: it is buffered whole before it is judged
+    name: int = 4 * KIB  # a name is for people and keys, not a payload
+    metadata: int = 64 * KIB  # omnistreams metadata and error texts
+    streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
+    pending: int = 128  # streams the peer opened that the application has not taken yet
+    stream_buffer: int = 256 * KIB  # unread octets of one stream where the protocol has no credit
+    session_buffer: int = 16 * MIB  # unread octets of all streams together
+    message: int = 16 * MIB  # octets of one message or last item put together from many frames
+    window: int = MIB  # what we announce where the protocol has windows
+    window_peer: int = 64 * MIB  # the largest window we believe
+    control_queue: int = 1000  # answers waiting because the peer does not read
+    open_reset_burst: int = 1000  # streams opened and given up at once
+    open_reset_rate: int = 33  # and a second, from then on
+    unknown_burst: int = 500  # frames for streams that do not exist
+    unknown_rate: int = 100
+    idle_burst: int = 1000  # empty, control and unknown frames that spend no credit
+    idle_rate: int = 100
+    remembered: int = 4096  # closed streams a live session can still tell from unknown ones
+    held: int = 64 * KIB  # octets kept until the other direction's handshake is known
+
+    def describe(self, name: str) -> str:
+        """How an error names this limit and says how to raise it."""
+        value = getattr(self, name)
+        return f"limit {name}={value}; raise it with Limits({name}=...)"
+
+    def names(self) -> list[str]:
+        return [entry.name for entry in fields(self)]
+
+
+@dataclass
+class Policy:
+    """Times in seconds, and choices that are not limits."""
+
+    handshake: float = 10.0  # for the peer's first octets, and for half-open connections
+    header: float = 10.0  # to finish a frame that has begun and is not content
+    write: float = 30.0  # a peer that takes nothing for this long is gone
+    keepalive: float = 15.0  # TCP keepalive interval; two missed probes end the connection
+    pause: float = 5.0  # how long a slow reader may hold up a session without credit
+    close: float = 10.0  # for queued data to leave during a graceful close
+
+
+@dataclass
+class Counters:
+    """How often each limit was hit and each rule broken, by name."""
+
+    hits: dict[str, int] = field(default_factory=dict)
+
+    def count(self, name: str, amount: int = 1) -> None:
+        self.hits[name] = self.hits.get(name, 0) + amount
+
+
+class Bucket:
+    """A token bucket: `burst` at once, `rate` a second after that. Time is an argument."""
+
+    __slots__ = ("burst", "last", "level", "rate")
+
+    def __init__(self, burst: int, rate: int) -> None:
+        self.burst: float = float(burst)
+        self.rate: float = float(rate)
+        self.level: float = float(burst)
+        self.last: float = -1.0
+
+    def take(self, now: float, tokens: float = 1.0) -> bool:
+        """Take tokens if they are there; False when the bucket is empty."""
+        if self.last >= 0.0:
+            self.level = min(self.burst, self.level + max(0.0, now - self.last) * self.rate)
+        self.last = now
+        if self.level < tokens:
+            return False
+        self.level -= tokens
+        return True

@@ -1,0 +1,125 @@
+"""A watcher of a conversation: octets of both sides in, rows, streams and violations out."""
+
+from mypy_extensions import i64
+
+from .conversation import Conversation
+from .events import Sink
+from .frames import Frames
+from .protocol import Protocol
+from .rules import Certainty, Violation, broken
+from .side import DIALER, Side
+from .streams import Stream
+
+
+class Observer:
+    """Notes what breaks a rule and goes on, as long as the start of the next frame is known."""
+
+    def __init__(self, protocol: Protocol, rows: bool = True, sink: Sink | None = None) -> None:
+        self.protocol = protocol
+        self.rows: Frames | None = Frames() if rows else None
+        self.conversation: Conversation = Conversation(
+            protocol, sink if sink is not None else Sink(), self.rows
+        )
+        protocol.streams.keep = True
+
+    def feed(self, sender: i64, data: bytes, at: i64) -> None:
+        """The next octets of one side; `at` in nanoseconds."""
+        self.conversation.feed(sender, data, at)
+
+    def feed_run(self, sender: i64, data: bytes, sizes: list[int], instants: list[int]) -> None:
+        """Many pieces of one side at once: piece i has sizes[i] octets and came at instants[i]."""
+        pos: i64 = 0
+        conversation = self.conversation
+        for i in range(len(sizes)):
+            size: i64 = sizes[i]
+            conversation.feed(sender, data[pos : pos + size], instants[i])
+            pos += size
+
+    def gap(self, sender: i64, size: i64, at: i64) -> None:
+        """Octets that were not captured."""
+        self.conversation.gap(sender, size, at)
+
+    def doubt(self) -> None:
+        """What was not seen (a start, an order) could excuse what is found from now on."""
+        self.conversation.doubt = True
+
+    def finish(self, at: i64, ended0: bool, ended1: bool) -> None:
+        """No more will come. `ended`: that side was seen to close its direction."""
+        c = self.conversation
+        p = self.protocol
+        for side in (0, 1):
+            d = c.direction(side)
+            if d.lost or not (d.open or len(d.pending) > 0):
+                continue
+            left = len(d.pending) + (d.done if d.open else 0)
+            d.undecoded += left
+            began = d.began if d.open else d.offset
+            d.open = False
+            d.pending = b""
+            if p.truncated:
+                c.blame(side, d.stream, p.truncated, [f"{left} octets of an unfinished frame"],
+                        p.sight.sent(side), began, at)  # fmt: skip
+        ended = ended0 and ended1
+        for duty in p.finish(ended):
+            stream = p.streams.find(duty.key)
+            certainty = Certainty.CERTAIN if ended and not c.doubt else Certainty.POSSIBLE
+            for rule in broken(p.rules, duty.rule):
+                c.violations.append(
+                    Violation(
+                        rule, Side(duty.side), max(0, p.sight.sent(duty.side) - 1),
+                        c.direction(duty.side).offset, at,
+                        stream.label() if stream is not None else "", certainty,
+                        f"owed {p.kind_name(duty.kind)} since frame {duty.since} of the other side",
+                    )
+                )  # fmt: skip
+        for stream in p.streams.all():
+            for half in (stream.dialer, stream.acceptor):
+                half.release(at)
+
+    def take_violations(self) -> list[Violation]:
+        """Violations found since the last call."""
+        found = self.conversation.violations
+        self.conversation.violations = []
+        return found
+
+    def take_gone(self) -> list[Stream]:
+        """Streams that left the table for good since the last call."""
+        gone = self.protocol.streams.gone
+        self.protocol.streams.gone = []
+        return gone
+
+    def balanced(self) -> bool:
+        """Is every octet accounted for?"""
+        c = self.conversation
+        return c.dialer.balanced() and c.acceptor.balanced()
+
+    def snapshot(self) -> dict[str, object]:
+        """Everything needed to go on elsewhere, as plain data. Rows and findings must be taken."""
+        c = self.conversation
+        return {
+            "protocol": self.protocol.save(),
+            "dialer": c.dialer.save(),
+            "acceptor": c.acceptor.save(),
+            "verdicts": c.verdicts,
+            "doubt": c.doubt,
+            "serials": c.serials,
+        }
+
+    def restore(self, saved: dict[str, object]) -> None:
+        """Go on from a snapshot; the observer must be fresh and of the same protocol."""
+        c = self.conversation
+        state, verdicts, serials = saved["protocol"], saved["verdicts"], saved["serials"]
+        assert isinstance(state, dict)
+        assert isinstance(verdicts, int)
+        assert isinstance(serials, int)
+        self.protocol.load(state)
+        c.verdicts = verdicts
+        c.serials = serials
+        c.doubt = bool(saved["doubt"])
+        streams = {stream.serial: stream for stream in self.protocol.streams.all()}
+        for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
+            kept = saved[name]
+            assert isinstance(kept, dict)
+            serial = kept["stream"]
+            assert isinstance(serial, int)
+            c.direction(side).load(kept, streams.get(serial))

@@ -1,0 +1,181 @@
+"""What is to go: answers first, then fair turns between the streams that have data and leave.
+
+Frames are formed when they leave, never before: nothing formed before a stop leaves after it.
+While several streams have data, none puts more than 16 KiB into a frame.
+"""
+
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from .conversation import Conversation
+from .frames import CONTENT, Frame
+from .protocol import Protocol
+from .streams import NEVER, OPEN, Lane
+
+TURN: Final[i64] = 16384  # octets a stream may send before it is another's turn
+ALONE: Final[i64] = 65536  # and while no other stream wants to send
+APART: Final[i64] = 16384  # payloads from here on are handed out beside their header, not copied
+
+
+class Outbox:
+    """Forms the octets of one side. Sends nothing that breaks a rule of severity error."""
+
+    def __init__(self, conversation: Conversation, side: i64) -> None:
+        self.conversation = conversation
+        self.protocol: Protocol = conversation.protocol
+        self.side: i64 = side
+        self.control: list[Frame] = []
+        self.turns: list[Lane] = []
+        self.turn: i64 = 0  # whose turn it is in `turns`
+        self.queued: i64 = 0  # octets of content waiting
+        self.writer: BytesWriter = BytesWriter()
+        self.chunks: list[bytes] = []
+        self.moot: i64 = 0  # answers dropped because they had become pointless
+
+    def add(self, lane: Lane) -> None:
+        """This stream has something to send, or may send again."""
+        if not lane.turn and (lane.queued > 0 or lane.ending or lane.next < len(lane.outgoing)):
+            lane.turn = True
+            self.turns.append(lane)
+
+    def drop(self, lane: Lane) -> None:
+        """Forget what this stream had to send."""
+        self.queued -= lane.queued
+        lane.clear()
+        lane.ending = False
+
+    def flush(self, now: i64, room: i64) -> list[bytes]:
+        """The next octets to send, about `room` of them; the caller owns the list."""
+        for frame in self.control:
+            self.say(frame, now)
+        self.control.clear()
+        made: i64 = 0
+        while made < room and self.turn < len(self.turns):
+            lane = self.turns[self.turn]
+            alone = len(self.turns) - self.turn == 1
+            made += self.give_turn(lane, ALONE if alone else TURN, now)
+            self.turn += 1
+            if self.turn > 1024:
+                self.turns = self.turns[self.turn :]
+                self.turn = 0
+            if len(self.control) > 0:
+                for frame in self.control:
+                    self.say(frame, now)
+                self.control.clear()
+        if self.turn == len(self.turns):
+            self.turns.clear()
+            self.turn = 0
+        if len(self.writer) > 0:
+            self.chunks.append(self.writer.getvalue())
+            self.writer = BytesWriter()
+        chunks = self.chunks
+        self.chunks = []
+        return chunks
+
+    def give_turn(self, lane: Lane, quantum: i64, now: i64) -> i64:
+        """One stream's turn: up to `quantum` octets, frame by frame; returns what it used."""
+        used: i64 = 0
+        stream = lane.stream
+        lane.turn = False
+        while lane.next < len(lane.outgoing):
+            piece = lane.outgoing[lane.next]
+            rest = len(piece) - lane.sent
+            limit = quantum - used
+            if limit > self.protocol.send_frame:
+                limit = self.protocol.send_frame
+            last = lane.next + 1 == len(lane.outgoing)
+            size = self.protocol.cut(self.side, stream, rest, limit, last and not lane.ending)
+            if size < 0:  # no leave: `add` is called again when some comes
+                return used
+            final = last and lane.ending and size == rest
+            if size == rest and lane.sent == 0:
+                self.say_content(lane, piece, final, now)
+            else:
+                self.say_content(lane, piece[lane.sent : lane.sent + size], final, now)
+            lane.sent += size
+            if lane.sent == len(piece):
+                lane.next += 1
+                lane.sent = 0
+            lane.queued -= size
+            self.queued -= size
+            used += size
+            if used >= quantum:
+                break
+        if lane.next < len(lane.outgoing):
+            if lane.next > 4096:
+                lane.outgoing = lane.outgoing[lane.next :]
+                lane.next = 0
+            self.add(lane)
+        else:
+            lane.outgoing.clear()
+            lane.next = 0
+            if lane.ending:
+                lane.ending = False
+                if stream.half(self.side).state == OPEN:
+                    frame = self.protocol.ending_frame(self.side, stream)
+                    if frame is not None:
+                        self.say(frame, now)
+        return used
+
+    def say_content(self, lane: Lane, data: bytes, final: bool, now: i64) -> None:
+        """Judge, write and apply one frame of content."""
+        p = self.protocol
+        c = self.conversation
+        head = c.head
+        stream = lane.stream
+        head.clear()
+        head.key = stream.key
+        head.number = stream.number
+        head.opener = stream.opener
+        head.size = len(data)
+        p.content_head(self.side, stream, head, final)
+        p.sight.freeze(self.side)
+        if p.judge(self.side, head, stream) & p.errors:
+            self.moot += 1
+            return
+        p.put(self.writer, self.side, head, b"")
+        if head.size >= APART:
+            self.chunks.append(self.writer.getvalue())
+            self.writer = BytesWriter()
+            self.chunks.append(data)
+        else:
+            self.writer.write(data)
+        c.before = stream.half(self.side).state
+        p.forget()
+        p.apply(self.side, head, stream, now)
+        p.sight.step(self.side)
+        if stream.serial < 0:
+            c.born(self.side, stream, now)
+        half = stream.half(self.side)
+        half.frames += 1
+        c.count(half, head.size, head.units, now)
+        if half.state != c.before:
+            c.conclude(self.side, stream, b"", now)
+
+    def say(self, frame: Frame, now: i64) -> bool:
+        """Judge, write and apply one whole frame; False if it has become pointless."""
+        p = self.protocol
+        c = self.conversation
+        verdict = c.utter(self.side, frame, len(frame.payload))
+        if verdict & p.errors:
+            self.moot += 1
+            return False
+        stream = p.streams.find(frame.key)
+        if stream is not None and stream.half(1 - self.side).final != NEVER:
+            # The peer said that nothing more may follow but our own last word.
+            last = p.aborting(self.side, stream, b"")
+            if last is None or frame.kind != last.kind:
+                self.moot += 1
+                return False
+        self.write(frame, now)
+        return True
+
+    def write(self, frame: Frame, now: i64) -> None:
+        """Write and apply the frame that was judged last, whatever was said of it."""
+        p = self.protocol
+        p.put(self.writer, self.side, self.conversation.head, frame.payload)
+        if p.effects[frame.kind] == CONTENT:
+            self.writer.write(frame.payload)
+        self.conversation.pass_own(self.side, frame.payload, now)

@@ -1,0 +1,187 @@
+"""One frame, wherever it came from: judged, applied, told of, and counted.
+
+An observer's frames come from the wire, an endpoint's own come from its verbs; both pass here.
+"""
+
+from mypy_extensions import i64
+
+from .direction import Direction
+from .events import Sink
+from .frames import ACCEPTS, CONTENT, CONTROL, GRANTS, Frame, Head
+from .protocol import NO_STREAM, Protocol
+from .rules import CROSSED, Certainty, Violation, broken
+from .side import ACCEPTOR, DIALER, UNORDERED, Side
+from .streams import ABORTED, ENDED, OPEN, UNSEEN, Half, Stream
+
+
+class Proceedings:
+    """What is known of one connection: the protocol's state, two directions, violations."""
+
+    def __init__(self, protocol: Protocol, sink: Sink) -> None:
+        self.protocol = protocol
+        self.sink = sink
+        self.dialer: Direction = Direction(DIALER)
+        self.acceptor: Direction = Direction(ACCEPTOR)
+        self.head: Head = Head()
+        self.violations: list[Violation] = []
+        self.verdicts: i64 = 0  # every rule broken so far
+        self.doubt: bool = protocol.sight.beside == UNORDERED
+        self.serials: i64 = 0
+        self.refuses: i64 = -1  # an endpoint refuses what its peer must not send; -1: an observer
+        self.faulted: list[Stream] = []  # streams to abort for what the peer did on them
+        self.before: i64 = OPEN  # state of the sender's half before the frame at hand
+
+    def direction(self, side: i64) -> Direction:
+        return self.dialer if side == DIALER else self.acceptor
+
+    def utter(self, side: i64, frame: Frame, units: i64) -> i64:
+        """Judge a frame that this side is about to send, without applying it."""
+        p = self.protocol
+        head = self.head
+        head.clear()
+        head.kind = frame.kind
+        head.key = frame.key
+        head.amount = frame.amount
+        head.size = len(frame.payload)
+        head.units = units
+        head.text_size = head.size
+        p.address(head)
+        p.said = frame.payload
+        p.sight.freeze(side)
+        stream = p.streams.find(head.key) if head.opener != NO_STREAM else None
+        return p.judge(side, head, stream)
+
+    def pass_own(self, side: i64, text: bytes, at: i64) -> Stream | None:
+        """Apply the frame that `utter` has just judged: it is being sent."""
+        p = self.protocol
+        d = self.direction(side)
+        effect: i64 = p.effects[self.head.kind]
+        size = self.head.size
+        units = self.head.units
+        self.decide(side, self.head, b"" if effect == CONTENT else text, d.offset, at)
+        d.frames += 1
+        stream = p.touched
+        if stream is not None and effect == CONTENT and p.counted:
+            self.count(stream.half(side), size, units, at)
+        self.conclude(side, stream, text, at)
+        return stream
+
+    def decide(self, side: i64, head: Head, text: bytes, offset: i64, at: i64) -> i64:
+        """Judge and apply a frame; tell of what it opened, accepted or granted."""
+        p = self.protocol
+        stream = p.streams.find(head.key) if head.opener != NO_STREAM else None
+        p.said = text
+        verdict = head.flaws | p.judge(side, head, stream)
+        blamed = verdict & ~CROSSED
+        details: list[str] = []
+        if blamed != 0:
+            details = self.details(side, head, stream, blamed)
+        self.before = stream.half(side).state if stream is not None else OPEN
+        ordinal = p.sight.sent(side)
+        p.forget()
+        if side == self.refuses and verdict & p.fatal:  # not applied: the session is over
+            self.blame(side, stream, blamed, details, ordinal, offset, at)
+            return verdict
+        p.apply(side, head, stream, at)
+        p.sight.step(side)
+        touched: Stream | None = p.touched
+        effect: i64 = p.effects[head.kind]
+        if touched is not None:
+            if touched.serial < 0:
+                self.born(side, touched, at)
+            half = touched.half(side)
+            half.frames += 1
+            if p.credit:
+                self.measure(side, effect, touched, half, at)
+            if effect == ACCEPTS:
+                if touched.accepted and touched.accepted_at == UNSEEN:
+                    touched.accepted_at = at
+                    self.sink.accepted(side, touched)
+            elif effect == GRANTS:
+                self.sink.granted(side, touched)
+            if verdict & CROSSED:
+                self.sink.crossed(side, touched)
+        if (
+            side == self.refuses and verdict & p.faults
+        ):  # the stream is given up, its content dropped
+            p.counted = False
+            if touched is not None:
+                self.faulted.append(touched)
+        if effect == CONTROL:
+            self.sink.control(side, touched, head.kind, head.amount, text)
+        if blamed != 0:
+            self.blame(side, touched, blamed, details, ordinal, offset, at)
+        return verdict
+
+    def born(self, side: i64, stream: Stream, at: i64) -> None:
+        stream.serial = self.serials
+        self.serials += 1
+        stream.opened_at = at
+        self.sink.opened(side, stream)
+
+    def conclude(self, side: i64, stream: Stream | None, text: bytes, at: i64) -> None:
+        """After a frame's last octet: tell of a half that ended or was aborted, and of the end."""
+        if stream is None:
+            return
+        half = stream.half(side)
+        if half.state != self.before:
+            if half.state == ABORTED:
+                self.sink.aborted(side, stream, text)
+            elif half.state == ENDED:
+                self.sink.ended(side, stream)
+        if not stream.over and self.protocol.is_over(stream):
+            stream.over = True
+            stream.closed_at = at
+            self.protocol.streams.retire(stream)
+            self.sink.closed(stream)
+
+    def count(self, half: Half, size: i64, units: i64, at: i64) -> None:
+        half.octets += size
+        half.units += units
+        if half.first_at == UNSEEN:
+            half.first_at = at
+        half.last_at = at
+
+    def measure(self, side: i64, effect: i64, stream: Stream, half: Half, at: i64) -> None:
+        """Time without leave, and the most that was outstanding."""
+        if effect == CONTENT:
+            if half.granted >= 0:
+                if half.spent >= half.granted:
+                    half.block(at)
+                if half.window >= 0:
+                    outstanding = half.spent - (half.granted - half.window)
+                    if outstanding > half.peak:
+                        half.peak = outstanding
+                if half.state != OPEN:
+                    half.release(at)
+            return
+        for each in (stream.dialer, stream.acceptor):
+            if each.granted >= 0:
+                if each.state != OPEN or each.granted > each.spent or stream.over:
+                    each.release(at)
+                else:
+                    each.block(at)
+
+    # --- findings
+
+    def details(self, side: i64, head: Head, stream: Stream | None, verdict: i64) -> list[str]:
+        found: list[str] = []
+        bit: i64 = 1
+        for _ in self.protocol.rules:
+            if verdict & bit:
+                found.append(self.protocol.explain(bit, side, head, stream))
+            bit <<= 1
+        return found
+
+    def blame(
+        self, side: i64, stream: Stream | None, verdict: i64, details: list[str], ordinal: i64,
+        offset: i64, at: i64,
+    ) -> None:  # fmt: skip
+        self.verdicts |= verdict
+        doubtful = self.doubt or (stream is None and self.protocol.streams.forgot)
+        certainty = Certainty.POSSIBLE if doubtful else Certainty.CERTAIN
+        where = stream.label() if stream is not None else ""
+        for i, rule in enumerate(broken(self.protocol.rules, verdict)):
+            self.violations.append(
+                Violation(rule, Side(side), ordinal, offset, at, where, certainty, details[i])
+            )

@@ -1,0 +1,97 @@
+"""Who speaks, where the watcher stands, and what each side can be shown to have read."""
+
+from enum import IntEnum
+from typing import Final
+
+from mypy_extensions import i64
+
+DIALER: Final[i64] = 0
+ACCEPTOR: Final[i64] = 1
+NOBODY: Final[i64] = 2  # opened by neither side: a stream both were configured with
+
+
+class Side(IntEnum):
+    """One end of a connection: who opened the transport, and who took it."""
+
+    DIALER = 0
+    ACCEPTOR = 1
+
+
+class Vantage(IntEnum):
+    """Where the watcher stands.
+
+    Next to a side (its own process), everything that passed has been read by that side. In the
+    middle, socket buffers lie on both sides. Unordered: each direction is in order, but which of
+    two frames in opposite directions came first is not known.
+    """
+
+    DIALER = 0
+    ACCEPTOR = 1
+    MIDDLE = 2
+    UNORDERED = 3
+
+
+UNORDERED: Final[i64] = 3
+
+
+class Sight:
+    """Per side: frames sent, and how many of the other side's frames it has provably read.
+
+    `freeze` is called at the first octet of a side's frame: what the sender can know in that frame
+    is what it had read by then, however long the frame takes to pass.
+    """
+
+    __slots__ = ("beside", "frozen0", "frozen1", "read0", "read1", "sent0", "sent1")
+
+    def __init__(self, vantage: i64) -> None:
+        self.beside: i64 = vantage
+        self.sent0: i64 = 0
+        self.sent1: i64 = 0
+        self.read0: i64 = 0
+        self.read1: i64 = 0
+        self.frozen0: i64 = 0
+        self.frozen1: i64 = 0
+
+    def sent(self, side: i64) -> i64:
+        """Frames this side has sent; also the ordinal of its next one."""
+        return self.sent0 if side == DIALER else self.sent1
+
+    def step(self, side: i64) -> None:
+        """One more frame of this side has passed."""
+        if side == DIALER:
+            self.sent0 += 1
+        else:
+            self.sent1 += 1
+
+    def freeze(self, side: i64) -> None:
+        """A frame of this side begins: what it knows now is what it knows in that frame."""
+        if side == DIALER:
+            self.frozen0 = self.sent1 if self.beside == DIALER else self.read0
+        else:
+            self.frozen1 = self.sent0 if self.beside == ACCEPTOR else self.read1
+
+    def knows(self, side: i64, ordinal: i64) -> bool:
+        """When its current frame began, had this side provably read the other's `ordinal`?"""
+        return ordinal < (self.frozen0 if side == DIALER else self.frozen1)
+
+    def proves(self, side: i64, ordinal: i64) -> None:
+        """This side has just answered the other's frame `ordinal`, so it had read up to there."""
+        if side == DIALER:
+            if ordinal >= self.read0:
+                self.read0 = ordinal + 1
+        elif ordinal >= self.read1:
+            self.read1 = ordinal + 1
+
+    def save(self) -> list[int]:
+        return [
+            self.beside, self.sent0, self.sent1, self.read0, self.read1, self.frozen0, self.frozen1,
+        ]  # fmt: skip
+
+    def load(self, saved: list[int]) -> None:
+        self.beside = saved[0]
+        self.sent0 = saved[1]
+        self.sent1 = saved[2]
+        self.read0 = saved[3]
+        self.read1 = saved[4]
+        self.frozen0 = saved[5]
+        self.frozen1 = saved[6]

@@ -1,0 +1,328 @@
+"""Streams: two one-way halves, each with its ledger of leave; and the table that finds them."""
+
+from typing import Final
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from .side import ACCEPTOR, DIALER, NOBODY, Sight
+
+OPEN: Final[i64] = 0
+ENDED: Final[i64] = 1
+ABORTED: Final[i64] = 2
+NEVER: Final[i64] = 0x2000000000000000
+UNSEEN: Final[i64] = -1  # an instant that has not come
+
+WORD: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
+
+
+class Half:
+    """What one side may send on a stream, and did.
+
+    `granted` and `spent` count leave in the protocol's unit, as plain ints: exact at any size. The
+    rest is measured by whoever watches: content octets and units, frames, instants, time without
+    leave.
+    """
+
+    __slots__ = (
+        "blocked", "blocked_since", "final", "first_at", "frames", "granted", "last_at", "limit",
+        "octets",
+        "peak", "spent", "state", "stopped", "units", "vague", "window",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.granted: int = -1  # all leave ever given; -1: this half needs none
+        self.spent: int = 0
+        self.window: int = -1  # largest window announced to this half; -1: none, no limit known
+        self.limit: int = -1  # what this half has promised not to exceed (Minmux); -1: nothing
+        self.state: i64 = OPEN
+        self.stopped: i64 = NEVER  # ordinal, among its side's frames, of its end or abort
+        self.final: i64 = NEVER  # ordinal of the frame after which it may send nothing at all
+        self.vague: bool = False  # that stop may belong to an earlier use of the id
+        self.octets: i64 = 0
+        self.units: i64 = 0
+        self.frames: i64 = 0
+        self.peak: int = 0
+        self.first_at: i64 = UNSEEN
+        self.last_at: i64 = UNSEEN
+        self.blocked: i64 = 0
+        self.blocked_since: i64 = UNSEEN
+
+    def stop(self, state: i64, ordinal: i64, vague: bool) -> None:
+        self.state = state
+        self.stopped = ordinal
+        self.vague = vague
+
+    def block(self, at: i64) -> None:
+        """Leave has run out."""
+        if self.blocked_since == UNSEEN:
+            self.blocked_since = at
+
+    def release(self, at: i64) -> None:
+        """Leave has come, or is no longer wanted."""
+        if self.blocked_since != UNSEEN:
+            if at > self.blocked_since:
+                self.blocked += at - self.blocked_since
+            self.blocked_since = UNSEEN
+
+    def save(self) -> list[int]:
+        return [
+            self.granted, self.spent, self.window, self.limit, self.state, self.stopped,
+            int(self.vague), self.octets, self.units, self.frames, self.peak, self.first_at,
+            self.last_at, self.blocked, self.blocked_since, self.final,
+        ]  # fmt: skip
+
+    def load(self, saved: list[int]) -> None:
+        self.granted = saved[0]
+        self.spent = saved[1]
+        self.window = saved[2]
+        self.limit = saved[3]
+        self.state = saved[4]
+        self.stopped = saved[5]
+        self.vague = saved[6] != 0
+        self.octets = saved[7]
+        self.units = saved[8]
+        self.frames = saved[9]
+        self.peak = saved[10]
+        self.first_at = saved[11]
+        self.last_at = saved[12]
+        self.blocked = saved[13]
+        self.blocked_since = saved[14]
+        self.final = saved[15]
+
+
+class Lane:
+    """The live side of a stream: what came and was not read, what is to go and was not sent.
+
+    Only an endpoint's streams have one. The application's object hangs on `owner`.
+    """
+
+    __slots__ = (
+        "dropped", "ending", "held", "inbox", "next", "noted", "outgoing", "owner", "queued",
+        "sent", "stream",
+        "turn", "unread", "window",
+    )  # fmt: skip
+
+    def __init__(self, stream: "Stream") -> None:
+        self.stream = stream
+        self.inbox: list[bytes | memoryview] = []
+        self.unread: i64 = 0  # octets in the inbox
+        self.held: i64 = 0  # leave to give back once the inbox has been read
+        self.outgoing: list[bytes] = []
+        self.next: i64 = 0  # the first piece of `outgoing` that has not left
+        self.sent: i64 = 0  # octets of that piece that have
+        self.queued: i64 = 0  # octets in `outgoing`
+        self.ending: bool = False  # end this half once `outgoing` is empty
+        self.turn: bool = False  # waits for its turn in the outbox
+        self.noted: bool = False  # stands in the list of streams with news
+        self.dropped: bool = False  # nobody will read: drop what comes
+        self.window: int = 0  # units of leave to keep the peer supplied with; 0: the half's window
+        self.owner: object = None
+
+    def clear(self) -> None:
+        """Forget what was to go."""
+        self.outgoing = []
+        self.next = 0
+        self.sent = 0
+        self.queued = 0
+
+
+class Stream:
+    """One use of a stream id."""
+
+    __slots__ = (
+        "accepted", "accepted_at", "acceptor", "answerable", "closed_at", "dialer", "ending",
+        "error", "extra", "incarnation", "key", "lane", "name", "number", "opened", "opened_at",
+        "opener", "over", "reset_by", "serial",
+    )  # fmt: skip
+
+    def __init__(self, key: i64, number: i64, opener: i64, opened: i64) -> None:
+        self.key: i64 = key
+        self.number: i64 = number  # 64 bits; negative stands for 2**63 and more
+        self.opener: i64 = opener
+        self.opened: i64 = opened  # ordinal of the opening frame among the opener's frames
+        self.answerable: i64 = opened  # the oldest opening a frame on this id could answer
+        self.incarnation: i64 = 1
+        self.serial: i64 = -1
+        self.accepted: bool = False
+        self.over: bool = False
+        self.extra: i64 = 0  # a protocol's own mark
+        self.name: bytes | None = None
+        self.ending: str = ""
+        self.reset_by: i64 = -1
+        self.error: bytes | None = None
+        self.opened_at: i64 = UNSEEN
+        self.accepted_at: i64 = UNSEEN
+        self.closed_at: i64 = UNSEEN
+        self.dialer: Half = Half()
+        self.acceptor: Half = Half()
+        self.lane: Lane | None = None
+
+    def half(self, side: i64) -> Half:
+        return self.dialer if side == DIALER else self.acceptor
+
+    def label(self) -> str:
+        """The text key of the tables: opener's letter, number, and the use from the second on."""
+        letter = "d" if self.opener == DIALER else "a" if self.opener == ACCEPTOR else "s"
+        number: int = self.number
+        if number < 0:
+            number += WORD
+        return (
+            f"{letter}{number}" if self.incarnation == 1 else f"{letter}{number}.{self.incarnation}"
+        )
+
+    def stale(self, sender: i64, sight: Sight) -> bool:
+        """May a frame of `sender` now still speak of an earlier use of this id?"""
+        return (
+            self.incarnation > 1
+            and sender != self.opener
+            and self.opener != NOBODY
+            and not sight.knows(sender, self.opened)
+        )
+
+    def answer(self, sender: i64, sight: Sight) -> None:
+        """A frame of `sender` on this stream proves that it read the (oldest possible) opening."""
+        if sender != self.opener and self.opener != NOBODY:
+            sight.proves(sender, self.answerable)
+
+    def save(self) -> list[object]:
+        return [
+            self.key, self.number, self.opener, self.opened, self.answerable, self.incarnation,
+            self.serial, self.accepted, self.over, self.extra, self.name, self.ending,
+            self.reset_by, self.error, self.opened_at, self.accepted_at, self.closed_at,
+            self.dialer.save(), self.acceptor.save(),
+        ]  # fmt: skip
+
+
+def load_stream(saved: list[object]) -> Stream:
+    numbers = [entry if isinstance(entry, int) else 0 for entry in saved]
+    stream = Stream(numbers[0], numbers[1], numbers[2], numbers[3])
+    stream.answerable = numbers[4]
+    stream.incarnation = numbers[5]
+    stream.serial = numbers[6]
+    stream.accepted = bool(saved[7])
+    stream.over = bool(saved[8])
+    stream.extra = numbers[9]
+    name, ending, error = saved[10], saved[11], saved[13]
+    stream.name = name if isinstance(name, bytes) else None
+    stream.ending = ending if isinstance(ending, str) else ""
+    stream.reset_by = numbers[12]
+    stream.error = error if isinstance(error, bytes) else None
+    stream.opened_at = numbers[14]
+    stream.accepted_at = numbers[15]
+    stream.closed_at = numbers[16]
+    for half, kept in ((stream.dialer, saved[17]), (stream.acceptor, saved[18])):
+        if isinstance(kept, list):
+            half.load(kept)
+    return stream
+
+
+SPREAD: Final[i64] = 7046029254386353131
+
+
+class Table:
+    """Stream key to stream: open addressing over native objects, three times a dict's speed.
+
+    Closed streams stay as tombstones, so that late frames can be told from unknown ones; past
+    `remembered` of them the oldest are forgotten.
+    """
+
+    def __init__(self, remembered: i64) -> None:
+        self.none: Stream = Stream(-1, -1, NOBODY, 0)
+        self.slots: vec[Stream] = vec[Stream]([self.none] * 64)
+        self.mask: i64 = 63
+        self.used: i64 = 0
+        self.remembered: i64 = remembered
+        self.closed: list[Stream] = []  # tombstones, oldest first, from `first` on
+        self.first: i64 = 0
+        self.forgot: bool = False
+        self.keep: bool = False  # does somebody want the streams that leave the table?
+        self.gone: list[Stream] = []
+
+    def find(self, key: i64) -> Stream | None:
+        slots = self.slots
+        mask = self.mask
+        none = self.none
+        i = (key * SPREAD >> 20) & mask
+        while True:
+            stream = slots[i]
+            if stream is none:
+                return None
+            if stream.key == key:
+                return stream
+            i = (i + 1) & mask
+
+    def put(self, made: Stream) -> None:
+        """File a stream under its key; a stream that stood there leaves the table."""
+        key = made.key
+        i = (key * SPREAD >> 20) & self.mask
+        while True:
+            stream = self.slots[i]
+            if stream is self.none:
+                break
+            if stream.key == key:
+                if self.keep:
+                    self.gone.append(stream)
+                self.slots[i] = made
+                return
+            i = (i + 1) & self.mask
+        self.slots[i] = made
+        self.used += 1
+        if self.used * 2 > self.mask:
+            self.grow()
+
+    def grow(self) -> None:
+        old = self.slots
+        size: i64 = (self.mask + 1) * 2
+        self.slots = vec[Stream]([self.none] * size)
+        self.mask = size - 1
+        for stream in old:
+            if stream is not self.none:
+                i = (stream.key * SPREAD >> 20) & self.mask
+                while self.slots[i] is not self.none:
+                    i = (i + 1) & self.mask
+                self.slots[i] = stream
+
+    def retire(self, stream: Stream) -> None:
+        """The stream is over: remember it among the closed ones, forget the oldest if too many."""
+        self.closed.append(stream)
+        while len(self.closed) - self.first > self.remembered:
+            oldest = self.closed[self.first]
+            self.first += 1
+            if self.find(oldest.key) is oldest:
+                self.remove(oldest.key)
+                self.forgot = True
+                if self.keep:
+                    self.gone.append(oldest)
+        if self.first > 4096 and self.first * 2 > len(self.closed):
+            self.closed = self.closed[self.first :]
+            self.first = 0
+
+    def remove(self, key: i64) -> None:
+        """Take a key out; the entries after it move up, so that no probe is broken."""
+        mask = self.mask
+        i = (key * SPREAD >> 20) & mask
+        while self.slots[i].key != key or self.slots[i] is self.none:
+            i = (i + 1) & mask
+        self.used -= 1
+        hole = i
+        while True:
+            i = (i + 1) & mask
+            stream = self.slots[i]
+            if stream is self.none:
+                break
+            home = (stream.key * SPREAD >> 20) & mask
+            if ((i - home) & mask) >= ((i - hole) & mask):
+                self.slots[hole] = stream
+                hole = i
+        self.slots[hole] = self.none
+
+    def all(self) -> list[Stream]:
+        """Every stream in the table, in the order they were made."""
+        found = [stream for stream in self.slots if stream is not self.none]
+        found.sort(key=serial_of)
+        return found
+
+
+def serial_of(stream: Stream) -> int:
+    return stream.serial

@@ -1,0 +1,70 @@
+"""From a protocol string, `NAME[:key=value,...]`, to a rule book."""
+
+from collections.abc import Callable
+
+from mypy_extensions import i64
+
+from ..core.errors import PolymuxError
+from ..core.limits import Limits
+from ..core.protocol import Protocol
+from ..core.side import Vantage
+from . import mplex, nerdbank
+
+
+class BadProtocolString(PolymuxError):
+    """A protocol string that cannot be used; the text says what is wrong and what would do."""
+
+
+class Choice:
+    """A protocol string, taken apart."""
+
+    def __init__(self, name: str, options: dict[str, str]) -> None:
+        self.name = name
+        self.options = options
+
+    def __str__(self) -> str:
+        if not self.options:
+            return self.name
+        return self.name + ":" + ",".join(f"{key}={value}" for key, value in self.options.items())
+
+
+Maker = Callable[[dict[str, str], Limits, i64], Protocol]
+
+# One line a protocol: its maker, and the keys its string may have.
+MAKERS: dict[str, tuple[Maker, tuple[str, ...]]] = {
+    "mplex": (mplex.from_options, ("ids", "max_frame")),
+    "nerdbank": (nerdbank.from_options, ("version", "window", "seeded")),
+}
+COMMON = ("preamble",)
+
+
+def names() -> list[str]:
+    return list(MAKERS)
+
+
+def parse(text: str) -> Choice:
+    """Take a protocol string apart and check its name and keys."""
+    name, _, rest = text.strip().partition(":")
+    if name not in MAKERS:
+        raise BadProtocolString(f"no protocol {name!r}: choose one of {', '.join(MAKERS)}")
+    allowed = MAKERS[name][1] + COMMON
+    options: dict[str, str] = {}
+    for pair in rest.split(",") if rest else []:
+        key, equals, value = pair.partition("=")
+        key = key.strip()
+        if not equals or key not in allowed:
+            raise BadProtocolString(
+                f"{text!r}: {pair!r} is no option of {name}; it has {', '.join(allowed)}"
+            )
+        options[key] = value.strip()
+    return Choice(name, options)
+
+
+def create(text: str, limits: Limits | None = None, vantage: int = Vantage.MIDDLE) -> Protocol:
+    """A fresh rule book for one conversation."""
+    choice = parse(text)
+    maker = MAKERS[choice.name][0]
+    try:
+        return maker(choice.options, limits if limits is not None else Limits(), vantage)
+    except ValueError as problem:
+        raise BadProtocolString(f"{text!r}: {problem}") from None
