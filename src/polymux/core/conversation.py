@@ -9,22 +9,24 @@ from mypy_extensions import i64, u8
 
 from .direction import Direction
 from .events import Sink
-from .frames import CLEAN, CONTENT, CROSSED_ROW, ROWS, VIOLATION_ROW, Frames, Head
+from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW, Frames, Head
 from .proceedings import Proceedings
 from .protocol import NO_STREAM, Protocol
 from .rules import CROSSED, broken
-from .streams import Stream
+from .streams import OPEN, UNSEEN, Stream
 from .wire import BAD, HOLD, HUGE, SHORT
 
+LARGE: Final = 0x1000000000000000  # the largest amount that is compared without allocating
 PROBE: Final[i64] = 40  # no protocol's content header is longer
 
 
 class Conversation(Proceedings):
     """Decodes both directions. Rows of the frames table go to `rows`, if somebody wants them."""
 
-    def __init__(self, protocol: Protocol, sink: Sink, rows: Frames | None) -> None:
-        super().__init__(protocol, sink)
+    def __init__(self, protocol: Protocol, sink: Sink | None, rows: Frames | None) -> None:
+        super().__init__(protocol, sink if sink is not None else Sink())
         self.rows = rows
+        self.telling: bool = sink is not None  # does anybody want to be told of content?
 
     # --- octets in
 
@@ -107,14 +109,19 @@ class Conversation(Proceedings):
         whole = size <= end - start - head.tail
         text = b""
         if effect != CONTENT or p.messages:
-            if not whole:
-                if size <= (p.max_frame if effect == CONTENT else p.limits.control):
-                    return SHORT
+            limit = p.max_frame if effect == CONTENT else p.max_control
+            if size > limit:
                 head.flaws |= p.too_long
-            elif effect != CONTENT:
+            elif not whole and not head.flaws & p.too_long:
+                return SHORT
+            elif effect != CONTENT and whole:
                 p.body(side, data, start, start + size, head)
                 if head.text_size > 0:
                     text = data[head.text : head.text + head.text_size]
+        if effect == CONTENT and whole and head.flaws == 0 and head.parts == 0:
+            after = self.usual(d, data, pos, start, base, at)
+            if after > 0:
+                return after
         ordinal = p.sight.sent(side)
         verdict = self.decide(side, head, text, base + pos, at)
         if side == self.refuses and verdict & p.fatal:
@@ -152,6 +159,55 @@ class Conversation(Proceedings):
         if p.unlocked:
             p.unlocked = False
             self.resume(1 - side)
+        return after
+
+    def usual(self, d: Direction, data: bytes, pos: i64, start: i64, base: i64, at: i64) -> i64:
+        """The usual frame, by the short way: whole content, on a known stream, that breaks nothing.
+
+        Returns where the next frame begins, or 0: nothing was done, it needs the long way.
+        """
+        p = self.protocol
+        head = self.head
+        side = d.side
+        stream = p.streams.find(head.key)
+        if stream is None or p.judge(side, head, stream) != 0:
+            return 0
+        half = stream.half(side)
+        before = half.state
+        ordinal = p.sight.sent(side)
+        p.forget()
+        p.apply(side, head, stream, at)
+        p.sight.step(side)
+        touched = p.touched
+        if touched is not None and touched is not stream:  # a new use of the id
+            stream = touched
+            half = stream.half(side)
+            before = OPEN
+            self.born(side, stream, at)
+        half.frames += 1
+        d.begun = False
+        d.frames += 1
+        size = head.size
+        after = start + size + head.tail
+        d.framed += after - pos
+        if p.credit:
+            self.measure(side, CONTENT, stream, half, at)
+        counted = p.counted
+        if counted:
+            half.octets += size
+            half.units += head.units
+            half.last_at = at
+            if half.first_at == UNSEEN:
+                half.first_at = at
+        if self.telling:
+            if counted:
+                self.sink.content(side, stream, data, start, start + size, True)
+            self.sink.finished(side, stream if counted else None, ordinal, at)
+        if self.rows is not None:
+            self.write(side, head, stream, ordinal, at, base + pos, after - pos, size, CLEAN)
+        if half.state != before:
+            self.before = before
+            self.conclude(side, stream, b"", at)
         return after
 
     def carry(self, d: Direction, data: bytes, pos: i64, end: i64, at: i64) -> i64:
@@ -268,9 +324,14 @@ class Conversation(Proceedings):
             batch.number[i] = stream.number
             batch.incarnation[i] = stream.incarnation
         amount = head.amount
-        batch.amount[i] = HUGE if amount > HUGE else i64(amount)
+        batch.amount[i] = i64(amount) if amount < LARGE else clipped(amount)
         batch.payload[i] = payload
         batch.verdict[i] = u8(verdict)
         batch.used = i + 1
-        if batch.used == ROWS:
+        if batch.used == batch.room:
             rows.turn()
+
+
+def clipped(amount: int) -> i64:
+    """An amount as the tables hold it: 2**63-1 stands for everything larger."""
+    return HUGE if amount > HUGE else i64(amount)

@@ -108,14 +108,17 @@ class Endpoint:
 
     def open(self, name: bytes = b"", window: int = 0) -> Stream:
         """Open a stream. Nothing is sent or changed if it is refused."""
-        if len(name) > self.limits.name:
-            raise LimitExceeded(f"a name of {len(name)} octets: {self.limits.describe('name')}")
+        if len(name) > self.protocol.max_name:
+            raise LimitExceeded(
+                f"a name of {len(name)} octets is over the limit of {self.protocol.max_name}; "
+                "raise it with Limits(name=...) or, for metadata, Limits(metadata=...)"
+            )
         if not self.protocol.handshaken:
             raise LocalProtocolError("the peer's handshake has not come yet")
         key = self.protocol.allocate(self.side)
         if key == NO_ID:
             raise NoFreeIds("every stream id this side may use is taken; use a new connection")
-        frame = self.protocol.opening(self.side, key, name, window or self.limits.window)
+        frame = self.protocol.opening(self.side, key, name, window or self.protocol.window)
         if frame is None:
             stream = self.protocol.prepare(self.side, key)
             stream.lane = Lane(stream)
@@ -127,7 +130,7 @@ class Endpoint:
 
     def accept(self, stream: Stream, window: int = 0) -> None:
         """Accept a stream the peer offered, where the protocol asks for it."""
-        frame = self.protocol.accepting(self.side, stream, window or self.limits.window)
+        frame = self.protocol.accepting(self.side, stream, window or self.protocol.window)
         if frame is not None:
             self.put(frame)
 
@@ -138,6 +141,10 @@ class Endpoint:
             raise StreamEnded(f"stream {stream.label()} has ended on this side")
         if len(data) == 0 and not self.protocol.messages:
             return
+        if self.protocol.messages and len(data) > self.protocol.send_frame:
+            raise LimitExceeded(
+                f"a message of {len(data)} octets: {self.limits.describe('frame')}, or send it in parts"
+            )
         lane.outgoing.append(data)
         lane.queued += len(data)
         self.outbox.queued += len(data)

@@ -5,7 +5,8 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64, u8
 
-ROWS: Final = 16384  # rows a batch; a batch is handed on whole and never reused
+FIRST_ROWS: Final[i64] = 64  # rows of a first batch: most sessions are short
+ROWS: Final[i64] = 16384  # rows of a batch at most; it is handed on whole and never reused
 
 # What a kind of frame does. Events, tables and stall analysis read only this.
 OPENS: Final[i64] = 1
@@ -71,13 +72,16 @@ class Frame:
     `amount` is its number (window, credit, octets processed), or -1.
     """
 
-    __slots__ = ("amount", "key", "kind", "payload")
+    __slots__ = ("amount", "key", "kind", "payload", "use")
 
-    def __init__(self, kind: i64, key: i64, payload: bytes = b"", amount: int = -1) -> None:
+    def __init__(
+        self, kind: i64, key: i64, payload: bytes = b"", amount: int = -1, use: i64 = -1
+    ) -> None:
         self.kind: i64 = kind
         self.key: i64 = key
         self.payload = payload
         self.amount: int = amount
+        self.use: i64 = use  # the incarnation it is meant for (0: none yet); -1: whichever
 
     def __repr__(self) -> str:
         return f"Frame({self.kind}, key={self.key}, {len(self.payload)} octets, {self.amount})"
@@ -88,23 +92,24 @@ class Batch:
 
     __slots__ = (
         "amount", "at", "incarnation", "kind", "number", "offset", "opener", "ordinal", "payload",
-        "sender", "size", "used", "verdict",
+        "room", "sender", "size", "used", "verdict",
     )  # fmt: skip
 
-    def __init__(self) -> None:
+    def __init__(self, room: i64) -> None:
         self.used: i64 = 0
-        self.sender: vec[u8] = vec[u8]([u8(0)] * ROWS)
-        self.ordinal: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.at: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.offset: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.size: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.kind: vec[u8] = vec[u8]([u8(0)] * ROWS)
-        self.opener: vec[u8] = vec[u8]([u8(0)] * ROWS)  # 255: no stream
-        self.number: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.incarnation: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.amount: vec[i64] = vec[i64]([i64(0)] * ROWS)  # -1: none
-        self.payload: vec[i64] = vec[i64]([i64(0)] * ROWS)
-        self.verdict: vec[u8] = vec[u8]([u8(0)] * ROWS)
+        self.room: i64 = room
+        self.sender: vec[u8] = vec[u8]([u8(0)] * room)
+        self.ordinal: vec[i64] = vec[i64]([i64(0)] * room)
+        self.at: vec[i64] = vec[i64]([i64(0)] * room)
+        self.offset: vec[i64] = vec[i64]([i64(0)] * room)
+        self.size: vec[i64] = vec[i64]([i64(0)] * room)
+        self.kind: vec[u8] = vec[u8]([u8(0)] * room)
+        self.opener: vec[u8] = vec[u8]([u8(0)] * room)  # 255: no stream
+        self.number: vec[i64] = vec[i64]([i64(0)] * room)
+        self.incarnation: vec[i64] = vec[i64]([i64(0)] * room)
+        self.amount: vec[i64] = vec[i64]([i64(0)] * room)  # -1: none
+        self.payload: vec[i64] = vec[i64]([i64(0)] * room)
+        self.verdict: vec[u8] = vec[u8]([u8(0)] * room)
 
 
 class Frames:
@@ -112,18 +117,21 @@ class Frames:
 
     def __init__(self) -> None:
         self.full: list[Batch] = []
-        self.batch: Batch = Batch()
+        self.room: i64 = FIRST_ROWS
+        self.batch: Batch = Batch(FIRST_ROWS)
 
     def turn(self) -> None:
         """The batch is full: put it aside and start another."""
         self.full.append(self.batch)
-        self.batch = Batch()
+        if self.room < ROWS:
+            self.room *= 4
+        self.batch = Batch(self.room)
 
     def take(self) -> list[Batch]:
         """Everything written so far; the caller owns it."""
         batches = self.full
         if self.batch.used > 0:
             batches.append(self.batch)
-            self.batch = Batch()
+            self.batch = Batch(self.room)
         self.full = []
         return batches

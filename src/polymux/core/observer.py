@@ -17,9 +17,7 @@ class Observer:
     def __init__(self, protocol: Protocol, rows: bool = True, sink: Sink | None = None) -> None:
         self.protocol = protocol
         self.rows: Frames | None = Frames() if rows else None
-        self.conversation: Conversation = Conversation(
-            protocol, sink if sink is not None else Sink(), self.rows
-        )
+        self.conversation: Conversation = Conversation(protocol, sink, self.rows)
         protocol.streams.keep = True
 
     def feed(self, sender: i64, data: bytes, at: i64) -> None:

@@ -163,6 +163,9 @@ class Outbox:
             self.moot += 1
             return False
         stream = p.streams.find(frame.key)
+        if frame.use >= 0 and frame.use != (stream.incarnation if stream is not None else 0):
+            self.moot += 1  # meant for an earlier use of the id
+            return False
         if stream is not None and stream.half(1 - self.side).final != NEVER:
             # The peer said that nothing more may follow but our own last word.
             last = p.aborting(self.side, stream, b"")

@@ -45,7 +45,7 @@ class Proceedings:
         head.size = len(frame.payload)
         head.units = units
         head.text_size = head.size
-        p.address(head)
+        p.address(side, head)
         p.said = frame.payload
         p.sight.freeze(side)
         stream = p.streams.find(head.key) if head.opener != NO_STREAM else None
@@ -101,6 +101,9 @@ class Proceedings:
                 self.sink.granted(side, touched)
             if verdict & CROSSED:
                 self.sink.crossed(side, touched)
+            displaced = p.displaced
+            if displaced is not None:
+                self.sink.aborted(side, displaced, b"")
         if (
             side == self.refuses and verdict & p.faults
         ):  # the stream is given up, its content dropped
@@ -152,12 +155,13 @@ class Proceedings:
                     outstanding = half.spent - (half.granted - half.window)
                     if outstanding > half.peak:
                         half.peak = outstanding
-                if half.state != OPEN:
+                if half.state != OPEN or stream.over:
                     half.release(at)
             return
+        over = self.protocol.is_over(stream)
         for each in (stream.dialer, stream.acceptor):
             if each.granted >= 0:
-                if each.state != OPEN or each.granted > each.spent or stream.over:
+                if each.state != OPEN or each.granted > each.spent or over:
                     each.release(at)
                 else:
                     each.block(at)

@@ -51,6 +51,9 @@ class Protocol:
         self.messages: bool = False  # is content handed on in whole messages?
         self.max_frame: i64 = limits.frame  # octets of content accepted in a frame
         self.send_frame: i64 = limits.frame  # octets of content we put in a frame at most
+        self.max_control: i64 = limits.control  # octets of any other frame accepted
+        self.max_name: i64 = limits.name
+        self.window: int = limits.window  # what we announce, in the protocol's unit
         self.too_long: i64 = 0  # the rule for a frame over its limit
         self.truncated: i64 = 0  # the rule for an end inside a frame
         self.handshaken: bool = True  # is everything known that must be known before frames?
@@ -58,11 +61,13 @@ class Protocol:
         self.said: bytes = b""  # the name or text in it
         self.touched: Stream | None = None  # the stream it belongs to
         self.counted: bool = False  # does its content count?
+        self.displaced: Stream | None = None  # a live stream that lost its id to this opening
         self.unlocked: bool = False  # can octets of the other direction that were held be read now?
 
     def forget(self) -> None:
         """Before `apply`: nothing is known of the frame at hand."""
         self.touched = None
+        self.displaced = None
         self.counted = False
 
     # --- wire
@@ -83,8 +88,11 @@ class Protocol:
         """Write a frame: its header and, unless it is content, the payload made from `text`."""
         raise NotImplementedError
 
-    def address(self, head: Head) -> None:
-        """Set `number` and `opener` of a head from its kind and key."""
+    def address(self, sender: i64, head: Head) -> None:
+        """Set `number` and `opener` of a head from its kind and key, as the wire would say them.
+
+        Where the wire cannot say the key as given, the key becomes what the wire will say.
+        """
         raise NotImplementedError
 
     # --- law and bookkeeping

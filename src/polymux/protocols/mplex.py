@@ -158,9 +158,11 @@ class Mplex(Protocol):
         if head.kind != MESSAGE_RECEIVER and head.kind != MESSAGE_INITIATOR:
             out.write(text)
 
-    def address(self, head: Head) -> None:
+    def address(self, sender: i64, head: Head) -> None:
         head.number = head.key >> 1
-        head.opener = head.key & 1 if head.kind != UNDEFINED else NO_STREAM
+        opener = sender ^ (head.kind & 1)
+        head.key = head.number * 2 + opener
+        head.opener = opener if head.kind != UNDEFINED else NO_STREAM
 
     # --- law
 

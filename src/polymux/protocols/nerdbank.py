@@ -12,7 +12,7 @@ from mypy_extensions import i64
 from ..core.frames import Frame, Head
 from ..core.limits import Limits
 from ..core.protocol import NO_ID, NO_STREAM, Protocol
-from ..core.side import DIALER
+from ..core.side import DIALER, NOBODY
 from ..core.streams import NEVER, Stream
 from ..core.wire import HOLD
 from .nerdbank_law import PAYLOAD, NerdbankLaw
@@ -95,8 +95,12 @@ class Nerdbank(NerdbankLaw):
         else:
             put_frame23(out, self.major, sender, head, text)
 
-    def address(self, head: Head) -> None:
+    def address(self, sender: i64, head: Head) -> None:
         head.number = head.key >> 2
+        if self.major < 3:
+            head.key = head.number * 4 + (self.odd if head.number & 1 else 1 - self.odd)
+        elif head.key & 3 > NOBODY:
+            head.key = head.number * 4 + 1 - sender
         head.opener = NO_STREAM if head.kind >= MALFORMED else head.key & 3
 
     # --- verbs
