@@ -2,6 +2,8 @@
 
 from mypy_extensions import i64
 
+from .carrier import WEBSOCKET, Enveloped
+from .carrier_live import LiveCarrier
 from .conversation import Conversation
 from .errors import LimitExceeded, LocalProtocolError, NoFreeIds, PeerViolation, StreamEnded
 from .events import Event
@@ -10,7 +12,7 @@ from .inbox import Inbox
 from .limits import Counters, Limits
 from .outbox import Outbox
 from .protocol import NO_ID, Protocol
-from .rules import CROSSED, Certainty, Violation, broken
+from .rules import CROSSED, Certainty, Reaction, Violation, broken
 from .side import Side
 from .streams import NEVER, OPEN, Lane, Stream
 
@@ -35,11 +37,16 @@ class Endpoint:
         self.failure: Violation | None = None
         self.now: i64 = 0
         self.live: i64 = 0  # streams the peer opened that are not over
+        self.carrier: LiveCarrier | None = None
+        if isinstance(protocol, Enveloped) and protocol.carrier == WEBSOCKET:
+            self.carrier = LiveCarrier(self.conversation, protocol, side)
 
     # --- octets
 
     def start(self, nonce: bytes = b"") -> None:
-        """Say the first words the protocol asks for."""
+        """Say the first words the protocol asks for. `nonce`: 16 random octets or more."""
+        if self.carrier is not None:
+            self.carrier.sow(nonce)
         hello = self.protocol.hello(self.side, nonce)
         if hello is not None:
             self.outbox.say(hello, self.now)
@@ -47,7 +54,10 @@ class Endpoint:
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Octets from the peer; what happened. Raises PeerViolation when the session must end."""
         self.now = int(now * NANO)
-        self.conversation.feed(1 - self.side, data, self.now)
+        if self.carrier is None:
+            self.conversation.feed(1 - self.side, data, self.now)
+        else:
+            self.carrier.feed(1 - self.side, data, self.now)
         self.settle()
         events = self.inbox.events
         self.inbox.events = []
@@ -67,13 +77,11 @@ class Endpoint:
 
     def note_violations(self) -> None:
         c = self.conversation
-        fatal = self.protocol.fatal
+        lost = c.direction(1 - self.side).lost
         for violation in c.violations:
             self.counters.count(violation.rule.name)
-            if self.failure is None and c.direction(1 - self.side).lost:
-                for rule in broken(self.protocol.rules, fatal):
-                    if rule is violation.rule:
-                        self.failure = violation
+            if self.failure is None and lost and violation.rule.reaction is Reaction.SESSION:
+                self.failure = violation
         c.violations.clear()
         if self.failure is not None:
             raise PeerViolation(str(self.failure))
@@ -87,20 +95,38 @@ class Endpoint:
                     continue
                 duty.due = True
                 stream = self.protocol.streams.find(duty.key)
-                if stream is not None and stream.lane is not None:
+                if (
+                    stream is not None
+                    and stream.lane is not None
+                    and self.protocol.silences(duty)
+                ):
                     self.outbox.drop(stream.lane)
                 self.queue(frame)
 
     def data_to_send(self, room: i64 = 262144) -> bytes:
         """The next octets for the peer; empty when there is nothing to send."""
-        return b"".join(self.outbox.flush(self.now, room))
+        return b"".join(self.chunks_to_send(room))
+
+    def chunks_to_send(self, room: i64 = 262144) -> list[bytes]:
+        """The same in pieces, large payloads not copied; the caller owns the list."""
+        chunks = self.outbox.flush(self.now, room)
+        return chunks if self.carrier is None else self.carrier.wrap(chunks)
 
     def pending(self) -> bool:
         """Is anything waiting that could be sent now?"""
+        if self.carrier is not None and self.carrier.pending():
+            return True
         return len(self.outbox.control) > 0 or self.outbox.turn < len(self.outbox.turns)
+
+    def hang_up(self, code: int = 1000, reason: str = "") -> None:
+        """Close the carrier, where it has a way to say so, after what can be sent now."""
+        if self.carrier is not None:
+            self.carrier.hang_up(code, reason)
 
     def finish(self) -> bool:
         """The peer will send no more. False if it stopped in the middle of a frame."""
+        if self.carrier is not None:
+            return self.carrier.course(1 - self.side).decoder.pending() == 0
         d = self.conversation.direction(1 - self.side)
         return not d.open and len(d.pending) == 0
 
@@ -142,9 +168,10 @@ class Endpoint:
         if len(data) == 0 and not self.protocol.messages:
             return
         if self.protocol.messages and len(data) > self.protocol.send_frame:
-            raise LimitExceeded(
-                f"a message of {len(data)} octets: {self.limits.describe('frame')}, or send it in parts"
-            )
+            raise LimitExceeded(f"a message of {len(data)} octets: {self.limits.describe('frame')}")
+        problem = self.protocol.refuse(self.side, stream, data)
+        if problem:
+            raise LocalProtocolError(problem)
         lane.outgoing.append(data)
         lane.queued += len(data)
         self.outbox.queued += len(data)

@@ -181,7 +181,7 @@ class NerdbankLaw(Protocol):
         if stream is None:
             if head.opener != NOBODY or not self.is_seeded(head.number):
                 return
-            stream = self.seed(head, sender)
+            stream = self.sow(head.number)
             if kind == CONTENT_FRAME:
                 stream.half(sender).spent = head.size
                 self.counted = True
@@ -254,13 +254,17 @@ class NerdbankLaw(Protocol):
         self.streams.put(made)
         self.touched = made
 
-    def seed(self, head: Head, sender: i64) -> Stream:
-        """A channel both sides were configured with, at its first frame."""
-        made = Stream(head.key, head.number, NOBODY, 0)
+    def sow(self, number: i64) -> Stream:
+        """A channel both sides were configured with; made at its first use."""
+        key = number * 4 + NOBODY
+        stream = self.streams.find(key)
+        if stream is not None:
+            return stream
+        made = Stream(key, number, NOBODY, 0)
         made.accepted = True
         if self.seeded is not None:
-            grant_window(made.dialer, self.seeded[head.number], True)
-            grant_window(made.acceptor, self.seeded[head.number], True)
+            grant_window(made.dialer, self.seeded[number], True)
+            grant_window(made.acceptor, self.seeded[number], True)
         self.streams.put(made)
         return made
 

@@ -1,0 +1,46 @@
+"""polymux: speak, record and analyse stream-multiplexing protocols.
+
+async with polymux.connect("tcp://127.0.0.1:9000", protocol="mplex") as session:
+    async with await session.open("logs") as stream:
+        await stream.send(b"hello")
+"""
+
+from .aio import (
+    NerdbankSession,
+    Server,
+    Session,
+    Stream,
+    Unreachable,
+    as_asyncio_streams,
+    connect,
+    pipe,
+    serve,
+)  # fmt: skip
+from .core.endpoint import Endpoint
+from .core.errors import (
+    CaptureError,
+    LimitExceeded,
+    LocalProtocolError,
+    MissingExtra,
+    NoFreeIds,
+    PeerViolation,
+    PolymuxError,
+    SessionClosed,
+    StreamAborted,
+    StreamEnded,
+    Unsupported,
+)  # fmt: skip
+from .core.limits import Limits, Policy
+from .core.observer import Observer
+from .core.side import Side, Vantage
+from .protocols.registry import create as protocol
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CaptureError", "Endpoint", "LimitExceeded", "Limits", "LocalProtocolError", "MissingExtra",
+    "NerdbankSession", "NoFreeIds", "Observer", "PeerViolation", "Policy", "PolymuxError",
+    "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted", "StreamEnded",
+    "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams", "connect", "pipe", "protocol",
+    "serve",
+]  # fmt: skip

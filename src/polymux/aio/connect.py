@@ -1,0 +1,118 @@
+"""`connect`: a session to a peer at a URL."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Generator
+from typing import Any
+
+from ..core.errors import PolymuxError
+from ..core.limits import Limits, Policy
+from ..core.side import DIALER
+from .making import name_peer, prepare_socket, session_maker
+from .processes import start_process, use_stdio
+from .session import Session
+from .urls import Address, parse_url
+
+
+class Unreachable(PolymuxError):
+    """Nobody could be reached at the URL; the text says why and what to look at."""
+
+
+class Connecting:
+    """What `connect` gives: await it for a session, or use it in `async with`."""
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._start = start
+        self._session: Session | None = None
+
+    def __await__(self) -> Generator[Any, None, Session]:
+        session: Session = yield from self._start().__await__()
+        return session
+
+    async def __aenter__(self) -> Session:
+        self._session = await self
+        return self._session
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        assert self._session is not None
+        await self._session.__aexit__(kind, error, trace)
+
+
+def connect(
+    url: str,
+    *,
+    protocol: str,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_hostname: str | None = None,
+    timeout: float = 10.0,
+    opens_per_second: float = 0.0,
+) -> Connecting:
+    """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
+
+    TLS verifies the peer by the system's authorities unless a context is given. `timeout` bounds
+    connecting and the protocol's handshake. `opens_per_second` paces our openings for peers that
+    count them (js-libp2p ends a session at the sixth within a second).
+    """
+    address = parse_url(url)
+    make = session_maker(protocol, DIALER, limits, policy, opens_per_second)
+
+    async def start() -> Session:
+        session: Session | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                session = await reach(address, make, tls, server_hostname)
+                prepare_socket(session)
+                name_peer(session, str(address))
+                await asyncio.shield(session.ready)
+        except TimeoutError:
+            if session is not None:
+                session.abort(f"no handshake within {timeout:g} s")
+            raise Unreachable(f"{address}: no answer within {timeout:g} s") from None
+        except BaseException:
+            if session is not None:
+                session.abort("connecting was given up")
+            raise
+        return session
+
+    return Connecting(start)
+
+
+async def reach(
+    address: Address,
+    make: Callable[[], Session],
+    tls: ssl.SSLContext | None,
+    server_hostname: str | None,
+) -> Session:
+    """Open the transport and put a session on it; every failure is one clear line."""
+    loop = asyncio.get_running_loop()
+    try:
+        if address.scheme == "unix":
+            _, session = await loop.create_unix_connection(make, address.path)
+        elif address.scheme == "exec":
+            session = await start_process(address.command, make)
+        elif address.scheme == "stdio":
+            session = await use_stdio(make)
+        elif address.scheme in ("tcp", "tls"):
+            context = None
+            if address.scheme == "tls":
+                context = tls if tls is not None else ssl.create_default_context()
+            _, session = await loop.create_connection(
+                make, address.host, address.port, ssl=context,
+                server_hostname=(server_hostname or address.host) if context else None,
+            )  # fmt: skip
+        else:
+            raise Unreachable(f"{address}: {address.scheme}: is not available for this protocol")
+    except ssl.SSLCertVerificationError as problem:
+        raise Unreachable(
+            f"{address}: the certificate is not trusted: {problem.verify_message}; "
+            "give a context that trusts its issuer with tls=..."
+        ) from None
+    except ssl.SSLError as problem:
+        raise Unreachable(f"{address}: TLS failed: {problem.reason or problem}") from None
+    except ConnectionRefusedError:
+        raise Unreachable(f"{address}: nobody listens there") from None
+    except OSError as problem:
+        raise Unreachable(f"{address}: {problem.strerror or problem}") from None
+    return session

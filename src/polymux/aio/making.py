@@ -1,0 +1,63 @@
+"""Making a session object for a protocol, and setting up its socket."""
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+from ..core.endpoint import Endpoint
+from ..core.limits import Limits, Policy
+from ..protocols.registry import create, parse
+from .nerdbank import NerdbankSession
+from .session import Session
+
+# Protocols with verbs of their own have a session class of their own.
+SESSIONS: dict[str, type[Session]] = {"nerdbank": NerdbankSession}
+
+
+def session_maker(
+    protocol: str, side: int, limits: Limits | None, policy: Policy | None, opens_per_second: float
+) -> Callable[[], Session]:
+    """Check the protocol string now; make sessions of it later."""
+    name = parse(protocol).name
+    create(protocol)  # a bad option is an error here, not at the first connection
+
+    def make() -> Session:
+        own = Limits(**vars_of(limits)) if limits is not None else Limits()
+        endpoint = Endpoint(create(protocol, own, side), side, direct=True)
+        kind = SESSIONS.get(name, Session)
+        return kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
+
+    return make
+
+
+def vars_of(limits: Limits) -> dict[str, int]:
+    return {name: getattr(limits, name) for name in limits.names()}
+
+
+def prepare_socket(session: Session) -> None:
+    """Notice a peer that vanished: keepalive probes, and a limit on unacknowledged data."""
+    transport = session.transport
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    interval = max(1, int(session.policy.keepalive))
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", -1), interval),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", -1), interval),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", -1), 1),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1), 2000 * interval),
+    ]
+    for level, option, value in options:
+        if option >= 0:
+            with contextlib.suppress(OSError):  # a system without this option does without
+                sock.setsockopt(level, option, value)
+
+
+def name_peer(session: Session, fallback: str) -> None:
+    transport = session.transport
+    found = transport.get_extra_info("peername") if transport is not None else None
+    if isinstance(found, tuple):
+        session.peer = f"{found[0]}:{found[1]}"
+    else:
+        session.peer = fallback
