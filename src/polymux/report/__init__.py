@@ -1,0 +1,10 @@
+"""Tables in, one self-contained HTML file out: what is wrong, in the order a person needs it.
+
+Reads Parquet with pyarrow only, in batches; imports `analysis`, `protocols` and `core`. Nothing but
+`cli` imports this package.
+"""
+
+from .reading import ReportError
+from .write import ReportInfo, write_report
+
+__all__ = ["ReportError", "ReportInfo", "write_report"]

@@ -1,0 +1,88 @@
+// Put the parts together, and the keys that work everywhere.
+
+const PARTS = ["wrong", "sessions", "session", "streams", "frames"];
+
+function jump(part) {
+  const section = byId(part);
+  if (section.hidden) return;
+  section.scrollIntoView({ block: "start" });
+  section.querySelector("h2").focus({ preventScroll: true });
+}
+
+function showFacts() {
+  const totals = data.totals;
+  fill(byId("facts"),
+    fact("captures", totals.captures ? count(totals.captures) : null),
+    fact("sessions", count(totals.sessions)),
+    fact("streams", count(totals.streams)),
+    fact("frames", count(totals.frames)),
+    fact("wire", pair([totals.octets_dialer, totals.octets_acceptor])),
+    totals.protocols.map(([protocol, n]) => fact(protocol, many(n, "session"))),
+    totals.started === null ? null : fact("from", date(totals.started)),
+    totals.started === null ? null : fact("over", span(totals.ended - totals.started)));
+  fill(byId("notes"), data.notes.map((note) => el("p", { class: "plain" }, note)));
+}
+
+function pressed(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = event.target instanceof HTMLInputElement && event.target.type === "search";
+  if (typing) {
+    if (event.key === "Escape") clearFilter(event.target);
+    if (event.key === "ArrowDown" || event.key === "Enter") leaveFilter(event);
+    return;
+  }
+  const part = PARTS[Number(event.key) - 1];
+  if (part) jump(part);
+  else if (event.key === "/") toFilter();
+  else if (event.key === "?") showHelp();
+  else if (event.key === "t") nextTheme();
+  else return;
+  event.preventDefault();
+}
+
+function clearFilter(filter) {
+  filter.value = "";
+  filter.dispatchEvent(new Event("input"));
+  filter.blur();
+}
+
+function toFilter() {
+  const filter = byId(view.detail ? "stream-filter" : "session-filter");
+  filter.scrollIntoView({ block: "center" });
+  filter.focus();
+  filter.select();
+}
+
+/** From a filter straight into the first row it left. */
+function leaveFilter(event) {
+  const row = event.target.closest("section").querySelector("tbody tr[tabindex]");
+  if (!row) return;
+  event.preventDefault();
+  row.focus();
+}
+
+function start() {
+  showFacts();
+  startTheme();
+  startFindings();
+  startSessions();
+  startLanes();
+  startThroughput();
+  startStreams();
+  startFrames();
+  document.addEventListener("keydown", pressed);
+  byId("keys").addEventListener("click", showHelp);
+  for (const button of document.querySelectorAll("[data-jump]")) {
+    button.addEventListener("click", () => jump(button.dataset.jump));
+  }
+  if (data.sessions.length) {
+    openSession(0);
+  } else {
+    for (const id of ["session", "streams", "frames"]) byId(id).hidden = true;
+  }
+  requestAnimationFrame(() => requestAnimationFrame(() => {
+    document.documentElement.dataset.ready = String(Math.round(performance.now()));
+  }));
+}
+
+start();

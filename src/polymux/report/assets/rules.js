@@ -1,0 +1,54 @@
+// The page behind a violation: what the rule says, where it stands, what it weighs.
+
+const ORIGIN_WORDS = {
+  spec: "the protocol's specification",
+  limit: "a limit of this program, which can be set",
+  advice: "good practice, not the specification",
+};
+
+function showRule(index) {
+  const rule = data.rules[index];
+  const finding = data.findings.find((f) => f.rule === index);
+  const box = byId("rule");
+  fill(box,
+    el("h2", { id: "rule-name" }, rule.name),
+    el("p", { class: "sentence" }, rule.sentence || "This version of polymux has no page for this rule."),
+    el("dl", {},
+      rule.section && [el("dt", {}, "section"), el("dd", {}, rule.section)],
+      rule.severity && [el("dt", {}, "severity"), el("dd", { class: rule.severity }, rule.severity)],
+      rule.origin && [el("dt", {}, "comes from"), el("dd", {}, ORIGIN_WORDS[rule.origin] || rule.origin)],
+      el("dt", {}, "broken"), el("dd", {}, many(rule.count, "time"), rule.possible ? `, ${count(rule.possible)} of them only possible` : "")),
+    finding && finding.items.length > 0 && el("h3", {}, "First occurrences"),
+    finding && el("ul", { class: "items" }, finding.items.map((item) => {
+      const node = itemNode(item);
+      node.addEventListener("click", () => box.close());
+      return node;
+    })),
+    closeButton(box));
+  box.showModal();
+}
+
+function closeButton(box) {
+  return el("p", { class: "close" }, el("button", { type: "button", autofocus: true, on: { click: () => box.close() } }, "Close"));
+}
+
+const KEYS = [
+  ["1 … 5", "go to a part of the report"],
+  ["/", "filter the streams"],
+  ["Tab", "next thing that can be used"],
+  ["↑ ↓ PgUp PgDn", "walk through a table or the lanes"],
+  ["Enter", "open a session, choose a stream, show a finding"],
+  ["← →", "move in time on the lanes; with Shift ten steps"],
+  ["+ − 0", "zoom in, out, whole session (on the lanes)"],
+  ["Esc", "leave a filter; on the lanes: whole session, then all streams"],
+  ["t", "light, dark or as the system"],
+  ["?", "this list"],
+];
+
+function showHelp() {
+  const box = byId("help");
+  fill(box, el("h2", { id: "help-title" }, "Keys"),
+    el("dl", {}, KEYS.map(([keys, what]) => [el("dt", {}, el("kbd", {}, keys)), el("dd", {}, what)])),
+    closeButton(box));
+  box.showModal();
+}

@@ -1,0 +1,74 @@
+// The streams of the chosen session.
+
+let streamGrid = null;
+
+function startStreams() {
+  streamGrid = makeGrid(byId("stream-grid"), "Streams of the session, in the order they were opened", [
+    { label: "stream", value: (s) => s.key, node: streamKeyNode },
+    { label: "name", value: (s) => s.name, node: (s) => (s.name ? name(s.name) : ""), wide: true },
+    { label: "opened", value: beganOf, text: (s) => moment(beganOf(s), 1e3), number: true },
+    { label: "lasted", value: livedOf, text: (s) => (livedOf(s) === null ? "" : span(livedOf(s))), number: true },
+    { label: "ending", value: (s) => s.ending, node: streamEndNode, wide: true },
+    { label: "dialer sent", value: (s) => s.octetsD, text: (s) => octets(s.octetsD), number: true },
+    { label: "acceptor sent", value: (s) => s.octetsA, text: (s) => octets(s.octetsA), number: true },
+    { label: "frames", value: (s) => s.framesD + s.framesA, text: (s) => `${count(s.framesD)} / ${count(s.framesA)}`, number: true, title: "dialer's / acceptor's" },
+    { label: "granted", value: (s) => Number(s.grantedD || 0) + Number(s.grantedA || 0), text: (s) => both(s.grantedD, s.grantedA, grouped), number: true, title: "leave given to the dialer / to the acceptor" },
+    { label: "most in flight", value: (s) => Math.max(s.peakD || 0, s.peakA || 0), text: (s) => both(s.peakD, s.peakA, octets), number: true, title: "octets sent and not acknowledged: dialer's / acceptor's" },
+    { label: "no leave", value: (s) => (s.blockedD || 0) + (s.blockedA || 0), text: (s) => both(s.blockedD, s.blockedA, span), number: true, title: "time the dialer / the acceptor had no leave to send" },
+    { label: "findings", value: weightOf, node: foundNode },
+  ], {
+    choose: (s) => { chooseStream(s.index === view.stream ? -1 : s.index); },
+    chosen: (s) => s.index === view.stream,
+  });
+  byId("stream-filter").addEventListener("input", showStreams);
+  byId("stream-found").addEventListener("change", showStreams);
+  watch((what) => {
+    if (what === "session") showStreams();
+    if (what === "stream") streamGrid.refresh();
+  });
+}
+
+function beganOf(stream) {
+  const seen = [stream.opened, stream.firstD, stream.firstA].filter((at) => at !== null);
+  return seen.length ? Math.min(...seen) : null;
+}
+
+function livedOf(stream) {
+  const began = beganOf(stream);
+  const last = [stream.closed, stream.lastD, stream.lastA].filter((at) => at !== null);
+  return began === null || !last.length ? null : Math.max(...last) - began;
+}
+
+function both(dialer, acceptor, format) {
+  if (dialer === null && acceptor === null) return "";
+  return [dialer, acceptor].map((value) => (value === null ? "–" : format(value))).join(" / ");
+}
+
+/** A whole number written as text, because it may be larger than a browser counts. */
+function grouped(digits) {
+  return String(digits).replace(/\B(?=(\d{3})+$)/g, ",");
+}
+
+function streamKeyNode(stream) {
+  const lane = view.detail.laneOf.get(stream.index);
+  const hue = lane === undefined ? "" : ` hue-${view.detail.lanes[lane].colour % HUES}`;
+  return el("span", { class: `swatch${hue}` }, el("b", { class: "key" }, stream.key));
+}
+
+function streamEndNode(stream) {
+  return el("span", {}, endingNode(stream.ending),
+    stream.resetBy && ` by ${stream.resetBy}`, stream.error && [": ", name(stream.error)]);
+}
+
+function showStreams() {
+  if (!view.detail) return;
+  const matches = matcher(byId("stream-filter").value);
+  const onlyFound = byId("stream-found").checked;
+  const rows = view.detail.streams.filter((s) => (!onlyFound || weightOf(s) > 0)
+    && matches([s.key, s.name || "", s.ending, s.resetBy || "", s.error || ""].join(" ")));
+  streamGrid.show(rows);
+  const total = view.detail.session.streams;
+  const hidden = Math.max(0, total - view.detail.streams.length);
+  fill(byId("stream-count"), `${count(rows.length)} of ${count(total)}`,
+    hidden ? `; ${count(hidden)} smaller ones are not listed` : "");
+}

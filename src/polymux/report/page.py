@@ -1,0 +1,89 @@
+"""The HTML file around the data: one page, one hashed script, one hashed style, no network.
+
+The policy on the page lets the browser run exactly the script that was hashed here and nothing
+else, load nothing, and (where the browser knows trusted types) turns any attempt to make markup
+from text into an error. The data lies in an element that is never run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from typing import Final
+
+from polymux.core.errors import MissingExtra
+
+_SCRIPTS: Final = (
+    "uPlot.iife.min.js", "dom.js", "data.js", "theme.js", "findings.js", "grid.js", "sessions.js",
+    "paint.js", "lanes.js", "throughput.js", "streams.js", "frames.js", "rules.js", "main.js",
+)  # fmt: skip
+_STYLES: Final = ("uPlot.min.css", "colours.css", "layout.css", "parts.css")
+_TEMPLATE: Final = "report.html.j2"
+_ESCAPES: Final = str.maketrans(
+    {
+        "<": "\\u003c",
+        ">": "\\u003e",
+        "&": "\\u0026",
+        "\u2028": "\\u2028",
+        "\u2029": "\\u2029",
+    }
+)
+
+
+def inert_json(value: object) -> str:
+    """JSON that holds no character HTML could give a meaning, wherever it is put."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return text.translate(_ESCAPES)
+
+
+def render(title: str, data: object) -> str:
+    """The whole page. `title` and `data` may hold anything; nothing in them is ever run."""
+    try:
+        from jinja2 import Environment, StrictUndefined
+        from markupsafe import Markup
+    except ImportError:
+        raise MissingExtra("report", "writing a report") from None
+    script = '"use strict";\n(() => {\n' + _joined(_SCRIPTS[1:]) + "\n})();\n"
+    script = _asset(_SCRIPTS[0]) + "\n" + script
+    style = _joined(_STYLES)
+    template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
+        _asset(_TEMPLATE)
+    )
+    # Ours, from the package's own folder, or escaped by inert_json: safe to put in as it is.
+    return template.render(
+        title=title,
+        policy=policy(script, style),
+        style=Markup(style),
+        script=Markup(script),
+        data=Markup(inert_json(data)),
+    )
+
+
+def policy(script: str, style: str) -> str:
+    """The content-security policy that allows this script and this style, and nothing else."""
+    return "; ".join(
+        (
+            "default-src 'none'",
+            f"script-src '{_hash(script)}'",
+            f"style-src '{_hash(style)}'",
+            "img-src data:",
+            "base-uri 'none'",
+            "form-action 'none'",
+            "require-trusted-types-for 'script'",
+            "trusted-types 'none'",
+        )
+    )
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _joined(names: tuple[str, ...]) -> str:
+    return "\n".join(_asset(name) for name in names)
+
+
+def _asset(name: str) -> str:
+    return (files("polymux.report") / "assets" / name).read_text(encoding="utf-8")

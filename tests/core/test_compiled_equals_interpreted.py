@@ -1,0 +1,57 @@
+"""The same source, compiled and interpreted, sees the same in the same octets."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from polymux.core import conversation
+
+SOURCE = Path(__file__).parent.parent.parent / "src"
+COMPILED = not conversation.__file__.endswith(".py")
+CASES = 3000 if "POLYMUX_SOAK" in os.environ else 120
+
+PROGRAM = """
+import hashlib, sys
+from random import Random
+from polymux.core import conversation
+from polymux.testing.checks import shred, watcher_of, verdict_of
+from polymux.testing.simulator import World
+form, cases, texts = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
+assert conversation.__file__.endswith('.py') == (form == 'interpreted'), conversation.__file__
+for text in texts:
+    for seed in range(cases):
+        rng = Random(seed)
+        world = World(text, seed)
+        world.run(20)
+        octets = bytearray(b''.join(data for _, data, _ in world.record))
+        for _ in range(rng.randrange(8)):
+            place = rng.randrange(len(octets))
+            octets[place] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
+        octets += rng.randbytes(rng.randrange(60))
+        watcher = watcher_of(text)
+        for piece in shred(bytes(octets), rng):
+            watcher.feed(rng.randrange(2) if seed % 3 else 0, piece, 5)
+        seen = repr(verdict_of(watcher, [], [], []))
+        print(text, seed, hashlib.sha256(seen.encode()).hexdigest()[:16])
+"""
+
+
+def run(form: str, texts: list[str]) -> list[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if form == "interpreted":
+        environment["PYTHONPATH"] = str(SOURCE)
+    command = [sys.executable, "-c", PROGRAM, form, str(CASES), *texts]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd="/")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(not COMPILED, reason="the core runs interpreted here")
+@pytest.mark.parametrize("text", ["mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2"])
+def test_damaged_traffic_looks_the_same_compiled_and_interpreted(text: str) -> None:
+    compiled, interpreted = run("compiled", [text]), run("interpreted", [text])
+    assert len(compiled) == CASES
+    assert compiled == interpreted

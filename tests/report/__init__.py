@@ -1,0 +1,1 @@
+"""Tests of the report, on tables made here through the schemas."""

@@ -1,0 +1,210 @@
+"""The report in a real browser: it stands alone, draws itself and answers to mouse and keys."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from .browser import Page
+from .conftest import Opener
+
+COLOURS = """(() => {
+  const canvas = document.getElementById("lanes");
+  const dots = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+  const seen = new Set();
+  for (let i = 0; i < dots.length; i += 4) seen.add(dots[i] << 16 | dots[i + 1] << 8 | dots[i + 2]);
+  return seen.size;
+})()"""
+
+
+def text(page: Page, selector: str) -> str:
+    return str(page.run(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+
+def rows(page: Page, grid: str) -> list[str]:
+    script = f"[...document.querySelectorAll('#{grid} tbody tr[tabindex]')].map(r => r.textContent)"
+    return [str(row) for row in page.run(script)]
+
+
+def shown_frames(page: Page) -> int:
+    return int(text(page, "#frame-count").split()[0].replace(",", ""))
+
+
+def test_alone_in_a_folder_it_opens_without_error_or_request(
+    told: Path, open_alone: Opener
+) -> None:
+    page = open_alone(told)
+    assert page.troubles() == []
+    assert page.heard() == []
+    outside = [url for url in page.requests() if not url.startswith("data:,")]
+    assert len(outside) == 1
+    assert outside[0].startswith("file:")
+    assert outside[0].endswith("moved.html")
+    assert page.run("document.title") == "The story"
+
+
+def test_it_is_ready_within_two_seconds(told: Path, open_alone: Opener) -> None:
+    times = [int(open_alone(told).run("document.documentElement.dataset.ready")) for _ in range(3)]
+    assert min(times) <= 2000, times
+
+
+def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    wrong = text(page, "#wrong")
+    for sentence in (
+        "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s",
+        "reader did not read for 5.0 s",
+        "waited 312 ms behind stream d1",
+        "60 ms after it had read the termination",
+        "night.pcapng ends inside a block at octet 88,120",
+    ):
+        assert sentence in wrong
+    parts = page.run("[...document.querySelectorAll('main > section')].map(s => s.id)")
+    assert parts == ["wrong", "sessions", "session", "streams", "frames"]
+
+
+def test_lanes_and_throughput_are_drawn(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    assert page.run(COLOURS) > 20
+    assert page.run("document.querySelectorAll('#throughput canvas').length") == 1
+    before = page.run("document.getElementById('lanes').toDataURL()")
+    page.click("#session-grid tbody tr:nth-child(3)")
+    assert "mplex" in text(page, "#session-title")
+    assert page.run("document.getElementById('lanes').toDataURL()") != before
+    assert page.run(COLOURS) > 20
+
+
+def test_the_filter_leaves_only_matching_streams(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    assert len(rows(page, "stream-grid")) == 8
+    page.press("/")
+    assert page.run("document.activeElement.id") == "stream-filter"
+    page.type("reset quota")
+    assert [row[:2] for row in rows(page, "stream-grid")] == ["d5"]
+    assert text(page, "#stream-count") == "1 of 8"
+    page.press("Escape")
+    assert len(rows(page, "stream-grid")) == 8
+    page.click("#stream-found")
+    assert [row[:2] for row in rows(page, "stream-grid")] == ["d3", "d5", "a4"]
+
+
+def test_columns_sort_both_ways(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    head = "#stream-grid th:nth-child(6)"
+    page.click(f"{head} button")
+    assert page.run(f"document.querySelector('{head}').getAttribute('aria-sort')") == "descending"
+    assert rows(page, "stream-grid")[0].startswith("d1")
+    page.click(f"{head} button")
+    assert page.run(f"document.querySelector('{head}').getAttribute('aria-sort')") == "ascending"
+    assert rows(page, "stream-grid")[-1].startswith("d1")
+
+
+def test_a_chosen_stream_shows_its_frames_and_no_others(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    assert shown_frames(page) == 1383
+    page.click("#stream-grid tbody tr:nth-child(5)")
+    assert shown_frames(page) == 385
+    streams = page.run(
+        "[...new Set([...document.querySelectorAll('#frame-grid td:nth-child(5)')]"
+        ".map(cell => cell.textContent))]"
+    )
+    assert streams == ["d5"]
+    assert "thumbnails" in text(page, "#scope")
+    page.click("#scope button")
+    assert shown_frames(page) == 1383
+
+
+def test_a_window_drawn_with_the_mouse_shows_its_frames(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    page.run("document.getElementById('lanes').scrollIntoView({block: 'center'})")
+    left, top = page.run(
+        "(() => { const b = document.getElementById('lanes').getBoundingClientRect();"
+        " return [b.x, b.y]; })()"
+    )
+    page.drag(left + 400, top + 120, left + 500, top + 120)
+    assert 20 < shown_frames(page) < 400
+    assert " s to " in text(page, "#window")
+    page.click("#zoom-all")
+    assert shown_frames(page) == 1383
+
+
+def test_a_finding_leads_to_its_place(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    script = (
+        "[...document.querySelectorAll('#findings .item')]"
+        ".find(i => i.textContent.includes('behind stream')).click()"
+    )
+    page.run(script)
+    page.settle()
+    assert "d5 thumbnails" in text(page, "#scope")
+    assert 0 < shown_frames(page) < 385
+    assert page.run("document.activeElement.id") == "lanes"
+
+
+def test_a_rule_has_a_page_behind_its_violations(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    page.click("#findings .rule")
+    shown = text(page, "#rule")
+    assert page.run("document.getElementById('rule').open") is True
+    assert "nerdbank.frame-after-termination" in shown
+    for word in ("section", "severity", "error", "2 times"):
+        assert word in shown
+    page.press("Escape")
+    assert page.run("document.getElementById('rule').open") is False
+
+
+def test_it_can_be_used_by_keyboard_alone(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    page.press("2")
+    assert page.run("document.activeElement.id") == "sessions-title"
+    for _ in range(14):
+        page.press("Tab")
+        if page.run("document.activeElement.closest('#session-grid tbody') !== null"):
+            break
+    page.press("ArrowDown")
+    page.press("Enter")
+    assert "streamux" in text(page, "#session-title")
+    page.press("ArrowDown")
+    page.run("document.querySelector('#session-grid tbody tr').focus()")
+    page.press("Enter")
+    assert "nerdbank" in text(page, "#session-title")
+    page.run("document.getElementById('lanes').focus()")
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        page.press(key)
+    assert text(page, "#readout").startswith("d3 logs")
+    assert "reader did not read" in text(page, "#readout")
+    page.press("Enter")
+    assert "d3 logs" in text(page, "#scope")
+    whole = shown_frames(page)
+    page.press("+")
+    page.press("+")
+    assert shown_frames(page) < whole
+    page.press("Escape")
+    page.press("Escape")
+    assert text(page, "#scope") == "all streams, whole session"
+    page.press("?")
+    assert page.run("document.getElementById('help').open") is True
+    assert page.troubles() == []
+
+
+def test_dark_and_light_follow_the_system_and_the_reader(told: Path, open_alone: Opener) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = open_alone(told, dark=True)
+    assert dark.run("document.documentElement.dataset.theme") == "dark"
+    light = open_alone(told)
+    assert light.run(ground) != dark.run(ground)
+    pictures = "document.getElementById('lanes').toDataURL()"
+    before = light.run(pictures)
+    light.press("t")
+    assert light.run("document.documentElement.dataset.theme") == "light"
+    light.press("t")
+    assert light.run("document.documentElement.dataset.theme") == "dark"
+    assert light.run(ground) == dark.run(ground)
+    assert light.run(pictures) != before
+    assert "dark" in text(light, "#theme")
+
+
+def test_a_narrow_window_does_not_scroll_sideways(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told, width=640)
+    assert page.run("document.documentElement.scrollWidth <= innerWidth") is True
+    assert page.run(COLOURS) > 20

