@@ -37,7 +37,7 @@ lint: $(VENV)/dependencies
 
 test: lint $(VENV)/installed
 	$(BIN)/python -m pytest -q
-	PYTHONPATH=src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q $(INTERPRETED)
+	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q $(INTERPRETED)
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out

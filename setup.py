@@ -13,7 +13,12 @@ from setuptools.command.build_ext import build_ext
 
 COMPILED = sorted(
     path
-    for pattern in ("src/polymux/core/*.py", "src/polymux/protocols/*.py", "src/polymux/capture/hot/*.py")
+    for pattern in (
+        "src/polymux/core/*.py",
+        "src/polymux/protocols/*.py",
+        "src/polymux/capture/hot/*.py",
+        "src/polymux/analysis/hot/*.py",
+    )
     for path in glob(pattern)
     if not path.endswith("__init__.py")
 )

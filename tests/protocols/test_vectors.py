@@ -48,7 +48,9 @@ def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
     return {
         "violations": sorted([LETTERS[v.sender], v.ordinal, v.rule.name] for v in found),
         "kinds": [[LETTERS[b.sender[i]], p.kind_name(b.kind[i])] for b, i in rows],
-        "crossed": sorted([LETTERS[b.sender[i]], b.ordinal[i]] for b, i in rows if b.verdict[i] == 1),
+        "crossed": sorted(
+            [LETTERS[b.sender[i]], b.ordinal[i]] for b, i in rows if b.verdict[i] == 1
+        ),
         "lost": [LETTERS[s] for s in (0, 1) if observer.conversation.direction(s).lost],
         "streams": {s.label(): describe(observer, s) for s in [*p.streams.gone, *p.streams.all()]},
     }
@@ -69,7 +71,13 @@ def describe(observer: Observer, stream: Any) -> dict[str, Any]:
 
 
 def steps_of(vector: Vector) -> list[tuple[int, bytes]]:
-    return [(SIDES[side], bytes.fromhex(text)) for side, text in vector["steps"]]
+    return [(SIDES[side], octets(text)) for side, text in vector["steps"]]
+
+
+def octets(text: str) -> bytes:
+    """Hex with blanks; `7b*300` is that octet 300 times."""
+    parts = [part.partition("*") for part in text.split()]
+    return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
 
 
 def cuts(steps: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
