@@ -37,12 +37,33 @@ class Conversation(Proceedings):
         d.at = at
         self.run(d, data, at)
 
+    def message(self, side: i64, data: bytes, at: i64, offset: i64, size: i64) -> None:
+        """One whole message of a carrier: its row has this place and size on the wire."""
+        d = self.direction(side)
+        d.octets += size
+        d.at = at
+        d.offset = offset + size
+        length: i64 = len(data)
+        if d.lost or self.frame(d, data, 0, length, offset, at) < 0:
+            d.undecoded += size
+            return
+        d.framed += size - length
+        rows = self.rows
+        if rows is not None:
+            batch = rows.batch if rows.batch.used > 0 else rows.full[-1]
+            batch.size[batch.used - 1] = size
+
     def run(self, d: Direction, data: bytes, at: i64) -> None:
         """Decode what can be decoded of one direction's octets."""
         if d.lost:
             d.undecoded += len(data)
             d.offset += len(data)
             return
+        if d.need > 0:
+            if d.waiting() + len(data) < d.need:
+                d.heap.write(data)
+                return
+            d.gather()
         pos: i64 = 0
         if len(d.pending) > 0:
             pos = self.stitch(d, data, at)
@@ -100,7 +121,7 @@ class Conversation(Proceedings):
         start = p.header(side, data, pos, end, head)
         if start < 0:
             if start == BAD:
-                self.lose(d, head.flaws, base + pos, at, "the next frame cannot be found")
+                self.lose(d, head.flaws, base + pos, at, self.why("the next frame cannot be found"))
             elif start == HOLD and end - pos > p.limits.held:
                 self.lose(d, 0, base + pos, at, "the other direction's handshake never came")
             return start
@@ -113,6 +134,7 @@ class Conversation(Proceedings):
             if size > limit:
                 head.flaws |= p.too_long
             elif not whole and not head.flaws & p.too_long:
+                d.need = start - pos + size + head.tail
                 return SHORT
             elif effect != CONTENT and whole:
                 p.body(side, data, start, start + size, head)
@@ -158,7 +180,7 @@ class Conversation(Proceedings):
         self.conclude(side, stream, text, at)
         if p.unlocked:
             p.unlocked = False
-            self.resume(1 - side)
+            self.unlock(side, at)
         return after
 
     def usual(self, d: Direction, data: bytes, pos: i64, start: i64, base: i64, at: i64) -> i64:
@@ -220,9 +242,10 @@ class Conversation(Proceedings):
             head.key = d.key
             size = self.protocol.part(d.side, data, pos, end, head)
             if size == BAD:
-                self.lose(d, head.flaws, d.began + d.done, at, "an item's size cannot be read")
+                self.lose(d, head.flaws, d.began + d.done, at,
+                          self.why("an item's size cannot be read"))  # fmt: skip
                 return pos
-            if size < 0:
+            if size < 0 or (head.flaws != 0 and self.flawed_part(d, head.flaws, size, at)):
                 return pos
             d.parts = head.parts
             d.rest = size
@@ -232,6 +255,22 @@ class Conversation(Proceedings):
         if d.rest == 0:
             self.complete(d, at)
         return pos
+
+    def flawed_part(self, d: Direction, flaws: i64, size: i64, at: i64) -> bool:
+        """Note what is wrong with a part, once a frame and rule. True if the session is over."""
+        p = self.protocol
+        fresh = flaws & ~d.flaws
+        d.flaws |= flaws
+        if fresh != 0:
+            detail = f"a part of {size} octets in a {p.kind_name(d.kind)}"
+            details = [detail for _ in broken(p.rules, fresh)]
+            self.blame(d.side, d.stream, fresh, details, d.ordinal, d.began, at)
+            if fresh & p.findings:
+                d.verdict = VIOLATION_ROW
+            if d.side == self.refuses and fresh & p.fatal:
+                self.lose(d, 0, d.began, at, "the peer broke the protocol")
+                return True
+        return False
 
     def take(self, d: Direction, data: bytes, pos: i64, end: i64) -> i64:
         """Hand on as much of the payload's current part as is there."""
@@ -281,9 +320,18 @@ class Conversation(Proceedings):
         d.gap += size
         d.offset += size
 
+    def unlock(self, side: i64, at: i64) -> None:
+        """A handshake of `side` has passed: read what was held back, as far as it can be read."""
+        for each in (self.dialer, self.acceptor):
+            reason = self.protocol.unreadable(each.side)
+            if reason and not each.lost:
+                self.lose(each, 0, each.offset, at, reason)
+        self.resume(1 - side)
+
     def resume(self, side: i64) -> None:
         """Read what this direction had to hold back."""
         d = self.direction(side)
+        d.gather()
         if len(d.pending) > 0 and not d.lost:
             self.run(d, b"", d.at)
 
@@ -291,15 +339,27 @@ class Conversation(Proceedings):
         """The start of the next frame is lost: the rest of this direction is undecoded."""
         d.lost = True
         d.reason = reason
+        ordinal = self.protocol.sight.sent(d.side)
+        stream: Stream | None = None
+        began = offset
         if d.open:  # a frame that will never be whole: its octets are undecoded
             d.undecoded += d.done
             d.open = False
+            flaws &= ~d.flaws
+            ordinal, stream, began = d.ordinal, d.stream, d.began
+        d.gather()
         d.undecoded += len(d.pending)
         d.offset += len(d.pending)
         d.pending = b""
         if flaws != 0:
             details = [f"{reason} (octet {offset})" for _ in broken(self.protocol.rules, flaws)]
-            self.blame(d.side, None, flaws, details, self.protocol.sight.sent(d.side), offset, at)
+            self.blame(d.side, stream, flaws, details, ordinal, began, at)
+
+    def why(self, otherwise: str) -> str:
+        """What the protocol says about the octets it cannot read."""
+        reason = self.protocol.reason
+        self.protocol.reason = ""
+        return reason if reason else otherwise
 
     def write(
         self, side: i64, head: Head, stream: Stream | None, ordinal: i64, at: i64, offset: i64,

@@ -1,5 +1,6 @@
 """One direction of a connection: where decoding stands, and the frame that is still passing."""
 
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from .frames import Head
@@ -10,15 +11,17 @@ class Direction:
     """Octets of one side, in order. `open` while a frame's payload goes on past its chunk."""
 
     __slots__ = (
-        "amount", "at", "began", "before", "begun", "carrier", "content", "counted", "done",
-        "framed", "frames", "gap", "holed", "kind", "key", "lost", "number", "octets", "offset",
-        "open", "opener", "ordinal", "parts", "payload", "pending", "reason", "rest", "side",
-        "size", "stream", "text", "undecoded", "units", "verdict",
+        "amount", "at", "before", "began", "begun", "carrier", "content", "counted", "done",
+        "flaws", "framed", "frames", "gap", "heap", "holed", "key", "kind", "lost", "need",
+        "number", "octets", "offset", "open", "opener", "ordinal", "parts", "payload", "pending",
+        "reason", "rest", "side", "size", "stream", "text", "undecoded", "units", "verdict",
     )  # fmt: skip
 
     def __init__(self, side: i64) -> None:
         self.side: i64 = side
         self.pending: bytes = b""  # octets of a frame that cannot be read yet
+        self.heap: BytesWriter = BytesWriter()  # what came after `pending`, until `need` is there
+        self.need: i64 = 0  # octets that must be waiting before another look is worth it
         self.offset: i64 = 0  # of the first pending octet, or of the next to come
         self.begun: bool = False  # has the frame at `offset` begun to pass?
         self.at: i64 = 0  # when octets last came
@@ -52,6 +55,7 @@ class Direction:
         self.payload: i64 = 0
         self.verdict: i64 = 0
         self.before: i64 = OPEN
+        self.flaws: i64 = 0  # rules its shape has broken so far
         self.text: bytes = b""
 
     def begin(
@@ -78,14 +82,27 @@ class Direction:
         self.payload = head.size
         self.verdict = verdict
         self.before = before
+        self.flaws = head.flaws
         self.text = b""
+
+    def waiting(self) -> i64:
+        """Octets of a frame that cannot be read yet."""
+        return len(self.pending) + len(self.heap)
+
+    def gather(self) -> None:
+        """Put everything that waits into `pending`."""
+        self.need = 0
+        if len(self.heap) > 0:
+            self.pending = self.pending + self.heap.getvalue()
+            self.heap = BytesWriter()
 
     def balanced(self) -> bool:
         """Conservation: every octet is in a frame, a gap, the carrier, or undecoded."""
-        waiting = len(self.pending) + (self.done if self.open else 0)
+        waiting = self.waiting() + (self.done if self.open else 0)
         return self.octets == self.framed + self.gap + self.undecoded + self.carrier + waiting
 
     def save(self) -> dict[str, object]:
+        self.gather()
         return {
             "pending": self.pending, "reason": self.reason, "text": self.text,
             "flags": [self.begun, self.lost, self.open, self.counted, self.content, self.holed],
@@ -93,7 +110,7 @@ class Direction:
                 self.offset, self.at, self.octets, self.framed, self.gap, self.undecoded,
                 self.carrier, self.frames, self.rest, self.parts, self.done, self.kind, self.key,
                 self.number, self.opener, self.amount, self.units, self.ordinal, self.began,
-                self.size, self.payload, self.verdict, self.before,
+                self.size, self.payload, self.verdict, self.before, self.flaws,
             ],
             "stream": self.stream.serial if self.stream is not None else -1,
         }  # fmt: skip
@@ -114,5 +131,5 @@ class Direction:
         self.rest, self.parts, self.done, self.kind = n[8], n[9], n[10], n[11]
         self.key, self.number, self.opener, self.amount = n[12], n[13], n[14], n[15]
         self.units, self.ordinal, self.began, self.size = n[16], n[17], n[18], n[19]
-        self.payload, self.verdict, self.before = n[20], n[21], n[22]
+        self.payload, self.verdict, self.before, self.flaws = n[20], n[21], n[22], n[23]
         self.stream = stream

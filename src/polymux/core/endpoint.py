@@ -95,16 +95,16 @@ class Endpoint:
                     continue
                 duty.due = True
                 stream = self.protocol.streams.find(duty.key)
-                if (
-                    stream is not None
-                    and stream.lane is not None
-                    and self.protocol.silences(duty)
-                ):
+                if stream is not None and stream.lane is not None and self.protocol.silences(duty):
                     self.outbox.drop(stream.lane)
                 self.queue(frame)
 
     def data_to_send(self, room: i64 = 262144) -> bytes:
-        """The next octets for the peer; empty when there is nothing to send."""
+        """The next octets for the peer; empty when there is nothing to send.
+
+        Take them before handing in what the peer has sent: a frame that was formed before reading
+        must leave before it. `room=0` gives only what is formed already, and answers.
+        """
         return b"".join(self.chunks_to_send(room))
 
     def chunks_to_send(self, room: i64 = 262144) -> list[bytes]:
@@ -128,7 +128,7 @@ class Endpoint:
         if self.carrier is not None:
             return self.carrier.course(1 - self.side).decoder.pending() == 0
         d = self.conversation.direction(1 - self.side)
-        return not d.open and len(d.pending) == 0
+        return not d.open and d.waiting() == 0
 
     # --- verbs
 
@@ -182,6 +182,9 @@ class Endpoint:
         """End this side's half after what is queued has left. Ending twice changes nothing."""
         lane = stream.lane
         if lane is not None and stream.half(self.side).state == OPEN and not lane.ending:
+            problem = self.protocol.refuse_end(self.side, stream)
+            if problem:
+                raise LocalProtocolError(f"stream {stream.label()}: {problem}")
             lane.ending = True
             self.outbox.add(lane)
 

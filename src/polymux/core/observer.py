@@ -2,6 +2,7 @@
 
 from mypy_extensions import i64
 
+from .carrier import LENGTH, Carrier, Enveloped
 from .conversation import Conversation
 from .events import Sink
 from .frames import Frames
@@ -9,6 +10,7 @@ from .protocol import Protocol
 from .rules import Certainty, Violation, broken
 from .side import DIALER, Side
 from .streams import Stream
+from .wire import HOLD
 
 
 class Observer:
@@ -19,23 +21,31 @@ class Observer:
         self.rows: Frames | None = Frames() if rows else None
         self.conversation: Conversation = Conversation(protocol, sink, self.rows)
         protocol.streams.keep = True
+        self.carrier: Carrier | None = None
+        if isinstance(protocol, Enveloped) and protocol.carrier != LENGTH:
+            self.carrier = Carrier(self.conversation, protocol, True)
 
     def feed(self, sender: i64, data: bytes, at: i64) -> None:
         """The next octets of one side; `at` in nanoseconds."""
-        self.conversation.feed(sender, data, at)
+        if self.carrier is None:
+            self.conversation.feed(sender, data, at)
+        else:
+            self.carrier.feed(sender, data, at)
 
     def feed_run(self, sender: i64, data: bytes, sizes: list[int], instants: list[int]) -> None:
         """Many pieces of one side at once: piece i has sizes[i] octets and came at instants[i]."""
         pos: i64 = 0
-        conversation = self.conversation
         for i in range(len(sizes)):
             size: i64 = sizes[i]
-            conversation.feed(sender, data[pos : pos + size], instants[i])
+            self.feed(sender, data[pos : pos + size], instants[i])
             pos += size
 
     def gap(self, sender: i64, size: i64, at: i64) -> None:
         """Octets that were not captured."""
-        self.conversation.gap(sender, size, at)
+        if self.carrier is None:
+            self.conversation.gap(sender, size, at)
+        else:
+            self.carrier.gap(sender, size, at)
 
     def doubt(self) -> None:
         """What was not seen (a start, an order) could excuse what is found from now on."""
@@ -45,9 +55,15 @@ class Observer:
         """No more will come. `ended`: that side was seen to close its direction."""
         c = self.conversation
         p = self.protocol
+        if self.carrier is not None:
+            self.carrier.finish(at)
         for side in (0, 1):
             d = c.direction(side)
+            d.gather()
             if d.lost or not (d.open or len(d.pending) > 0):
+                continue
+            if not d.open and p.header(side, d.pending, 0, len(d.pending), c.head) == HOLD:
+                c.lose(d, 0, d.offset, at, "the other direction's handshake never came")
                 continue
             left = len(d.pending) + (d.done if d.open else 0)
             d.undecoded += left
@@ -101,6 +117,7 @@ class Observer:
             "verdicts": c.verdicts,
             "doubt": c.doubt,
             "serials": c.serials,
+            "carrier": self.carrier.save() if self.carrier is not None else None,
         }
 
     def restore(self, saved: dict[str, object]) -> None:
@@ -114,6 +131,9 @@ class Observer:
         c.verdicts = verdicts
         c.serials = serials
         c.doubt = bool(saved["doubt"])
+        carried = saved["carrier"]
+        if self.carrier is not None and isinstance(carried, list):
+            self.carrier.load(carried)
         streams = {stream.serial: stream for stream in self.protocol.streams.all()}
         for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
             kept = saved[name]

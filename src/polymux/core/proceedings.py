@@ -87,6 +87,8 @@ class Proceedings:
         touched: Stream | None = p.touched
         effect: i64 = p.effects[head.kind]
         if touched is not None:
+            if touched is not stream:  # a new use of the id
+                self.before = OPEN
             if touched.serial < 0:
                 self.born(side, touched, at)
             half = touched.half(side)
@@ -103,6 +105,8 @@ class Proceedings:
                 self.sink.crossed(side, touched)
             displaced = p.displaced
             if displaced is not None:
+                displaced.dialer.release(at)
+                displaced.acceptor.release(at)
                 self.sink.aborted(side, displaced, b"")
         if (
             side == self.refuses and verdict & p.faults

@@ -63,6 +63,7 @@ class Protocol:
         self.counted: bool = False  # does its content count?
         self.displaced: Stream | None = None  # a live stream that lost its id to this opening
         self.unlocked: bool = False  # can octets of the other direction that were held be read now?
+        self.reason: str = ""  # why the next frame cannot be found, where `header` or `part` is BAD
 
     def forget(self) -> None:
         """Before `apply`: nothing is known of the frame at hand."""
@@ -94,6 +95,10 @@ class Protocol:
         Where the wire cannot say the key as given, the key becomes what the wire will say.
         """
         raise NotImplementedError
+
+    def unreadable(self, side: i64) -> str:
+        """Why no further frame of this side can be found, or "". Asked after `unlocked`."""
+        return ""
 
     # --- law and bookkeeping
 
@@ -193,6 +198,14 @@ class Protocol:
         """
         return rest if rest < quantum else quantum
 
+    def refuse(self, side: i64, stream: Stream, data: bytes) -> str:
+        """Why this content could never leave, for the caller who would send it; "": it can."""
+        return ""
+
+    def refuse_end(self, side: i64, stream: Stream) -> str:
+        """Why this side cannot end its half with what is queued now, or "": it can."""
+        return ""
+
     def ending_frame(self, side: i64, stream: Stream) -> Frame | None:
         """End this side's half; None where the last content frame does it."""
         raise NotImplementedError
@@ -211,6 +224,10 @@ class Protocol:
     def paying(self, duty: Duty) -> Frame | None:
         """The frame that pays a duty, or None to wait."""
         return Frame(duty.kind, duty.key)
+
+    def silences(self, duty: Duty) -> bool:
+        """Does paying this duty mean that what is queued on its stream will not be sent?"""
+        return True
 
     # --- saved state
 

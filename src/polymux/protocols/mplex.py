@@ -218,6 +218,7 @@ class Mplex(Protocol):
                 made.answerable = stream.answerable
                 if not self.is_over(stream):
                     stream.ending = "abandoned"
+                    self.displaced = stream
             made.name = self.said
             self.streams.put(made)
             self.touched = made

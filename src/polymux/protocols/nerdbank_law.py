@@ -247,6 +247,7 @@ class NerdbankLaw(Protocol):
             made.answerable = stream.answerable
             if not self.is_over(stream):
                 stream.ending = "abandoned"
+                self.displaced = stream
         made.name = self.said
         if self.credit:
             grant_window(made.half(sender), 0, True)

@@ -8,7 +8,7 @@ from ..core.errors import PolymuxError
 from ..core.limits import Limits
 from ..core.protocol import Protocol
 from ..core.side import Vantage
-from . import mplex, nerdbank
+from . import minmux, mplex, nerdbank, omnistreams, streamux
 
 
 class BadProtocolString(PolymuxError):
@@ -34,6 +34,9 @@ Maker = Callable[[dict[str, str], Limits, i64], Protocol]
 MAKERS: dict[str, tuple[Maker, tuple[str, ...]]] = {
     "mplex": (mplex.from_options, ("ids", "max_frame")),
     "nerdbank": (nerdbank.from_options, ("version", "window", "seeded")),
+    "omnistreams": (omnistreams.from_options, ("numbering", "carrier")),
+    "streamux": (streamux.from_options, ("length_bits", "id_bits", "timeout")),
+    "minmux": (minmux.from_options, ("profile", "canonical", "oops")),
 }
 COMMON = ("preamble",)
 

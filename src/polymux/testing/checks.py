@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from random import Random
 
+from ..core.direction import Direction
 from ..core.errors import LocalProtocolError
 from ..core.frames import Batch
 from ..core.observer import Observer
@@ -118,17 +119,15 @@ def noise_never_raises_and_never_wedges(text: str, seeds: Iterable[int], other: 
         for side in (0, 1):
             direction = observer.conversation.direction(side)
             for _ in range(40):
-                before = (direction.frames, direction.done, direction.lost)
+                before = progress(direction)
                 observer.feed(side, filler, 0)
                 if direction.lost:
                     break
-                if len(direction.pending) > 4 * (1 << 20):
+                if direction.waiting() > 4 * (1 << 20):
                     raise Broken(f"{text}, seed {seed}: octets pile up undecoded")
             else:
-                if before == (direction.frames, direction.done, direction.lost):
-                    held = observer.protocol.handshaken
-                    if held:
-                        raise Broken(f"{text}, seed {seed}: wedged on noise")
+                if before == progress(direction) and observer.protocol.handshaken:
+                    raise Broken(f"{text}, seed {seed}: wedged on noise")
         observer.finish(1, True, True)
         if not observer.balanced():
             raise Broken(f"{text}, seed {seed}: octets are not conserved")
@@ -166,6 +165,11 @@ def a_pretender_in_the_middle_is_wrong(text: str, seeds: Iterable[int]) -> bool:
 
 
 # --- helpers
+
+
+def progress(d: Direction) -> tuple[int, ...]:
+    """What must change while octets come in, or the decoder is wedged."""
+    return d.frames, d.done, d.undecoded, int(d.lost)
 
 
 def watcher_of(text: str) -> Observer:

@@ -109,4 +109,16 @@ def driver_for(protocol: str) -> type[Driver]:
     """The driver that fits a protocol's shape."""
     if protocol in ("mplex", "nerdbank"):
         return DuplexDriver
+    if protocol == "omnistreams":
+        from .omnistreams_driver import OmnistreamsDriver
+
+        return OmnistreamsDriver
+    if protocol == "streamux":
+        from .streamux_driver import StreamuxDriver
+
+        return StreamuxDriver
+    if protocol == "minmux":
+        from .minmux_driver import MinmuxDriver
+
+        return MinmuxDriver
     raise KeyError(f"no driver for {protocol}")

@@ -1,6 +1,6 @@
 """Two endpoints, links with delays, and watchers in five places.
 
-    endpoint A | watcher A ---- queue ---- watcher in the middle ---- queue ---- watcher B | endpoint B
+    end A | watcher A --- queue --- watcher in the middle --- queue --- watcher B | end B
 
 Everything is driven by one seed. Octets are cut and delayed at random; a watcher beside a side
 sees what that side writes and reads at the very moment it does so.
@@ -71,9 +71,9 @@ class World:
 
     # --- the world's moves
 
-    def write(self, side: int) -> None:
+    def write(self, side: int, formed_only: bool = False) -> None:
         """Flush one endpoint: its watcher sees the octets as they are written."""
-        room = self.rng.choice([1, 5000, 200_000])
+        room = 0 if formed_only else self.rng.choice([1, 5000, 200_000])
         data = self.ends[side].data_to_send(room)
         if data:
             self.tick()
@@ -97,6 +97,7 @@ class World:
             data = self.chip(link.far)
             self.tick()
             reader = 1 - side
+            self.write(reader, formed_only=True)  # what was formed before reading leaves before it
             self.beside[reader].feed(side, data, self.now)
             try:
                 events = self.ends[reader].receive(data, self.now / 1e9)

@@ -1,0 +1,130 @@
+"""WebSocket below a live endpoint, after the handshake: frames in, frames out, pings and the close.
+
+Chance comes in as the nonce of `Endpoint.start`: the dialer's masking keys are drawn from it, so
+that nobody who has not seen the nonce can foresee them (RFC 6455, 10.3).
+"""
+
+from hashlib import sha256
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from .carrier import FRAMES, Carrier, Enveloped
+from .conversation import Conversation
+from .errors import LocalProtocolError
+from .masking import BINARY, NO_STATUS, close, pong, write_head, write_masked
+from .side import DIALER
+from .websocket_items import Close, Fault, Ping
+from .wire import unsigned
+
+PREFIX: Final[i64] = 4  # of a message as a protocol writes it: its length
+NONCE: Final = 16  # octets of chance at least
+
+
+class LiveCarrier(Carrier):
+    """One side's WebSocket. Pings are answered, a close is answered, what is broken is closed."""
+
+    def __init__(self, conversation: Conversation, protocol: Enveloped, side: i64) -> None:
+        super().__init__(conversation, protocol, False)
+        self.state = FRAMES
+        self.side: i64 = side
+        self.seed = b""
+        self.drawn = 0
+        self.keys = b""
+        self.pong: bytes | None = None  # owed: the answer to the newest ping (5.5.3)
+        self.closing = False  # a close frame is to go
+        self.code = NO_STATUS
+        self.reason = ""
+        self.hung_up = False  # a close frame has been sent: nothing may follow it
+        self.ended = False  # the peer's has come
+
+    def sow(self, nonce: bytes) -> None:
+        """Take the octets of chance that masking keys are drawn from."""
+        self.seed = nonce
+
+    def key(self) -> bytes | None:
+        """A fresh masking key; None for a side that masks nothing."""
+        if self.side != DIALER:
+            return None
+        if len(self.seed) < NONCE:
+            raise LocalProtocolError(
+                f"a WebSocket client needs start(nonce) with {NONCE} random octets or more"
+            )
+        if len(self.keys) == 0:
+            self.keys = sha256(self.seed + self.drawn.to_bytes(8, "big")).digest()
+            self.drawn += 1
+        key = self.keys[:4]
+        self.keys = self.keys[4:]
+        return key
+
+    # --- what comes
+
+    def pinged(self, ping: Ping) -> None:
+        self.pong = ping.data
+
+    def closed(self, close: Close) -> None:
+        self.ended = True
+        self.hang_up(close.code, "")
+
+    def failed(self, fault: Fault) -> None:
+        self.hang_up(fault.close_code, fault.rule.name)
+
+    # --- what goes
+
+    def hang_up(self, code: int, reason: str) -> None:
+        """Send a close frame after what is queued. The first reason given stands."""
+        if not self.hung_up and not self.closing:
+            self.closing = True
+            self.code = code
+            self.reason = reason
+
+    def pending(self) -> bool:
+        return not self.hung_up and (self.pong is not None or self.closing)
+
+    def wrap(self, chunks: list[bytes]) -> list[bytes]:
+        """Messages as the protocol wrote them, each behind its length, as WebSocket frames.
+
+        A length never lies in two chunks; a payload may fill a chunk of its own, and unmasked it is
+        then not copied.
+        """
+        if self.hung_up:
+            return []
+        wrapped: list[bytes] = []
+        out = BytesWriter()
+        if self.pong is not None:
+            out.write(pong(self.pong, self.key()))
+            self.pong = None
+        left: i64 = 0  # octets of the message at hand that are still to come
+        key: bytes | None = None
+        for data in chunks:
+            end: i64 = len(data)
+            if left == end and key is None and left > 0:
+                wrapped.append(out.getvalue())
+                wrapped.append(data)
+                out = BytesWriter()
+                left = 0
+                continue
+            pos: i64 = 0
+            while pos < end:
+                if left == 0:
+                    left = unsigned(data, pos, PREFIX)
+                    pos += PREFIX
+                    key = self.key()
+                    write_head(out, BINARY, left, key)
+                part = left if left < end - pos else end - pos
+                if key is None:
+                    out.write(data[pos : pos + part])
+                else:
+                    write_masked(out, data, pos, pos + part, key)
+                    turn = part & 3
+                    key = key[turn:] + key[:turn]
+                pos += part
+                left -= part
+        if self.closing:
+            out.write(close(self.code, self.reason, self.key()))
+            self.closing = False
+            self.hung_up = True
+        if len(out) > 0:
+            wrapped.append(out.getvalue())
+        return wrapped

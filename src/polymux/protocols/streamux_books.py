@@ -1,0 +1,203 @@
+"""Streamux's bookkeeping: what a frame changes, whatever was said of it."""
+
+from mypy_extensions import i64
+
+from ..core.frames import Head
+from ..core.rules import Duty
+from ..core.streams import ABORTED, ENDED, NEVER, Stream
+from .streamux_law import ASKED, ASKER, BUSY, REPLIER, RUNNING, StreamuxLaw
+from .streamux_layout import BROKEN, GOOD, UNKNOWN
+from .streamux_rules import (
+    CANCEL,
+    CANCEL_ACK,
+    CANCEL_UNANSWERED,
+    EMPTY_REPLY,
+    ID_IN_FLIGHT,
+    INITIATOR,
+    KEEP_ALIVE,
+    REPLY_BIT,
+    REQUEST_LAST,
+    TERMINATION_BIT,
+)
+
+
+class StreamuxBooks(StreamuxLaw):
+    """The law, and the state it rests on."""
+
+    def apply(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
+        kind = head.kind
+        self.touched = stream
+        if kind == INITIATOR:
+            self.greet(sender)
+        elif kind == CANCEL:
+            self.cancel(sender, head.key, stream, at)
+        elif kind == CANCEL_ACK:
+            self.acknowledge(sender, head.key, stream)
+        elif kind & REPLY_BIT:
+            self.reply(sender, head, stream)
+        elif kind != KEEP_ALIVE:
+            self.request(sender, head, stream)
+
+    # --- initiators
+
+    def greet(self, sender: i64) -> None:
+        own, other = self.layout(sender), self.layout(1 - sender)
+        own.announce(self.said)
+        self.unlocked = own.status == BROKEN or other.status != UNKNOWN
+        self.handshaken = own.status == GOOD and other.width == own.width
+
+    def unreadable(self, side: i64) -> str:
+        own, other = self.layout(side), self.layout(1 - side)
+        if own.status == BROKEN:
+            return "the initiator cannot be understood"
+        if own.status == GOOD and other.status == GOOD and own.width != other.width:
+            return f"mixed header sizes: {own.width} octets here, {other.width} the other way"
+        return ""
+
+    # --- the asker's frames
+
+    def request(self, sender: i64, head: Head, stream: Stream | None) -> None:
+        key = head.key
+        standing = self.standing(key, stream)
+        if standing == BUSY:
+            if self.excuse(key, ASKER, ID_IN_FLIGHT) == ID_IN_FLIGHT:
+                self.muddle(key, 1 - sender, REPLIER)
+                return  # dropped: it belongs to nothing
+            self.locked.discard(key)
+        if stream is None or standing != RUNNING:
+            stream = self.begin(sender, head, stream)
+        own = stream.half(sender)
+        own.spent += head.size
+        self.counted = True
+        if head.kind == REQUEST_LAST:
+            own.stop(ENDED, self.sight.sent(sender), False)
+            stream.extra |= ASKED
+            if stream.half(1 - sender).final != NEVER:  # answered before it was asked
+                self.ids(sender).free(head.number)
+
+    def begin(self, sender: i64, head: Head, stream: Stream | None) -> Stream:
+        """A request's first chunk opens a stream: the one prepared for it, or a new one."""
+        made: Stream
+        if stream is not None and stream.serial < 0:
+            made = stream
+        else:
+            made = Stream(head.key, head.number, sender, 0)
+        made.opened = self.sight.sent(sender)
+        made.answerable = made.opened
+        before = self.streams.find(head.key)
+        if before is not None:
+            made.incarnation = before.incarnation + 1
+            over = self.is_over(before)
+            if not over:  # excused: the other side's fault made the asker believe that it was
+                before.ending = "abandoned"
+                self.displaced = before
+            if over and head.key not in self.muddled:
+                # The asker has read the last word about the former use; nobody can answer that now.
+                self.sight.proves(sender, before.half(1 - sender).final)
+            else:
+                made.answerable = before.answerable
+        self.ids(sender).reserved.discard(head.number)
+        self.streams.put(made)
+        self.touched = made
+        return made
+
+    def cancel(self, sender: i64, key: i64, stream: Stream | None, at: i64) -> None:
+        server = 1 - sender
+        ordinal = self.sight.sent(sender)
+        count = 0
+        first: int = ordinal
+        if key in self.owed:
+            count, first = self.owed[key]
+        self.owed[key] = (count + 1, first)
+        if count < self.limits.control_queue:  # each is answered, so each is a duty of its own
+            duty = Duty(server, CANCEL_ACK, key, CANCEL_UNANSWERED, ordinal, at)
+            self.duties[(server, CANCEL_ACK + 256 * count, key)] = duty
+        if key in self.locked:
+            self.muddle(key, server, REPLIER)
+            return
+        self.locked.add(key)
+        if stream is not None and not self.is_over(stream):
+            stream.half(sender).stop(ABORTED, ordinal, False)
+            stream.ending = "cancelled"
+            stream.reset_by = sender
+            self.settle(server, EMPTY_REPLY, key)
+
+    # --- the other side's frames
+
+    def reply(self, sender: i64, head: Head, stream: Stream | None) -> None:
+        if stream is None or stream.half(sender).final != NEVER:
+            if head.kind & TERMINATION_BIT:
+                self.muddle(head.key, 1 - sender, ASKER)
+            return
+        stream.answer(sender, self.sight)
+        own = stream.half(sender)
+        own.spent += head.size
+        self.counted = True
+        if head.kind & TERMINATION_BIT:
+            own.final = self.sight.sent(sender)
+            own.stop(ENDED, own.final, False)
+            self.settle(sender, EMPTY_REPLY, head.key)
+            if self.is_over(stream) and head.key not in self.locked:
+                self.ids(1 - sender).free(head.number)
+
+    def acknowledge(self, sender: i64, key: i64, stream: Stream | None) -> None:
+        if key not in self.owed:
+            self.muddle(key, 1 - sender, ASKER)
+            return
+        count, first = self.owed[key]
+        self.sight.proves(sender, first)
+        count -= 1
+        if count > 0:
+            self.owed[key] = (count, first)
+        else:
+            del self.owed[key]
+        self.settle(sender, CANCEL_ACK + 256 * count, key)
+        if key in self.locked:
+            self.locked.remove(key)
+            if stream is not None:
+                stream.half(sender).final = self.sight.sent(sender)
+            self.ids(1 - sender).free(key >> 1)
+
+    def muddle(self, key: i64, misled: i64, who: i64) -> None:
+        """A fault on this id may mislead the other side, unless we see just what it sees."""
+        if self.sight.beside != misled:
+            self.muddled[key] = self.muddled.get(key, 0) | who
+
+    def finish(self, ended: bool) -> list[Duty]:
+        """Acks that are owed, except by a side that cannot be read: it may have sent them."""
+        return [duty for duty in super().finish(ended) if not self.unreadable(duty.side)]
+
+    # --- saved state
+
+    def save(self) -> dict[str, object]:
+        saved = super().save()
+        saved["layouts"] = [self.layout0.save(), self.layout1.save()]
+        saved["ids"] = [self.ids0.save(), self.ids1.save()]
+        saved["locked"] = sorted(self.locked)
+        saved["owed"] = [[key, owed[0], owed[1]] for key, owed in self.owed.items()]
+        saved["muddled"] = [[key, who] for key, who in self.muddled.items()]
+        return saved
+
+    def load(self, saved: dict[str, object]) -> None:
+        super().load(saved)
+        layouts, ids, duties = saved["layouts"], saved["ids"], saved["duties"]
+        locked, owed, muddled = saved["locked"], saved["owed"], saved["muddled"]
+        assert isinstance(layouts, list)
+        assert isinstance(ids, list)
+        assert isinstance(duties, list)
+        assert isinstance(locked, list)
+        assert isinstance(owed, list)
+        assert isinstance(muddled, list)
+        self.layout0.load(layouts[0])
+        self.layout1.load(layouts[1])
+        self.ids0.load(ids[0])
+        self.ids1.load(ids[1])
+        self.locked = set(locked)
+        self.owed = {entry[0]: (entry[1], entry[2]) for entry in owed}
+        self.muddled = {entry[0]: entry[1] for entry in muddled}
+        self.duties = {}
+        for d in duties:  # several acks may be owed on one id, oldest first
+            place = d[1]
+            while (d[0], place, d[2]) in self.duties:
+                place += 256
+            self.duties[(d[0], place, d[2])] = Duty(d[0], d[1], d[2], d[3], d[4], d[5])

