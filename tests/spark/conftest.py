@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from polymux.spark import classdata
 from polymux.spark.java import find_java
 from polymux.spark.session import spark_session
 from polymux.spark.settings import QUICK_START
-from polymux.spark.spark_home import package_folder, pyspark_folder
+from polymux.spark.spark_home import package_folder, spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,7 +67,7 @@ def run_driver(tmp_path_factory: pytest.TempPathFactory) -> RunDriver:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=250,
         )
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -83,6 +84,7 @@ class Cluster:
     """A standalone master with two workers of one core and one GiB each."""
 
     master: str
+    conf: dict[str, str]  # settings with which its executors start quickly and stay small
     folder: Path  # master.log, worker0.log, worker1.log, and what the executors wrote
 
 
@@ -93,21 +95,21 @@ def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
     Their environment holds nothing of ours: no PYTHONPATH, and a folder of their own to run in.
     """
     folder = tmp_path_factory.mktemp("cluster")
-    home = pyspark_folder()
+    home, java = spark_home(), find_java()
+    quick = " ".join([*QUICK_START, *classdata.options(java)])
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"
     environ = {
         "PATH": os.environ["PATH"],
-        "JAVA_HOME": str(find_java().home),
+        "JAVA_HOME": str(java.home),
         "SPARK_HOME": str(home),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_PUBLIC_DNS": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": " ".join(
-            [*QUICK_START, "-Dspark.master.rest.enabled=false", "-Dspark.ui.enabled=false"]
-        ),
+        "SPARK_DAEMON_JAVA_OPTS": f"{quick} -Dspark.master.rest.enabled=false",
+        "SPARK_LAUNCHER_OPTS": " ".join(QUICK_START),
     }
     host = ["--host", "127.0.0.1", "--webui-port", "0"]
     commands = {
@@ -136,8 +138,15 @@ def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
                         stderr=log,
                     )
                 )
-        _wait_for_workers(folder / "master.log", running)
-        yield Cluster(master, folder)
+            if name == "master":
+                # A worker that comes too early tries again only after ten seconds.
+                _wait_for("elected leader", 1, folder / "master.log", running)
+        _wait_for("Registering worker", 2, folder / "master.log", running)
+        conf = {
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": quick,
+        }
+        yield Cluster(master, conf, folder)
     finally:
         for process in reversed(running):
             process.terminate()
@@ -149,9 +158,9 @@ def standalone_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clu
                 process.wait()
 
 
-def _wait_for_workers(log: Path, running: list[subprocess.Popen[bytes]]) -> None:
-    deadline = time.monotonic() + 60
-    while log.read_text().count("Registering worker") < 2:
+def _wait_for(words: str, times: int, log: Path, running: list[subprocess.Popen[bytes]]) -> None:
+    deadline = time.monotonic() + 100
+    while log.read_text().count(words) < times:
         assert all(process.poll() is None for process in running), log.read_text()
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)

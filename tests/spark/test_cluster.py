@@ -1,5 +1,6 @@
 """polymux on a real standalone cluster: the package travels with the session."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from polymux.core import errors
 from polymux.spark.spark_home import package_folder
 
 from .conftest import Cluster, RunDriver
+
+pytestmark = pytest.mark.timeout(300)  # six Javas, on a machine that may be busy
 
 DRIVER = """
 import json, sys
@@ -31,10 +34,9 @@ def look(_):
         "PYTHONPATH": os.environ["PYTHONPATH"],
     }
 
-quick = {"spark.executor.memory": "512m", "spark.executor.extraJavaOptions": sys.argv[2]}
 told = {}
 try:
-    with spark_session(sys.argv[1], conf=quick) as spark:
+    with spark_session(sys.argv[1], conf=json.loads(sys.argv[2])) as spark:
         context = spark.sparkContext
         told["tasks"] = context.parallelize(range(2), 2).barrier().mapPartitions(look).collect()
         told["workers"] = [
@@ -60,7 +62,7 @@ print(json.dumps(told))
 
 @pytest.fixture(scope="module")
 def told(standalone_cluster: Cluster, run_driver: RunDriver) -> Any:
-    return run_driver(DRIVER, standalone_cluster.master, "-XX:TieredStopAtLevel=1")
+    return run_driver(DRIVER, standalone_cluster.master, json.dumps(standalone_cluster.conf))
 
 
 def test_both_workers_run_the_polymux_that_was_shipped(told: Any) -> None:

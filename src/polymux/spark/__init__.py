@@ -12,14 +12,17 @@ if TYPE_CHECKING:
     from polymux.spark.doctor import Check, checks
     from polymux.spark.java import Java, NoJava, find_java
     from polymux.spark.jobs import Progress, progress
+    from polymux.spark.pipeline import Analysis, analyze
     from polymux.spark.session import SparkStartError, spark_session
 
 __all__ = [
+    "Analysis",
     "Check",
     "Java",
     "NoJava",
     "Progress",
     "SparkStartError",
+    "analyze",
     "checks",
     "find_java",
     "progress",
@@ -27,6 +30,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Analysis": "pipeline",
+    "analyze": "pipeline",
     "Check": "doctor",
     "Java": "java",
     "NoJava": "java",

@@ -29,6 +29,8 @@ KEPT = 4  # archives of some 160 MB; more than a few Javas or PySparks side by s
 REHEARSAL_SECONDS = 300.0  # some 25 s on a busy laptop
 RETRY_SECONDS = 7 * 86400.0  # a rehearsal that failed is not tried again before
 
+_background: list[subprocess.Popen[bytes]] = []  # held, as Python warns of one that is dropped
+
 
 def wanted(*, make: bool = False) -> bool:
     """Whether an archive may be used, or even made."""
@@ -91,7 +93,7 @@ def prepare_later(java: Java) -> None:
         return
     log.info("making %s once, in the background, so that Spark starts sooner", archive)
     with suppress(OSError):
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "polymux.spark.classdata"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -99,6 +101,7 @@ def prepare_later(java: Java) -> None:
             env=importable_environ(),  # in which it finds the same Java
             start_new_session=True,
         )
+        _background.append(process)
 
 
 def _rehearse(java: Java, archive: Path, part: Path) -> None:

@@ -91,13 +91,11 @@ def spark_session(
     check_reachable(where)
     folder = Path(tempfile.mkdtemp(prefix="polymux-spark-"))
     try:
-        if where.local:
-            options = classdata.options(java)
-        else:
-            options = []
-            if ship:
-                pack(folder / "polymux.zip")
-                own |= shipping_settings(folder / "polymux.zip", own)
+        home = _home(where, folder)
+        options = classdata.options(java) if home == spark_home() else []
+        if ship and not where.local:
+            pack(folder / "polymux.zip")
+            own |= shipping_settings(folder / "polymux.zip", own)
         settings = session_settings(
             where,
             memory=memory,
@@ -106,7 +104,7 @@ def spark_session(
             java_options=options,
             conf=own,
         )
-        context, gateway = _start(where, java, settings, folder)
+        context, gateway = _start(where, java, home, settings)
         failed = False
         try:
             session = SparkSession(context)
@@ -134,14 +132,14 @@ def spark_session(
 
 
 def _start(
-    master: Master, java: Java, settings: dict[str, str], folder: Path
+    master: Master, java: Java, home: Path, settings: dict[str, str]
 ) -> tuple["SparkContext", "Any | None"]:
     """Launch Java and make the context. The gateway is None if a Java was running already."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
     sigint = signal.getsignal(signal.SIGINT)
-    with _starting, _environment(_environ(master, java, folder)):
+    with _starting, _environment(_environ(master, java, home)):
         while _kept:
             _end_java(_kept.pop(), GOODBYE_SECONDS)
         # Not before: it lives in the Java of the moment.
@@ -170,14 +168,16 @@ def _start(
     return context, gateway
 
 
-def _environ(master: Master, java: Java, folder: Path) -> dict[str, str]:
+def _home(master: Master, folder: Path) -> Path:
+    """The SPARK_HOME of the driver."""
+    if master.kind == "local-cluster":
+        # Its workers write to it, and otherwise that is where PySpark is installed.
+        return view_of(pyspark_home(), folder / "home")
+    return pyspark_home() if master.whole_home else spark_home()
+
+
+def _environ(master: Master, java: Java, home: Path) -> dict[str, str]:
     """The environment Java starts in, and hands on to the workers of a local session."""
-    home = pyspark_home()
-    if master.local:
-        home = spark_home()
-    elif master.kind == "local-cluster":
-        # Its workers write to their SPARK_HOME, which is where PySpark is installed.
-        home = view_of(home, folder / "home")
     environ = {
         **importable_environ(),
         "JAVA_HOME": str(java.home),

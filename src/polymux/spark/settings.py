@@ -58,6 +58,11 @@ class Master:
         return self.kind == "local"
 
     @property
+    def whole_home(self) -> bool:
+        """Whether the driver hands out what lies in its SPARK_HOME: its Python archives, say."""
+        return self.kind == "cluster" and not self.url.startswith("spark://")
+
+    @property
     def loopback(self) -> bool:
         """Whether nothing beyond this machine has to reach the driver."""
         hosts = [host for host, _ in self.addresses()]

@@ -1,0 +1,199 @@
+"""Columns of the hot part as Arrow record batches, column by column as `tables` says.
+
+Instants are microseconds, UTC. The text columns of `frames` are dictionary encoded, which is what
+Parquet stores; `plain` makes the exact schema of them where somebody needs that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from polymux.analysis.hot.contents import ContentRows
+from polymux.analysis.hot.stalls import StallRows
+from polymux.analysis.hot.stream_columns import HalfColumns, StreamColumns
+from polymux.analysis.hot.timeline import TimelineRows
+from polymux.analysis.hot.watch import Page
+from polymux.analysis.tables import SIDES, TABLES, VERDICTS
+from polymux.core.protocol import Protocol
+from polymux.core.rules import Violation
+
+SCHEMAS: Final = {name: table.arrow() for name, table in TABLES.items()}
+_INSTANT: Final = pa.timestamp("us", tz="UTC")
+_SIDES: Final = pa.array(SIDES, pa.string())
+_VERDICTS: Final = pa.array(VERDICTS, pa.string())
+
+
+def kind_words(protocol: Protocol) -> pa.Array:
+    """The name of every kind a row can have, by its number."""
+    return pa.array([protocol.kind_name(kind) for kind in range(256)], pa.string())
+
+
+def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch:
+    """A page of rows; the columns are views of the page, nothing is copied row by row."""
+    batch, rows = page.batch, page.done
+    amount = _integers(batch.amount, rows)
+    stream = _integers(page.stream, rows)
+    columns = [
+        _encoded(pa.array([0] * rows, pa.uint8()), pa.array([session_id])),
+        _encoded(_octets(batch.sender, rows), _SIDES),
+        _integers(batch.ordinal, rows),
+        _integers(page.at_us, rows).cast(_INSTANT),
+        _integers(batch.offset, rows),
+        _integers(batch.size, rows),
+        _encoded(_octets(batch.kind, rows), kinds),
+        _encoded(_unless_negative(stream), pa.array(page.labels, pa.string())),
+        _unless_negative(amount),
+        _integers(batch.payload, rows),
+        _encoded(_octets(batch.verdict, rows), _VERDICTS),
+    ]
+    fields = [
+        field.with_type(column.type)
+        for field, column in zip(SCHEMAS["frames"], columns, strict=True)
+    ]
+    return pa.record_batch(columns, schema=pa.schema(fields))
+
+
+def streams_batch(rows: StreamColumns, session_id: str) -> pa.RecordBatch:
+    columns: dict[str, object] = {
+        "session_id": [session_id] * len(rows.stream),
+        "stream": rows.stream,
+        "opener": rows.opener,
+        "number": pa.array(rows.number, pa.uint64()).cast(pa.decimal128(20, 0)),
+        "incarnation": rows.incarnation,
+        "name": _texts(rows.name),
+        "name_bytes": rows.name,
+        "opened_at": rows.opened_at,
+        "accepted_at": rows.accepted_at,
+        "closed_at": rows.closed_at,
+        "ending": rows.ending,
+        "reset_by": rows.reset_by,
+        "error": _texts(rows.error),
+    }
+    for side, half in zip(SIDES, (rows.dialer, rows.acceptor), strict=True):
+        columns |= _half(side, half)
+    return batch_of("streams", columns)
+
+
+def _half(side: str, half: HalfColumns) -> dict[str, object]:
+    names = (
+        "octets", "units", "frames", "ended", "granted", "peak_outstanding", "blocked_us",
+        "first_at", "last_at",
+    )  # fmt: skip
+    return {f"{name}_{side}": getattr(half, name) for name in names}
+
+
+def violations_batch(found: Sequence[Violation], session_id: str) -> pa.RecordBatch:
+    return batch_of(
+        "violations",
+        {
+            "session_id": [session_id] * len(found),
+            "sender": [SIDES[each.sender] for each in found],
+            "ordinal": [each.ordinal for each in found],
+            "offset": [each.offset for each in found],
+            "at": [each.at // 1000 for each in found],
+            "stream": [each.stream or None for each in found],
+            "rule": [each.rule.name for each in found],
+            "origin": [each.rule.origin.value for each in found],
+            "severity": [each.rule.severity.value for each in found],
+            "certainty": [each.certainty.value for each in found],
+            "detail": [each.detail or None for each in found],
+        },
+    )
+
+
+def stalls_batch(rows: StallRows, session_id: str) -> pa.RecordBatch:
+    return batch_of(
+        "stalls",
+        {
+            "session_id": [session_id] * len(rows.stream),
+            "stream": rows.stream,
+            "sender": [SIDES[side] for side in rows.sender],
+            "began_at": rows.began_us,
+            "lasted_us": rows.lasted_us,
+            "cause": rows.cause,
+            "culprit": [culprit or None for culprit in rows.culprit],
+            "detail": rows.detail,
+        },
+    )
+
+
+def timeline_batch(rows: TimelineRows, session_id: str) -> pa.RecordBatch:
+    return batch_of(
+        "timeline",
+        {
+            "session_id": [session_id] * len(rows.stream),
+            "stream": [stream or None for stream in rows.stream],
+            "sender": [SIDES[side] for side in rows.sender],
+            "bucket": rows.bucket,
+            "frames": rows.frames,
+            "octets": rows.octets,
+            "blocked_us": [blocked if blocked >= 0 else None for blocked in rows.blocked],
+        },
+    )
+
+
+def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:
+    return batch_of(
+        "content",
+        {
+            "session_id": [session_id] * len(rows.stream),
+            "stream": [stream or None for stream in rows.stream],
+            "sender": [SIDES[side] for side in rows.sender],
+            "ordinal": rows.ordinal,
+            "at": rows.at_us,
+            "data": rows.data,
+        },
+    )
+
+
+def batch_of(table: str, columns: dict[str, object]) -> pa.RecordBatch:
+    """A batch of this table from its columns by name, as lists (instants in microseconds) or as
+    arrays of the right type."""
+    schema = SCHEMAS[table]
+    arrays = []
+    for field in schema:
+        values = columns[field.name]
+        if not isinstance(values, pa.Array):
+            if field.type == _INSTANT:
+                values = pa.array(values, pa.int64()).cast(_INSTANT)
+            else:
+                values = pa.array(values, field.type)
+        arrays.append(values)
+    return pa.record_batch(arrays, schema=schema)
+
+
+def plain(table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same rows in exactly the schema of the table."""
+    schema = SCHEMAS[table]
+    if batch.schema.equals(schema):
+        return batch
+    columns = [
+        column.cast(field.type) if column.type != field.type else column
+        for field, column in zip(schema, batch.columns, strict=True)
+    ]
+    return pa.record_batch(columns, schema=schema)
+
+
+def _integers(column: object, rows: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(column)])
+
+
+def _octets(column: object, rows: int) -> pa.Array:
+    return pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(column)])
+
+
+def _encoded(indices: pa.Array, words: pa.Array) -> pa.Array:
+    # Wide indices: the dictionaries of many sessions and protocols are joined when written.
+    return pa.DictionaryArray.from_arrays(indices.cast(pa.int32()), words, safe=False)
+
+
+def _unless_negative(column: pa.Array) -> pa.Array:
+    return pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
+
+
+def _texts(values: Sequence[bytes | None]) -> list[str | None]:
+    return [None if value is None else value.decode("utf-8", "replace") for value in values]

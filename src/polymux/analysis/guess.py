@@ -1,0 +1,119 @@
+"""Which protocol is this? A verdict with its evidence, from the first octets of both sides.
+
+Every protocol is tried with its real rule book on up to 64 KiB and scored by how many of its frames
+break no rule. Octets that can only be one protocol (a magic number, a handshake) decide with one
+frame; without them most frames must fit. Nothing here raises about what it reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from polymux.analysis.sample import GLANCE, Sample, Trial, attempt
+from polymux.analysis.scorers import SCORERS, Scorer
+from polymux.analysis.strangers import multistream_size, stranger
+from polymux.protocols.registry import MAKERS
+
+ENOUGH = 75  # of 100: a session with some broken rules is still recognised
+MARKED = 50  # where the first octets give it away
+UNSTARTED = 97  # where the beginning was not captured, most octets fit almost anything
+UNSTARTED_FRAMES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`protocol` is a protocol string, or None: not recognised. `skip` are the octets of each side
+    before the first frame. `scores` has every variant that was tried, best first."""
+
+    protocol: str | None
+    evidence: str
+    score: int = 0
+    skip: tuple[int, int] = (0, 0)
+    scores: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    scorer: Scorer
+    trial: Trial
+    mark: str
+    score: int
+
+
+def guess(sample: Sample) -> Verdict:
+    """The protocol that explains the sample, with its evidence; or why there is none."""
+    if not sample.octets:
+        return Verdict(None, "no octets were captured")
+    skip = (multistream_size(sample.head(0)), multistream_size(sample.head(1)))
+    rest = sample.without(skip)
+    found = _ranked(rest, SCORERS)
+    scores = tuple((each.trial.text, each.score) for each in found)
+    best = next((each for each in found if _believed(each, sample.started)), None)
+    if best is None:
+        other = stranger(rest.head(0), rest.head(1))
+        closest = ", ".join(f"{text} {score}" for text, score in scores[:3])
+        return Verdict(None, other or f"no protocol fits; the closest: {closest}", 0, skip, scores)
+    return Verdict(best.trial.text, f"seen: {_evidence(best, skip)}", best.score, skip, scores)
+
+
+def settle(name: str, options: dict[str, str], sample: Sample) -> tuple[str, str]:
+    """A protocol that was named: the variant that fits best, and what shows it ("" if nothing
+    had to be found out)."""
+    scorer = next((each for each in SCORERS if each.name == name), None)
+    if scorer is None or not scorer.key or scorer.key in options:
+        return _named(name, options), ""
+    best = _ranked(sample, (scorer,), options)[0]
+    if best.trial.fitting == 0:
+        return _named(name, options), f"no {scorer.key} fits"
+    return best.trial.text, f"{scorer.key} found: {_evidence(best, (0, 0))}"
+
+
+def _ranked(
+    sample: Sample, scorers: Iterable[Scorer], options: dict[str, str] | None = None
+) -> list[_Scored]:
+    """All variants, best first. What does not fit a few octets is not tried on many."""
+    found = []
+    glance = sample.first(GLANCE)
+    for scorer in scorers:
+        if scorer.name not in MAKERS:
+            continue
+        mark = scorer.mark(sample) if scorer.mark else ""
+        excused = () if sample.started else scorer.excused
+        for text in scorer.variants(options or {}):
+            trial = attempt(text, glance, excused)
+            if trial.share > 0.5 and glance.octets < sample.octets:
+                trial = attempt(text, sample, excused)
+            found.append(_Scored(scorer, trial, mark, round(100 * trial.share)))
+    # In the order of the scorers where nothing else decides: the most telling protocol first.
+    return sorted(found, key=lambda each: (-bool(each.mark), -each.score))
+
+
+def _believed(each: _Scored, started: bool) -> bool:
+    fitting = each.trial.fitting
+    if each.scorer.proof is not None and not each.scorer.proof(each.trial):
+        return False
+    if each.mark:
+        return fitting >= 1 and each.score >= MARKED
+    if not started:
+        return fitting >= max(UNSTARTED_FRAMES, each.scorer.frames) and each.score >= UNSTARTED
+    return fitting >= each.scorer.frames and each.score >= ENOUGH
+
+
+def _evidence(best: _Scored, skip: tuple[int, int]) -> str:
+    trial = best.trial
+    said = [best.mark] if best.mark else []
+    if skip != (0, 0):
+        said.append("multistream-select before it")
+    said.append(f"{trial.fitting} of the first {trial.frames} frames fit")
+    if trial.faults:
+        rule, count = trial.faults.most_common(1)[0]
+        said.append(f"{count} broke {rule}")
+    if best.scorer.hints is not None:
+        said += best.scorer.hints(trial)
+    return "; ".join(said)
+
+
+def _named(name: str, options: dict[str, str]) -> str:
+    pairs = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}:{pairs}" if pairs else name

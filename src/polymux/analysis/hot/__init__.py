@@ -1,0 +1,5 @@
+"""What the analysis does for every frame: compiled, plain typed Python without pyarrow.
+
+`Watch` feeds an observer and follows its rows; `Timeline` and `Stalls` measure what passes;
+`StreamColumns` turns streams into columns. The packages above make Arrow tables of their columns.
+"""

@@ -1,0 +1,158 @@
+"""What is kept of each stream while its frames pass, and the table that finds it by a row."""
+
+from typing import Final
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from ...core.side import DIALER, NOBODY
+from ...core.streams import UNSEEN, Half, Stream
+
+SPREAD: Final[i64] = 7046029254386353131
+STEP: Final[i64] = 2862933555777941757
+
+
+class HalfTrack:
+    """One side of a stream: what its half showed at the last look, and what has passed since."""
+
+    __slots__ = (
+        "asked", "blocked", "first_at", "frames", "full", "gained", "half", "held_at",
+        "held_began", "held_culprit", "held_lasted", "held_octets", "largest", "last_at", "octets",
+        "progress_at", "since", "span_began", "span_ended", "told_us",
+    )  # fmt: skip
+
+    def __init__(self, half: Half, opened_at: i64) -> None:
+        self.half: Half = half
+        self.first_at: i64 = UNSEEN  # of all its frames
+        self.last_at: i64 = UNSEEN
+        # As the half was at the last look:
+        self.octets: i64 = 0
+        self.blocked: i64 = 0
+        self.since: i64 = UNSEEN
+        # In the timeline's current bucket:
+        self.frames: i64 = 0
+        self.gained: i64 = 0
+        self.told_us: i64 = 0  # time without leave that earlier buckets hold
+        # Since its last content:
+        self.progress_at: i64 = opened_at
+        self.span_began: i64 = UNSEEN  # the longest time without leave that a grant ended
+        self.span_ended: i64 = UNSEEN
+        self.asked: bool = False  # did the peer send content on the stream?
+        self.largest: i64 = 0  # payload of its largest content frame
+        self.full: bool = False  # was its last content frame as large as they come?
+        # A pause behind another stream, until it is known whether a backlog followed:
+        self.held_at: i64 = UNSEEN
+        self.held_began: i64 = 0
+        self.held_lasted: i64 = 0
+        self.held_octets: i64 = 0
+        self.held_culprit: str = ""
+
+
+class Track:
+    """One stream."""
+
+    __slots__ = (
+        "acceptor", "dialer", "dirty", "gone", "incarnation", "label", "mark", "number", "opener",
+        "place", "stream", "tally", "tally_mark", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream: Stream = stream
+        self.opener: i64 = stream.opener
+        self.number: i64 = stream.number
+        self.incarnation: i64 = stream.incarnation
+        self.label: str = stream.label()
+        self.dialer: HalfTrack = HalfTrack(stream.dialer, stream.opened_at)
+        self.acceptor: HalfTrack = HalfTrack(stream.acceptor, stream.opened_at)
+        self.mark: i64 = -1  # the page of rows that has this stream's label last
+        self.place: i64 = 0  # and where in its labels
+        self.tally: i64 = 0  # octets in the stretch that is being added up
+        self.tally_mark: i64 = -1
+        self.dirty: bool = False  # has it something for the current bucket?
+        self.waiting: bool = False  # is it among those without leave?
+        self.gone: bool = False  # no more rows will name it
+
+    def side(self, side: i64) -> HalfTrack:
+        return self.dialer if side == DIALER else self.acceptor
+
+
+class TrackTable:
+    """(opener, number, incarnation) to track: open addressing over native objects."""
+
+    def __init__(self) -> None:
+        self.none: Track = Track(Stream(-1, -1, NOBODY, 0))
+        self.slots: vec[Track] = vec[Track]([self.none] * 64)
+        self.mask: i64 = 63
+        self.used: i64 = 0
+
+    def find(self, opener: i64, number: i64, incarnation: i64) -> Track:
+        """The track, or `none`."""
+        slots = self.slots
+        mask = self.mask
+        none = self.none
+        i = home(opener, number, incarnation) & mask
+        while True:
+            track = slots[i]
+            if track is none or (
+                track.number == number
+                and track.opener == opener
+                and track.incarnation == incarnation
+            ):
+                return track
+            i = (i + 1) & mask
+
+    def put(self, track: Track) -> None:
+        i = home(track.opener, track.number, track.incarnation) & self.mask
+        while self.slots[i] is not self.none:
+            i = (i + 1) & self.mask
+        self.slots[i] = track
+        self.used += 1
+        if self.used * 2 > self.mask:
+            self.grow()
+
+    def grow(self) -> None:
+        old = self.slots
+        size: i64 = (self.mask + 1) * 2
+        self.slots = vec[Track]([self.none] * size)
+        self.mask = size - 1
+        for track in old:
+            if track is not self.none:
+                i = home(track.opener, track.number, track.incarnation) & self.mask
+                while self.slots[i] is not self.none:
+                    i = (i + 1) & self.mask
+                self.slots[i] = track
+
+    def remove(self, gone: Track) -> None:
+        """Take a track out; the entries after it move up, so that no probe is broken."""
+        mask = self.mask
+        i = home(gone.opener, gone.number, gone.incarnation) & mask
+        while self.slots[i] is not gone:
+            if self.slots[i] is self.none:
+                return
+            i = (i + 1) & mask
+        self.used -= 1
+        hole = i
+        while True:
+            i = (i + 1) & mask
+            track = self.slots[i]
+            if track is self.none:
+                break
+            wanted = home(track.opener, track.number, track.incarnation) & mask
+            if ((i - wanted) & mask) >= ((i - hole) & mask):
+                self.slots[hole] = track
+                hole = i
+        self.slots[hole] = self.none
+
+    def all(self) -> list[Track]:
+        """Every track, in the order their streams were made."""
+        found = [track for track in self.slots if track is not self.none]
+        found.sort(key=serial_of)
+        return found
+
+
+def home(opener: i64, number: i64, incarnation: i64) -> i64:
+    return ((number * 4 + opener) * SPREAD + incarnation * STEP) >> 20
+
+
+def serial_of(track: Track) -> int:
+    return track.stream.serial

@@ -1,0 +1,104 @@
+"""One session's rows on their way out: made into Arrow batches and handed on as they fill."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from polymux.analysis import arrow_rows
+from polymux.analysis.hot.contents import Contents
+from polymux.analysis.hot.stalls import Stalls
+from polymux.analysis.hot.stream_columns import StreamColumns
+from polymux.analysis.hot.timeline import Timeline
+from polymux.analysis.hot.watch import Watch
+from polymux.core.observer import Observer
+from polymux.core.streams import Stream
+
+Emit = Callable[[str, pa.RecordBatch], None]
+STREAM_ROWS = 4096
+CONTENT_OCTETS = 4 << 20
+
+
+def session_id(flow: bytes, started_at: int) -> str:
+    """The name of a session in every table: a hash of its flow and first instant."""
+    digest = hashlib.blake2b(flow, digest_size=8)
+    digest.update(started_at.to_bytes(8, "little", signed=True))
+    return digest.hexdigest()
+
+
+class Rows:
+    """Collects from an observer and its watch, hands on batches, and counts what it handed on.
+
+    Memory: at most a page of frames, some thousand streams and a few megabytes of content.
+    """
+
+    def __init__(self, name: str, emit: Emit, wanted: frozenset[str]) -> None:
+        self.name = name
+        self.emit = emit
+        self.wanted = wanted
+        self.streams = 0
+        self.violations = 0
+        self.findings = 0
+        self.payload = [0, 0]
+        self._columns = StreamColumns()
+        self._kinds: pa.Array | None = None
+
+    def collect(self, observer: Observer, watch: Watch, at: int) -> None:
+        """Everything that is ready now."""
+        pages = watch.take_pages()
+        if pages and "frames" in self.wanted:
+            if self._kinds is None:
+                self._kinds = arrow_rows.kind_words(observer.protocol)
+            for page in pages:
+                self.emit("frames", arrow_rows.frames_batch(page, self.name, self._kinds))
+        self._violations(observer)
+        for stream in observer.take_gone():
+            self._stream(observer, watch, stream, at)
+        self._measured(watch.stalls, watch.timeline)
+        if watch.contents is not None:
+            self._content(watch.contents, CONTENT_OCTETS)
+
+    def close(self, observer: Observer, watch: Watch, at: int) -> None:
+        """What is left once the observer and the watch have been finished."""
+        for stream in [*observer.take_gone(), *observer.protocol.streams.all()]:
+            self._stream(observer, watch, stream, at)
+        self.collect(observer, watch, at)
+        self._flush_streams()
+        if watch.contents is not None:
+            self._content(watch.contents, 0)
+
+    def _stream(self, observer: Observer, watch: Watch, stream: Stream, at: int) -> None:
+        track = watch.leave(stream, at)
+        self.streams += 1
+        self.payload[0] += stream.dialer.octets
+        self.payload[1] += stream.acceptor.octets
+        if "streams" in self.wanted:
+            self._columns.add(observer.protocol, stream, track)
+            if self._columns.rows >= STREAM_ROWS:
+                self._flush_streams()
+
+    def _flush_streams(self) -> None:
+        if self._columns.rows:
+            self.emit("streams", arrow_rows.streams_batch(self._columns, self.name))
+            self._columns = StreamColumns()
+
+    def _violations(self, observer: Observer) -> None:
+        found = observer.take_violations()
+        if found:
+            self.violations += len(found)
+            self.findings += sum(1 for each in found if each.rule.severity.value != "note")
+            if "violations" in self.wanted:
+                self.emit("violations", arrow_rows.violations_batch(found, self.name))
+
+    def _measured(self, stalls: Stalls, timeline: Timeline) -> None:
+        stood, passed = stalls.take(), timeline.take()
+        if stood.stream and "stalls" in self.wanted:
+            self.emit("stalls", arrow_rows.stalls_batch(stood, self.name))
+        if passed.stream and "timeline" in self.wanted:
+            self.emit("timeline", arrow_rows.timeline_batch(passed, self.name))
+
+    def _content(self, contents: Contents, least: int) -> None:
+        if contents.octets >= least and contents.rows.stream:
+            self.emit("content", arrow_rows.content_batch(contents.take(), self.name))

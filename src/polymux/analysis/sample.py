@@ -1,0 +1,139 @@
+"""The first octets of a session, and what a protocol makes of them when it is tried on them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from polymux.capture import TcpSession
+from polymux.core.observer import Observer
+from polymux.core.rules import Severity
+from polymux.core.streams import Stream
+from polymux.protocols.registry import create
+
+LOOK = 64 * 1024
+GLANCE = 4 * 1024
+VIOLATION = 2  # of a row's verdicts
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Pieces (side, octets, instant) as they passed; a hole ends it.
+
+    `started`: the connection's beginning was captured, so that octet 0 begins a frame.
+    """
+
+    pieces: tuple[tuple[int, bytes, int], ...]
+    started: bool = True
+
+    def head(self, side: int) -> bytes:
+        """The first octets of one side."""
+        return b"".join(data for sender, data, _ in self.pieces if sender == side)
+
+    @property
+    def octets(self) -> int:
+        return sum(len(data) for _, data, _ in self.pieces)
+
+    def first(self, octets: int) -> Sample:
+        """The beginning of it."""
+        kept: list[tuple[int, bytes, int]] = []
+        for side, data, at in self.pieces:
+            if octets <= 0:
+                break
+            kept.append((side, data[:octets], at))
+            octets -= len(data)
+        return Sample(tuple(kept), self.started)
+
+    def without(self, skip: tuple[int, int]) -> Sample:
+        """The same behind the first `skip` octets of each side."""
+        if skip == (0, 0):
+            return self
+        left = list(skip)
+        kept: list[tuple[int, bytes, int]] = []
+        for side, data, at in self.pieces:
+            cut = min(left[side], len(data))
+            left[side] -= cut
+            if cut < len(data):
+                kept.append((side, data[cut:], at))
+        return Sample(tuple(kept), self.started)
+
+    def only(self, side: int) -> Sample:
+        return Sample(tuple(piece for piece in self.pieces if piece[0] == side), self.started)
+
+    def boundaries(self, side: int) -> Iterator[int]:
+        """Where the pieces of one side begin."""
+        offset = 0
+        for sender, data, _ in self.pieces:
+            if sender == side:
+                yield offset
+                offset += len(data)
+
+
+def take_sample(session: TcpSession, octets: int = LOOK) -> Sample:
+    """The first octets of a session, up to the first hole."""
+    pieces: list[tuple[int, bytes, int]] = []
+    left = octets
+    for piece in session.pieces():
+        if piece.is_gap or left <= 0:
+            break
+        if piece.end is None:
+            pieces.append((piece.side, piece.data[:left], piece.at))
+            left -= len(piece.data)
+    return Sample(tuple(pieces), session.saw_syn)
+
+
+@dataclass(slots=True)
+class Trial:
+    """What became of a sample. `fitting` frames broke no rule, `explained` is the share of the
+    octets in them or in frames still passing."""
+
+    text: str
+    frames: int = 0
+    fitting: int = 0
+    explained: float = 0.0
+    faults: Counter[str] = field(default_factory=Counter)
+    lost: str = ""
+    streams: list[Stream] = field(default_factory=list)
+    largest: tuple[int, int] = (0, 0)
+    path: str = ""
+
+    @property
+    def share(self) -> float:
+        """How well it fits: its share of frames; where the next one was lost, of octets too."""
+        if not self.frames:
+            return 0.0
+        fitting = self.fitting / self.frames
+        return fitting * self.explained if self.lost else fitting
+
+
+def attempt(text: str, sample: Sample, excused: tuple[str, ...] = ()) -> Trial:
+    """Decode the sample as this protocol. Rules in `excused` are not held against it."""
+    observer = Observer(create(text))
+    if not sample.started:
+        observer.doubt()
+    for side, data, at in sample.pieces:
+        observer.feed(side, data, at)
+    assert observer.rows is not None
+    found = [v for v in observer.take_violations() if v.rule.severity is not Severity.NOTE]
+    held = {(v.sender, v.ordinal) for v in found if v.rule.name not in excused}
+    trial = Trial(text, faults=Counter(v.rule.name for v in found if v.rule.name not in excused))
+    largest, bad = [0, 0], 0
+    for batch in observer.rows.take():
+        for i in range(batch.used):
+            side = int(batch.sender[i])
+            largest[side] = max(largest[side], int(batch.payload[i]))
+            if batch.verdict[i] == VIOLATION and (side, batch.ordinal[i]) in held:
+                bad += int(batch.size[i])
+    conversation = observer.conversation
+    for side, direction in enumerate((conversation.dialer, conversation.acceptor)):
+        bad += int(direction.undecoded)
+        trial.lost = trial.lost or direction.reason
+        trial.frames += int(observer.protocol.sight.sent(side))  # the one still passing as well
+    trial.fitting = max(0, trial.frames - len(held))
+    trial.explained = max(0.0, 1 - bad / max(1, sample.octets))
+    trial.largest = (largest[0], largest[1])
+    streams = observer.protocol.streams
+    trial.streams = [*observer.take_gone(), *streams.all()]
+    trial.path = observer.carrier.path if observer.carrier is not None else ""
+    return trial

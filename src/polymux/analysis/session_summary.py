@@ -1,0 +1,52 @@
+"""What a walk found out about a session as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from polymux.analysis.tables import TABLES
+
+
+@dataclass(slots=True)
+class SessionSummary:
+    """A row of the `sessions` table, as plain values, and what a run prints about it.
+
+    Instants are microseconds. `balanced`: every octet is accounted for. `failure`: why the
+    capture could not be read to the session's end, if so.
+    """
+
+    session_id: str
+    capture: list[str]
+    protocol: str | None
+    version: str | None
+    dialect: str | None
+    evidence: str | None
+    vantage: str
+    dialer: str
+    acceptor: str
+    started_at: int
+    ended_at: int
+    frames: int = 0
+    streams: int = 0
+    octets_dialer: int = 0
+    octets_acceptor: int = 0
+    payload_dialer: int = 0
+    payload_acceptor: int = 0
+    gap_dialer: int = 0
+    gap_acceptor: int = 0
+    undecoded_dialer: int = 0
+    undecoded_acceptor: int = 0
+    carrier_dialer: int = 0
+    carrier_acceptor: int = 0
+    violations: int = 0
+    ending: str = "unknown"
+    note: str | None = None
+    rtt_us: int | None = None
+    balanced: bool = True
+    findings: int = 0
+    failure: str = ""
+
+    def row(self) -> dict[str, object]:
+        """The columns of the table."""
+        values = asdict(self)
+        return {name: values[name] for name in TABLES["sessions"].names()}
