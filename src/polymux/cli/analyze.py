@@ -1,0 +1,141 @@
+"""`polymux analyze`: captures to tables and a report, on Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from ..analysis.plan import parse_ports
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ..spark.jobs import Progress as StageProgress
+    from ..spark.pipeline import Analysis
+
+
+@click.command(
+    epilog="Example: polymux analyze captures/ --out tables --port 9000=mplex", no_args_is_help=True
+)
+@click.argument("captures", nargs=-1, required=True)
+@click.option("--out", required=True, help="Directory for the tables; replaced as a whole.")
+@click.option("--protocol", default="auto", show_default=True, help="NAME[:key=value,...] or auto.")
+@click.option("--port", "ports", multiple=True, help="What runs behind a port: 9000=mplex.")
+@click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
+@click.option("--content", is_flag=True, help="Also write the payload as rows.")
+@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
+@click.option("--memory", default="1g", show_default=True, help="Heap of the driver.")
+@click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@click.pass_context
+def analyze(
+    context: click.Context,
+    captures: tuple[str, ...],
+    out: str,
+    protocol: str,
+    ports: tuple[str, ...],
+    filters: tuple[str, ...],
+    content: bool,
+    master: str,
+    confs: tuple[str, ...],
+    memory: str,
+    wanted: bool,
+) -> None:
+    """Turn captures into tables: sessions, streams, frames, violations, stalls, timeline."""
+    from ..spark.pipeline import analyze as run
+    from ..spark.session import spark_session
+
+    try:
+        port_map = parse_ports(ports)
+    except ValueError as problem:
+        raise click.UsageError(str(problem)) from None
+    settings = dict(pair.partition("=")[::2] for pair in confs)
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        with console.status("starting Spark") if console.is_terminal else nullcontext():
+            spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
+        with stages(spark, console) as tell:
+            done = run(
+                spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
+                content=content, stage=tell,
+            )  # fmt: skip
+    page = write_page(done.out) if wanted else ""
+    print_summary(done, page)
+    if done.unread or done.total.failures:
+        context.exit(3)
+
+
+@contextmanager
+def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], None]]:
+    """A progress bar over the stages of the run, on a terminal."""
+    from ..spark.jobs import progress
+
+    if not console.is_terminal:
+        yield lambda name: None
+        return
+    bar = Progress(
+        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("index", total=None)
+
+        def tell(name: str) -> None:
+            bar.reset(task, description=name, total=None)
+
+        def moved(stage: StageProgress) -> None:
+            bar.update(task, completed=stage.done, total=stage.total)
+
+        with progress(spark, moved):
+            yield tell
+
+
+def write_page(out: str) -> str:
+    """The report beside the tables; empty if its extra is missing, which is said."""
+    from ..core.errors import MissingExtra
+    from ..report import write_report
+
+    path = str(Path(out) / "report.html")
+    try:
+        write_report(out, path)
+    except MissingExtra as missing:
+        click.echo(str(missing), err=True)
+        return ""
+    return path
+
+
+def print_summary(done: Analysis, page: str) -> None:
+    """What was found, in a few lines."""
+    from .summary import summary_table
+
+    console = Console()
+    total = done.total
+    console.print(summary_table(done.out))
+    console.print(
+        f"{total.sessions} sessions, {total.streams} streams, {total.frames} frames, "
+        f"{total.octets} octets; {total.findings} violations, {total.stalls} stalls"
+    )
+    if done.conserved:
+        console.print("conservation: every octet of every session is accounted for")
+    else:
+        names = ", ".join(total.unbalanced[:3])
+        console.print(f"conservation FAILS in {total.unbalanced_count} sessions: {names}")
+    for capture in done.unread:
+        at = f" at octet {capture.offset}" if capture.offset is not None else ""
+        click.echo(f"{capture.file}: {capture.status}{at}: {capture.error}", err=True)
+    console.print(f"tables: {shown(done.out)}")
+    if page:
+        console.print(f"report: {shown(page)}")
+
+
+def shown(path: str) -> str:
+    """A path as a person would write it from here."""
+    near = os.path.relpath(path)
+    return path if near.startswith("..") else near

@@ -1,0 +1,21 @@
+"""`polymux report`: the tables of an analysis as one HTML file."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(epilog="Example: polymux report tables -o report.html", no_args_is_help=True)
+@click.argument("tables")
+@click.option("-o", "--out", default="report.html", show_default=True, help="The page to write.")
+@click.option("--title", default="polymux report", show_default=True)
+@click.option("--payload", default="none", show_default=True, help="none, hash, head:N or full.")
+def report(tables: str, out: str, title: str, payload: str) -> None:
+    """Write the report of tables made by `polymux analyze`."""
+    from ..report import write_report
+
+    info = write_report(tables, out, title=title, payload=payload)
+    click.echo(
+        f"{info.path}: {info.octets} octets; {info.sessions} sessions, {info.errors} errors, "
+        f"{info.warnings} warnings, {info.stalls} stalls"
+    )
