@@ -1,0 +1,72 @@
+"""Flows by name: endpoints as text, and which flows the caller means."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+from collections.abc import Iterable
+
+_KEY = struct.Struct(">16s16sHH")
+_MAPPED = bytes(10) + b"\xff\xff"
+
+
+def flow_endpoints(flow: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
+    """The two (address, port) of a 36-octet flow key, first endpoint first."""
+    address1, address2, port1, port2 = _KEY.unpack(flow)
+    return (_address(address1), port1), (_address(address2), port2)
+
+
+def _address(octets: bytes) -> str:
+    if octets.startswith(_MAPPED):
+        return ".".join(str(octet) for octet in octets[12:])
+    return str(ipaddress.IPv6Address(octets))
+
+
+def endpoint_text(address: str, port: int) -> str:
+    """`192.0.2.1:80` or `[2001:db8::1]:80`."""
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+class FlowFilter:
+    """Says which flows are meant: by listening port, by `host:port`, `host` or `:port`.
+
+    Without ports and filters every flow is. Either endpoint may match.
+    """
+
+    def __init__(self, ports: Iterable[int] = (), filters: Iterable[str] = ()) -> None:
+        self.ports = frozenset(ports)
+        self._wanted = [_parse(text) for text in filters]
+
+    def accepts(self, flow: bytes) -> bool:
+        if not self.ports and not self._wanted:
+            return True
+        ends = flow_endpoints(flow)
+        if any(port in self.ports for _, port in ends):
+            return True
+        return any(
+            (address is None or address == end[0]) and (port is None or port == end[1])
+            for address, port in self._wanted
+            for end in ends
+        )
+
+
+def _parse(text: str) -> tuple[str | None, int | None]:
+    host, port = text, ""
+    if text.startswith("["):
+        host, closed, port = text[1:].partition("]")
+        if not closed or (port and not port.startswith(":")):
+            raise ValueError(f"filter {text!r}: write [address]:port")
+        port = port[1:]
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    try:
+        address = str(ipaddress.ip_address(host)) if host and host != "*" else None
+    except ValueError:
+        raise ValueError(
+            f"filter {text!r}: {host!r} is no IP address; write address:port"
+        ) from None
+    if port and (not port.isdecimal() or int(port) > 65535):
+        raise ValueError(f"filter {text!r}: {port!r} is no port")
+    if address is None and not port:
+        raise ValueError(f"filter {text!r} names neither address nor port")
+    return address, int(port) if port else None

@@ -1,0 +1,125 @@
+"""Numbering flows: the two endpoints of a TCP connection become a small number and a direction."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import BytesWriter, write_i16_be, write_i64_be
+from librt.vecs import append, vec
+from mypy_extensions import i16, i64
+
+FULL: Final[i64] = -1
+IPV4_MAPPED: Final[i64] = 0xFFFF00000000
+# Odd, and under 2**62: larger constants are Python objects to compiled code, and slow.
+MIX1: Final[i64] = 0x1E3779B97F4A7C15
+MIX2: Final[i64] = 0x27D4EB2F165667C5
+
+
+class FlowTable:
+    """Flows in order of first sight; open addressing over columns.
+
+    An address is two signed 64-bit halves (IPv4 as in ::ffff:a.b.c.d). The *first* endpoint of a
+    flow is the smaller one by (high, low, port), so both directions find the same flow.
+    """
+
+    def __init__(self, limit: i64) -> None:
+        self.limit: i64 = limit
+        self.count: i64 = 0
+        self.refused: i64 = 0
+        self.mask: i64 = 255
+        self.slots: vec[i64] = vec[i64]([-1] * 256)
+        self.high1: vec[i64] = vec[i64]()
+        self.low1: vec[i64] = vec[i64]()
+        self.high2: vec[i64] = vec[i64]()
+        self.low2: vec[i64] = vec[i64]()
+        self.ports: vec[i64] = vec[i64]()
+
+    def lane(self, high: i64, low: i64, to_high: i64, to_low: i64, ports: i64) -> i64:
+        """Twice the flow's number, plus 1 if sent by its second endpoint; FULL past the limit.
+
+        `ports` is source port << 16 | target port.
+        """
+        back: i64 = 0
+        if high > to_high or (high == to_high and low >= to_low):
+            source = ports >> 16
+            target = ports & 0xFFFF
+            if high != to_high or low != to_low or source > target:
+                back = 1
+                ports = (target << 16) | source
+                high, to_high = to_high, high
+                low, to_low = to_low, low
+        slot = slot_of(high, low, to_high, to_low, ports) & self.mask
+        while True:
+            flow = self.slots[slot]
+            if flow < 0:
+                flow = self.add(slot, high, low, to_high, to_low, ports)
+                return flow if flow == FULL else flow * 2 + back
+            if (
+                self.ports[flow] == ports
+                and self.low1[flow] == low
+                and self.low2[flow] == to_low
+                and self.high1[flow] == high
+                and self.high2[flow] == to_high
+            ):
+                return flow * 2 + back
+            slot = (slot + 1) & self.mask
+
+    def add(self, slot: i64, high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
+        if self.count >= self.limit:
+            self.refused += 1
+            return FULL
+        flow = self.count
+        self.count += 1
+        self.slots[slot] = flow
+        self.high1 = append(self.high1, high1)
+        self.low1 = append(self.low1, low1)
+        self.high2 = append(self.high2, high2)
+        self.low2 = append(self.low2, low2)
+        self.ports = append(self.ports, ports)
+        if self.count * 2 > self.mask:
+            self.grow()
+        return flow
+
+    def grow(self) -> None:
+        self.mask = self.mask * 4 + 3
+        self.slots = vec[i64]([-1] * (self.mask + 1))
+        for flow in range(self.count):
+            slot = self.mask & slot_of(
+                self.high1[flow],
+                self.low1[flow],
+                self.high2[flow],
+                self.low2[flow],
+                self.ports[flow],
+            )
+            while self.slots[slot] >= 0:
+                slot = (slot + 1) & self.mask
+            self.slots[slot] = flow
+
+    def key(self, flow: i64) -> bytes:
+        """36 octets: first address, second address (16 each), first port, second port."""
+        writer = BytesWriter()
+        write_i64_be(writer, self.high1[flow])
+        write_i64_be(writer, self.low1[flow])
+        write_i64_be(writer, self.high2[flow])
+        write_i64_be(writer, self.low2[flow])
+        ports = self.ports[flow]
+        write_i16_be(writer, narrow(ports >> 16))
+        write_i16_be(writer, narrow(ports & 0xFFFF))
+        return writer.getvalue()
+
+
+def narrow(port: i64) -> i16:
+    """The 16 bits of a port as the signed number `write_i16_be` takes."""
+    if port > 0x7FFF:
+        port -= 0x10000
+    return i16(port)
+
+
+def slot_of(high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
+    """Where a flow is looked for first, once masked.
+
+    Only one shift, at the end, and only its low bits are used: products wrap when compiled and
+    do not when interpreted, and this way both give the same slot.
+    """
+    mixed = (((high1 ^ low1) * MIX1) ^ high2 ^ low2) * MIX2 ^ ports
+    return (mixed * MIX1) >> 20

@@ -1,0 +1,172 @@
+"""One direction of a TCP session: what is next, what waits behind a hole, what slowed it down."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+# A hole filled sooner than this was reordering on the way; later, a retransmission.
+SPAN_REORDERED: Final[i64] = 3000000
+# Spans kept for a direction; further ones extend the last.
+SPANS: Final = 65536
+# Sequence numbers are read as at most 1 GiB behind and less than 3 GiB ahead of the next octet:
+# TCP's window keeps a sender within 1 GiB, while a capture may have missed much.
+BEHIND: Final[i64] = 0xC0000000
+
+
+class Held:
+    """Octets that wait behind a hole; `missing` if they were cut off by the snap length."""
+
+    def __init__(
+        self, start: i64, size: i64, missing: bool, file: i64, offset: i64, at: i64
+    ) -> None:
+        self.start: i64 = start
+        self.size: i64 = size
+        self.missing: bool = missing
+        self.file: i64 = file
+        self.offset: i64 = offset
+        self.at: i64 = at
+
+
+class Lane:
+    """State of one direction. Positions count its octets from 0; instants are nanoseconds."""
+
+    def __init__(self, side: i64) -> None:
+        self.side: i64 = side
+        self.started: bool = False
+        self.base: i64 = 0  # sequence number of octet 0
+        self.next: i64 = 0  # the octet to be let out next
+        self.lost: i64 = 0  # what is missing before this was given up
+        self.confirmed: i64 = 0  # highest acknowledgement
+        self.acked: i64 = 0  # the same where it goes beyond what was captured
+        self.held: list[Held] = []  # by start, without overlaps; before `head` already out
+        self.head: i64 = 0
+        self.held_octets: i64 = 0
+        self.hole: bool = False
+        self.hole_at: i64 = 0
+        self.fin: i64 = -1
+        self.finished: bool = False
+        self.aborted: bool = False
+        self.octets: i64 = 0
+        self.gaps: i64 = 0
+        self.late: i64 = 0  # octets behind the FIN
+        self.progress_at: i64 = 0
+        self.timed_end: i64 = -1
+        self.timed_at: i64 = 0
+        self.quickest: i64 = -1  # shortest time from an octet to its acknowledgement
+        self.closed_since: i64 = -1
+        self.closed: list[tuple[int, int]] = []  # spans in which this side's window was zero
+        self.retransmitted: list[tuple[int, int]] = []  # spans lost to retransmission
+
+    def begin(self, seq: i64) -> None:
+        self.started = True
+        self.base = seq
+
+    def relative(self, seq: i64) -> i64:
+        """The position a sequence number means now."""
+        away = (seq - self.base - self.next) & 0xFFFFFFFF
+        if away >= BEHIND:
+            away -= 0x100000000
+        return self.next + away
+
+    def claimed(self) -> i64:
+        """How far the other side's acknowledgements prove that there were octets.
+
+        A FIN counts as one too: seen, it is no octet; not seen, it may be the last one acked.
+        """
+        if self.fin >= 0 and self.acked > self.fin:
+            return self.fin
+        if self.fin < 0 and self.acked == self.next + 1 and self.head == len(self.held):
+            return self.next
+        return self.acked
+
+    def hold(self, start: i64, captured: i64, size: i64, file: i64, offset: i64, at: i64) -> None:
+        """Keep what is not kept yet of these octets: the first copy wins."""
+        n: i64 = len(self.held)
+        while n > self.head and self.held[n - 1].start >= start:
+            n -= 1
+        if n > self.head:
+            before = self.held[n - 1]
+            cut = before.start + before.size - start
+            if cut > 0:
+                start += cut
+                size -= cut
+                captured -= cut
+                offset += cut
+        while size > 0:
+            # Between the neighbour before and the one behind lies a free stretch.
+            free = size
+            if n < len(self.held):
+                behind = self.held[n]
+                free = behind.start - start
+                if free > size:
+                    free = size
+            if free > 0:
+                n = self.insert(n, start, captured, free, file, offset, at)
+            if n >= len(self.held):
+                return
+            behind = self.held[n]
+            cut = behind.start + behind.size - start
+            start += cut
+            size -= cut
+            captured -= cut
+            offset += cut
+            n += 1
+
+    def insert(
+        self, n: i64, start: i64, captured: i64, size: i64, file: i64, offset: i64, at: i64
+    ) -> i64:
+        """Put a free stretch in at `n`, cut where capturing stopped; returns the place after."""
+        there = captured if captured < size else size
+        if there < 0:
+            there = 0
+        if there > 0:
+            self.held.insert(n, Held(start, there, False, file, offset, at))
+            self.held_octets += there
+            n += 1
+        if there < size:
+            self.held.insert(n, Held(start + there, size - there, True, file, 0, at))
+            n += 1
+        return n
+
+    def release(self) -> None:
+        """The first held octets go out."""
+        if not self.held[self.head].missing:
+            self.held_octets -= self.held[self.head].size
+        self.head += 1
+        # Dropping from the front moves the rest, so it is done seldom.
+        if self.head == len(self.held):
+            self.held = []
+            self.head = 0
+        elif self.head >= 1024:
+            self.held = self.held[self.head :]
+            self.head = 0
+
+    def window(self, window: i64, syn: i64, at: i64) -> None:
+        """This side offered `window` octets: note the spans in which it offered none."""
+        if window == 0 and syn == 0:
+            if self.closed_since < 0:
+                self.closed_since = at
+        elif self.closed_since >= 0:
+            if len(self.closed) < SPANS:
+                self.closed.append((self.closed_since, at))
+            self.closed_since = -1
+
+    def repeated(self, at: i64) -> None:
+        """Octets came again: time since the last new octet went to a retransmission."""
+        self.timed_end = -1  # its acknowledgement could answer either copy
+        self.span(self.progress_at, at)
+
+    def span(self, began: i64, ended: i64) -> None:
+        spans = self.retransmitted
+        if len(spans) > 0 and (spans[len(spans) - 1][0] == began or len(spans) >= SPANS):
+            began = spans[len(spans) - 1][0]
+            spans[len(spans) - 1] = (began, ended)
+        else:
+            spans.append((began, ended))
+
+    def sample(self, took: i64) -> None:
+        self.timed_end = -1
+        if took >= 0 and (self.quickest < 0 or took < self.quickest):
+            self.quickest = took

@@ -1,0 +1,287 @@
+"""The references of one flow, from all files, in the order of capture, cut into sessions.
+
+Within a file the file's own order counts, never its clock. Files that follow one another in time
+follow one another here; files that overlap are merged by their clocks, and if that interleaves
+them, `interleaved` says that the two directions are not in one proven order. The same packet
+given twice counts once.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i64_le
+from librt.vecs import append, vec
+from mypy_extensions import i64
+
+from polymux.capture.hot.references import (
+    ACK,
+    CAPTURED_BITS,
+    CAPTURED_MASK,
+    FIN,
+    LOW32,
+    RECORD,
+    RST,
+    SAME_PACKET,
+    SYN,
+)
+
+DONE: Final[i64] = -1
+# Packets of one instant that are remembered to find a second copy of one of them.
+RECENT: Final[i64] = 64
+# After a session is over, octets this far from where it ended belong to another one.
+STRANGE: Final[i64] = 1048576
+
+
+class Blob:
+    """References of one direction out of one range of one file."""
+
+    def __init__(self, refs: bytes, direction: i64, file: i64, number: i64) -> None:
+        self.refs: bytes = refs
+        self.direction: i64 = direction
+        self.file: i64 = file
+        self.number: i64 = number  # its place in `Flow.blobs`
+        self.count: i64 = len(refs) // RECORD
+        self.next: i64 = 0
+
+
+class Cursor:
+    """Walks one file's blobs: ranges in order, both directions of a range by offset."""
+
+    def __init__(self, file: i64) -> None:
+        self.file: i64 = file
+        self.forth: list[Blob] = []
+        self.back: list[Blob] = []
+        self.range: i64 = 0
+        self.blob: Blob = Blob(b"", 0, file, 0)  # the one that holds the next reference
+        self.key: i64 = -0x4000000000000000  # latest instant so far: what files are merged by
+        self.left: bool = False
+
+    def advance(self) -> bool:
+        """Find the next reference; False if there is none."""
+        while self.range < len(self.forth):
+            forth = self.forth[self.range]
+            back = self.back[self.range]
+            if forth.next < forth.count:
+                self.blob = forth
+                if back.next < back.count and (
+                    read_i64_le(back.refs, back.next * RECORD) >> CAPTURED_BITS
+                    < read_i64_le(forth.refs, forth.next * RECORD) >> CAPTURED_BITS
+                ):
+                    self.blob = back
+            elif back.next < back.count:
+                self.blob = back
+            else:
+                self.range += 1
+                continue
+            at = read_i64_le(self.blob.refs, self.blob.next * RECORD + 8)
+            if at > self.key:
+                self.key = at
+            return True
+        return False
+
+
+class Flow:
+    """One flow's references in capture order: `order[i]` is blob number << 32 | record."""
+
+    def __init__(self) -> None:
+        self.blobs: list[Blob] = []
+        self.cursors: list[Cursor] = []
+        self.order: vec[i64] = vec[i64]()
+        self.count: i64 = 0
+        self.sessions: vec[i64] = vec[i64]()  # where in `order` each session starts
+        self.interleaved: bool = False
+        self.repeated: i64 = 0  # packets that were there before
+
+    def add_file(self, ranges: list[tuple[bytes, bytes]]) -> None:
+        """The references of file 0, then 1, ...: both directions of each range in order."""
+        cursor = Cursor(len(self.cursors))
+        for forth, back in ranges:
+            cursor.forth.append(Blob(forth, 0, cursor.file, len(self.blobs)))
+            cursor.back.append(Blob(back, 1, cursor.file, len(self.blobs) + 1))
+            self.blobs.append(cursor.forth[len(cursor.forth) - 1])
+            self.blobs.append(cursor.back[len(cursor.back) - 1])
+        cursor.advance()
+        self.cursors.append(cursor)
+
+    def arrange(self) -> None:
+        """Fill `order` and `sessions`."""
+        total: i64 = 0
+        for blob in self.blobs:
+            total += blob.count
+        order: vec[i64] = vec[i64]([0] * total)
+        self.order = order
+        self.cursors.sort(key=first_instant)
+        recent = Recent()
+        cut = SessionCut()
+        active: list[Cursor] = []
+        waiting: i64 = 0
+        last: Cursor | None = None
+        while True:
+            cursor: Cursor | None = None
+            for candidate in active:
+                if cursor is None or candidate.key < cursor.key:
+                    cursor = candidate
+            if waiting < len(self.cursors):
+                following = self.cursors[waiting]
+                if cursor is None or following.key <= cursor.key:
+                    waiting += 1
+                    active.append(following)
+                    continue
+            if cursor is None:
+                return
+            blob = cursor.blob
+            record = blob.next
+            blob.next = record + 1
+            if recent.seen(blob.refs, record * RECORD, blob.direction):
+                self.repeated += 1
+            else:
+                if cursor is not last:
+                    if cursor.left:
+                        self.interleaved = True
+                    if last is not None:
+                        last.left = True
+                    last = cursor
+                starts = cut.starts_at(blob.refs, record * RECORD, blob.direction, self.count)
+                if starts >= 0:
+                    self.sessions = append(self.sessions, starts)
+                order[self.count] = blob.number * 0x100000000 + record
+                self.count += 1
+            if not cursor.advance():
+                active.remove(cursor)
+
+
+def first_instant(cursor: Cursor) -> int:
+    return cursor.key
+
+
+class Recent:
+    """The packets of the current instant, to tell a packet that was given twice."""
+
+    def __init__(self) -> None:
+        self.at: i64 = 0
+        self.count: i64 = 0
+        self.size: vec[i64] = vec[i64]([0] * RECENT)
+        self.sequence: vec[i64] = vec[i64]([0] * RECENT)
+        self.header: vec[i64] = vec[i64]([0] * RECENT)
+
+    def seen(self, refs: bytes, pos: i64, direction: i64) -> bool:
+        at = read_i64_le(refs, pos + 8)
+        size = (read_i64_le(refs, pos) & CAPTURED_MASK) * 2 + direction
+        sequence = read_i64_le(refs, pos + 16)
+        header = read_i64_le(refs, pos + 24) & SAME_PACKET
+        if at != self.at:
+            self.at = at
+            self.count = 0
+        for n in range(self.count):
+            if self.sequence[n] == sequence and self.size[n] == size and self.header[n] == header:
+                return True
+        if self.count < RECENT:
+            self.size[self.count] = size
+            self.sequence[self.count] = sequence
+            self.header[self.count] = header
+            self.count += 1
+        return False
+
+
+class SessionCut:
+    """Decides which packet starts a new session on the same two endpoints.
+
+    A SYN with another first sequence number does, at once if the session before is over. While
+    that is not seen, the SYN must be answered or followed up: a stray one cuts nothing.
+    """
+
+    def __init__(self) -> None:
+        self.open: bool = False
+        self.isn: vec[i64] = vec[i64]([-1, -1])
+        self.first: vec[i64] = vec[i64]([-1, -1])  # first sequence number a side's octets have
+        self.high: vec[i64] = vec[i64]([-1, -1])  # where its last segment ended
+        self.over: vec[i64] = vec[i64]([0, 0])
+        self.asked: i64 = -1  # first sequence number of a SYN that waits for its proof
+        self.asked_by: i64 = 0
+        self.asked_at: i64 = 0
+
+    def starts_at(self, refs: bytes, pos: i64, side: i64, place: i64) -> i64:
+        """`place` (or where the proven SYN stood) if a session starts there, else DONE."""
+        both = read_i64_le(refs, pos + 16)
+        seq = (both >> 32) & LOW32
+        ack = both & LOW32
+        word = read_i64_le(refs, pos + 24)
+        flags = (word >> 16) & 255
+        size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (word >> 32)
+        found = DONE
+        over = self.over[0] + self.over[1] == 2
+        if self.asked >= 0 and self.proves(flags, seq, ack, side, size):
+            found = self.asked_at
+            asked = self.asked
+            self.begin()
+            self.isn[self.asked_by] = asked
+            self.first[self.asked_by] = (asked + 1) & LOW32
+        elif not self.open or (over and size > 0 and flags & SYN == 0 and self.far(seq, side)):
+            found = place
+            self.begin()
+        elif flags & SYN != 0 and self.is_new(flags, seq, ack, side):
+            if over:
+                found = place
+                self.begin()
+            elif self.asked != seq or self.asked_by != side:
+                self.asked = seq
+                self.asked_by = side
+                self.asked_at = place
+        self.note(flags, seq, ack, side, size)
+        return found
+
+    def begin(self) -> None:
+        self.open = True
+        self.asked = -1
+        for side in range(i64(2)):
+            self.isn[side] = -1
+            self.first[side] = -1
+            self.high[side] = -1
+            self.over[side] = 0
+
+    def is_new(self, flags: i64, seq: i64, ack: i64, side: i64) -> bool:
+        if self.isn[side] == seq:
+            return False  # sent again
+        if self.isn[side] >= 0:
+            return True
+        if self.first[side] >= 0:
+            return self.first[side] != (seq + 1) & LOW32  # not the beginning of what we saw
+        other = self.isn[1 - side]
+        if flags & ACK != 0 and other >= 0:
+            return not follows(other, ack)
+        return flags & ACK == 0 and self.high[side] >= 0
+
+    def proves(self, flags: i64, seq: i64, ack: i64, side: i64, size: i64) -> bool:
+        """Whether this packet can only belong to the session the waiting SYN asked for."""
+        if side == self.asked_by:
+            return size > 0 and follows(self.asked, seq) and flags & SYN == 0
+        return flags & ACK != 0 and follows(self.asked, ack)
+
+    def far(self, seq: i64, side: i64) -> bool:
+        if self.high[side] < 0:
+            return True
+        away = (seq - self.high[side]) & LOW32
+        return STRANGE < away < 0x100000000 - STRANGE
+
+    def note(self, flags: i64, seq: i64, ack: i64, side: i64, size: i64) -> None:
+        if self.asked >= 0 and side == self.asked_by and seq == self.asked and flags & SYN != 0:
+            return
+        if flags & SYN != 0:
+            self.isn[side] = seq
+            seq = (seq + 1) & LOW32
+            if flags & ACK != 0 and self.first[1 - side] < 0:
+                self.first[1 - side] = ack
+        if self.first[side] < 0 and (size > 0 or flags & SYN != 0):
+            self.first[side] = seq
+        self.high[side] = (seq + size) & LOW32
+        if flags & RST != 0:
+            self.over[0] = 1
+            self.over[1] = 1
+        elif flags & FIN != 0:
+            self.over[side] = 1
+
+
+def follows(isn: i64, seq: i64) -> bool:
+    """Whether `seq` comes right after a SYN with first sequence number `isn` and its octets."""
+    return (seq - isn - 1) & LOW32 < 65536

@@ -1,0 +1,328 @@
+"""TCP reassembly: a session's packets in, pieces of its two byte streams out, nothing copied.
+
+A piece says where its octets lie. Octets come out in order, each once, the first copy of them.
+A hole waits for its retransmission; it becomes a gap when it has waited too long, when too much
+waits behind it, or when the other side acknowledged what was never captured.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from librt.strings import read_i64_le
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from polymux.capture.hot.lanes import SPAN_REORDERED, Held, Lane
+from polymux.capture.hot.order import Flow
+from polymux.capture.hot.references import (
+    ACK,
+    CAPTURED_BITS,
+    CAPTURED_MASK,
+    FIN,
+    LOW32,
+    RECORD,
+    RST,
+    SYN,
+)
+
+OCTETS: Final[i64] = 0
+GAP: Final[i64] = 1
+FINISHED: Final[i64] = 2
+ABORTED: Final[i64] = 3
+
+# Rows of a batch; with small packets a batch is full before it has its octets.
+BATCH_ROWS: Final[i64] = 2048
+
+
+class Events:
+    """What passed, in delivered order: columns, `count` rows of them filled.
+
+    `kind` OCTETS: `size` octets lie at `offset` of file number `file`. GAP: `size` octets are
+    missing. FINISHED, ABORTED: the side's FIN or RST. `side` is 0 for the dialer.
+    """
+
+    def __init__(self, rows: i64) -> None:
+        self.rows: i64 = rows
+        self.count: i64 = 0
+        self.octets: i64 = 0
+        self.side: vec[i64] = vec[i64]([0] * rows)
+        self.kind: vec[i64] = vec[i64]([0] * rows)
+        self.at: vec[i64] = vec[i64]([0] * rows)
+        self.size: vec[i64] = vec[i64]([0] * rows)
+        self.file: vec[i64] = vec[i64]([0] * rows)
+        self.offset: vec[i64] = vec[i64]([0] * rows)
+
+    def put(self, side: i64, kind: i64, at: i64, size: i64, file: i64, offset: i64) -> None:
+        row = self.count
+        self.side[row] = side
+        self.kind[row] = kind
+        self.at[row] = at
+        self.size[row] = size
+        self.file[row] = file
+        self.offset[row] = offset
+        self.count = row + 1
+        if kind == OCTETS:
+            self.octets += size
+
+
+class Reassembler:
+    """Walks one session of a flow: call `run` until `closed`.
+
+    `flip` is 1 if the flow's second endpoint is the dialer. What the lanes say (ends, spans,
+    counts) is complete once `run` has given its last event.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        begin: i64,
+        end: i64,
+        flip: i64,
+        ordered: bool,
+        octet_limit: i64,
+        segment_limit: i64,
+        hole_wait: i64,
+    ) -> None:
+        self.flow: Flow = flow
+        self.place: i64 = begin
+        self.end: i64 = end
+        self.flip: i64 = flip
+        self.ordered: bool = ordered
+        self.octet_limit: i64 = octet_limit
+        self.segment_limit: i64 = segment_limit
+        self.hole_wait: i64 = hole_wait
+        self.dialer: Lane = Lane(0)
+        self.acceptor: Lane = Lane(1)
+        self.out: Events = Events(0)
+        self.at: i64 = 0
+        self.closed: bool = False
+        self.syn_at: i64 = -1
+        self.greeted: bool = False
+        self.handshake: i64 = -1  # nanoseconds from SYN to the ACK that answers the SYN-ACK
+
+    def run(self, octets: i64) -> Events:
+        """Events with at least `octets` of payload in all, or fewer if few are left."""
+        out = Events(BATCH_ROWS + self.room())
+        self.out = out
+        order = self.flow.order
+        blobs = self.flow.blobs
+        while self.place < self.end and out.octets < octets:
+            if out.rows - out.count < self.room():
+                return out
+            entry = order[self.place]
+            self.place += 1
+            blob = blobs[entry >> 32]
+            self.packet(blob.refs, (entry & LOW32) * RECORD, blob.direction ^ self.flip, blob.file)
+        if self.place >= self.end and not self.closed and out.rows - out.count >= self.room():
+            self.closed = True
+            self.close(self.dialer)
+            self.close(self.acceptor)
+        return out
+
+    def room(self) -> i64:
+        """Rows one packet may need: it can release all that waits, cut up and with gaps."""
+        waiting: i64 = len(self.dialer.held) + len(self.acceptor.held)
+        return waiting * 4 + 16
+
+    def packet(self, refs: bytes, pos: i64, side: i64, file: i64) -> None:
+        place = read_i64_le(refs, pos)
+        at = read_i64_le(refs, pos + 8)
+        both = read_i64_le(refs, pos + 16)
+        header = read_i64_le(refs, pos + 24)
+        flags = (header >> 16) & 255
+        captured = place & CAPTURED_MASK
+        size = captured + (header >> 32)
+        seq = (both >> 32) & LOW32
+        lane = self.dialer if side == 0 else self.acceptor
+        peer = self.acceptor if side == 0 else self.dialer
+        self.at = at
+        if lane.hole:
+            self.expire(lane)
+        if peer.hole:
+            self.expire(peer)
+        if flags & RST == 0:
+            lane.window(header & 0xFFFF, flags & SYN, at)
+        if flags & ACK != 0 and peer.started:
+            self.acknowledged(peer, both & LOW32, size > 0)
+        if flags & SYN != 0:
+            self.greet(lane, peer, flags, seq, both & LOW32)
+            seq = (seq + 1) & LOW32
+        elif self.greeted and side == 0 and self.handshake < 0 and flags & ACK != 0:
+            self.handshake = at - self.syn_at
+        if not lane.started and (size > 0 or flags & FIN != 0):
+            lane.begin(seq)
+        if size > 0:
+            self.segment(lane, lane.relative(seq), size, captured, file, place >> CAPTURED_BITS)
+        if flags & FIN != 0 and lane.fin < 0:
+            lane.fin = lane.relative(seq) + size
+        if lane.fin >= 0:
+            self.settle(lane)
+        if flags & RST != 0:
+            self.close(lane)
+            if not lane.finished and not lane.aborted:
+                lane.aborted = True
+                self.out.put(lane.side, ABORTED, at, 0, 0, 0)
+
+    def greet(self, lane: Lane, peer: Lane, flags: i64, seq: i64, ack: i64) -> None:
+        """A SYN: sequence numbers start here."""
+        if not lane.started:
+            lane.begin((seq + 1) & LOW32)
+        if flags & ACK == 0:
+            if not self.greeted:
+                self.syn_at = self.at
+        else:
+            if not peer.started:
+                peer.begin(ack)
+            self.greeted = self.syn_at >= 0
+
+    def segment(
+        self, lane: Lane, start: i64, size: i64, captured: i64, file: i64, offset: i64
+    ) -> None:
+        """`size` octets at `start` of the lane, of which the first `captured` are in the file."""
+        if self.ordered and start > lane.next and lane.acked > lane.next:
+            # What lies between was acknowledged before this packet came: it was not captured.
+            self.give_up(lane, lane.acked if lane.acked < start else start)
+        if start < lane.next:
+            if start + size <= lane.next:
+                # One octet that was acknowledged before is a keep-alive probe.
+                if size > 1 or start + size < lane.next or lane.confirmed < lane.next:
+                    lane.repeated(self.at)
+                return
+            lane.repeated(self.at)
+            cut = lane.next - start
+            start = lane.next
+            size -= cut
+            captured -= cut
+            offset += cut
+            if captured < 0:
+                captured = 0
+        if lane.finished:
+            lane.late += size
+            return
+        lane.progress_at = self.at
+        if start == lane.next and lane.head == len(lane.held):
+            self.emit(lane, captured, file, offset, self.at)
+            self.lose(lane, size - captured, self.at)
+            if lane.timed_end < 0:
+                lane.timed_end = lane.next
+                lane.timed_at = self.at
+            if lane.hole and lane.claimed() <= lane.next:
+                lane.hole = False
+            return
+        if not lane.hole:
+            lane.hole = True
+            lane.hole_at = self.at
+        lane.hold(start, captured, size, file, offset, self.at)
+        self.settle(lane)
+        while lane.held_octets > self.octet_limit or (
+            i64(len(lane.held)) - lane.head > self.segment_limit
+        ):
+            self.give_up(lane, lane.held[lane.head].start)
+
+    def acknowledged(self, lane: Lane, ack: i64, with_octets: bool) -> None:
+        """The other side says it has everything of `lane` up to `ack`."""
+        upto = lane.relative(ack)
+        if upto > lane.confirmed:
+            lane.confirmed = upto
+        if lane.timed_end >= 0 and upto >= lane.timed_end:
+            lane.sample(self.at - lane.timed_at)
+        if upto <= lane.next:
+            return
+        if upto > lane.acked:
+            lane.acked = upto
+        upto = lane.claimed()
+        if upto <= lane.next:
+            return
+        if not lane.hole:
+            lane.hole = True
+            lane.hole_at = self.at
+        # Octets that answer what we never saw: in a capture whose order can be trusted it was
+        # lost, and the gap must stand before the answer.
+        if self.ordered and with_octets:
+            self.give_up(lane, upto)
+
+    def expire(self, lane: Lane) -> None:
+        """Give up holes that waited too long. A clock that went back starts the wait again."""
+        while lane.hole:
+            if self.at < lane.hole_at:
+                lane.hole_at = self.at
+            if self.at - lane.hole_at <= self.hole_wait:
+                return
+            if lane.head < len(lane.held):
+                self.give_up(lane, lane.held[lane.head].start)
+            elif lane.claimed() > lane.next:
+                self.give_up(lane, lane.claimed())
+            else:
+                lane.hole = False
+
+    def give_up(self, lane: Lane, upto: i64) -> None:
+        """What is missing before `upto` will not come."""
+        if upto > lane.lost:
+            lane.lost = upto
+        self.settle(lane)
+
+    def settle(self, lane: Lane) -> None:
+        """Let out what is in order now, gaps where octets were given up, and then the FIN."""
+        filled = True
+        waited = lane.hole
+        before = lane.next
+        while True:
+            if lane.head < len(lane.held):
+                first: Held = lane.held[lane.head]
+                if first.start <= lane.next:
+                    lane.release()
+                    at = self.at if filled else first.at
+                    if first.missing:
+                        self.lose(lane, first.size, at)
+                    else:
+                        self.emit(lane, first.size, first.file, first.offset, at)
+                    continue
+                if lane.next < lane.lost:
+                    stop = lane.lost if lane.lost < first.start else first.start
+                    self.lose(lane, stop - lane.next, lane.hole_at if waited else self.at)
+                    filled = False
+                    continue
+            elif lane.next < lane.lost:
+                self.lose(lane, lane.lost - lane.next, lane.hole_at if waited else self.at)
+                filled = False
+                continue
+            break
+        if waited and lane.next > before:
+            if filled and self.at - lane.hole_at > SPAN_REORDERED:
+                lane.span(lane.hole_at, self.at)
+            lane.hole = False
+            if lane.head < len(lane.held):
+                lane.hole = True
+                lane.hole_at = lane.held[lane.head].at
+            elif lane.claimed() > lane.next:
+                lane.hole = True
+                lane.hole_at = self.at
+        if lane.fin >= 0 and lane.next >= lane.fin and not lane.finished:
+            lane.finished = True
+            if not lane.aborted:
+                self.out.put(lane.side, FINISHED, self.at, 0, 0, 0)
+
+    def close(self, lane: Lane) -> None:
+        """Nothing more will come: all holes are gaps now."""
+        upto = lane.claimed()
+        if lane.head < len(lane.held):
+            last = lane.held[len(lane.held) - 1]
+            if last.start > upto:
+                upto = last.start
+        if lane.fin > upto:
+            upto = lane.fin
+        self.give_up(lane, upto)
+        lane.window(1, 0, self.at)
+
+    def emit(self, lane: Lane, size: i64, file: i64, offset: i64, at: i64) -> None:
+        if size > 0:
+            lane.next += size
+            lane.octets += size
+            self.out.put(lane.side, OCTETS, at, size, file, offset)
+
+    def lose(self, lane: Lane, size: i64, at: i64) -> None:
+        if size > 0:
+            lane.next += size
+            lane.gaps += size
+            self.out.put(lane.side, GAP, at, size, 0, 0)

@@ -1,0 +1,150 @@
+"""Cutting one capture into ranges that can be indexed side by side.
+
+Only walking the chain of blocks finds a place where a packet really starts: payload may hold
+captures itself. The walk can be kept beside the capture as `FILE.idx`, JSON with a mark every
+few megabytes; it is trusted only while the file's size and its ends still fit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from polymux.capture.index import MAGICS, Range, range_at, scan_windows, scanner_for
+from polymux.capture.limits import CaptureLimits
+from polymux.capture.sources import PackedSource, PlainSource, Source, open_source
+from polymux.core.errors import CaptureError
+
+TARGET = 256 << 20
+MARK = 16 << 20
+_VERSION = 1
+_PROOF = 4096
+_LARGEST_INDEX = 256 << 20
+
+
+def plan(path: str, *, target: int = TARGET, limits: CaptureLimits | None = None) -> list[Range]:
+    """Ranges of about `target` octets that together are the file; uses `FILE.idx` if it fits.
+
+    Compressed files, pipes and files that cannot be read are one range: reading it says why.
+    """
+    limits = limits or CaptureLimits()
+    if not os.path.isfile(path):
+        return [Range()]
+    try:
+        source = open_source(path, limits)
+    except CaptureError:
+        return [Range()]
+    try:
+        if isinstance(source, PackedSource) or _size(source) <= target:
+            return [Range()]
+        marks = _read_marks(path, source) or [Range()]
+        return _join(_walk(source, marks, min(MARK, target), limits), target)
+    except CaptureError:
+        return [Range()]
+    finally:
+        source.close()
+
+
+def write_index(path: str, *, limits: CaptureLimits | None = None) -> str:
+    """Walk a capture and write `FILE.idx` beside it, whole or not at all; returns its name."""
+    limits = limits or CaptureLimits()
+    source = open_source(path, limits)
+    try:
+        if not isinstance(source, PlainSource) or not os.path.isfile(path):
+            raise CaptureError("only plain files can have an index beside them", path)
+        if source.window(0, 4) not in MAGICS:
+            raise CaptureError("not a capture: neither pcapng nor pcap", path, 0)
+        marks = _walk(source, [Range()], MARK, limits)
+        written = {
+            "polymux-index": _VERSION,
+            "octets": source.size,
+            "proof": _proof(source, source.size),
+            "marks": [asdict(mark) for mark in marks],
+        }
+    finally:
+        source.close()
+    name = f"{path}.idx"
+    try:
+        with open(f"{name}.part", "w", encoding="utf-8") as file:
+            json.dump(written, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(f"{name}.part", name)
+    except OSError as failure:
+        raise CaptureError(f"cannot be written: {failure.strerror}", name) from None
+    return name
+
+
+def _size(source: Source) -> int:
+    return source.size if isinstance(source, PlainSource) else -1
+
+
+def _walk(source: Source, marks: Sequence[Range], every: int, limits: CaptureLimits) -> list[Range]:
+    """Marks about `every` octets apart: those given, and on from the last one to the end."""
+    done = list(marks[:-1])
+    start = replace(marks[-1], end=-1)
+    scanner = scanner_for(start, limits)
+    scanner.walk_only = True
+    for offset in scan_windows(source, scanner, start, limits):
+        if offset - start.start >= every and not scanner.broken:
+            done.append(replace(start, end=offset))
+            start = range_at(scanner, offset, -1)
+    # The tail keeps its open end: whatever is wrong with it, its reader will find and say.
+    return [*done, start]
+
+
+def _join(marks: Sequence[Range], target: int) -> list[Range]:
+    joined = [marks[0]]
+    for mark in marks[1:]:
+        if mark.start - joined[-1].start >= target:
+            joined.append(mark)
+        else:
+            joined[-1] = replace(joined[-1], end=mark.end)
+    return joined
+
+
+def _proof(source: PlainSource, size: int) -> str:
+    """What shows that an index belongs to a file: its first and last octets."""
+    digest = hashlib.sha256(source.window(0, min(_PROOF, size)))
+    digest.update(source.window(max(size - _PROOF, 0), min(_PROOF, size)))
+    return digest.hexdigest()
+
+
+def _read_marks(path: str, source: Source) -> list[Range] | None:
+    """The marks of `FILE.idx`, or None if there are none or they do not fit the file."""
+    name = f"{path}.idx"
+    try:
+        if not isinstance(source, PlainSource) or os.path.getsize(name) > _LARGEST_INDEX:
+            return None
+        with open(name, encoding="utf-8") as file:
+            written = json.load(file)
+        octets = written["octets"]
+        if written["polymux-index"] != _VERSION or octets > source.size:
+            return None
+        if written["proof"] != _proof(source, octets):
+            return None
+        marks = [_range(mark) for mark in written["marks"]]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    linked = all(a.end == b.start for a, b in itertools.pairwise(marks))
+    return marks if marks and marks[0].start == 0 and linked and marks[-1].end == -1 else None
+
+
+def _range(mark: dict[str, object]) -> Range:
+    interfaces = mark.pop("interfaces")
+    if not isinstance(interfaces, list):
+        raise ValueError("interfaces")
+    rows = tuple((int(a), int(b), int(c), int(d), str(e)) for a, b, c, d, e in interfaces)
+    span = Range(**mark, interfaces=rows)  # type: ignore[arg-type]  # checked just below
+    numbers = (span.start, span.end, span.form)
+    if not all(type(n) is int for n in numbers) or not 0 <= span.form <= 2:
+        raise ValueError("range")
+    if type(span.big) is not bool or type(span.nano) is not bool:
+        raise ValueError("range")
+    if type(span.section_hint) is not str or (span.form == 1 and not rows):
+        raise ValueError("range")
+    return span

@@ -1,0 +1,91 @@
+"""A connection written as packets: every chunk that passed becomes TCP segments."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from polymux.capture.frames import ACK, FIN, LARGEST_PAYLOAD, PSH, RST, SYN, FrameMaker
+
+DIALER, ACCEPTOR = 0, 1
+
+
+class PacketSink(Protocol):
+    """What a scribe writes to: `PcapngWriter` or `RotatingWriter`."""
+
+    file: int
+    """Changes when a new file is begun."""
+
+    def packet(
+        self, at: int, parts: list[bytes | memoryview], comment: str = "", wire: int = -1
+    ) -> None: ...
+
+
+class TcpScribe:
+    """Writes one connection with right checksums and sequence numbers.
+
+    `comment` stands on the first packet of the connection, and again on its first packet in each
+    further file, so that every file says by itself what it holds. First sequence numbers are
+    taken from the clock: a port used again is a new connection to every reader.
+
+    Octets count as sent even if the disk was full: readers then see a gap of the right size.
+    """
+
+    def __init__(
+        self,
+        sink: PacketSink,
+        dialer: tuple[str, int],
+        acceptor: tuple[str, int],
+        at: int,
+        *,
+        comment: str = "",
+    ) -> None:
+        self._sink = sink
+        self._makers = (FrameMaker(dialer, acceptor, 0), FrameMaker(acceptor, dialer, 1))
+        self._comment = comment
+        self._said_in = -1
+        self._over = [False, False]
+        isn = at >> 6 & 0xFFFFFFFF
+        self._next = [isn, isn ^ 0x80000000]
+        self._write(DIALER, at, SYN, acknowledges=False)
+        self._next[DIALER] += 1
+        self._write(ACCEPTOR, at, SYN | ACK)
+        self._next[ACCEPTOR] += 1
+        self._write(DIALER, at, ACK)
+
+    def data(self, side: int, octets: bytes | memoryview, at: int) -> None:
+        """`side` sent these octets."""
+        view = memoryview(octets)
+        for start in range(0, len(view), LARGEST_PAYLOAD):
+            part = view[start : start + LARGEST_PAYLOAD]
+            self._write(side, at, PSH | ACK, bytes(part))
+            self._next[side] += len(part)
+
+    def end(self, side: int, at: int) -> None:
+        """`side` closed its direction."""
+        if not self._over[side]:
+            self._over[side] = True
+            self._write(side, at, FIN | ACK)
+            self._next[side] += 1
+
+    def abort(self, side: int, at: int) -> None:
+        """`side` reset the connection."""
+        if not self._over[side]:
+            self._over = [True, True]
+            self._write(side, at, RST | ACK)
+
+    def close(self, at: int) -> None:
+        """Both sides are done, as far as they were not."""
+        open_before = self._over != [True, True]
+        self.end(DIALER, at)
+        self.end(ACCEPTOR, at)
+        if open_before:
+            self._write(DIALER, at, ACK)
+
+    def _write(
+        self, side: int, at: int, flags: int, payload: bytes = b"", acknowledges: bool = True
+    ) -> None:
+        ack = self._next[1 - side] if acknowledges else 0
+        headers = self._makers[side].headers(self._next[side], ack, flags, payload)
+        comment = self._comment if self._sink.file != self._said_in else ""
+        self._said_in = self._sink.file
+        self._sink.packet(at, [headers, payload] if payload else [headers], comment)

@@ -1,0 +1,238 @@
+"""TCP sessions out of captures: what the analysis reads, from files or from packed references."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+from polymux.capture.flows import endpoint_text, flow_endpoints
+from polymux.capture.hints import read_hint
+from polymux.capture.hot.gather import gather
+from polymux.capture.hot.lanes import Lane
+from polymux.capture.hot.order import Flow
+from polymux.capture.hot.reassembly import FINISHED, GAP, OCTETS, Events, Reassembler
+from polymux.capture.hot.survey import Survey
+from polymux.capture.index import FlowRefs
+from polymux.capture.limits import CaptureLimits
+
+DIALER, ACCEPTOR = 0, 1
+BATCH = 512 * 1024
+_EPHEMERAL = 32768
+
+Reader = Callable[[int, int], bytes]
+
+
+class Batch:
+    """Events in the order of capture, with their payload joined: made for one call into compiled
+    code. Row `n` of the columns, `count` of them, is one event:
+
+    `side[n]` 0 dialer, 1 acceptor; `kind[n]` OCTETS, GAP, FINISHED (its FIN) or ABORTED (its
+    RST); `at[n]` nanoseconds; `size[n]` octets. The payload of the OCTETS rows lies in `data`,
+    one after another.
+    """
+
+    __slots__ = ("at", "count", "data", "kind", "side", "size")
+
+    def __init__(self, events: Events, data: bytes) -> None:
+        self.count: int = events.count
+        self.side: vec[i64] = events.side
+        self.kind: vec[i64] = events.kind
+        self.at: vec[i64] = events.at
+        self.size: vec[i64] = events.size
+        self.data = data
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One event: octets, or a gap of `size` (then `data` is empty), or an end (`end` is set)."""
+
+    side: int
+    at: int
+    size: int
+    data: bytes = b""
+    end: str | None = None
+
+    @property
+    def is_gap(self) -> bool:
+        return self.end is None and not self.data
+
+
+class TcpSession:
+    """One TCP connection as captured. Times are nanoseconds since 1970.
+
+    Known at once: endpoints, times, files, hints, `saw_syn`, `ordered`, `note`, `payload`.
+    Known once `batches` or `pieces` was read to its end, or after `survey()`: `ends`, `octets`,
+    `gaps`, `zero_windows`, `retransmissions`, `rtt_ns`.
+    """
+
+    def __init__(
+        self,
+        flow: bytes,
+        order: Flow,
+        begin: int,
+        end: int,
+        files: Sequence[str],
+        hints: Sequence[tuple[str, ...]],
+        readers: Sequence[Reader],
+        limits: CaptureLimits,
+        ports: frozenset[int],
+    ) -> None:
+        survey = Survey(order, begin, end)
+        self.flow = flow
+        """The 36-octet flow key; with `started_at` it names the session."""
+        self.started_at: int = survey.first_at
+        self.ended_at: int = survey.last_at
+        self.packets = end - begin
+        self.captures = [files[number] for number in survey.files]
+        self.saw_syn = survey.asked >= 0 or survey.answered >= 0
+        self.ordered = not (order.interleaved or survey.disordered)
+        """False if the order of the two directions against each other is not proven."""
+        self._flip, self.note = _who_dialled(flow, survey, ports)
+        ends = flow_endpoints(flow)
+        self.dialer = endpoint_text(*ends[self._flip])
+        self.acceptor = endpoint_text(*ends[1 - self._flip])
+        self.payload = (int(survey.payload[self._flip]), int(survey.payload[1 - self._flip]))
+        """Octets carried by each side's packets, repeated ones counted again: 0 means silent."""
+        hint = hints[survey.hint_blob][survey.hint] if survey.hint_blob >= 0 else ""
+        self.protocol_hint, self.vantage_hint = read_hint(hint)
+        if not self.ordered:
+            self.note = _also(self.note, "the order of its two directions is not proven")
+        self.ends: tuple[str | None, str | None] = (None, None)
+        self.octets = self.gaps = (0, 0)
+        self.zero_windows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+        """Spans in which each side offered a window of 0."""
+        self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
+        """Spans each side's octets lost to retransmission."""
+        self.rtt_ns: int | None = None
+        self._order = order
+        self._span = (begin, end)
+        self._readers = list(readers)
+        self._limits = limits
+
+    def batches(self, octets: int = BATCH) -> Iterator[Batch]:
+        """Everything that passed, about `octets` of payload at a time (more after a hole)."""
+        for events in self._events(octets):
+            yield Batch(events, gather(events, self._readers))
+
+    def pieces(self, octets: int = BATCH) -> Iterator[Piece]:
+        """The same one by one, for reading by people and tests; `batches` is the fast way.
+
+        Who wants only the first few should ask for small batches of `octets`.
+        """
+        for batch in self.batches(octets):
+            start = 0
+            for n in range(batch.count):
+                side, kind, at, size = batch.side[n], batch.kind[n], batch.at[n], batch.size[n]
+                if kind == OCTETS:
+                    yield Piece(side, at, size, batch.data[start : start + size])
+                    start += size
+                elif kind == GAP:
+                    yield Piece(side, at, size)
+                else:
+                    yield Piece(side, at, 0, end="fin" if kind == FINISHED else "rst")
+
+    def survey(self) -> TcpSession:
+        """Walk the packets without reading payload, so that everything is known."""
+        for _ in self._events(1 << 40):
+            pass
+        return self
+
+    def _events(self, octets: int) -> Iterator[Events]:
+        limits = self._limits
+        walk = Reassembler(
+            self._order,
+            *self._span,
+            self._flip,
+            self.ordered,
+            limits.out_of_order,
+            limits.held_segments,
+            limits.hole_wait_ns,
+        )
+        while not walk.closed:
+            events = walk.run(octets)
+            if walk.closed:
+                self._learn(walk)
+            if events.count:
+                yield events
+
+    def _learn(self, walk: Reassembler) -> None:
+        dialer, acceptor = walk.dialer, walk.acceptor
+        self.ends = (_end(dialer), _end(acceptor))
+        self.octets = (int(dialer.octets), int(acceptor.octets))
+        self.gaps = (int(dialer.gaps), int(acceptor.gaps))
+        self.zero_windows = (dialer.closed, acceptor.closed)
+        self.retransmissions = (dialer.retransmitted, acceptor.retransmitted)
+        quickest = [int(lane.quickest) for lane in (dialer, acceptor) if lane.quickest >= 0]
+        if walk.handshake >= 0:
+            self.rtt_ns = int(walk.handshake)
+        elif quickest:
+            # Seen from the middle, each direction's delay is one part of the way and back.
+            self.rtt_ns = sum(quickest)
+
+
+def sessions_of(
+    rows: Iterable[FlowRefs],
+    open_reader: Callable[[str], Reader],
+    *,
+    limits: CaptureLimits | None = None,
+    ports: Iterable[int] = (),
+) -> list[TcpSession]:
+    """The sessions of one flow, from all its rows in any order.
+
+    `open_reader(path)` gives a function that reads `size` octets at `offset` of that file;
+    `Files(limits).reader` does. Rows given twice change nothing.
+    """
+    by_file: dict[str, dict[int, dict[int, FlowRefs]]] = {}
+    flow = b""
+    for row in rows:
+        flow = row.flow
+        by_file.setdefault(row.file, {}).setdefault(row.start, {})[row.direction] = row
+    order = Flow()
+    hints: list[tuple[str, ...]] = []
+    files = sorted(by_file)
+    nothing = FlowRefs(flow, 0, "", 0, 0, 0, b"")
+    for file in files:
+        pairs = [
+            (both.get(0, nothing), both.get(1, nothing))
+            for _, both in sorted(by_file[file].items())
+        ]
+        order.add_file([(forth.refs, back.refs) for forth, back in pairs])
+        hints += [row.hints for pair in pairs for row in pair]
+    order.arrange()
+    bounds = [*order.sessions, order.count]
+    readers = [open_reader(file) for file in files]
+    limits = limits or CaptureLimits()
+    listening = frozenset(ports)
+    return [
+        TcpSession(flow, order, begin, end, files, hints, readers, limits, listening)
+        for begin, end in itertools.pairwise(bounds)
+    ]
+
+
+def _end(lane: Lane) -> str | None:
+    return "rst" if lane.aborted else "fin" if lane.finished else None
+
+
+def _who_dialled(flow: bytes, survey: Survey, ports: frozenset[int]) -> tuple[int, str | None]:
+    """The direction of the dialer, and a note if it was only guessed."""
+    if survey.asked >= 0:
+        return survey.asked, None
+    if survey.answered >= 0:
+        return 1 - survey.answered, None
+    (_, port1), (_, port2) = flow_endpoints(flow)
+    note = "its start was not captured; who dialled is guessed: "
+    if (port1 in ports) != (port2 in ports):
+        return (1 if port1 in ports else 0), note + "the port named is the acceptor's"
+    if (port1 < _EPHEMERAL) != (port2 < _EPHEMERAL):
+        return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
+    if survey.spoke >= 0:
+        return survey.spoke, note + "the dialer spoke first"
+    return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
+
+
+def _also(note: str | None, more: str) -> str:
+    return f"{note}; {more}" if note else more

@@ -1,0 +1,198 @@
+"""Writing pcapng so that a crash loses nothing that was handed over.
+
+A file is written under `NAME.part`, each block by one system call, and published as `NAME` by
+sync, rename and sync of the directory. A disk that is full or fails never stops the traffic
+unless asked to: what could not be written is counted and a gap record says so in the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from polymux.capture import blocks
+from polymux.core.errors import CaptureError
+
+PART = ".part"
+# How long on_full="block" waits before it tries again.
+RETRY = 0.1
+
+
+@dataclass(slots=True)
+class Missed:
+    """What could not be written, in all."""
+
+    packets: int = 0
+    octets: int = 0
+    gaps: int = 0
+    error: str = ""
+
+
+class PcapngWriter:
+    """One pcapng file with one Ethernet interface and nanosecond times.
+
+    `sync`: "none" leaves it to the system, "each" syncs every packet, a number syncs when so many
+    seconds have passed since the last sync (looked at on each packet and on `tick`). `on_full`:
+    "gap" counts and goes on, "block" waits until the packet can be written.
+
+    Raises `CaptureError` if the file cannot be begun; after that only `close` raises, when the
+    file cannot be published.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        comment: str = "",
+        interface_comment: str = "",
+        sync: float | Literal["none", "each"] = 1.0,
+        on_full: Literal["gap", "block"] = "gap",
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.path = path
+        self.file = 1
+        self.packets = 0
+        self.size = 0
+        """Octets of whole blocks in the file."""
+        self.missed = Missed()
+        self.sync_error = ""
+        """The first failed sync; what came before it may not be on the disk."""
+        self._sync = sync
+        self._block = on_full == "block"
+        self._clock = clock
+        self._pause = pause
+        self._synced_at = clock()
+        self._dirty = False
+        self._unsaid = Missed()
+        try:
+            if os.path.exists(path):
+                raise CaptureError("exists already; choose another name", path)
+            self._fd = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells `recover` to keep off
+        except FileExistsError:
+            raise CaptureError("is being written, or was left: see recover", path + PART) from None
+        except OSError as failure:
+            raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
+        head = blocks.section(comment) + blocks.interface(interface_comment)
+        try:
+            self._append([head])
+        except OSError as failure:
+            os.close(self._fd)
+            os.unlink(path + PART)
+            raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
+
+    def packet(
+        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
+    ) -> None:
+        """Append one packet made of `parts`. It has reached the system when this returns, or it
+        is counted as missed."""
+        size = sum(len(part) for part in parts)
+        before, after = blocks.packet_ends(size, at, comment, wire)
+        while True:
+            try:
+                if self._unsaid.packets:
+                    self._say_gap(at)
+                self._append([before, *parts, after])
+                break
+            except OSError as failure:
+                if not self._block or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    self._miss(size, failure)
+                    return
+                self._pause(RETRY)
+        self.packets += 1
+        if self._sync == "each":
+            self.sync()
+        else:
+            self.tick()
+
+    def tick(self) -> None:
+        """Sync if the interval is over."""
+        if not isinstance(self._sync, str) and self._clock() - self._synced_at >= self._sync:
+            self.sync()
+
+    def sync(self) -> bool:
+        """Ask the system to put everything on the disk; False if it ever failed to."""
+        self._synced_at = self._clock()
+        if self._dirty and self._fd >= 0:
+            self._sync_now(self._fd)
+        return not self.sync_error
+
+    def close(self, at: int = 0) -> str:
+        """Publish the file under its name and return it. A gap not said yet is said at `at`."""
+        if self._fd < 0:
+            return self.path
+        try:
+            if self._unsaid.packets:
+                self._say_gap(at)
+        except OSError as failure:
+            self.missed.error = failure.strerror or str(failure)
+        fd, self._fd = self._fd, -1
+        try:
+            os.ftruncate(fd, self.size)  # what a failed write may have left behind
+            self._sync_now(fd)
+            os.close(fd)
+            publish(self.path + PART, self.path)
+        except OSError as failure:
+            raise CaptureError(f"cannot be published: {failure.strerror}", self.path) from None
+        return self.path
+
+    def __enter__(self) -> PcapngWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, parts: list[bytes | memoryview]) -> None:
+        """Write one block whole, or leave the file as it was and raise OSError."""
+        total = sum(len(part) for part in parts)
+        done = 0
+        try:
+            # At an offset, so that what a failed write left is written over by the next one.
+            done = os.pwritev(self._fd, parts, self.size)
+            rest = b"".join(parts) if done < total else b""
+            while done < total:
+                done += os.pwrite(self._fd, rest[done:], self.size + done)
+        except OSError:
+            if done:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self.size)
+            raise
+        self.size += total
+        self._dirty = True
+
+    def _sync_now(self, fd: int) -> None:
+        if self.sync_error:
+            return  # the system forgets what it could not write: a later success proves nothing
+        try:
+            os.fsync(fd)
+            self._dirty = False
+        except OSError as failure:
+            self.sync_error = failure.strerror or str(failure)
+
+    def _say_gap(self, at: int) -> None:
+        self._append([blocks.gap(at, self._unsaid.packets, self._unsaid.octets)])
+        self.missed.gaps += 1
+        self._unsaid = Missed()
+
+    def _miss(self, octets: int, failure: OSError) -> None:
+        self.missed.error = failure.strerror or str(failure)
+        for counts in (self.missed, self._unsaid):
+            counts.packets += 1
+            counts.octets += octets
+
+
+def publish(part: str, name: str) -> None:
+    """Give a file that is already synced its final name, and make that last."""
+    os.replace(part, name)
+    folder = os.open(os.path.dirname(os.path.abspath(name)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,1 @@
+"""Tests of `polymux.capture`. Every capture is built here, octet by octet, by `build`."""

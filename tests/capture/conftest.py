@@ -1,0 +1,59 @@
+"""Fixtures of the capture tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from polymux.capture import Reading, TcpSession, read_sessions
+
+
+@pytest.fixture
+def tshark() -> Callable[..., str]:
+    """Runs tshark on a file and gives its output. Without tshark the test is skipped, or fails
+    where POLYMUX_NO_SKIP=1 says that everything must be there."""
+    if shutil.which("tshark") is None:
+        if os.environ.get("POLYMUX_NO_SKIP") == "1":
+            pytest.fail("tshark is not installed and POLYMUX_NO_SKIP=1")
+        pytest.skip("tshark is not installed")
+
+    def run(path: Path, *arguments: str) -> str:
+        command = ["tshark", "-n", "-r", str(path), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., str]:
+    """Writes octets to a file of the given name and returns its path."""
+
+    def put(data: bytes, name: str = "capture.pcapng") -> str:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return str(path)
+
+    return put
+
+
+@pytest.fixture
+def read(write: Callable[..., str]) -> Callable[..., Reading]:
+    """Writes octets to a file and reads its sessions."""
+
+    def make(data: bytes, **keywords: object) -> Reading:
+        return read_sessions([write(data)], **keywords)  # type: ignore[arg-type]  # passed on
+
+    return make
+
+
+def streams(session: TcpSession) -> tuple[bytes, bytes]:
+    """What each side sent; a gap is shown as `?` for each octet."""
+    sent = [bytearray(), bytearray()]
+    for piece in session.pieces():
+        sent[piece.side] += b"?" * piece.size if piece.is_gap else piece.data
+    return bytes(sent[0]), bytes(sent[1])
