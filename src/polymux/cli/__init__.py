@@ -1,0 +1,72 @@
+"""The command line. Each command is a small file here; `COMMANDS` lists them.
+
+Imports everything below it; nobody imports this. A command's module is loaded when it is used, so
+that `polymux ls` needs no Spark and `polymux --help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from ..core.errors import CaptureError, LimitExceeded, PolymuxError
+
+# Name of the command, and the module here that holds it under the same name.
+COMMANDS = ("analyze", "demo", "doctor", "record", "report")
+
+FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
+
+
+class Commands(click.Group):
+    """Finds a command by importing its module."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"{__name__}.{cmd_name}")
+        command = getattr(module, cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=Commands, epilog="Example: polymux demo")
+@click.version_option(package_name="polymux")
+def cli() -> None:
+    """Speak, record and analyse stream-multiplexing protocols."""
+
+
+def main() -> None:
+    """Run a command; every foreseeable problem is one line and an exit code."""
+    try:
+        sys.exit(cli(standalone_mode=False))
+    except click.exceptions.Abort:
+        sys.exit(INTERRUPTED)
+    except click.ClickException as problem:
+        problem.show()
+        sys.exit(problem.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except PolymuxError as problem:
+        click.echo(f"polymux: {problem}", err=True)
+        sys.exit(exit_code(problem))
+
+
+def exit_code(problem: PolymuxError) -> int:
+    from ..aio.connect import Unreachable
+
+    if isinstance(problem, CaptureError):
+        return UNREADABLE
+    if isinstance(problem, Unreachable):
+        return NO_PEER
+    if isinstance(problem, LimitExceeded):
+        return LIMIT
+    return USAGE
