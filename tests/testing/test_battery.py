@@ -15,14 +15,27 @@ COMPILED = not conversation.__file__.endswith(".py")
 SOAK = "POLYMUX_SOAK" in os.environ
 RUNS = (20_000 if SOAK else 1000) if COMPILED else 40
 
-PROTOCOLS = ["mplex", "mplex:ids=counting", "nerdbank", "nerdbank:version=1", "nerdbank:version=2"]
+# What the dialer speaks, and what the acceptor speaks if it differs.
+PROTOCOLS = [
+    ("mplex", ""),
+    ("mplex:ids=counting", ""),
+    ("nerdbank", ""),
+    ("nerdbank:version=1", ""),
+    ("nerdbank:version=2", ""),
+    ("omnistreams", ""),
+    ("omnistreams:numbering=legacy", ""),
+    ("omnistreams:carrier=websocket", ""),
+    ("streamux", ""),
+    ("streamux:length_bits=10,id_bits=4", "streamux:length_bits=7,id_bits=7"),
+    ("minmux", ""),
+]
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_battery(protocol: str, check: object) -> None:
+@pytest.mark.parametrize(("protocol", "other"), PROTOCOLS)
+def test_the_battery(protocol: str, other: str, check: object) -> None:
     assert callable(check)
-    check(protocol, range(RUNS), "")
+    check(protocol, range(RUNS), other)
 
 
 def test_the_naive_rule_convicts_honest_peers_and_is_found_out() -> None:

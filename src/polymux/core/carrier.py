@@ -31,6 +31,7 @@ PLAIN: Final[i64] = 3  # no carrier: the octets are the protocol's own
 NOTHING: Final[i64] = 4  # nothing can be read here
 
 HEADS: Final = (b"GET ", b"HTTP")  # how an upgrade begins, by side; no frame begins so
+FIRSTS: Final = (0x82, 0x88, 0x89, 0x8A)  # how frames begin; no length in octets is so large
 HEADER: Final = 3  # octets of a message that must have been seen for it to be read
 
 
@@ -68,7 +69,8 @@ class Course:
         self.carrier, self.skipped, self.missing = (
             decoder.carrier, decoder.skipped, decoder.missing,
         )  # fmt: skip
-        d.offset = decoder.offset
+        if decoder.offset > d.offset:
+            d.offset = decoder.offset
 
 
 class Carrier:
@@ -191,7 +193,7 @@ class Carrier:
                 d = self.conversation.direction(side)
                 d.octets += size
                 d.carrier += size
-                d.offset = size
+                d.offset += size
             if found.undecodable:
                 self.settle(NOTHING, found.request_size, found.response_size)
                 self.lose_both(at, found.undecodable)
@@ -200,13 +202,17 @@ class Carrier:
 
     def begin_without(self) -> None:
         """The octets do not begin with an upgrade."""
-        self.settle(PLAIN if self.protocol.carrier == FOUND else FRAMES, 0, 0)
+        if self.protocol.carrier == FOUND:
+            for begin in self.heads:
+                if len(begin) > 0 and begin[0] in FIRSTS:
+                    self.protocol.enveloped = True
+        self.settle(FRAMES if self.protocol.enveloped else PLAIN, 0, 0)
 
     def settle(self, state: i64, size0: int, size1: int) -> None:
         """It is decided: read what was held, in the order in which it came, behind the heads."""
         self.state = state
-        self.dialer.decoder.offset = size0
-        self.acceptor.decoder.offset = size1
+        self.dialer.decoder.offset = self.conversation.dialer.offset
+        self.acceptor.decoder.offset = self.conversation.acceptor.offset
         skip = [size0, size1]
         held = self.held
         self.held = []

@@ -5,30 +5,20 @@ The one loop. An endpoint and an observer differ only in where the octets come f
 
 from typing import Final
 
-from mypy_extensions import i64, u8
+from mypy_extensions import i64
 
 from .direction import Direction
-from .events import Sink
-from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW, Frames, Head
-from .proceedings import Proceedings
-from .protocol import NO_STREAM, Protocol
+from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW
 from .rules import CROSSED, broken
-from .streams import OPEN, UNSEEN, Stream
-from .wire import BAD, HOLD, HUGE, SHORT
+from .streams import Stream
+from .usual import Usual
+from .wire import BAD, HOLD, SHORT
 
-LARGE: Final = 0x1000000000000000  # the largest amount that is compared without allocating
 PROBE: Final[i64] = 40  # no protocol's content header is longer
 
 
-class Conversation(Proceedings):
-    """Decodes both directions. Rows of the frames table go to `rows`, if somebody wants them."""
-
-    def __init__(self, protocol: Protocol, sink: Sink | None, rows: Frames | None) -> None:
-        super().__init__(protocol, sink if sink is not None else Sink())
-        self.rows = rows
-        self.telling: bool = sink is not None  # does anybody want to be told of content?
-
-    # --- octets in
+class Conversation(Usual):
+    """Decodes both directions."""
 
     def feed(self, side: i64, data: bytes, at: i64) -> None:
         """The next octets of one direction, which became contiguous at `at`."""
@@ -44,7 +34,10 @@ class Conversation(Proceedings):
         d.at = at
         d.offset = offset + size
         length: i64 = len(data)
-        if d.lost or self.frame(d, data, 0, length, offset, at) < 0:
+        if d.lost or (
+            self.usual(d, data, 0, length, offset, at) == 0
+            and self.frame(d, data, 0, length, offset, at) < 0
+        ):
             d.undecoded += size
             return
         d.framed += size - length
@@ -76,6 +69,9 @@ class Conversation(Proceedings):
         if d.open and not d.lost:
             pos = self.carry(d, data, pos, end, at)
         while pos < end and not d.open and not d.lost:
+            pos = self.usual(d, data, pos, end, base, at)
+            if pos == end or d.lost:
+                break
             after = self.frame(d, data, pos, end, base, at)
             if after < 0:
                 break
@@ -140,10 +136,6 @@ class Conversation(Proceedings):
                 p.body(side, data, start, start + size, head)
                 if head.text_size > 0:
                     text = data[head.text : head.text + head.text_size]
-        if effect == CONTENT and whole and head.flaws == 0 and head.parts == 0:
-            after = self.usual(d, data, pos, start, base, at)
-            if after > 0:
-                return after
         ordinal = p.sight.sent(side)
         verdict = self.decide(side, head, text, base + pos, at)
         if side == self.refuses and verdict & p.fatal:
@@ -181,55 +173,6 @@ class Conversation(Proceedings):
         if p.unlocked:
             p.unlocked = False
             self.unlock(side, at)
-        return after
-
-    def usual(self, d: Direction, data: bytes, pos: i64, start: i64, base: i64, at: i64) -> i64:
-        """The usual frame, by the short way: whole content, on a known stream, that breaks nothing.
-
-        Returns where the next frame begins, or 0: nothing was done, it needs the long way.
-        """
-        p = self.protocol
-        head = self.head
-        side = d.side
-        stream = p.streams.find(head.key)
-        if stream is None or p.judge(side, head, stream) != 0:
-            return 0
-        half = stream.half(side)
-        before = half.state
-        ordinal = p.sight.sent(side)
-        p.forget()
-        p.apply(side, head, stream, at)
-        p.sight.step(side)
-        touched = p.touched
-        if touched is not None and touched is not stream:  # a new use of the id
-            stream = touched
-            half = stream.half(side)
-            before = OPEN
-            self.born(side, stream, at)
-        half.frames += 1
-        d.begun = False
-        d.frames += 1
-        size = head.size
-        after = start + size + head.tail
-        d.framed += after - pos
-        if p.credit:
-            self.measure(side, CONTENT, stream, half, at)
-        counted = p.counted
-        if counted:
-            half.octets += size
-            half.units += head.units
-            half.last_at = at
-            if half.first_at == UNSEEN:
-                half.first_at = at
-        if self.telling:
-            if counted:
-                self.sink.content(side, stream, data, start, start + size, True)
-            self.sink.finished(side, stream if counted else None, ordinal, at)
-        if self.rows is not None:
-            self.write(side, head, stream, ordinal, at, base + pos, after - pos, size, CLEAN)
-        if half.state != before:
-            self.before = before
-            self.conclude(side, stream, b"", at)
         return after
 
     def carry(self, d: Direction, data: bytes, pos: i64, end: i64, at: i64) -> i64:
@@ -360,38 +303,3 @@ class Conversation(Proceedings):
         reason = self.protocol.reason
         self.protocol.reason = ""
         return reason if reason else otherwise
-
-    def write(
-        self, side: i64, head: Head, stream: Stream | None, ordinal: i64, at: i64, offset: i64,
-        size: i64, payload: i64, verdict: i64,
-    ) -> None:  # fmt: skip
-        """One row of the frames table."""
-        rows = self.rows
-        if rows is None:
-            return
-        batch = rows.batch
-        i = batch.used
-        batch.sender[i] = u8(side)
-        batch.ordinal[i] = ordinal
-        batch.at[i] = at
-        batch.offset[i] = offset
-        batch.size[i] = size
-        batch.kind[i] = u8(head.kind)
-        if stream is None:
-            batch.opener[i] = u8(NO_STREAM)
-        else:
-            batch.opener[i] = u8(stream.opener)
-            batch.number[i] = stream.number
-            batch.incarnation[i] = stream.incarnation
-        amount = head.amount
-        batch.amount[i] = i64(amount) if amount < LARGE else clipped(amount)
-        batch.payload[i] = payload
-        batch.verdict[i] = u8(verdict)
-        batch.used = i + 1
-        if batch.used == batch.room:
-            rows.turn()
-
-
-def clipped(amount: int) -> i64:
-    """An amount as the tables hold it: 2**63-1 stands for everything larger."""
-    return HUGE if amount > HUGE else i64(amount)

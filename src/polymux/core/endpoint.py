@@ -6,15 +6,16 @@ from .carrier import WEBSOCKET, Enveloped
 from .carrier_live import LiveCarrier
 from .conversation import Conversation
 from .errors import LimitExceeded, LocalProtocolError, NoFreeIds, PeerViolation, StreamEnded
-from .events import Event
+from .events import Aborted, Event
 from .frames import Frame
+from .guard import Guard
 from .inbox import Inbox
 from .limits import Counters, Limits
 from .outbox import Outbox
 from .protocol import NO_ID, Protocol
 from .rules import CROSSED, Certainty, Reaction, Violation, broken
 from .side import Side
-from .streams import NEVER, OPEN, Lane, Stream
+from .streams import ABORTED, NEVER, OPEN, Lane, Stream
 
 NANO = 1_000_000_000
 
@@ -29,14 +30,16 @@ class Endpoint:
         self.protocol = protocol
         self.side: i64 = side
         self.limits: Limits = protocol.limits
-        self.inbox: Inbox = Inbox(side, direct)
+        self.inbox: Inbox = Inbox(side, direct, protocol.messages)
         self.conversation: Conversation = Conversation(protocol, self.inbox, None)
         self.conversation.refuses = 1 - side
         self.outbox: Outbox = Outbox(self.conversation, side)
         self.counters: Counters = Counters()
+        self.guard: Guard = Guard(self.limits, self.counters)
+        self.guard.watch(self.inbox, self.conversation.direction(1 - side), self.conversation.head)
         self.failure: Violation | None = None
+        self.faults: dict[str, str] = {}  # stream label to what the peer broke on it just now
         self.now: i64 = 0
-        self.live: i64 = 0  # streams the peer opened that are not over
         self.carrier: LiveCarrier | None = None
         if isinstance(protocol, Enveloped) and protocol.carrier == WEBSOCKET:
             self.carrier = LiveCarrier(self.conversation, protocol, side)
@@ -52,44 +55,108 @@ class Endpoint:
             self.outbox.say(hello, self.now)
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Octets from the peer; what happened. Raises PeerViolation when the session must end."""
+        """Octets from the peer; what happened.
+
+        PeerViolation or LimitExceeded when the session must end; nothing more can come of it then.
+        """
+        self.guard.answers(len(self.outbox.control))
         self.now = int(now * NANO)
         if self.carrier is None:
             self.conversation.feed(1 - self.side, data, self.now)
         else:
             self.carrier.feed(1 - self.side, data, self.now)
         self.settle()
+        return self.take_events()
+
+    def take_events(self) -> list[Event]:
+        """What happened since the last call; our own frames can end streams too."""
         events = self.inbox.events
         self.inbox.events = []
         return events
 
     def settle(self) -> None:
-        """Pay what is owed, give up faulted streams, and see whether the peer broke a rule."""
+        """See what the peer broke, give up faulted streams, and pay what is owed."""
         c = self.conversation
-        if c.violations:
+        if c.violations or c.tallied:
             self.note_violations()
-        if len(c.faulted) > 0:
-            for stream in c.faulted:
-                self.abort(stream, b"protocol error")
-            c.faulted.clear()
+        self.guard.weigh(self.inbox, c, self.now)
+        d = c.direction(1 - self.side)
+        if d.lost:
+            raise PeerViolation(d.reason)
+        if c.faulted:
+            self.give_up_faulted()
         if self.protocol.duties:
             self.pay()
+        if self.inbox.shed:
+            self.acknowledge_shed()
 
     def note_violations(self) -> None:
+        """Count what was broken; PeerViolation if it cannot be put up with."""
         c = self.conversation
+        if c.tallied:
+            c.tallied = False
+            for i, rule in enumerate(self.protocol.rules):
+                if c.tallies[i] > 0:
+                    self.counters.count(rule.name, c.tallies[i])
+                    c.tallies[i] = 0
         lost = c.direction(1 - self.side).lost
         for violation in c.violations:
             self.counters.count(violation.rule.name)
+            if violation.rule.reaction is Reaction.STREAM:
+                self.faults[violation.stream] = f"{violation.rule.name}: {violation.detail}"
             if self.failure is None and lost and violation.rule.reaction is Reaction.SESSION:
                 self.failure = violation
         c.violations.clear()
         if self.failure is not None:
             raise PeerViolation(str(self.failure))
 
+    def give_up_faulted(self) -> None:
+        """Abort the streams on which the peer broke a rule; the event's text names the rule."""
+        c = self.conversation
+        for stream in list(c.faulted.values()):
+            own = stream.half(self.side)
+            if own.final == NEVER and own.state != ABORTED and not stream.over:
+                self.guard.provoke(self.now)
+                reason = self.faults.get(stream.label(), "protocol error").encode()
+                self.abort(stream, reason)
+                self.inbox.events.append(Aborted(stream, reason))
+        c.faulted.clear()
+        self.faults.clear()
+
+    def turn_away(self, stream: Stream, text: bytes = b"") -> None:
+        """Refuse a stream the peer has opened. LimitExceeded if it opens too many such."""
+        self.guard.provoke(self.now)
+        self.abort(stream, text)
+
+    def acknowledge_shed(self) -> None:
+        """Content came that nobody will read. A peer with leave gets it back, so that it can come
+        to its end; one without is stopped once it has sent a stream's share for nothing."""
+        for lane in self.inbox.shed:
+            size = lane.unread
+            lane.unread = 0
+            lane.noted = False
+            stream = lane.stream
+            theirs = stream.half(1 - self.side)
+            if theirs.window >= 0:
+                if stream.half(self.side).final == NEVER:
+                    self.read(stream, size)
+            elif theirs.granted < 0:
+                lane.held += size
+                if lane.held > self.limits.stream_buffer:
+                    lane.held = 0
+                    self.abort(stream)
+        self.inbox.shed.clear()
+
     def pay(self) -> None:
-        """Queue what this side owes, as far as it may be sent now."""
-        for duty in list(self.protocol.duties.values()):
-            if duty.side == self.side and not duty.due:
+        """Queue what this side owes, as far as it may be sent now and the queue has room."""
+        duties = self.protocol.duties
+        room: i64 = self.limits.control_queue
+        for duty in list(duties.values()):
+            if duty.side != self.side:
+                if len(duties) > self.limits.remembered:  # the peer owes without end: let it
+                    del duties[(duty.side, duty.kind, duty.key)]
+                continue
+            if not duty.due and len(self.outbox.control) < room:
                 frame = self.protocol.paying(duty)
                 if frame is None:
                     continue
@@ -97,7 +164,7 @@ class Endpoint:
                 stream = self.protocol.streams.find(duty.key)
                 if stream is not None and stream.lane is not None and self.protocol.silences(duty):
                     self.outbox.drop(stream.lane)
-                self.queue(frame)
+                self.outbox.control.append(frame)
 
     def data_to_send(self, room: i64 = 262144) -> bytes:
         """The next octets for the peer; empty when there is nothing to send.
@@ -110,6 +177,10 @@ class Endpoint:
     def chunks_to_send(self, room: i64 = 262144) -> list[bytes]:
         """The same in pieces, large payloads not copied; the caller owns the list."""
         chunks = self.outbox.flush(self.now, room)
+        if self.protocol.duties:  # what has just been formed can oblige us too
+            self.pay()
+            if len(self.outbox.control) > 0:
+                chunks.extend(self.outbox.flush(self.now, 0))
         return chunks if self.carrier is None else self.carrier.wrap(chunks)
 
     def pending(self) -> bool:
@@ -162,21 +233,43 @@ class Endpoint:
 
     def send(self, stream: Stream, data: bytes) -> None:
         """Queue content; it leaves when the peer gives leave and it is this stream's turn."""
+        lane = self.open_lane(stream)
+        if len(data) == 0 and not self.protocol.messages:
+            return
+        self.check(stream, data)
+        lane.outgoing.append(data)
+        self.outbox.load(lane, len(data))
+
+    def send_many(self, stream: Stream, pieces: list[bytes]) -> None:
+        """Queue many pieces, each a frame of its own where it fits; all of them, or none."""
+        lane = self.open_lane(stream)
+        size: i64 = 0
+        hollow = False
+        for data in pieces:
+            if len(data) == 0:
+                hollow = True
+            self.check(stream, data)
+            size += len(data)
+        if hollow and not self.protocol.messages:
+            pieces = [data for data in pieces if len(data) > 0]
+        if len(pieces) > 0:
+            lane.outgoing.extend(pieces)
+            self.outbox.load(lane, size)
+
+    def open_lane(self, stream: Stream) -> Lane:
+        """The lane of a stream on which this side may still send."""
         lane = stream.lane
         if lane is None or lane.ending or stream.half(self.side).state != OPEN:
             raise StreamEnded(f"stream {stream.label()} has ended on this side")
-        if len(data) == 0 and not self.protocol.messages:
-            return
+        return lane
+
+    def check(self, stream: Stream, data: bytes) -> None:
+        """Refuse content that could never leave."""
         if self.protocol.messages and len(data) > self.protocol.send_frame:
             raise LimitExceeded(f"a message of {len(data)} octets: {self.limits.describe('frame')}")
         problem = self.protocol.refuse(self.side, stream, data)
         if problem:
             raise LocalProtocolError(problem)
-        lane.outgoing.append(data)
-        lane.queued += len(data)
-        self.outbox.queued += len(data)
-        if not lane.turn:
-            self.outbox.add(lane)
 
     def end(self, stream: Stream) -> None:
         """End this side's half after what is queued has left. Ending twice changes nothing."""
@@ -189,16 +282,27 @@ class Endpoint:
             self.outbox.add(lane)
 
     def abort(self, stream: Stream, text: bytes = b"") -> None:
-        """Give the stream up: drop what is queued and tell the peer, unless it is over."""
+        """Give the stream up: drop what is queued and unread, and tell the peer unless it is over.
+
+        Aborting twice changes nothing.
+        """
         lane = stream.lane
         if lane is not None:
             self.outbox.drop(lane)
-            lane.dropped = True
+            self.inbox.drop(lane)
         own = stream.half(self.side)
         if own.final == NEVER and not stream.over:
-            frame = self.protocol.aborting(self.side, stream, text)
-            if frame is not None:
-                self.queue(frame)
+            self.answer(stream, self.protocol.aborting(self.side, stream, text))
+
+    def stop_reading(self, stream: Stream) -> None:
+        """Drop what waits and what will come; the peer is told where the protocol can say so."""
+        lane = stream.lane
+        if lane is None or lane.dropped:
+            return
+        size = self.inbox.drop(lane)
+        if stream.half(1 - self.side).state == OPEN and not stream.over:
+            self.answer(stream, self.protocol.refusing(self.side, stream))
+            self.read(stream, size)
 
     def read(self, stream: Stream, amount: int) -> None:
         """The application has read `amount` units: give leave back at half the window."""
@@ -208,24 +312,21 @@ class Endpoint:
             return
         lane.held += amount
         if lane.held * 2 >= (lane.window if lane.window > 0 else half.window):
-            frame = self.protocol.granting(self.side, stream, lane.held)
+            amount = lane.held
             lane.held = 0
-            if frame is not None:
-                self.queue(frame)
+            self.answer(stream, self.protocol.granting(self.side, stream, amount))
 
     def resume(self, stream: Stream) -> None:
         """Leave has come or the stream was accepted: let it have its turn again."""
         if stream.lane is not None:
             self.outbox.add(stream.lane)
 
-    def queue(self, frame: Frame) -> None:
-        """An answer; it is judged when it leaves."""
-        if len(self.outbox.control) >= self.limits.control_queue:
-            self.counters.count("control_queue")
-            raise LimitExceeded(
-                f"the peer does not read our answers: {self.limits.describe('control_queue')}"
-            )
-        self.outbox.control.append(frame)
+    def answer(self, stream: Stream, frame: Frame | None) -> None:
+        """Queue a frame about this use of the stream's id; it is judged when it leaves."""
+        if frame is not None:
+            if frame.use < 0:
+                frame.use = stream.incarnation
+            self.outbox.control.append(frame)
 
     def put(self, frame: Frame, force: bool = False) -> None:
         """Send any frame of the protocol now, after what was put before.

@@ -4,6 +4,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from .direction import Direction
 from .events import (
     Aborted,
     Accepted,
@@ -17,6 +18,7 @@ from .events import (
     Opened,
     Sink,
 )  # fmt: skip
+from .frames import Head
 from .streams import ABORTED, Lane, Stream
 
 VIEWED: Final[i64] = 4096  # parts from here on are views of the chunk; smaller ones are copied
@@ -26,19 +28,39 @@ class Inbox(Sink):
     """Mailboxes. With `direct`, content waits in each stream's lane and `ready` lists the lanes
     with news, once each; otherwise content becomes `Data` events."""
 
-    def __init__(self, side: i64, direct: bool) -> None:
+    def __init__(self, side: i64, direct: bool, messages: bool = False) -> None:
         self.side: i64 = side
         self.direct = direct
+        self.messages = messages  # is content handed on message by message, empty ones too?
         self.events: list[Event] = []
         self.ready: list[Lane] = []
+        self.shed: list[Lane] = []  # lanes whose content was dropped since the endpoint last looked
         self.unread: i64 = 0  # octets in all lanes
         self.dropped: i64 = 0  # octets that nobody will read
+        # What the endpoint weighs after each chunk:
+        self.parts: i64 = 0  # parts of content
+        self.idle: i64 = 0  # frames that brought nothing
+        self.resets: i64 = 0  # streams that the peer opened and gave up
+        self.openings: i64 = 0
+        self.most_openings: i64 = 0x7FFFFFFF  # in one chunk; no more are believed
+        self.most_idle: i64 = 0x7FFFFFFF
+        self.stopped: Direction | None = None  # what to stop decoding past those two
+        self.head: Head | None = None  # of the frame at hand
 
     def opened(self, sender: i64, stream: Stream) -> None:
         if stream.lane is None:
             stream.lane = Lane(stream)
         if sender != self.side:
+            self.openings += 1
+            if self.openings > self.most_openings:
+                self.stop()
             self.events.append(Opened(stream))
+
+    def stop(self) -> None:
+        """Enough: each of these frames costs us more than it cost the peer."""
+        if self.stopped is not None:
+            self.stopped.lost = True
+            self.stopped.reason = "too many frames that only cost"
 
     def accepted(self, sender: i64, stream: Stream) -> None:
         if sender != self.side:
@@ -49,21 +71,38 @@ class Inbox(Sink):
     ) -> None:
         if sender == self.side:
             return
+        size = end - start
         lane = stream.lane
+        if size == 0:
+            head = self.head
+            if head is not None and head.units == 0:
+                self.idle += 1
+            if self.direct and not self.messages:  # nothing to read, and no end of data either
+                self.note(stream)
+                return
+        else:
+            self.parts += 1
         if lane is None or lane.dropped or stream.half(self.side).state == ABORTED:
-            self.dropped += end - start
+            self.dropped += size
+            if lane is not None and lane.dropped:
+                lane.unread += size
+                if not lane.noted:
+                    lane.noted = True
+                    self.shed.append(lane)
             return
         part: bytes | memoryview
-        if end - start < VIEWED:
+        if size < VIEWED:
             part = data[start:end]
+        elif size == len(data):
+            part = data
         else:
             part = memoryview(data)[start:end]
         if not self.direct:
             self.events.append(Data(stream, part, final))
             return
         lane.inbox.append(part)
-        lane.unread += end - start
-        self.unread += end - start
+        lane.unread += size
+        self.unread += size
         if not lane.noted:
             lane.noted = True
             self.ready.append(lane)
@@ -77,6 +116,10 @@ class Inbox(Sink):
 
     def granted(self, sender: i64, stream: Stream) -> None:
         if sender != self.side:
+            if len(self.events) > 0:
+                last = self.events[-1]
+                if isinstance(last, Credit) and last.stream is stream:
+                    return
             self.events.append(Credit(stream))
 
     def ended(self, sender: i64, stream: Stream) -> None:
@@ -86,6 +129,8 @@ class Inbox(Sink):
 
     def aborted(self, sender: i64, stream: Stream, text: bytes) -> None:
         if sender != self.side:
+            if stream.opener != self.side:
+                self.resets += 1
             self.events.append(Aborted(stream, text))
             self.note(stream)
 
@@ -96,16 +141,33 @@ class Inbox(Sink):
         self, sender: i64, stream: Stream | None, kind: i64, amount: int, text: bytes
     ) -> None:
         if sender != self.side:
+            if len(text) == 0:
+                self.idle += 1
+                if self.idle - self.parts > self.most_idle:
+                    self.stop()
             self.events.append(Control(stream, kind, amount, text))
 
     def crossed(self, sender: i64, stream: Stream) -> None:
-        if sender != self.side:
+        if sender != self.side and not self.direct:
             self.events.append(Crossed(stream))
 
     def take(self, lane: Lane) -> list[bytes | memoryview]:
         """Everything that waits in a lane; the caller owns it."""
         parts = lane.inbox
-        lane.inbox = []
-        self.unread -= lane.unread
-        lane.unread = 0
+        if not lane.dropped:
+            lane.inbox = []
+            self.unread -= lane.unread
+            lane.unread = 0
         return parts
+
+    def drop(self, lane: Lane) -> i64:
+        """Nobody will read this lane: forget what waits, and whatever comes. Octets forgotten."""
+        size = lane.unread
+        if lane.dropped:
+            return 0
+        lane.inbox = []
+        lane.unread = 0
+        lane.dropped = True
+        self.unread -= size
+        self.dropped += size
+        return size

@@ -25,6 +25,8 @@ class Limits:
     message: int = 16 * MIB  # octets of one message or last item put together from many frames
     window: int = MIB  # what we announce where the protocol has windows
     window_peer: int = 64 * MIB  # the largest window we believe
+    window_grown: int = 16 * MIB  # the largest a window becomes when the peer asks for more
+    window_growth: int = 64 * MIB  # what all windows together grow beyond what was announced
     control_queue: int = 1000  # answers waiting because the peer does not read
     open_reset_burst: int = 1000  # streams opened and given up at once
     open_reset_rate: int = 33  # and a second, from then on

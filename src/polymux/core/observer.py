@@ -68,10 +68,11 @@ class Observer:
             left = len(d.pending) + (d.done if d.open else 0)
             d.undecoded += left
             began = d.began if d.open else d.offset
+            stream = d.stream if d.open else None
             d.open = False
             d.pending = b""
             if p.truncated:
-                c.blame(side, d.stream, p.truncated, [f"{left} octets of an unfinished frame"],
+                c.blame(side, stream, p.truncated, [f"{left} octets of an unfinished frame"],
                         p.sight.sent(side), began, at)  # fmt: skip
         ended = ended0 and ended1
         for duty in p.finish(ended):

@@ -29,20 +29,32 @@ class Outbox:
         self.control: list[Frame] = []
         self.turns: list[Lane] = []
         self.turn: i64 = 0  # whose turn it is in `turns`
-        self.queued: i64 = 0  # octets of content waiting
+        self.queued: i64 = 0  # octets that wait for their turn; not those that wait for leave
         self.writer: BytesWriter = BytesWriter()
         self.chunks: list[bytes] = []
         self.moot: i64 = 0  # answers dropped because they had become pointless
+        self.noting: bool = False  # does somebody want to know who has no leave left?
+        self.stalled: list[Lane] = []
+
+    def load(self, lane: Lane, size: i64) -> None:
+        """`size` more octets have been put into this stream's lane."""
+        lane.queued += size
+        if lane.turn:
+            self.queued += size
+        else:
+            self.add(lane)
 
     def add(self, lane: Lane) -> None:
         """This stream has something to send, or may send again."""
         if not lane.turn and (lane.queued > 0 or lane.ending or lane.next < len(lane.outgoing)):
             lane.turn = True
             self.turns.append(lane)
+            self.queued += lane.queued
 
     def drop(self, lane: Lane) -> None:
         """Forget what this stream had to send."""
-        self.queued -= lane.queued
+        if lane.turn:
+            self.queued -= lane.queued
         lane.clear()
         lane.ending = False
 
@@ -79,6 +91,7 @@ class Outbox:
         used: i64 = 0
         stream = lane.stream
         lane.turn = False
+        self.queued -= lane.queued
         while lane.next < len(lane.outgoing):
             piece = lane.outgoing[lane.next]
             rest = len(piece) - lane.sent
@@ -88,6 +101,8 @@ class Outbox:
             last = lane.next + 1 == len(lane.outgoing)
             size = self.protocol.cut(self.side, stream, rest, limit, last and not lane.ending)
             if size < 0:  # no leave: `add` is called again when some comes
+                if self.noting:
+                    self.stalled.append(lane)
                 return used
             final = last and lane.ending and size == rest
             if size == rest and lane.sent == 0:
@@ -99,7 +114,6 @@ class Outbox:
                 lane.next += 1
                 lane.sent = 0
             lane.queued -= size
-            self.queued -= size
             used += size
             if used >= quantum:
                 break
@@ -116,6 +130,8 @@ class Outbox:
                 if stream.half(self.side).state == OPEN:
                     frame = self.protocol.ending_frame(self.side, stream)
                     if frame is not None:
+                        if frame.use < 0:
+                            frame.use = stream.incarnation
                         self.say(frame, now)
         return used
 

@@ -28,7 +28,12 @@ class Proceedings:
         self.doubt: bool = protocol.sight.beside == UNORDERED
         self.serials: i64 = 0
         self.refuses: i64 = -1  # an endpoint refuses what its peer must not send; -1: an observer
-        self.faulted: list[Stream] = []  # streams to abort for what the peer did on them
+        self.faulted: dict[int, Stream] = {}  # by serial: to abort for what the peer did on them
+        # What an endpoint only counts: how often each rule was broken, on no stream, on a dead one.
+        self.tallies: list[int] = [0] * len(protocol.rules)
+        self.tallied: bool = False
+        self.strays: i64 = 0
+        self.late: i64 = 0
         self.before: i64 = OPEN  # state of the sender's half before the frame at hand
 
     def direction(self, side: i64) -> Direction:
@@ -74,7 +79,11 @@ class Proceedings:
         verdict = head.flaws | p.judge(side, head, stream)
         blamed = verdict & ~CROSSED
         details: list[str] = []
-        if blamed != 0:
+        serious = True
+        if side == self.refuses:
+            given_up = stream is not None and stream.serial in self.faulted
+            serious = verdict & (p.fatal if given_up else p.fatal | p.faults) != 0
+        if blamed != 0 and serious:
             details = self.details(side, head, stream, blamed)
         self.before = stream.half(side).state if stream is not None else OPEN
         ordinal = p.sight.sent(side)
@@ -94,7 +103,10 @@ class Proceedings:
             half = touched.half(side)
             half.frames += 1
             if p.credit:
-                self.measure(side, effect, touched, half, at)
+                if effect == CONTENT:
+                    self.measure_content(touched, half, at)
+                else:
+                    self.measure(touched, at)
             if effect == ACCEPTS:
                 if touched.accepted and touched.accepted_at == UNSEEN:
                     touched.accepted_at = at
@@ -113,12 +125,30 @@ class Proceedings:
         ):  # the stream is given up, its content dropped
             p.counted = False
             if touched is not None:
-                self.faulted.append(touched)
+                self.faulted[touched.serial] = touched
         if effect == CONTROL:
             self.sink.control(side, touched, head.kind, head.amount, text)
         if blamed != 0:
-            self.blame(side, touched, blamed, details, ordinal, offset, at)
+            if serious:
+                self.blame(side, touched, blamed, details, ordinal, offset, at)
+            else:
+                self.tally(blamed, touched)
         return verdict
+
+    def tally(self, verdict: i64, stream: Stream | None) -> None:
+        """Count what an endpoint puts up with; a flood of it must not cost an object a frame."""
+        self.verdicts |= verdict
+        self.tallied = True
+        bit: i64 = 1
+        for i in range(len(self.tallies)):
+            if verdict & bit:
+                self.tallies[i] += 1
+            bit <<= 1
+        if verdict & self.protocol.errors:
+            if stream is None:
+                self.strays += 1
+            else:
+                self.late += 1
 
     def born(self, side: i64, stream: Stream, at: i64) -> None:
         stream.serial = self.serials
@@ -149,19 +179,22 @@ class Proceedings:
             half.first_at = at
         half.last_at = at
 
-    def measure(self, side: i64, effect: i64, stream: Stream, half: Half, at: i64) -> None:
-        """Time without leave, and the most that was outstanding."""
-        if effect == CONTENT:
-            if half.granted >= 0:
-                if half.spent >= half.granted:
-                    half.block(at)
-                if half.window >= 0:
-                    outstanding = half.spent - (half.granted - half.window)
-                    if outstanding > half.peak:
-                        half.peak = outstanding
-                if half.state != OPEN or stream.over:
-                    half.release(at)
-            return
+    def measure_content(self, stream: Stream, half: Half, at: i64) -> None:
+        """After content: has leave run out, and was never so much outstanding?"""
+        granted = half.granted
+        if granted >= 0:
+            spent = half.spent
+            if spent >= granted:
+                half.block(at)
+            if half.window >= 0:
+                outstanding = spent - (granted - half.window)
+                if outstanding > half.peak:
+                    half.peak = outstanding
+            if half.state != OPEN or stream.over:
+                half.release(at)
+
+    def measure(self, stream: Stream, at: i64) -> None:
+        """After any other frame: who has leave now?"""
         over = self.protocol.is_over(stream)
         for each in (stream.dialer, stream.acceptor):
             if each.granted >= 0:

@@ -31,20 +31,21 @@ class Half:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.granted: int = -1  # all leave ever given; -1: this half needs none
-        self.spent: int = 0
-        self.window: int = -1  # largest window announced to this half; -1: none, no limit known
-        self.limit: int = -1  # what this half has promised not to exceed (Minmux); -1: nothing
+        # What every content frame touches stands first, in as few cache lines as can be.
         self.state: i64 = OPEN
-        self.stopped: i64 = NEVER  # ordinal, among its side's frames, of its end or abort
         self.final: i64 = NEVER  # ordinal of the frame after which it may send nothing at all
-        self.vague: bool = False  # that stop may belong to an earlier use of the id
+        self.spent: int = 0
+        self.granted: int = -1  # all leave ever given; -1: this half needs none
+        self.window: int = -1  # largest window announced to this half; -1: none, no limit known
         self.octets: i64 = 0
         self.units: i64 = 0
         self.frames: i64 = 0
-        self.peak: int = 0
-        self.first_at: i64 = UNSEEN
         self.last_at: i64 = UNSEEN
+        self.first_at: i64 = UNSEEN
+        self.vague: bool = False  # its stop may belong to an earlier use of the id
+        self.peak: int = 0
+        self.stopped: i64 = NEVER  # ordinal, among its side's frames, of its end or abort
+        self.limit: int = -1  # what this half has promised not to exceed (Minmux); -1: nothing
         self.blocked: i64 = 0
         self.blocked_since: i64 = UNSEEN
 
@@ -138,14 +139,17 @@ class Stream:
 
     def __init__(self, key: i64, number: i64, opener: i64, opened: i64) -> None:
         self.key: i64 = key
-        self.number: i64 = number  # 64 bits; negative stands for 2**63 and more
+        self.dialer: Half = Half()
+        self.acceptor: Half = Half()
         self.opener: i64 = opener
-        self.opened: i64 = opened  # ordinal of the opening frame among the opener's frames
-        self.answerable: i64 = opened  # the oldest opening a frame on this id could answer
         self.incarnation: i64 = 1
-        self.serial: i64 = -1
+        self.number: i64 = number  # 64 bits; negative stands for 2**63 and more
+        self.answerable: i64 = opened  # the oldest opening a frame on this id could answer
         self.accepted: bool = False
         self.over: bool = False
+        self.lane: Lane | None = None
+        self.opened: i64 = opened  # ordinal of the opening frame among the opener's frames
+        self.serial: i64 = -1
         self.extra: i64 = 0  # a protocol's own mark
         self.name: bytes | None = None
         self.ending: str = ""
@@ -154,9 +158,6 @@ class Stream:
         self.opened_at: i64 = UNSEEN
         self.accepted_at: i64 = UNSEEN
         self.closed_at: i64 = UNSEEN
-        self.dialer: Half = Half()
-        self.acceptor: Half = Half()
-        self.lane: Lane | None = None
 
     def half(self, side: i64) -> Half:
         return self.dialer if side == DIALER else self.acceptor
@@ -217,7 +218,7 @@ def load_stream(saved: list[object]) -> Stream:
     return stream
 
 
-SPREAD: Final[i64] = 7046029254386353131
+SPREAD: Final[i64] = 0x1E3779B97F4A7C15  # odd, and below 2**62: larger ones compile to an object
 
 
 class Table:

@@ -68,11 +68,11 @@ class Minmux(MinmuxWire):
         return waiting
 
     def allocate(self, side: i64) -> i64:
-        """An id this side writes that nobody has used."""
+        """An id this side writes that nobody has used; never 2^64-1, whose key is NO_ID."""
         if self.profile.default is None:
             for number in self.profile.numbers:
                 key = key_of(number)
-                if writer_of(key) == side and self.is_free(key):
+                if key != NO_ID and writer_of(key) == side and self.is_free(key):
                     return key
             return NO_ID
         following: i64 = self.next0 if side == DIALER else self.next1
@@ -129,7 +129,8 @@ class Minmux(MinmuxWire):
             items: i64 = room // shape.item
             if items == 0:
                 items = 1
-            if leave < items:
+            most: int = items
+            if leave < most:
                 items = i64(leave)
             self.cutting = items
             return items * shape.item
@@ -145,7 +146,9 @@ class Minmux(MinmuxWire):
         pos = start
         end: i64 = len(piece)
         items: i64 = 0
-        while pos < end and items < leave:
+        whole: int = end
+        most: i64 = i64(leave) if leave < whole else end  # no item is shorter than an octet
+        while pos < end and items < most:
             size, _ = self.item(shape.items, piece, pos, end)
             if size < 0 or (items > 0 and pos + size - start > room):
                 break
@@ -188,10 +191,10 @@ class Minmux(MinmuxWire):
         if lane is None or shape is None or lane.queued == 0:
             return 0
         limit = stream.half(side).limit
-        if shape.item > 0:
-            if limit >= 0 and lane.queued > limit * shape.item:
-                return limit + 1
-            return lane.queued // shape.item
+        size: int = shape.item
+        if size > 0:
+            waiting: int = lane.queued
+            return limit + 1 if 0 <= limit * size < waiting else waiting // size
         items = 0
         sent = lane.sent
         for i in range(lane.next, len(lane.outgoing)):
@@ -264,17 +267,24 @@ class Minmux(MinmuxWire):
         saved = super().save()
         saved["next"] = [self.next0, self.next1]
         saved["wishes"] = list(self.wishes.items())
+        saved["murky"] = sorted(self.murky)
+        saved["left"] = list(self.left.items())
         saved["slack"] = list(self.slack.items())
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
-        numbers, wishes, slack = saved["next"], saved["wishes"], saved["slack"]
+        numbers, wishes = saved["next"], saved["wishes"]
+        murky, left, slack = saved["murky"], saved["left"], saved["slack"]
         assert isinstance(numbers, list)
         assert isinstance(wishes, list)
+        assert isinstance(murky, list)
+        assert isinstance(left, list)
         assert isinstance(slack, list)
         self.next0, self.next1 = numbers[0], numbers[1]
         self.wishes = dict(wishes)
+        self.murky = set(murky)
+        self.left = dict(left)
         self.slack = dict(slack)
 
 

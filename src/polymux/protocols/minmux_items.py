@@ -19,7 +19,7 @@ OWN: Final[i64] = -2  # a codec's own measure
 ENDLESS: Final[i64] = -3  # no last item at all: the stream cannot end
 
 ITEM: Final = 65536  # octets of an item accepted unless somebody says otherwise
-BOUND: Final[i64] = 0x4000000000000000  # 2**62: nothing longer can be meant
+BOUND: Final = 0x2000000000000000  # 2**61: nothing longer can be meant; a plain int, still small
 
 Sizing = Callable[[bytes, int, int], int]
 

@@ -35,6 +35,9 @@ KINDS: Final = {
 
 MOST: Final = 0xFFFFFFFFFFFFFFFF  # 2**64 - 1: the largest id, amount and credit
 WORD: Final = 0x10000000000000000  # 2**64
+# Plain ints, since comparing with an i64 would narrow the other side:
+TOP: Final = 0x7FFFFFFFFFFFFFFF  # 2**63 - 1
+USUAL: Final = 0x1000000000000000  # 2**60: anything below is compared without allocating
 BIAS: Final[i64] = 63  # VarGt62U64 carries the id less 63: the six bits of the header end at 62
 LEAST: Final[i64] = -HUGE - 1
 
@@ -65,14 +68,16 @@ def take_bias(number: i64) -> i64:
 
 def put_number(out: BytesWriter, number: int) -> None:
     """A number from 0 to 2**64-1 as VarU64, shortest form."""
-    put_varu64(out, i64(number - WORD) if number > HUGE else i64(number))
+    if number >= USUAL and number > TOP:
+        number -= WORD
+    put_varu64(out, i64(number))
 
 
 def key_of(number: int) -> int:
     """The key of the stream with this id (0 to 2**64-1)."""
     if number < 0 or number > MOST:
         raise ValueError(f"a Minmux stream id is 0 to 2**64-1, not {number}")
-    return number - WORD if number > HUGE else number
+    return number - WORD if number > TOP else number
 
 
 # --- packets for `Endpoint.put`, by the id of their stream

@@ -39,6 +39,7 @@ class Profile:
         self.default: Shape | None = default
         self.reuse = reuse  # may an id be used again once both sides are done with it?
         self.limit = limit  # octets accepted in an item that says its own length
+        self.sorts: bool = False  # is any stream named?
         self.named: dict[int, Shape] = {}  # by key
         self.numbers: list[int] = []  # the ids in `named`
 
@@ -50,12 +51,13 @@ class Profile:
         self.name(number, Shape(items.form, final, items, last))
 
     def name(self, number: int, shape: Shape) -> None:
+        self.sorts = True
         self.named[key_of(number)] = shape
         self.numbers.append(number)
 
     def shape(self, key: i64) -> Shape | None:
         """What a stream carries; None if it is not assigned."""
-        if len(self.named) > 0:
+        if self.sorts:
             found = self.named.get(key)
             if found is not None:
                 return found

@@ -18,11 +18,11 @@ RULES: Final = (
     Rule("minmux.unassigned-stream",
          "Only streams that the instance assigns are used, each by its writer and its reader.",
          "What, Why, and How?", reaction=SESSION),
-    Rule("minmux.credit-exceeded", "No more items are written than there is credit for.", "Write",
-         reaction=SESSION),
     Rule("minmux.write-past-limit",
          "Nothing but the last item is written past the announced end, and nothing after that.",
          "StopWrite", reaction=SESSION),
+    Rule("minmux.credit-exceeded", "No more items are written than there is credit for.", "Write",
+         reaction=SESSION),
     Rule("minmux.credit-past-limit", "No more credit is given than the announced limit.",
          "StopRead", reaction=SESSION),
     Rule("minmux.limit-raised", "An announced limit can be lowered, never raised.",
@@ -45,18 +45,18 @@ RULES: Final = (
          "StopWrite", NOTE, origin=ADVICE),
 )  # fmt: skip
 
-NONCANONICAL: Final[i64] = 0x1
-OVERFLOW: Final[i64] = 0x2
-UNASSIGNED: Final[i64] = 0x4
-CREDIT_EXCEEDED: Final[i64] = 0x8
-WRITE_PAST_LIMIT: Final[i64] = 0x10
+VARINT_NONCANONICAL: Final[i64] = 0x1
+VARINT_OVERFLOW: Final[i64] = 0x2
+UNASSIGNED_STREAM: Final[i64] = 0x4
+WRITE_PAST_LIMIT: Final[i64] = 0x8
+CREDIT_EXCEEDED: Final[i64] = 0x10
 CREDIT_PAST_LIMIT: Final[i64] = 0x20
 LIMIT_RAISED: Final[i64] = 0x40
-ENDLESS_STOPPED: Final[i64] = 0x80
-FORGO_EXCEEDS: Final[i64] = 0x100
+ENDLESS_STREAM_STOPPED: Final[i64] = 0x80
+FORGO_EXCEEDS_CREDIT: Final[i64] = 0x100
 CREDIT_OVERFLOW: Final[i64] = 0x200
 BAD_ITEM: Final[i64] = 0x400
 ITEM_TOO_LONG: Final[i64] = 0x800
 TRUNCATED: Final[i64] = 0x1000
 PROMISE_PAST_LIMIT: Final[i64] = 0x2000
-LAST_MISSING: Final[i64] = 0x4000
+LAST_ITEM_MISSING: Final[i64] = 0x4000

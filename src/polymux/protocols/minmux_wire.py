@@ -4,6 +4,8 @@ Where a Write ends is not on the wire: the profile gives the size of an item, th
 says whether it is the last one, and items that say their own length are sized as they come.
 """
 
+from typing import Final
+
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
@@ -24,7 +26,15 @@ from .minmux_packets import (
     writer_of,
 )
 from .minmux_profile import UNIT, Shape
-from .minmux_rules import BAD_ITEM, ITEM_TOO_LONG, NONCANONICAL, OVERFLOW, UNASSIGNED
+from .minmux_rules import (
+    BAD_ITEM,
+    ITEM_TOO_LONG,
+    UNASSIGNED_STREAM,
+    VARINT_NONCANONICAL,
+    VARINT_OVERFLOW,
+)
+
+FEW: Final[i64] = 0x20000000  # so many items of any fixed size are far from 2**63 octets
 
 
 class MinmuxWire(MinmuxLaw):
@@ -43,15 +53,15 @@ class MinmuxWire(MinmuxLaw):
             if at < 0:
                 return SHORT
             if -BIAS <= value < 0:
-                return self.astray(head, OVERFLOW, "a stream id past 2^64-1")
+                return self.astray(head, VARINT_OVERFLOW, "a stream id past 2^64-1")
             if self.strict and at - pos - 1 != varu64_width(value):
-                flaws = NONCANONICAL
+                flaws = VARINT_NONCANONICAL
             number = add_bias(value)
         value, start = varu64(data, at, end)
         if start < 0:
             return SHORT
         if self.strict and start - at > 1 and start - at != varu64_width(value):
-            flaws = NONCANONICAL
+            flaws = VARINT_NONCANONICAL
         writer = writer_of(number)
         kind = (octet >> 6) * 2 + (1 if writer == sender else 0)
         amount: int = value
@@ -59,7 +69,7 @@ class MinmuxWire(MinmuxLaw):
             amount += WORD
         if counts_from_one(kind):
             if value == -1:
-                return self.astray(head, OVERFLOW, "an amount of 2^64")
+                return self.astray(head, VARINT_OVERFLOW, "an amount of 2^64")
             amount += 1
         head.kind = kind
         head.key = number
@@ -78,9 +88,11 @@ class MinmuxWire(MinmuxLaw):
         """How long a Write is: its size, or the parts that are sized as they come."""
         shape = self.profile.shape(head.key)
         if shape is None:
-            number = f"{head.number + WORD if head.number < 0 else head.number}"
+            number: int = head.number
+            if number < 0:
+                number += WORD
             reason = f"stream {number} is not in the profile, so its items have no known size"
-            return self.astray(head, UNASSIGNED, reason)
+            return self.astray(head, UNASSIGNED_STREAM, reason)
         form = shape.item
         amount = head.amount
         if shape.last != UNIT or form == 0:
@@ -101,7 +113,7 @@ class MinmuxWire(MinmuxLaw):
         head.units = few
         if form < 0:
             head.parts = few
-        elif form > 0 and few > BOUND // form:
+        elif few > FEW and form > 0 and few > BOUND // form:
             head.size = BOUND  # never whole in anybody's lifetime
         else:
             head.size = few * form
@@ -157,7 +169,7 @@ class MinmuxWire(MinmuxLaw):
         if length < 0 or length > BOUND:
             return BAD, BAD_ITEM
         if self.strict and start - pos != varu64_width(length):
-            flaws = NONCANONICAL
+            flaws = VARINT_NONCANONICAL
         if length > self.max_frame:
             flaws |= ITEM_TOO_LONG
         return start - pos + length, flaws
@@ -192,7 +204,8 @@ class MinmuxWire(MinmuxLaw):
     def holds(self, shape: Shape, last: bool, amount: int, octets: bytes) -> bool:
         form = shape.last if last else shape.item
         if form >= 0:
-            return len(octets) == form * amount
+            size: int = form
+            return len(octets) == size * amount
         codec = shape.finale if last else shape.items
         return self.count(codec, octets, 0) == amount
 

@@ -168,6 +168,14 @@ class Mplex(Protocol):
 
     def judge(self, sender: i64, head: Head, stream: Stream | None) -> i64:
         kind = head.kind
+        if (
+            stream is not None
+            and (kind == MESSAGE_INITIATOR or kind == MESSAGE_RECEIVER)
+            and stream.incarnation == 1
+            and stream.dialer.state == OPEN
+            and stream.acceptor.state == OPEN
+        ):
+            return 0  # the usual case: nothing below could object
         if kind == NEW:
             return self.judge_opening(sender, head, stream)
         if kind == UNDEFINED:
@@ -226,15 +234,13 @@ class Mplex(Protocol):
         if stream is None:
             return
         self.touched = stream
-        vague = stream.stale(sender, self.sight)
+        vague = stream.incarnation > 1 and stream.stale(sender, self.sight)
         stream.answer(sender, self.sight)
         own = stream.half(sender)
         if own.vague and not vague:  # so its stop belonged to an earlier use
             own.stop(OPEN, own.stopped, False)
         if kind <= MESSAGE_INITIATOR:
-            if own.state == OPEN:
-                own.spent += head.size
-                self.counted = True
+            self.counted = own.state == OPEN
         elif own.state == OPEN or (kind >= RESET_RECEIVER and own.state == ENDED):
             own.stop(ENDED if kind <= CLOSE_INITIATOR else ABORTED, self.sight.sent(sender), vague)
             if kind >= RESET_RECEIVER and stream.reset_by < 0:

@@ -12,10 +12,11 @@ from mypy_extensions import i64
 from ..core.frames import Frame, Head
 from ..core.limits import Limits
 from ..core.protocol import NO_ID, NO_STREAM, Protocol
+from ..core.rules import Duty
 from ..core.side import DIALER, NOBODY
 from ..core.streams import NEVER, Stream
 from ..core.wire import HOLD
-from .nerdbank_law import PAYLOAD, NerdbankLaw
+from .nerdbank_law import NerdbankLaw
 from .nerdbank_rules import FRAME_TOO_LONG, PAYLOAD_TOO_LONG
 from .nerdbank_wires import (
     ACCEPTED,
@@ -25,9 +26,12 @@ from .nerdbank_wires import (
     MAGIC,
     MALFORMED,
     OFFER,
+    PAYLOAD,
     PROCESSED,
     READING_COMPLETED,
     TERMINATED,
+    WINDOW_ADJUST,
+    content3,
     greeting1,
     greeting2,
     header1,
@@ -39,6 +43,7 @@ from .nerdbank_wires import (
 from .options import whole
 
 MAX_OWN_ID: Final = 0x7FFFFFFF  # ids above this kill TypeScript peers
+GROWTH: Final = 4  # a window that is asked to grow becomes this many times as large
 
 
 class Nerdbank(NerdbankLaw):
@@ -50,6 +55,9 @@ class Nerdbank(NerdbankLaw):
         head.clear()
         start: i64
         if self.major == 3:
+            start = content3(data, pos, end, sender, head)
+            if start > 0:
+                return start
             start = header23(data, pos, end, 3, self.max_frame, sender, head)
         else:
             if len(self.random0 if sender == DIALER else self.random1) == 0:
@@ -156,6 +164,32 @@ class Nerdbank(NerdbankLaw):
 
     def granting(self, side: i64, stream: Stream, amount: int) -> Frame | None:
         return Frame(PROCESSED, stream.key, b"", amount) if self.credit else None
+
+    def paying(self, duty: Duty) -> Frame | None:
+        if duty.kind != WINDOW_ADJUST:
+            return super().paying(duty)
+        stream = self.streams.find(duty.key)
+        window = 0 if stream is None else self.wider(duty.side, stream)
+        return Frame(WINDOW_ADJUST, duty.key, b"", window) if window > 0 else None
+
+    def silences(self, duty: Duty) -> bool:
+        return duty.kind != WINDOW_ADJUST
+
+    def wider(self, side: i64, stream: Stream) -> int:
+        """The window to answer a growth request with; the same again is a refusal.
+
+        It grows only while the reader keeps up, and within what all channels may grow together.
+        """
+        window = stream.half(1 - side).window
+        lane = stream.lane
+        wish = min(window * GROWTH, self.limits.window_grown)
+        if wish <= window or (lane is not None and lane.unread > 0):
+            return window
+        grown = 0
+        for other in self.streams.slots:
+            if not other.over and other.half(1 - side).window > self.window:
+                grown += other.half(1 - side).window - self.window
+        return wish if grown + wish - window <= self.limits.window_growth else window
 
     def save(self) -> dict[str, object]:
         saved = super().save()

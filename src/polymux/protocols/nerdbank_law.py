@@ -47,6 +47,7 @@ from .nerdbank_wires import (
     HANDSHAKE,
     MALFORMED,
     OFFER,
+    PAYLOAD,
     PROCESSED,
     READING_COMPLETED,
     TERMINATED,
@@ -54,7 +55,6 @@ from .nerdbank_wires import (
     WRONG_SOURCE,
 )
 
-PAYLOAD: Final = 20480  # what every implementation sends at most
 RECEIVED: Final = 65536  # what we take at most
 
 

@@ -39,6 +39,8 @@ MALFORMED: Final[i64] = 254  # a frame whose end is known, but whose shape is no
 HANDSHAKE: Final[i64] = 255
 LAST_CODE: Final[i64] = 200  # larger control codes are not believed
 
+PAYLOAD: Final[i64] = 20480  # what every implementation sends at most
+
 MAGIC: Final = b"\x2f\xdf\x1d\x50"
 RANDOM: Final = 16
 MAX_NUMBER: Final[i64] = 0x0FFFFFFFFFFFFFFF  # leaves room for the opener in a key
@@ -115,6 +117,49 @@ def header1(data: bytes, pos: i64, end: i64, head: Head) -> i64:
         head.kind = MALFORMED
         head.flaws = BAD_FRAME
     return pos + 7
+
+
+def content3(data: bytes, pos: i64, end: i64, sender: i64, head: Head) -> i64:
+    """The usual content of v3, read at once: [2, id below 65536, source, up to 20480 octets].
+
+    Returns where the payload starts with `head` filled, or 0: `header23` must look at it.
+    """
+    if end - pos < 9 or data[pos] != 0x94 or data[pos + 1] != CONTENT_FRAME:
+        return 0
+    at = pos + 3
+    number: i64 = data[pos + 2]
+    if number > 0x7F:
+        high: i64 = 0
+        if number == 0xCD:
+            high = data[at]
+            at += 1
+        elif number != 0xCC:
+            return 0
+        low: i64 = data[at]
+        number = high * 256 + low
+        at += 1
+    source: i64 = data[at]
+    if source != 1 and source != 0xFF:
+        return 0
+    form: i64 = data[at + 1]
+    size: i64 = data[at + 2]
+    at += 3
+    if form == 0xC5:
+        last: i64 = data[at]
+        size = size * 256 + last
+        at += 1
+    elif form != 0xC4:
+        return 0
+    if size > PAYLOAD:
+        return 0
+    opener = sender if source == 1 else 1 - sender
+    head.kind = CONTENT_FRAME
+    head.number = number
+    head.opener = opener
+    head.key = number * 4 + opener
+    head.size = size
+    head.units = size
+    return at
 
 
 def header23(

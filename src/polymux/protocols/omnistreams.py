@@ -39,8 +39,8 @@ from .omnistreams_rules import (
 MESSAGE: Final = 1048576  # octets after type and id that we take
 WINDOW: Final = 64  # messages a reader is ready for, unless it says otherwise
 PREFIX: Final[i64] = 4
-GIVEN_UP: Final[i64] = 0x1000000000000  # rank of an id whose stream the peer cancelled
-UNPROVEN: Final[i64] = 0x2000000000000  # and of one whose end the peer may not have read
+GIVEN_UP: Final[i64] = 1_000_000_000_000  # rank of an id whose stream the peer cancelled
+UNPROVEN: Final[i64] = 2_000_000_000_000  # and of one whose end the peer may not have read
 
 
 class Omnistreams(OmnistreamsLaw):

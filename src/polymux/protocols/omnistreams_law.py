@@ -18,24 +18,24 @@ from ..core.streams import ABORTED, ENDED, OPEN, Half, Stream
 from .omnistreams_ids import Past, has_read, load_past
 from .omnistreams_rules import (
     BAD_LENGTH,
-    CANCEL_PAYLOAD,
+    CANCEL_ON_UNKNOWN_ID,
     CANCEL_RECEIVE,
     CANCEL_SEND,
-    CANCEL_UNKNOWN,
+    CANCEL_WITH_PAYLOAD,
     CREATE,
-    CREATE_ON_OPEN,
+    CREATE_ON_OPEN_ID,
     CREDIT_EXCEEDED,
     DATA,
+    DATA_ON_UNKNOWN_ID,
     DATA_UNANSWERED,
-    DATA_UNKNOWN,
     EMPTY_MESSAGE,
     END,
-    END_PAYLOAD,
-    END_UNKNOWN,
+    END_ON_UNKNOWN_ID,
+    END_WITH_PAYLOAD,
     MESSAGE_TOO_LONG,
     METADATA_TOO_LONG,
     REQUEST,
-    REQUEST_UNKNOWN,
+    REQUEST_ON_UNKNOWN_ID,
     SENT_AFTER_CANCEL,
     UNKNOWN,
     UNKNOWN_TYPE,
@@ -45,7 +45,7 @@ IDS: Final[i64] = 512  # 256 of each side
 COUNT_MAX: Final[i64] = 255  # one octet
 ASK_MAX: Final = 1048576  # messages asked for at once; that is 4113 requests on the wire
 UNTIDY: Final[i64] = 2048  # streams that are over, before those whose ids were used again go
-ALWAYS: Final[i64] = 0x4000000000000000
+ALWAYS: Final[i64] = 1_000_000_000_000  # as many as there will ever be
 
 
 class OmnistreamsLaw(Enveloped):
@@ -74,35 +74,35 @@ class OmnistreamsLaw(Enveloped):
             if stream is not None and not self.is_over(stream):
                 past = self.pasts[stream.key]
                 doubtful = past is not None and past.doubtful
-                verdict |= CROSSED if doubtful else CREATE_ON_OPEN
+                verdict |= CROSSED if doubtful else CREATE_ON_OPEN_ID
         elif kind == DATA:
-            verdict |= DATA_UNKNOWN
+            verdict |= DATA_ON_UNKNOWN_ID
         elif kind == END:
             if head.size > 0:
-                verdict |= END_PAYLOAD
-            verdict |= self.judge_stop(sender, stream, END_UNKNOWN, SENT_AFTER_CANCEL)
+                verdict |= END_WITH_PAYLOAD
+            verdict |= self.judge_stop(sender, stream, END_ON_UNKNOWN_ID, SENT_AFTER_CANCEL)
         elif kind == CANCEL_RECEIVE:
             if head.size > 0:
-                verdict |= CANCEL_PAYLOAD
+                verdict |= CANCEL_WITH_PAYLOAD
             if self.legacy:
                 verdict |= UNKNOWN_TYPE
-            verdict |= self.judge_stop(sender, stream, CANCEL_UNKNOWN, CANCEL_UNKNOWN)
+            verdict |= self.judge_stop(sender, stream, CANCEL_ON_UNKNOWN_ID, CANCEL_ON_UNKNOWN_ID)
         elif kind == CANCEL_SEND:
             if head.size > 0:
-                verdict |= CANCEL_PAYLOAD
+                verdict |= CANCEL_WITH_PAYLOAD
             if (sender, CANCEL_SEND, head.key) not in self.duties:
-                verdict |= self.judge_reader(sender, stream, CANCEL_UNKNOWN)
+                verdict |= self.judge_reader(sender, stream, CANCEL_ON_UNKNOWN_ID)
         else:
             if head.size != 1 or head.amount < 0 or head.amount > ASK_MAX:
                 verdict |= BAD_LENGTH
-            verdict |= self.judge_reader(sender, stream, REQUEST_UNKNOWN)
+            verdict |= self.judge_reader(sender, stream, REQUEST_ON_UNKNOWN_ID)
         return verdict
 
     def judge_data(self, sender: i64, head: Head, stream: Stream) -> i64:
         own = stream.half(sender)
         verdict: i64 = 0
         if own.state != OPEN:
-            return DATA_UNKNOWN
+            return DATA_ON_UNKNOWN_ID
         peer = stream.half(1 - sender)
         if peer.state != OPEN:
             verdict = SENT_AFTER_CANCEL if self.sight.knows(sender, peer.stopped) else CROSSED
@@ -150,20 +150,18 @@ class OmnistreamsLaw(Enveloped):
                 self.counted = True
                 if own.spent > stream.extra:
                     self.pay(sender, stream, own)
-                if stream.half(1 - sender).state != OPEN:
-                    self.past(stream.key).strayed = True  # to the letter, worth another cancel
             else:
                 self.stray(sender, head.key, at)
         elif head.opener == NO_STREAM:
             return
         elif kind == CREATE:
-            self.create(sender, head, stream, at)
+            self.create(sender, head, stream)
         elif kind == DATA:
             self.stray(sender, head.key, at)
         elif kind == REQUEST:
             self.request(sender, head, stream)
         elif kind == CANCEL_SEND:
-            self.cancel_send(sender, head, stream, at)
+            self.cancel_send(sender, head, stream)
         elif stream is not None:
             self.touched = stream
             own = stream.half(sender)
@@ -173,7 +171,7 @@ class OmnistreamsLaw(Enveloped):
                     stream.reset_by = sender
                 self.close(stream, "clean" if kind == END else "cancelled")
 
-    def create(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
+    def create(self, sender: i64, head: Head, stream: Stream | None) -> None:
         made = Stream(head.key, head.number, sender, self.sight.sent(sender))
         own = made.half(sender)
         own.granted = 0
@@ -190,7 +188,6 @@ class OmnistreamsLaw(Enveloped):
                 made.answerable = stream.answerable
             if not self.is_over(stream):
                 stream.ending = "abandoned"
-                stream.half(sender).release(at)
                 self.displaced = stream
         made.name = self.said if head.size <= self.limits.metadata else None
         self.settle(1 - sender, CANCEL_SEND, head.key)
@@ -214,7 +211,7 @@ class OmnistreamsLaw(Enveloped):
             self.sight.step(sender)
             amount -= COUNT_MAX
 
-    def cancel_send(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
+    def cancel_send(self, sender: i64, head: Head, stream: Stream | None) -> None:
         past = self.past(head.key)
         past.cancelled = self.sight.sent(sender)
         past.answered = True

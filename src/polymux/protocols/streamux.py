@@ -29,7 +29,6 @@ from .streamux_rules import (
     KEEP_ALIVE,
     REPLY,
     REPLY_BIT,
-    REPLY_LAST,
     REQUEST,
     REQUEST_LAST,
     TERMINATION_BIT,
@@ -58,6 +57,8 @@ class Streamux(StreamuxBooks):
         if other.status == UNKNOWN:
             return HOLD  # how replies are laid out is not known yet
         width = own.width
+        if width == 0:
+            return BAD  # behind a bad initiator
         if width > end - pos:
             return SHORT
         low: i64 = data[pos]
@@ -72,7 +73,7 @@ class Streamux(StreamuxBooks):
             flags = word >> 14
         replying = flags & 1
         layout = other if replying == 1 else own
-        if layout.width != width or width == 0:
+        if layout.width != width:
             self.reason = "the initiator that lays out this header was bad"
             return BAD
         kind = (flags >> 1) | (replying << 1)
@@ -225,15 +226,16 @@ class Streamux(StreamuxBooks):
         return self.answering(side, stream)
 
     def answering(self, side: i64, stream: Stream) -> Frame | None:
-        """End the reply without more data; where the request still runs, as soon as it is whole."""
-        asker, own = stream.half(1 - side), stream.half(side)
-        if asker.state == ABORTED or own.final != NEVER:
+        """End the reply without more data; where the request still runs, as soon as it is whole.
+
+        The octets of an empty reply also end a reply that has begun.
+        """
+        if stream.half(1 - side).state == ABORTED:
             return None
         if not stream.extra & ASKED:
             self.owe(side, EMPTY_REPLY, stream.key, 0, 0)
             return None
-        kind = REPLY_LAST if own.spent > 0 else EMPTY_REPLY
-        return Frame(kind, stream.key, b"", -1, stream.incarnation)
+        return Frame(EMPTY_REPLY, stream.key, b"", -1, stream.incarnation)
 
     def aborting(self, side: i64, stream: Stream, text: bytes) -> Frame | None:
         """Cancel our own request; of the peer's, drop the rest and answer without more."""
@@ -242,7 +244,7 @@ class Streamux(StreamuxBooks):
         if stream.serial < 0:
             self.withdraw(side, stream)
             return None
-        if self.is_over(stream) or stream.key in self.locked:
+        if self.is_over(stream):
             return None
         return Frame(CANCEL, stream.key, b"", -1, stream.incarnation)
 
@@ -250,9 +252,7 @@ class Streamux(StreamuxBooks):
         if duty.kind == CANCEL_ACK:
             return Frame(CANCEL_ACK, duty.key)
         stream = self.streams.find(duty.key)
-        if stream is None or not stream.extra & ASKED:
-            return None
-        return self.answering(duty.side, stream)
+        return None if stream is None else self.answering(duty.side, stream)
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:

@@ -90,7 +90,6 @@ class StreamuxBooks(StreamuxLaw):
             over = self.is_over(before)
             if not over:  # excused: the other side's fault made the asker believe that it was
                 before.ending = "abandoned"
-                self.displaced = before
             if over and head.key not in self.muddled:
                 # The asker has read the last word about the former use; nobody can answer that now.
                 self.sight.proves(sender, before.half(1 - sender).final)
@@ -109,7 +108,7 @@ class StreamuxBooks(StreamuxLaw):
         if key in self.owed:
             count, first = self.owed[key]
         self.owed[key] = (count + 1, first)
-        if count < self.limits.control_queue:  # each is answered, so each is a duty of its own
+        if count <= self.limits.control_queue:  # each is answered, so each is a duty of its own
             duty = Duty(server, CANCEL_ACK, key, CANCEL_UNANSWERED, ordinal, at)
             self.duties[(server, CANCEL_ACK + 256 * count, key)] = duty
         if key in self.locked:
@@ -137,7 +136,7 @@ class StreamuxBooks(StreamuxLaw):
             own.final = self.sight.sent(sender)
             own.stop(ENDED, own.final, False)
             self.settle(sender, EMPTY_REPLY, head.key)
-            if self.is_over(stream) and head.key not in self.locked:
+            if self.is_over(stream):
                 self.ids(1 - sender).free(head.number)
 
     def acknowledge(self, sender: i64, key: i64, stream: Stream | None) -> None:

@@ -88,13 +88,14 @@ class Ids:
     kept for a side that never draws: an observer watches ids without end.
     """
 
-    __slots__ = ("active", "first", "freed", "fresh", "reserved")
+    __slots__ = ("active", "first", "freed", "fresh", "reserved", "waiting")
 
     def __init__(self) -> None:
         self.active: bool = False  # has this side drawn an id?
         self.fresh: i64 = 0  # ids from here on were never drawn
         self.freed: list[int] = []  # from `first` on, the longest free first
         self.first: i64 = 0
+        self.waiting: set[int] = set()  # those in `freed`, each once
         self.reserved: set[int] = set()  # drawn, and their stream not yet opened
 
     def front(self, last_id: i64) -> i64:
@@ -110,6 +111,7 @@ class Ids:
         if self.is_fresh(last_id):
             self.fresh += 1
             return
+        self.waiting.discard(self.freed[self.first])
         self.first += 1
         if self.first > IDLE:
             self.freed = self.freed[self.first :]
@@ -119,8 +121,9 @@ class Ids:
         return self.fresh <= last_id and len(self.freed) - self.first < IDLE
 
     def free(self, number: i64) -> None:
-        if self.active:
+        if self.active and number < self.fresh and number not in self.waiting:
             self.freed.append(number)
+            self.waiting.add(number)
 
     def save(self) -> list[object]:
         waiting = self.freed[self.first :]
@@ -135,4 +138,5 @@ class Ids:
         self.fresh = fresh
         self.freed = list(freed)
         self.first = 0
+        self.waiting = set(freed)
         self.reserved = set(reserved)

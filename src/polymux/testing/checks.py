@@ -169,7 +169,7 @@ def a_pretender_in_the_middle_is_wrong(text: str, seeds: Iterable[int]) -> bool:
 
 def progress(d: Direction) -> tuple[int, ...]:
     """What must change while octets come in, or the decoder is wedged."""
-    return d.frames, d.done, d.undecoded, int(d.lost)
+    return d.frames, d.done, d.undecoded, d.offset, int(d.lost)
 
 
 def watcher_of(text: str) -> Observer:

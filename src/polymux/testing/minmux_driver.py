@@ -129,7 +129,7 @@ class MinmuxDriver(Driver):
         for stream in self.protocol.streams.all():
             own = stream.half(self.side)
             shape = self.shape(stream)
-            if own.state != OPEN:
+            if own.state != OPEN or (stream.lane is not None and stream.lane.ending):
                 continue
             if stream.opener == self.side:
                 queued = self.protocol.queued_items(self.side, stream)

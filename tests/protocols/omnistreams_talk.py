@@ -1,0 +1,52 @@
+"""Two omnistreams endpoints, and messages in hex to talk to them with."""
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.events import Event
+from polymux.core.limits import Limits
+from polymux.core.streams import Stream
+from polymux.protocols.registry import create
+
+CONTROL, CREATE, DATA, END, CANCEL_RECEIVE, REQUEST, CANCEL_SEND, UNKNOWN = range(8)
+SPEC, LEGACY = "omnistreams:carrier=length", "omnistreams:numbering=legacy,carrier=length"
+
+
+def ends(text: str = SPEC, limits: Limits | None = None) -> tuple[Endpoint, Endpoint]:
+    dialer, acceptor = (
+        Endpoint(create(text, limits=limits or Limits(), vantage=side), side) for side in (0, 1)
+    )
+    return dialer, acceptor
+
+
+def messages(octets: bytes) -> list[str]:
+    """What an endpoint sent, message by message in hex, without the lengths."""
+    found = []
+    while octets:
+        size = int.from_bytes(octets[:4], "big")
+        found.append(octets[4 : 4 + size].hex())
+        octets = octets[4 + size :]
+    return found
+
+
+def said(end: Endpoint) -> list[str]:
+    return messages(end.data_to_send())
+
+
+def tell(end: Endpoint, *texts: str) -> list[Event]:
+    """Give an endpoint messages of its peer."""
+    octets = b""
+    for text in texts:
+        message = bytes.fromhex(text)
+        octets += len(message).to_bytes(4, "big") + message
+    return end.receive(octets, 0.0)
+
+
+def names(events: list[Event]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+def carry(a: Endpoint, b: Endpoint) -> list[Event]:
+    return b.receive(a.data_to_send(), 0.0)
+
+
+def fill(end: Endpoint, count: int = 256) -> list[Stream]:
+    return [end.open() for _ in range(count)]
