@@ -47,7 +47,7 @@ def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
     rows = [(b, i) for b in observer.rows.take() for i in range(b.used)]
     return {
         "violations": sorted([LETTERS[v.sender], v.ordinal, v.rule.name] for v in found),
-        "kinds": [[LETTERS[b.sender[i]], p.kind_name(b.kind[i])] for b, i in rows],
+        "kinds": [[LETTERS[b.sender[i]], p.kind_name(int(b.kind[i]))] for b, i in rows],
         "crossed": sorted(
             [LETTERS[b.sender[i]], b.ordinal[i]] for b, i in rows if b.verdict[i] == 1
         ),

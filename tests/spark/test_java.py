@@ -14,6 +14,8 @@ from polymux.spark.java import NoJava, find_java
 
 from .conftest import RunDriver
 
+pytestmark = pytest.mark.timeout(300)  # one of them starts a Spark without a kept archive
+
 WHOLE = "java.base jdk.incubator.vector"
 
 

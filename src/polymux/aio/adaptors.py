@@ -1,6 +1,7 @@
 """A polymux stream as asyncio's own pair of StreamReader and StreamWriter."""
 
 import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 from ..core.errors import PolymuxError
@@ -16,15 +17,22 @@ class StreamTransport(asyncio.Transport):
         super().__init__()
         self.stream = stream
         self.protocol = protocol
+        self._loop = stream.session.loop
         self._closing = False
         self._reading = asyncio.Event()
         self._reading.set()
         self._paused = False
-        self._task = stream.session.loop.create_task(self.pump())
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._pump = self._start(self.pump())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def pump(self) -> None:
         """Hand on what comes, as fast as the reader takes it."""
-        error: Exception | None = None
         try:
             while True:
                 await self._reading.wait()
@@ -33,44 +41,53 @@ class StreamTransport(asyncio.Transport):
                     break
                 self.protocol.data_received(data)
             self.protocol.eof_received()
-            return
         except PolymuxError as problem:
-            error = problem
-        self._closing = True
-        self.protocol.connection_lost(error)
+            self._lose(problem)
 
     def write(self, data: Any) -> None:
-        self.stream.send_nowait(bytes(data))
-        if self.stream._must_wait() and not self._paused:
+        if self._closing:
+            return  # as asyncio's own transports do; `drain` tells
+        try:
+            self.stream.send_nowait(data)
+        except PolymuxError as problem:
+            self._lose(problem)
+            return
+        if not self._paused and self.stream._must_wait():
             self._paused = True
             self.protocol.pause_writing()
-            self.stream.session.loop.create_task(self.resume())
+            self._start(self.resume())
 
     async def resume(self) -> None:
         await self.stream.drain()
         self._paused = False
-        self.protocol.resume_writing()
+        if not self._closing:
+            self.protocol.resume_writing()
 
     def can_write_eof(self) -> bool:
         return True
 
     def write_eof(self) -> None:
-        self.stream._endpoint.end(self.stream.record)
-        self.stream.session._flush_soon()
+        if not self._closing:
+            self._start(self.stream.end())
 
     def close(self) -> None:
+        """What was written still leaves; nothing more is read."""
         if not self._closing:
-            self._closing = True
-            self._task.cancel()
-            self.stream.session.loop.create_task(self.stream.close())
-            self.stream.session.loop.call_soon(self.protocol.connection_lost, None)
+            self._start(self.stream.close())
+            self._lose(None)
 
     def abort(self) -> None:
         if not self._closing:
-            self._closing = True
-            self._task.cancel()
             self.stream.abort()
-            self.stream.session.loop.call_soon(self.protocol.connection_lost, None)
+            self._lose(None)
+
+    def _lose(self, problem: PolymuxError | None) -> None:
+        if not self._closing:
+            self._closing = True
+            error = None if problem is None else ConnectionResetError(str(problem))
+            self._loop.call_soon(self.protocol.connection_lost, error)
+            if self._pump is not asyncio.current_task():
+                self._pump.cancel()
 
     def is_closing(self) -> bool:
         return self._closing
@@ -89,7 +106,10 @@ class StreamTransport(asyncio.Transport):
 
 
 def as_asyncio_streams(stream: Stream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The stream as a StreamReader and a StreamWriter, for code that wants those."""
+    """The stream as a StreamReader and a StreamWriter, for code that wants those.
+
+    A reset, or the end of the session, is a ConnectionResetError there, never an end of data.
+    """
     loop = stream.session.loop
     reader = asyncio.StreamReader(limit=LIMIT, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)

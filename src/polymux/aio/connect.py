@@ -5,17 +5,16 @@ import ssl
 from collections.abc import Callable, Generator
 from typing import Any
 
-from ..core.errors import PolymuxError
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
+from .failures import Unreachable, why
 from .making import name_peer, prepare_socket, session_maker
-from .processes import start_process, use_stdio
+from .processes import start_process
 from .session import Session
+from .stdio import use_stdio
 from .urls import Address, parse_url
 
-
-class Unreachable(PolymuxError):
-    """Nobody could be reached at the URL; the text says why and what to look at."""
+__all__ = ["Connecting", "Unreachable", "connect"]
 
 
 class Connecting:
@@ -52,8 +51,9 @@ def connect(
     """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
 
     TLS verifies the peer by the system's authorities unless a context is given. `timeout` bounds
-    connecting and the protocol's handshake. `opens_per_second` paces our openings for peers that
-    count them (js-libp2p ends a session at the sixth within a second).
+    connecting and the protocol's handshake. `opens_per_second` keeps our openings apart, for peers
+    that count them (js-libp2p ends a session at the sixth within a second: 4 is safe). If
+    cancelled, no connection and no child is left.
     """
     address = parse_url(url)
     make = session_maker(protocol, DIALER, limits, policy, opens_per_second)
@@ -62,14 +62,19 @@ def connect(
         session: Session | None = None
         try:
             async with asyncio.timeout(timeout):
-                session = await reach(address, make, tls, server_hostname)
+                session = await reach(address, make, tls, server_hostname, timeout)
                 prepare_socket(session)
                 name_peer(session, str(address))
                 await asyncio.shield(session.ready)
+                session._check_open()
         except TimeoutError:
+            what = "answer" if session is None else "handshake"
             if session is not None:
                 session.abort(f"no handshake within {timeout:g} s")
-            raise Unreachable(f"{address}: no answer within {timeout:g} s") from None
+                await session.wait_closed()
+            raise Unreachable(
+                f"{address}: no {what} within {timeout:g} s; allow more with timeout=..."
+            ) from None
         except BaseException:
             if session is not None:
                 session.abort("connecting was given up")
@@ -84,6 +89,7 @@ async def reach(
     make: Callable[[], Session],
     tls: ssl.SSLContext | None,
     server_hostname: str | None,
+    timeout: float,
 ) -> Session:
     """Open the transport and put a session on it; every failure is one clear line."""
     loop = asyncio.get_running_loop()
@@ -101,18 +107,24 @@ async def reach(
             _, session = await loop.create_connection(
                 make, address.host, address.port, ssl=context,
                 server_hostname=(server_hostname or address.host) if context else None,
+                ssl_handshake_timeout=timeout if context else None,
             )  # fmt: skip
         else:
             raise Unreachable(f"{address}: {address.scheme}: is not available for this protocol")
     except ssl.SSLCertVerificationError as problem:
         raise Unreachable(
-            f"{address}: the certificate is not trusted: {problem.verify_message}; "
-            "give a context that trusts its issuer with tls=..."
+            f"{address}: {why(problem)}; give a context that trusts its issuer with tls=..."
         ) from None
-    except ssl.SSLError as problem:
-        raise Unreachable(f"{address}: TLS failed: {problem.reason or problem}") from None
     except ConnectionRefusedError:
         raise Unreachable(f"{address}: nobody listens there") from None
+    except TimeoutError:
+        raise  # ours, or the system's: no answer
+    except ConnectionResetError:
+        what = "the TLS handshake" if address.scheme == "tls" else "connecting"
+        raise Unreachable(
+            f"{address}: the peer ended the connection during {what}"
+            + ("; does it speak TLS 1.2 or later?" if address.scheme == "tls" else "")
+        ) from None
     except OSError as problem:
-        raise Unreachable(f"{address}: {problem.strerror or problem}") from None
+        raise Unreachable(f"{address}: {why(problem)}") from None
     return session

@@ -2,27 +2,31 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from ..core.errors import PolymuxError, SessionClosed, StreamAborted, StreamEnded
-from ..core.streams import OPEN
+from ..core.errors import LimitExceeded, PolymuxError, StreamAborted, StreamEnded
+from ..core.streams import ABORTED, OPEN
 from ..core.streams import Stream as Record
+from .failures import again, plain
 
 if TYPE_CHECKING:
     from .session import Session
 
+Octets = bytes | bytearray | memoryview
 LANE_ROOM = 128 * 1024  # octets one stream may have waiting before its senders wait
+ROOM = 256 * 1024  # and all streams of a session that wait for the transport
 
 
 class Stream:
     """One stream of a session.
 
     Reading takes everything that has come; leave goes back to the peer once it was read. A reset by
-    the peer is never an end of data: it raises StreamAborted.
+    the peer is never an end of data: it raises StreamAborted. A stream that is neither read nor
+    closed holds its content until the session ends.
     """
 
-    __slots__ = ("__weakref__", "_accept_waiter", "_endpoint", "_problem", "_reader", "_writers",
-                 "lane", "record", "session")  # fmt: skip
+    __slots__ = ("__weakref__", "_acceptance", "_closed", "_endpoint", "_no_read", "_no_send",
+                 "_own", "_reader", "_theirs", "_writers", "lane", "record", "session")  # fmt: skip
 
     def __init__(self, session: "Session", record: Record) -> None:
         assert record.lane is not None
@@ -31,10 +35,14 @@ class Stream:
         self.lane = record.lane
         self.lane.owner = self
         self._endpoint = session.endpoint
-        self._problem: PolymuxError | None = None
+        self._own = record.half(session.endpoint.side)
+        self._theirs = record.half(1 - session.endpoint.side)
+        self._no_read: PolymuxError | None = None  # why nothing can be read, after what is there
+        self._no_send: PolymuxError | None = None
+        self._closed = False  # this side reads no more
         self._reader: asyncio.Future[None] | None = None
-        self._writers: list[asyncio.Future[None]] = []
-        self._accept_waiter: asyncio.Future[None] | None = None
+        self._writers: dict[asyncio.Future[None], int] = {}  # and the octets they bring
+        self._acceptance: asyncio.Future[None] | None = None
 
     @property
     def name(self) -> str:
@@ -45,6 +53,17 @@ class Stream:
     def number(self) -> int:
         return self.record.number
 
+    @property
+    def error(self) -> str | None:
+        """What was said by the side that gave the stream up, unchanged; None if nothing was."""
+        error = self.record.error
+        return None if error is None else error.decode("utf-8", "replace")
+
+    @property
+    def usable(self) -> bool:
+        """Has nobody given the stream up?"""
+        return not isinstance(self._no_read, StreamAborted)
+
     def __str__(self) -> str:
         return f"stream {self.record.label()}"
 
@@ -53,139 +72,186 @@ class Stream:
 
     # --- sending
 
-    async def send(self, data: bytes) -> None:
+    async def send(self, data: Octets) -> None:
         """Queue `data`, waiting while the peer has given no leave or too much waits to leave.
 
         If cancelled while waiting, nothing was queued. Once it returns, order among calls on this
-        stream is kept; delivery is not promised.
+        stream is kept; delivery is not promised. A buffer is copied before the first wait.
         """
+        if type(data) is not bytes:
+            data = octets(data)
         if self._must_wait():
-            await self._wait_to_send()
+            await self._wait_to_send(len(data))
         self.send_nowait(data)
 
-    def send_nowait(self, data: bytes) -> None:
+    def send_nowait(self, data: Octets) -> None:
         """Queue `data` without waiting. The caller sees to it that not too much piles up."""
-        if self._problem is not None:
-            self._raise()
-        endpoint = self._endpoint
-        endpoint.send(self.record, data)
+        if self._no_send is not None:
+            raise again(self._no_send)
+        self._endpoint.send(self.record, data if type(data) is bytes else octets(data))
         session = self.session
         if not session._flushing:
             session._flush_soon()
 
-    def send_many(self, pieces: Iterable[bytes]) -> None:
-        """Queue many pieces, each a frame of its own where it fits, without waiting."""
-        for data in pieces:
-            self.send_nowait(data)
+    def send_many(self, pieces: Iterable[Octets]) -> None:
+        """Queue many pieces, each a frame of its own if it fits, without waiting; all or none."""
+        if self._no_send is not None:
+            raise again(self._no_send)
+        pieces = list(pieces)
+        if set(map(type, pieces)) - {bytes}:
+            pieces = [octets(piece) for piece in pieces]
+        self._endpoint.send_many(self.record, cast(list[bytes], pieces))
+        if not self.session._flushing:
+            self.session._flush_soon()
 
     async def drain(self) -> None:
         """Wait until `send` would not have to wait."""
         if self._must_wait():
-            await self._wait_to_send()
+            await self._wait_to_send(0)
 
     def _must_wait(self) -> bool:
-        """Too much waits to leave, or nothing is known of leave for more."""
+        """Too much waits to leave, or there is no leave for more."""
         lane = self.lane
-        if lane.queued >= LANE_ROOM or self._endpoint.outbox.queued >= 2 * LANE_ROOM:
-            return self._problem is None
-        half = self.record.half(self._endpoint.side)
+        if lane.queued >= LANE_ROOM or self._endpoint.outbox.queued >= ROOM:
+            return self._no_send is None
+        own = self._own
         return (
-            half.granted >= 0
-            and half.granted - half.spent <= lane.queued
-            and half.state == OPEN
-            and self._problem is None
+            own.granted >= 0
+            and own.granted - own.spent <= lane.queued
+            and own.state == OPEN
+            and self._no_send is None
         )
 
-    async def _wait_to_send(self) -> None:
+    async def _wait_to_send(self, size: int) -> None:
+        session = self.session
+        woken = False
         while self._must_wait():
-            waiter = self.session.loop.create_future()
-            self._writers.append(waiter)
-            self.session._room_waiters.append(waiter)
-            self.session._flush_soon()
+            waiter = session.loop.create_future()
+            self._writers[waiter] = size
+            session._await_room(self, woken)
+            woken = True
             try:
                 await waiter
+            except asyncio.CancelledError:
+                session._flush_soon()  # the room that was meant for this one is another's
+                raise
             finally:
-                if waiter in self._writers:
-                    self._writers.remove(waiter)
+                del self._writers[waiter]
 
     async def end(self) -> None:
         """End this side's half: what is queued leaves first. The peer may still send."""
-        self._endpoint.end(self.record)
-        self.session._flush_soon()
+        if self._no_send is None:
+            self._endpoint.end(self.record)
+            self.session._flush_soon()
 
     def abort(self, text: str = "") -> None:
-        """Give the stream up both ways: drop what is queued and unread, and tell the peer."""
-        self.give_up(text or "this side gave the stream up", text)
+        """Give the stream up both ways: drop what is queued and unread, and tell the peer.
+
+        `text` reaches the peer where the protocol has room for it (Nerdbank v2, v3).
+        """
+        self.give_up("this side gave the stream up" + (f": {text}" if text else ""), text)
 
     def give_up(self, reason: str, text: str = "") -> None:
         """Abort, with `reason` for whoever still waits here and `text` for the peer."""
-        if self._problem is None:
-            self._problem = StreamAborted(f"{self}: {reason}")
-        self._endpoint.take(self.lane)
+        self._stop(StreamAborted(f"{self}: {reason}"))
         self._endpoint.abort(self.record, text.encode())
-        self._wake()
-        self._wake_writers()
-        self.session._pacing.look()
-        self.session._flush_soon()
+        self._wake_all()
+        self.session._relieved(self)
 
     async def close(self) -> None:
-        """End this side and read no more; the peer is told so where the protocol can say it."""
-        if self._problem is None and not self.record.over:
-            await self.end()
-            self.lane.dropped = True
-            self._endpoint.read(self.record, sum(len(p) for p in self._endpoint.take(self.lane)))
-            other = self.record.half(1 - self._endpoint.side)
-            if other.state == OPEN:
-                frame = self._endpoint.protocol.refusing(self._endpoint.side, self.record)
-                if frame is not None:
-                    self._endpoint.queue(frame)
-            self.session._flush_soon()
+        """End this side and read no more: what is queued still leaves, what was not read is lost.
+
+        The peer is told that nobody reads where the protocol can say so. An offer that nobody has
+        accepted yet is withdrawn.
+        """
+        if self.session._is_offer(self):
+            self.give_up("closed before it was accepted")
+            return
+        await self.end()
+        if not self._closed:
+            self._closed = True
+            self._endpoint.stop_reading(self.record)
+            self._wake()
+        self.session._relieved(self)
 
     # --- receiving
 
     async def receive(self) -> bytes:
-        """Everything that has come, joined; waits if nothing has. Empty at the end of the data."""
+        """Everything that has come, joined; waits if nothing has. Empty at the end of the data.
+
+        If cancelled, nothing was taken. One task at a time may receive.
+        """
         while True:
-            lane = self.lane
-            if lane.inbox:
+            if self.lane.inbox:
                 return self._take()
-            if self._problem is not None:
-                self._raise()
-            if self.record.half(1 - self._endpoint.side).state != OPEN:
+            if self._is_over():
                 return b""
-            if self._reader is not None:
-                raise RuntimeError(f"{self} is already being read by another task")
-            self._reader = self.session.loop.create_future()
-            try:
-                await self._reader
-            finally:
-                self._reader = None
+            await self._wait_to_receive()
+
+    async def receive_parts(self) -> list[bytes | memoryview]:
+        """The same, as the parts that came, not joined and not copied; empty at the end."""
+        while True:
+            if self.lane.inbox:
+                parts = self._endpoint.take(self.lane)
+                self._have_read(sum(map(len, parts)))
+                return parts
+            if self._is_over():
+                return []
+            await self._wait_to_receive()
 
     def receive_nowait(self) -> bytes:
         """What has come, or nothing."""
         return self._take() if self.lane.inbox else b""
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """Everything to the end of the data; StreamAborted past `limit` octets."""
+        """Everything to the end of the data. Past `limit` octets the stream is given up."""
         parts: list[bytes] = []
         size = 0
         while part := await self.receive():
             parts.append(part)
             size += len(part)
             if size > limit:
-                self.give_up(f"more than {limit} octets came; raise receive_all(limit=...)")
+                text = f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
+                self.give_up(f"more than {limit} octets came")
+                raise LimitExceeded(text)
         return b"".join(parts)
+
+    def _is_over(self) -> bool:
+        """Is this the end of the data? Raises if it is an end of another kind."""
+        if self._no_read is not None:
+            raise again(self._no_read)
+        if self._closed:
+            raise StreamEnded(f"{self} was closed by this side")
+        if self._theirs.state == OPEN:
+            return False
+        if self.record.error is not None and self.record.reset_by != self._endpoint.side:
+            raise self._peer_aborted(self.record.error)
+        return True
+
+    async def _wait_to_receive(self) -> None:
+        if self._reader is not None:
+            raise RuntimeError(f"{self} is already being read by another task")
+        self._reader = self.session.loop.create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
 
     def _take(self) -> bytes:
         parts = self._endpoint.take(self.lane)
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        self._endpoint.read(self.record, len(data))
+        self._have_read(len(data))
+        return data
+
+    def _have_read(self, size: int) -> None:
+        self._endpoint.read(self.record, size)
         session = self.session
         if session._pacing.paused_at:
             session._pacing.look()
-        if self._endpoint.outbox.control:
+        if not session._flushing and self._endpoint.outbox.control:
             session._flush_soon()
-        return data
+        if self.record.over:
+            session._forget(self)
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
@@ -211,34 +277,65 @@ class Stream:
         if self._reader is not None and not self._reader.done():
             self._reader.set_result(None)
 
-    def _wake_writers(self) -> None:
-        for waiter in self._writers:
+    def _wake_writers(self) -> int:
+        """Let those who wait to send look again; returns the octets they bring."""
+        size = 0
+        for waiter, amount in self._writers.items():
             if not waiter.done():
                 waiter.set_result(None)
-
-    def _accepted(self) -> None:
-        if self._accept_waiter is not None and not self._accept_waiter.done():
-            self._accept_waiter.set_result(None)
-
-    def _aborted(self, text: bytes) -> None:
-        if self._problem is None:
-            said = f": {text.decode('utf-8', 'replace')}" if text else ""
-            self._problem = StreamAborted(f"{self} was aborted by the peer{said}")
-        self._endpoint.outbox.drop(self.lane)
-        self._wake_all()
-
-    def _lost(self, problem: PolymuxError) -> None:
-        if self._problem is None and not self.record.over:
-            self._problem = SessionClosed(str(problem))
-        self._wake_all()
+                size += amount
+        return size
 
     def _wake_all(self) -> None:
-        self._accepted()
+        if self._acceptance is not None and not self._acceptance.done():
+            self._acceptance.set_result(None)
         self._wake()
         self._wake_writers()
 
-    def _raise(self) -> None:
-        problem = self._problem
-        if problem is not None:
-            raise type(problem)(str(problem))
-        raise StreamEnded(f"{self} has ended")
+    def _stop(self, problem: PolymuxError) -> None:
+        """Neither way any more; the first reason stands."""
+        if self._no_read is None:
+            self._no_read = problem
+        if self._no_send is None:
+            self._no_send = problem
+
+    def _refuse(self, problem: PolymuxError) -> None:
+        """This side can send no more; it may still read."""
+        if self._no_send is None:
+            self._no_send = problem
+        self._wake_writers()
+
+    def _aborted(self, text: bytes) -> None:
+        """The peer gave the stream up."""
+        self._stop(self._peer_aborted(text))
+        self._endpoint.outbox.drop(self.lane)
+        if self.session.drops_unread:
+            self._endpoint.inbox.drop(self.lane)
+        self._wake_all()
+        self.session._relieved(self)
+
+    def _over(self) -> None:
+        """Both halves are over. If ours was cut short, that was the peer's doing."""
+        self._endpoint.outbox.drop(self.lane)
+        if self._own.state == ABORTED:
+            self._refuse(self._peer_aborted(self.record.error or b""))
+        self._wake_all()
+
+    def _lost(self, problem: PolymuxError, answers: bool = False) -> None:
+        """No more octets come. With `answers`, a stream that the peer has ended can still send."""
+        if self._theirs.state == OPEN and self._no_read is None:
+            self._no_read = problem
+        if self._no_send is None and not (answers and self._theirs.state != OPEN):
+            self._no_send = problem
+        self._wake_all()
+
+    def _peer_aborted(self, text: bytes) -> StreamAborted:
+        said = f": {plain(text)}" if text else ""
+        return StreamAborted(f"{self} was aborted by the peer{said}")
+
+
+def octets(data: object) -> bytes:
+    """A buffer's content, copied; TypeError for what is no buffer."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"a stream sends bytes, not {type(data).__name__}")

@@ -5,13 +5,14 @@ import socket
 from collections.abc import Callable
 
 from ..core.endpoint import Endpoint
+from ..core.errors import Unsupported
 from ..core.limits import Limits, Policy
 from ..protocols.registry import create, parse
 from .nerdbank import NerdbankSession
 from .session import Session
 
 # Protocols with verbs of their own have a session class of their own.
-SESSIONS: dict[str, type[Session]] = {"nerdbank": NerdbankSession}
+SESSIONS: dict[str, type[Session]] = {"mplex": Session, "nerdbank": NerdbankSession}
 
 
 def session_maker(
@@ -20,11 +21,13 @@ def session_maker(
     """Check the protocol string now; make sessions of it later."""
     name = parse(protocol).name
     create(protocol)  # a bad option is an error here, not at the first connection
+    kind = SESSIONS.get(name)
+    if kind is None:
+        raise Unsupported(f"no live sessions of {name}: choose one of {', '.join(SESSIONS)}")
 
     def make() -> Session:
         own = Limits(**vars_of(limits)) if limits is not None else Limits()
         endpoint = Endpoint(create(protocol, own, side), side, direct=True)
-        kind = SESSIONS.get(name, Session)
         return kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
 
     return make

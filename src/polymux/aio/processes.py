@@ -1,167 +1,134 @@
-"""Sessions over a child's standard streams (`exec:`) and over our own (`stdio:`)."""
+"""Sessions over a child's standard input and output (`exec:`)."""
 
 import asyncio
-import os
-import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from .duplexpipe import DuplexPipe
 from .session import Session
 
-
-class Duplex(asyncio.Transport):
-    """Two pipes, one in and one out, as the one transport a session wants."""
-
-    def __init__(
-        self, session: Session, reader: Any, writer: Any, stop: Callable[[], None]
-    ) -> None:
-        super().__init__()
-        self._session = session
-        self._reader = reader
-        self._writer = writer
-        self._stop = stop
-        self._closing = False
-
-    def write(self, data: Any) -> None:
-        self._writer.write(data)
-
-    def writelines(self, parts: Any) -> None:
-        self._writer.write(b"".join(parts))
-
-    def is_closing(self) -> bool:
-        return self._closing
-
-    def close(self) -> None:
-        self.finish(None)
-
-    def abort(self) -> None:
-        self.finish(None)
-
-    def finish(self, error: Exception | None) -> None:
-        if not self._closing:
-            self._closing = True
-            self._writer.close()
-            self._reader.close()
-            self._stop()
-            self._session.loop.call_soon(self._session.connection_lost, error)
-
-    def pause_reading(self) -> None:
-        self._reader.pause_reading()
-
-    def resume_reading(self) -> None:
-        self._reader.resume_reading()
-
-    def is_reading(self) -> bool:
-        return not self._closing
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._writer.set_write_buffer_limits(high=high, low=low)
-
-    def get_write_buffer_size(self) -> int:
-        return int(self._writer.get_write_buffer_size())
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
+GRACE = 1.0  # seconds for a child to end by itself, then to end when asked, then it is killed
 
 
 class Child(asyncio.SubprocessProtocol):
-    """Hands a child's output to the session."""
+    """A child process; its output goes to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.duplex: Duplex | None = None
-        self.stdin: Any = None
+        self.process: asyncio.SubprocessTransport | None = None
+        self.pipes: ChildPipes | None = None
+        self._clock: asyncio.TimerHandle | None = None
+        self._early: list[Callable[[], None]] = []  # what happened before the session was there
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.process = cast(asyncio.SubprocessTransport, transport)
+
+    def attach(self, pipes: "ChildPipes") -> None:
+        """Begin the session, with what has happened already."""
+        self.pipes = pipes
+        self.session.connection_made(pipes)
+        for happening in self._early:
+            happening()
+        self._early.clear()
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
-        if fd == 1 and isinstance(data, bytes):
+        if self.pipes is None:
+            self._early.append(lambda: self.pipe_data_received(fd, data))
+        elif fd == 1 and isinstance(data, bytes):
             self.session.data_received(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        if fd == 1:
-            self.session.eof_received()
-        if self.duplex is not None:
-            self.duplex.finish(exc)
+        if self.pipes is None:
+            self._early.append(lambda: self.pipe_connection_lost(fd, exc))
+        elif fd == 1:
+            self.pipes.input_ended()
+        else:
+            self.pipes.output_broke(exc)
 
     def process_exited(self) -> None:
-        if self.duplex is not None:
-            self.duplex.finish(None)
+        assert self.process is not None
+        if self.pipes is None:
+            self._early.append(self.process_exited)
+            return
+        code = self.process.get_returncode()
+        if not self.pipes.is_closing() and code:
+            self.pipes.error = ChildProcessError(
+                f"the child was ended by signal {-code}"
+                if code < 0
+                else f"the child ended with exit status {code}"
+            )
+        # Somebody else may have inherited its pipes: they are not waited for without end.
+        self._set_clock(self.kill)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The child has ended and its pipes are closed."""
+        self._stop_clock()
+        if self.process is not None:
+            self.process.close()
+        if self.pipes is None:
+            self._early.append(lambda: self.connection_lost(exc))
+        else:
+            self.pipes.lose()
 
     def pause_writing(self) -> None:
         self.session.pause_writing()
 
     def resume_writing(self) -> None:
         self.session.resume_writing()
+
+    # --- its end
+
+    def dismiss(self) -> None:
+        """Its input has ended: it should end too."""
+        self._set_clock(self.terminate)
+
+    def terminate(self) -> None:
+        if self.process is not None and self.process.get_returncode() is None:
+            self.process.terminate()
+            self._set_clock(self.kill)
+
+    def kill(self) -> None:
+        self._stop_clock()
+        if self.process is not None:
+            self.process.close()  # kills it if it still runs, and closes the pipes
+
+    def _set_clock(self, act: Callable[[], None]) -> None:
+        self._stop_clock()
+        self._clock = self.session.loop.call_later(GRACE, act)
+
+    def _stop_clock(self) -> None:
+        if self._clock is not None:
+            self._clock.cancel()
+            self._clock = None
+
+
+class ChildPipes(DuplexPipe):
+    """The pipes to a child, which ends with them."""
+
+    def __init__(self, session: Session, reader: Any, writer: Any, child: Child) -> None:
+        super().__init__(session, reader, writer)
+        self._child = child
+
+    def close(self) -> None:
+        if not self._closing:
+            super().close()
+            self._child.dismiss()
+
+    def abort(self) -> None:
+        super().abort()
+        self._child.kill()
 
 
 async def start_process(command: tuple[str, ...], make: Callable[[], Session]) -> Session:
-    """Start a child and talk over its standard input and output; its error output is ours."""
+    """Start a child and talk over its standard input and output; its error output is ours.
+
+    The session is closed once the child has ended. If cancelled, no child is left.
+    """
     loop = asyncio.get_running_loop()
     session = make()
-    transport, child = await loop.subprocess_exec(
+    process, child = await loop.subprocess_exec(
         lambda: Child(session), *command, stdin=-1, stdout=-1, stderr=None
     )
-
-    def stop() -> None:
-        if transport.get_returncode() is None:
-            loop.call_later(1.0, end_child, transport)
-        else:
-            transport.close()
-
-    child.duplex = Duplex(
-        session, transport.get_pipe_transport(1), transport.get_pipe_transport(0), stop
-    )
-    session.connection_made(child.duplex)
-    return session
-
-
-def end_child(transport: asyncio.SubprocessTransport) -> None:
-    """A child that does not end when its input does is terminated."""
-    if transport.get_returncode() is None:
-        transport.terminate()
-    transport.close()
-
-
-class Input(asyncio.Protocol):
-    """Hands our standard input to the session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-        self.duplex: Duplex | None = None
-
-    def data_received(self, data: bytes) -> None:
-        self.session.data_received(data)
-
-    def eof_received(self) -> bool:
-        self.session.eof_received()
-        if self.duplex is not None:
-            self.duplex.close()
-        return False
-
-
-class Output(asyncio.BaseProtocol):
-    """Passes the flow control of our standard output to the session."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def pause_writing(self) -> None:
-        self.session.pause_writing()
-
-    def resume_writing(self) -> None:
-        self.session.resume_writing()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        return
-
-
-async def use_stdio(make: Callable[[], Session]) -> Session:
-    """Talk over our own standard input and output."""
-    loop = asyncio.get_running_loop()
-    session = make()
-    source = os.fdopen(os.dup(sys.stdin.fileno()), "rb", 0)
-    target = os.fdopen(os.dup(sys.stdout.fileno()), "wb", 0)
-    reader, taking = await loop.connect_read_pipe(lambda: Input(session), source)
-    writer, _ = await loop.connect_write_pipe(lambda: Output(session), target)
-    taking.duplex = Duplex(session, reader, writer, lambda: None)
-    session.connection_made(taking.duplex)
+    output, feed = process.get_pipe_transport(1), process.get_pipe_transport(0)
+    child.attach(ChildPipes(session, output, feed, child))
     return session

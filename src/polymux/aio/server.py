@@ -1,7 +1,9 @@
 """`serve`: sessions for everybody who connects."""
 
 import asyncio
+import contextlib
 import logging
+import os
 import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,15 +11,17 @@ from typing import Any
 from ..core.errors import PolymuxError
 from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR
+from .failures import Unreachable, why
 from .making import name_peer, prepare_socket, session_maker
-from .processes import use_stdio
 from .session import Session
+from .stdio import use_stdio
 from .urls import Address, BadUrl, parse_url
 
 log = logging.getLogger("polymux.aio")
 
 Handler = Callable[[Any], Awaitable[None]]
 HALF_OPEN = 128  # connections whose handshake is not finished
+PATIENCE = 1.0  # seconds for handlers to end by themselves once their sessions are closed
 
 
 class Server:
@@ -29,6 +33,8 @@ class Server:
         self.sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.AbstractServer | None = None
+        self._closing = False
+        self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
     def url(self) -> str:
@@ -39,21 +45,37 @@ class Server:
         return self.address.port
 
     async def close(self) -> None:
-        """Stop listening, then close every session; handlers that go on are cancelled."""
+        """Stop listening, close every session, and end the handlers that go on.
+
+        What was queued before leaves first, within the policy's time. If cancelled, the sessions
+        are cut.
+        """
+        if self._closing:
+            await self.wait_closed()
+            return
+        self._closing = True
         if self._listener is not None:
             self._listener.close()
-        closing = [session.close() for session in list(self.sessions)]
-        await asyncio.gather(*closing, return_exceptions=True)
-        for task in list(self._tasks):
-            task.cancel()
+        try:
+            closing = [session.close() for session in self.sessions]
+            await asyncio.gather(*closing, return_exceptions=True)
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=PATIENCE)
+        finally:
+            for session in list(self.sessions):
+                session.abort("the server was closed")
+            for task in self._tasks:
+                task.cancel()
+            if self.address.scheme == "unix":
+                with contextlib.suppress(OSError):
+                    os.unlink(self.address.path)
+            if not self._closed.done():
+                self._closed.set_result(None)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait_closed(self) -> None:
-        """Serve until the server is closed."""
-        if isinstance(self._listener, asyncio.Server):
-            await self._listener.serve_forever()
-        elif self._tasks:
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Serve until the server is closed; over stdio:, until its one session has ended."""
+        await asyncio.shield(self._closed)
 
     async def __aenter__(self) -> "Server":
         return self
@@ -63,6 +85,9 @@ class Server:
 
     def take(self, session: Session) -> None:
         """A new session: run the handler on it once its handshake is done."""
+        if self._closing:
+            session.abort("the server is closed")
+            return
         half_open = sum(1 for other in self.sessions if not other.ready.done())
         if half_open >= HALF_OPEN:
             session.abort(f"{HALF_OPEN} connections have not finished their handshake")
@@ -71,22 +96,36 @@ class Server:
         session.closed.add_done_callback(lambda _: self.sessions.discard(session))
         task = asyncio.get_running_loop().create_task(self.run(session))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if self.address.scheme == "stdio" and not self._closed.done():
+            self._closed.set_result(None)
 
     async def run(self, session: Session) -> None:
+        """The life of one session; nothing that happens in it harms another."""
         prepare_socket(session)
         name_peer(session, self.url)
         try:
             await asyncio.shield(session.ready)
+            session._check_open()
             await self.handler(session)
         except PolymuxError as problem:
             log.info("%s: %s", session, problem)
-        except Exception:
-            log.exception("the handler of %s failed", session)
-            session.abort("the handler failed")
+        except Exception as problem:
+            if only_polymux(problem):
+                log.info("%s: %s", session, problem)
+            else:
+                log.exception("the handler of %s failed", session)
+                session.abort("the handler failed")
         finally:
-            if not session.closed.done():
-                await session.close()
+            await session.close()
+
+
+def only_polymux(problem: Exception) -> bool:
+    """A group of nothing but our own errors: the peer went away under several tasks at once."""
+    return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None
 
 
 async def serve(
@@ -101,11 +140,14 @@ async def serve(
     """Listen at `url`; `handler(session)` runs for each session, which closes when it returns.
 
     Port 0 takes a free port; `server.url` says which. `tls://` needs a context with a certificate.
+    If cancelled, nothing listens.
     """
     address = parse_url(url)
     make = session_maker(protocol, ACCEPTOR, limits, policy, 0.0)
-    loop = asyncio.get_running_loop()
     server = Server(address, handler)
+    if address.scheme == "stdio":
+        server.take(await use_stdio(make))
+        return server
 
     def arrive() -> Session:
         session = make()
@@ -113,20 +155,36 @@ async def serve(
         return session
 
     try:
-        if address.scheme == "unix":
-            server._listener = await loop.create_unix_server(arrive, address.path)
-        elif address.scheme in ("tcp", "tls"):
-            if address.scheme == "tls" and tls is None:
-                raise BadUrl(f"{url!r}: tls:// needs a context with a certificate: tls=...")
-            context = tls if address.scheme == "tls" else None
-            listener = await loop.create_server(arrive, address.host, address.port, ssl=context)
-            server._listener = listener
-            port = listener.sockets[0].getsockname()[1]
-            server.address = Address(address.scheme, address.host, port)
-        elif address.scheme == "stdio":
-            server.take(await use_stdio(make))
-        else:
-            raise BadUrl(f"{url!r}: {address.scheme}: cannot be listened on for this protocol")
+        await listen(server, arrive, tls, (policy or Policy()).handshake)
     except OSError as problem:
-        raise BadUrl(f"{url!r}: cannot listen there: {problem.strerror or problem}") from None
+        raise Unreachable(f"{address}: cannot listen there: {why(problem)}") from None
     return server
+
+
+async def listen(
+    server: Server, arrive: Callable[[], Session], tls: ssl.SSLContext | None, handshake: float
+) -> None:
+    """Open the listening socket."""
+    loop = asyncio.get_running_loop()
+    address = server.address
+    listener: asyncio.Server
+    if address.scheme == "unix":
+        listener = await loop.create_unix_server(arrive, address.path, start_serving=False)
+    elif address.scheme in ("tcp", "tls"):
+        if address.scheme == "tls" and tls is None:
+            raise BadUrl(f"{address}: tls:// needs a context with a certificate: tls=...")
+        context = tls if address.scheme == "tls" else None
+        listener = await loop.create_server(
+            arrive, address.host, address.port, ssl=context, start_serving=False,
+            ssl_handshake_timeout=handshake if context else None,
+        )  # fmt: skip
+        port = listener.sockets[0].getsockname()[1]
+        server.address = Address(address.scheme, address.host, port)
+    else:
+        raise BadUrl(f"{address}: {address.scheme}: cannot be listened on for this protocol")
+    server._listener = listener
+    try:
+        await listener.start_serving()
+    except BaseException:
+        listener.close()
+        raise

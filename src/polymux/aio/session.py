@@ -1,111 +1,102 @@
-"""One live connection: octets in and out, events to streams, deadlines, a clean end."""
+"""One live connection: octets in and out, events to streams, a clean end."""
 
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
 from ..core.endpoint import Endpoint
-from ..core.errors import LimitExceeded, PolymuxError, SessionClosed
-from ..core.events import Aborted, Accepted, Closed, Control, Credit, Ended, Event, Opened
-from ..core.limits import Bucket, Policy
+from ..core.errors import PolymuxError, SessionClosed
+from ..core.events import Aborted, Accepted, Closed, Credit, Event, Opened
+from ..core.limits import Policy
+from ..core.streams import ABORTED
 from ..core.streams import Stream as Record
+from .arrivals import Arrivals, Incoming
+from .deadlines import Deadlines
 from .duplex import Stream
+from .ending import Ending, settle
+from .failures import again, closing, plain, why
 from .pacing import Pacing
+from .room import Room
 
 log = logging.getLogger("polymux.aio")
 
-HIGH = 256 * 1024  # octets of content waiting to leave before senders wait
-EAGER = 64 * 1024  # octets queued without waiting that are flushed at once
-TICK = 1.0  # how often deadlines are looked at
+HIGH = 256 * 1024  # octets formed at a time, and in the transport before we wait for it
 
 
 class Session(asyncio.Protocol):
     """A connection with many streams. Made by `connect` and `serve`, not by hand.
 
     One reader and one writer; nothing is locked across an await. After `close`, or when the peer
-    goes away, every waiting call ends with SessionClosed.
+    goes away, every waiting call ends with SessionClosed. `failure` says why, if it was no
+    orderly end; `endpoint.counters` has every limit that was hit and rule that was broken.
     """
+
+    drops_unread = True  # does a reset by the peer take with it what was not read yet?
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         self.endpoint = endpoint
         self.policy = policy
         self.loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[None] = self.loop.create_future()
+        self.ready: asyncio.Future[None] = self.loop.create_future()  # handshaken, or over
         self.closed: asyncio.Future[None] = self.loop.create_future()
         self.peer = ""
-        self.failure: PolymuxError | None = None
+        self.failure: SessionClosed | None = None
         self.transport: asyncio.Transport | None = None
+        self.written = 0  # octets handed to the transport
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
-        self._arrivals: deque[Stream] = deque()
-        self._arrival_waiters: deque[asyncio.Future[None]] = deque()
-        self._room_waiters: list[asyncio.Future[None]] = []
-        self._live: dict[int, Stream] = {}
-        self._flushing = False
-        self._blocked_since = 0.0  # the transport takes nothing more since then
-        self._closing = False
-        self._eof = False
+        self._over: SessionClosed | None = None  # why nothing more will come
+        self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
+        self._theirs = 0  # how many of them the peer has opened
+        self._arrivals = Arrivals(self.loop, self._check_open)
+        self._flushing = False  # a flush is on its way
+        self._blocked = False  # the transport takes nothing more for now
+        self._room = Room(self)
+        self._ending = Ending(self)
         self._pacing = Pacing(self)
-        self._opener = Bucket(max(1, int(opens_per_second)), max(1, int(opens_per_second)))
-        self._paced_opens = opens_per_second > 0
-        self._resets = Bucket(endpoint.limits.open_reset_burst, endpoint.limits.open_reset_rate)
-        self._timer: asyncio.TimerHandle | None = None
-        self._begun = 0.0
+        self._deadlines = Deadlines(self)
+        self._spacing = 1 / opens_per_second if opens_per_second > 0 else 0.0
+        self._next_open = 0.0
 
     # --- what a user does
 
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
-        """Open a stream to the peer. The protocols that offer streams wait until it is accepted."""
-        await self._may_open()
+        """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
+
+        If cancelled, no stream was opened.
+        """
         text = name.encode() if isinstance(name, str) else name
-        record = self.endpoint.open(text, window)
-        stream = self._adopt(record)
+        if not self.ready.done():
+            await asyncio.shield(self.ready)
+        self._check_open()
+        if self._spacing:
+            await self._pace()
+        stream = self._adopt(self.endpoint.open(text, window))
         self._flush_soon()
         return stream
 
     @property
     def incoming(self) -> AsyncIterator[Stream]:
         """The streams the peer opens, as they come, until the session ends."""
-        return self._incoming()
-
-    async def _incoming(self) -> AsyncIterator[Stream]:
-        while True:
-            try:
-                yield await self.accept()
-            except SessionClosed:
-                if self.failure is not None:
-                    raise
-                return
+        return Incoming(self.accept, lambda: self.failure is not None)
 
     async def accept(self) -> Stream:
         """The next stream the peer has opened. Cancelled: the stream waits for the next call."""
-        while not self._arrivals:
-            self._check_open()
-            waiter = self.loop.create_future()
-            self._arrival_waiters.append(waiter)
-            try:
-                await waiter
-            finally:
-                if waiter in self._arrival_waiters:
-                    self._arrival_waiters.remove(waiter)
-        return self._arrivals.popleft()
+        return await self._arrivals.take()
 
     async def close(self) -> None:
-        """Let what is queued leave (within the policy's time), then end the connection."""
-        self._closing = True
-        try:
-            async with asyncio.timeout(self.policy.close):
-                while self.endpoint.pending() and not self.closed.done():
-                    self._flush()
-                    if self.endpoint.pending():
-                        await self._room()
-        except TimeoutError:
-            log.warning("%s: closed with data that could not be sent", self)
-        if self.transport is not None:
-            self.transport.close()
-        await self.wait_closed()
+        """Let what is queued leave (within the policy's time), then end the connection.
+
+        What the streams would still send is refused from now on. If cancelled, the connection is
+        cut.
+        """
+        if self._ending.begun or self.closed.done():
+            await self.wait_closed()
+            return
+        for stream in list(self._live.values()):
+            stream._refuse(SessionClosed(f"{self} is closed"))
+        await self._ending.close()
 
     async def wait_closed(self) -> None:
         """Wait for the end of the connection, whoever ends it."""
@@ -132,60 +123,70 @@ class Session(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._begun = self.loop.time()
-        self.endpoint.now = int(self._begun * 1e9)
+        self.endpoint.now = int(self.loop.time() * 1e9)
         self.transport.set_write_buffer_limits(high=HIGH)
         self.endpoint.start(os.urandom(16))
+        self._deadlines.start()
         self._flush()
         self._settle_ready()
-        self._timer = self.loop.call_later(TICK, self._tick)
         if self.when_made is not None:
             self.when_made(self)
 
     def data_received(self, data: bytes) -> None:
+        if self._ending.shut:
+            return
+        endpoint = self.endpoint
         try:
-            events = self.endpoint.receive(data, self.loop.time())
-            for event in events:
+            for event in endpoint.receive(data, self.loop.time()):
                 self._handle(event)
         except PolymuxError as problem:
             self._fail(problem)
             return
-        inbox = self.endpoint.inbox
-        if inbox.ready:
-            for lane in inbox.ready:
+        inbox = endpoint.inbox
+        ready = inbox.ready
+        if ready:
+            for lane in ready:
                 lane.noted = False
                 owner = lane.owner
-                if isinstance(owner, Stream):
-                    owner._wake()
-            inbox.ready.clear()
+                if owner is not None:
+                    cast(Stream, owner)._wake()
+            inbox.ready = []
             self._pacing.look()
-        self._settle_ready()
-        if self.endpoint.outbox.control or self.endpoint.pending():
+        if not self.ready.done():
+            self._settle_ready()
+        if not self._flushing and endpoint.pending():
             self._flush_soon()
 
     def eof_received(self) -> bool:
-        self._eof = True
-        whole = self.endpoint.finish()
-        text = "the peer closed the connection" + ("" if whole else " in the middle of a frame")
-        self._lose(SessionClosed(text))
-        return False
+        if not self._ending.shut:
+            whole = self.endpoint.finish()
+            text = "the peer closed the connection" + ("" if whole else " in the middle of a frame")
+            if not whole and self.failure is None:
+                self.failure = SessionClosed(text)
+            self._end(SessionClosed(text), answers=whole)
+            self._flush()
+        return self._ending.heard() and self.failure is None
 
     def connection_lost(self, error: Exception | None) -> None:
-        text = f"the connection was lost: {error}" if error else "the connection was closed"
-        self._lose(self.failure or SessionClosed(text))
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self.closed.done():
-            self.closed.set_result(None)
+        if error is not None and self.failure is None and not self._ending.begun:
+            self.failure = SessionClosed(f"the connection was lost: {why(error)}")
+        text = f"{self} is closed" if self._ending.begun else "the connection was closed"
+        self._end(self.failure or self._over or SessionClosed(text))
+        self._pacing.stop()
+        self._deadlines.stop()
+        self._ending.lost()
+        self._live.clear()
+        self._room.clear()
+        settle(self.closed)
 
     def pause_writing(self) -> None:
-        self._blocked_since = self.loop.time()
+        self._blocked = True
 
     def resume_writing(self) -> None:
-        self._blocked_since = 0.0
+        self._blocked = False
         self._flush_soon()
 
-    # --- between the two
+    # --- what has come
 
     def _handle(self, event: Event) -> None:
         record = event.stream
@@ -195,50 +196,72 @@ class Session(asyncio.Protocol):
             self._arrived(record)
             return
         stream = self._live.get(record.serial)
+        if stream is None:  # turned away
+            if isinstance(event, Closed):
+                record.lane = None
+            return
         if isinstance(event, Credit | Accepted):
             self.endpoint.resume(record)
-            if stream is not None:
-                stream._accepted()
+            if isinstance(event, Accepted):
+                stream._wake_all()
+            elif stream._writers:
                 stream._wake_writers()
         elif isinstance(event, Aborted):
-            if stream is not None:
+            self._arrivals.discard(stream)
+            if event.text and stream._theirs.state != ABORTED:  # not by the peer: for what it did
+                stream.give_up(f"the peer broke the protocol: {plain(event.text)}")
+            else:
                 stream._aborted(event.text)
-            if record.opener != self.endpoint.side and not self._resets.take(self.loop.time()):
-                limits = self.endpoint.limits
-                self.endpoint.counters.count("open_reset")
-                raise LimitExceeded(
-                    "the peer opens and gives up streams too fast: "
-                    + limits.describe("open_reset_burst")
-                )
         elif isinstance(event, Closed):
-            self._live.pop(record.serial, None)
-        elif isinstance(event, Ended | Control):
-            pass  # the reader is woken through its lane; duties are paid by the endpoint
+            stream._over()
+            self._forget(stream)
 
     def _arrived(self, record: Record) -> None:
         """The peer opened a stream: take it, or turn it away when there are too many."""
-        limits = self.endpoint.limits
-        theirs = sum(1 for s in self._live.values() if s.record.opener != self.endpoint.side)
-        over = "pending" if len(self._arrivals) >= limits.pending else ""
-        over = "streams" if theirs >= limits.streams else over
+        endpoint = self.endpoint
+        limits = endpoint.limits
+        over = ""
+        if len(self._arrivals) >= limits.pending:
+            over = "pending"
+        elif self._theirs >= limits.streams:
+            over = "streams"
+        elif len(record.name or b"") > endpoint.protocol.max_name:
+            over = "name"
         if over:
-            self.endpoint.counters.count(over)
-            self.endpoint.abort(record, f"too many streams ({over})".encode())
-            return
-        self._arrive(self._adopt(record))
-
-    def _arrive(self, stream: Stream) -> None:
-        self._arrivals.append(stream)
-        while self._arrival_waiters:
-            waiter = self._arrival_waiters.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                break
+            endpoint.counters.count(over)
+            log.debug("%s: stream turned away: %s", self, limits.describe(over))
+            endpoint.turn_away(record, f"turned away: limit {over}".encode())
+        elif self._ending.begun:
+            endpoint.abort(record)
+        else:
+            stream = self._adopt(record)
+            self._theirs += 1
+            self._arrivals.put(stream)
 
     def _adopt(self, record: Record) -> Stream:
         stream = Stream(self, record)
         self._live[record.serial] = stream
         return stream
+
+    def _forget(self, stream: Stream) -> None:
+        """A stream that is over and read to the end leaves nothing behind here."""
+        record = stream.record
+        if record.over and not stream.lane.unread and record.serial in self._live:
+            del self._live[record.serial]
+            stream.lane.owner = None
+            record.lane = None
+            if record.opener == 1 - self.endpoint.side:
+                self._theirs -= 1
+
+    def _relieved(self, stream: Stream) -> None:
+        """A stream was given up or closed: what it held is free again."""
+        self._forget(stream)
+        self._pacing.look()
+        if len(self.endpoint.outbox.control) > self.endpoint.limits.control_queue // 2:
+            self._flush()
+        self._flush_soon()
+
+    # --- what is to go
 
     def _flush_soon(self) -> None:
         if not self._flushing:
@@ -249,82 +272,79 @@ class Session(asyncio.Protocol):
         """Form what may leave now and hand it to the transport, once a loop turn."""
         self._flushing = False
         transport = self.transport
-        if transport is None or transport.is_closing() or self._blocked_since:
+        if self._ending.shut or self._blocked or transport is None or transport.is_closing():
             return
-        chunks = self.endpoint.outbox.flush(int(self.loop.time() * 1e9), HIGH)
-        if len(chunks) == 1:
-            transport.write(chunks[0])
-        elif chunks:
-            transport.writelines(chunks)
-        if self._room_waiters and self.endpoint.outbox.queued < HIGH:
-            self._wake_room()
-        if self.endpoint.pending() and not self._blocked_since:
-            self._flush_soon()
+        endpoint = self.endpoint
+        endpoint.now = int(self.loop.time() * 1e9)
+        chunks = endpoint.chunks_to_send(HIGH)
+        if chunks:
+            # Joined: a system call for each would cost more, and `writelines` hands small buffers
+            # to the system one by one, in some versions without ever asking us to wait.
+            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self.written += len(data)
+            transport.write(data)
+        if endpoint.inbox.events:
+            for event in endpoint.take_events():
+                self._handle(event)
+        if endpoint.outbox.stalled:
+            self._stalled()
+        if self._room:
+            self._room.wake()
+        if endpoint.pending():
+            if not self._blocked:
+                self._flush_soon()
+        elif self._over is not None or self._ending.begun:
+            self._ending.look()
 
-    def _wake_room(self) -> None:
-        waiters = self._room_waiters
-        self._room_waiters = []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
+    def _stalled(self) -> None:
+        """Streams had something to send and no leave."""
+        self.endpoint.outbox.stalled.clear()
 
-    async def _room(self) -> None:
-        """Wait until something has left."""
-        waiter = self.loop.create_future()
-        self._room_waiters.append(waiter)
+    def _await_room(self, stream: Stream, again: bool) -> None:
+        """Wake this stream's senders when there is room, or leave."""
+        self._room.join(stream, again)
         self._flush_soon()
-        await waiter
 
-    async def _may_open(self) -> None:
-        await asyncio.shield(self.ready)
-        self._check_open()
-        while self._paced_opens and not self._opener.take(self.loop.time()):
-            await asyncio.sleep(1 / self._opener.rate)
+    async def _pace(self) -> None:
+        """Wait for our turn among openings that are kept apart."""
+        now = self.loop.time()
+        turn = max(now, self._next_open)
+        self._next_open = turn + self._spacing
+        if turn > now:
+            await asyncio.sleep(turn - now)
             self._check_open()
 
+    # --- the end
+
     def _check_open(self) -> None:
-        if self.failure is not None:
-            raise type(self.failure)(str(self.failure))
-        if self._closing or self.closed.done() or self._eof:
+        if self._over is not None:
+            raise again(self._over)
+        if self._ending.begun:
             raise SessionClosed(f"{self} is closed")
 
     def _settle_ready(self) -> None:
-        if self.endpoint.protocol.handshaken and not self.ready.done():
-            self.ready.set_result(None)
+        if self.endpoint.protocol.handshaken:
+            settle(self.ready)
+
+    def _is_offer(self, stream: Stream) -> bool:
+        """Does this stream still need the peer's or our acceptance?"""
+        return False
 
     def _fail(self, problem: PolymuxError) -> None:
-        """End the session for a reason; what was formed already (an answer) still leaves."""
+        """End the session for a reason, at once."""
+        if self.closed.done():
+            return
         if self.failure is None:
-            self.failure = problem
+            self.failure = closing(problem)
             log.info("%s ends: %s", self, problem)
-        self._lose(problem)
-        if self.transport is not None:
-            self.transport.abort()
+        self._end(self.failure)
+        self._ending.cut()
 
-    def _lose(self, problem: PolymuxError) -> None:
+    def _end(self, problem: SessionClosed, answers: bool = False) -> None:
         """No more will come: everybody who waits is told."""
-        self._eof = True
+        if self._over is None:
+            self._over = problem
         for stream in list(self._live.values()):
-            stream._lost(problem)
-        for waiter in self._arrival_waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-        self._wake_room()
-        if not self.ready.done():
-            self.ready.set_exception(problem)
-            self.ready.exception()  # somebody may or may not be waiting for it
-
-    def _tick(self) -> None:
-        """Deadlines: the handshake, an unfinished frame, a peer that takes nothing."""
-        now = self.loop.time()
-        self._timer = self.loop.call_later(TICK, self._tick)
-        policy = self.policy
-        waiting = self.endpoint.conversation.direction(1 - self.endpoint.side)
-        if not self.ready.done() and now - self._begun > policy.handshake:
-            self._fail(SessionClosed(f"no handshake within {policy.handshake:g} s"))
-        elif waiting.pending and now - int(waiting.at) * 1e-9 > policy.header:
-            self._fail(SessionClosed(f"a frame was left unfinished for {policy.header:g} s"))
-        elif self._blocked_since and now - self._blocked_since > policy.write:
-            self._fail(SessionClosed(f"the peer took nothing for {policy.write:g} s"))
-        else:
-            self._pacing.tick(now)
+            stream._lost(problem, answers)
+        self._arrivals.close()
+        settle(self.ready)

@@ -42,7 +42,10 @@ def parse_url(url: str) -> Address:
     if scheme == "stdio":
         return Address("stdio")
     if scheme == "exec":
-        command = tuple(shlex.split(rest))
+        try:
+            command = tuple(shlex.split(rest))
+        except ValueError as problem:
+            raise BadUrl(f"{url!r}: {str(problem).lower()} in the command") from None
         if not command:
             raise BadUrl(f"{url!r}: exec: is followed by the command to start")
         return Address("exec", command=command)
@@ -62,5 +65,9 @@ def parse_url(url: str) -> Address:
         if scheme in ("tcp", "tls"):
             raise BadUrl(f"{url!r}: no port; write {scheme}://{parts.hostname}:PORT")
         port = 443 if scheme == "wss" else 80
-    path = (parts.path or "/") if scheme in ("ws", "wss") else ""
+    path = ""
+    if scheme in ("ws", "wss"):
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    elif parts.path not in ("", "/") or parts.query:
+        raise BadUrl(f"{url!r}: {scheme}:// has no path; write {scheme}://{parts.hostname}:{port}")
     return Address(scheme, parts.hostname, port, path)

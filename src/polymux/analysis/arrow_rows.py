@@ -9,17 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from polymux.analysis.hot.contents import ContentRows
+from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.stalls import StallRows
 from polymux.analysis.hot.stream_columns import HalfColumns, StreamColumns
 from polymux.analysis.hot.timeline import TimelineRows
-from polymux.analysis.hot.watch import Page
 from polymux.analysis.tables import SIDES, TABLES, VERDICTS
+from polymux.core.errors import MissingExtra
 from polymux.core.protocol import Protocol
 from polymux.core.rules import Violation
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ImportError:
+    raise MissingExtra("captures", "analysing captures") from None
 
 SCHEMAS: Final = {name: table.arrow() for name, table in TABLES.items()}
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -38,7 +42,7 @@ def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch
     amount = _integers(batch.amount, rows)
     stream = _integers(page.stream, rows)
     columns = [
-        _encoded(pa.array([0] * rows, pa.uint8()), pa.array([session_id])),
+        _encoded(_octets(bytes(rows), rows), pa.array([session_id])),
         _encoded(_octets(batch.sender, rows), _SIDES),
         _integers(batch.ordinal, rows),
         _integers(page.at_us, rows).cast(_INSTANT),

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from polymux.analysis.arrow_rows import plain
 from polymux.analysis.tables import TABLES
 from polymux.analysis.tables_out import read_batches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _LEFT_OUT = {"capture"}
 _SPACE = 1 << 256

@@ -49,9 +49,11 @@ def guess(sample: Sample) -> Verdict:
     rest = sample.without(skip)
     found = _ranked(rest, SCORERS)
     scores = tuple((each.trial.text, each.score) for each in found)
+    other = stranger(rest.head(0), rest.head(1))
     best = next((each for each in found if _believed(each, sample.started)), None)
+    if best is not None and other and not best.mark and not best.trial.path:
+        best = None  # what looks like TLS or HTTP is that, whatever else it could be
     if best is None:
-        other = stranger(rest.head(0), rest.head(1))
         closest = ", ".join(f"{text} {score}" for text, score in scores[:3])
         return Verdict(None, other or f"no protocol fits; the closest: {closest}", 0, skip, scores)
     return Verdict(best.trial.text, f"seen: {_evidence(best, skip)}", best.score, skip, scores)
@@ -72,21 +74,36 @@ def settle(name: str, options: dict[str, str], sample: Sample) -> tuple[str, str
 def _ranked(
     sample: Sample, scorers: Iterable[Scorer], options: dict[str, str] | None = None
 ) -> list[_Scored]:
-    """All variants, best first. What does not fit a few octets is not tried on many."""
-    found = []
+    """All variants, best first. What does not fit a few octets is not tried on many; nor is a
+    protocol that fits almost anything, once another one is believed."""
     glance = sample.first(GLANCE)
+    found: list[_Scored] = []
     for scorer in scorers:
-        if scorer.name not in MAKERS:
-            continue
-        mark = scorer.mark(sample) if scorer.mark else ""
-        excused = () if sample.started else scorer.excused
-        for text in scorer.variants(options or {}):
-            trial = attempt(text, glance, excused)
-            if trial.share > 0.5 and glance.octets < sample.octets:
-                trial = attempt(text, sample, excused)
-            found.append(_Scored(scorer, trial, mark, round(100 * trial.share)))
+        if scorer.name in MAKERS:
+            mark = scorer.mark(sample) if scorer.mark else ""
+            found += [
+                _scored(scorer, mark, attempt(text, glance, _excused(scorer, sample)))
+                for text in scorer.variants(options or {})
+            ]
+    if glance.octets < sample.octets:
+        for number, each in enumerate(found):
+            if each.trial.share <= 0.5 or (
+                each.scorer.proof is not None
+                and any(_believed(other, sample.started) for other in found[:number])
+            ):
+                continue
+            trial = attempt(each.trial.text, sample, _excused(each.scorer, sample))
+            found[number] = _scored(each.scorer, each.mark, trial)
     # In the order of the scorers where nothing else decides: the most telling protocol first.
     return sorted(found, key=lambda each: (-bool(each.mark), -each.score))
+
+
+def _excused(scorer: Scorer, sample: Sample) -> tuple[str, ...]:
+    return () if sample.started else scorer.excused
+
+
+def _scored(scorer: Scorer, mark: str, trial: Trial) -> _Scored:
+    return _Scored(scorer, trial, mark, int(100 * trial.share))
 
 
 def _believed(each: _Scored, started: bool) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from polymux.analysis import arrow_rows
 from polymux.analysis.hot.contents import Contents
@@ -16,7 +15,10 @@ from polymux.analysis.hot.watch import Watch
 from polymux.core.observer import Observer
 from polymux.core.streams import Stream
 
-Emit = Callable[[str, pa.RecordBatch], None]
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Emit = Callable[[str, "pa.RecordBatch"], None]
 STREAM_ROWS = 4096
 CONTENT_OCTETS = 4 << 20
 
@@ -46,28 +48,35 @@ class Rows:
         self._kinds: pa.Array | None = None
 
     def collect(self, observer: Observer, watch: Watch, at: int) -> None:
-        """Everything that is ready now."""
+        """Everything that is ready now. What is said about a stream leaves before its own row."""
+        self._frames(observer, watch)
+        for stream in observer.take_gone():
+            self._stream(observer, watch, stream, at)
+        self._violations(observer)
+        self._measured(watch.stalls, watch.timeline)
+        if self._columns.rows >= STREAM_ROWS:
+            self._flush_streams()
+        if watch.contents is not None:
+            self._content(watch.contents, CONTENT_OCTETS)
+
+    def close(self, observer: Observer, watch: Watch, at: int) -> None:
+        """What is left once the observer and the watch have been finished."""
+        self._frames(observer, watch)
+        for stream in [*observer.take_gone(), *observer.protocol.streams.all()]:
+            self._stream(observer, watch, stream, at)
+        self._violations(observer)
+        self._measured(watch.stalls, watch.timeline)
+        self._flush_streams()
+        if watch.contents is not None:
+            self._content(watch.contents, 0)
+
+    def _frames(self, observer: Observer, watch: Watch) -> None:
         pages = watch.take_pages()
         if pages and "frames" in self.wanted:
             if self._kinds is None:
                 self._kinds = arrow_rows.kind_words(observer.protocol)
             for page in pages:
                 self.emit("frames", arrow_rows.frames_batch(page, self.name, self._kinds))
-        self._violations(observer)
-        for stream in observer.take_gone():
-            self._stream(observer, watch, stream, at)
-        self._measured(watch.stalls, watch.timeline)
-        if watch.contents is not None:
-            self._content(watch.contents, CONTENT_OCTETS)
-
-    def close(self, observer: Observer, watch: Watch, at: int) -> None:
-        """What is left once the observer and the watch have been finished."""
-        for stream in [*observer.take_gone(), *observer.protocol.streams.all()]:
-            self._stream(observer, watch, stream, at)
-        self.collect(observer, watch, at)
-        self._flush_streams()
-        if watch.contents is not None:
-            self._content(watch.contents, 0)
 
     def _stream(self, observer: Observer, watch: Watch, stream: Stream, at: int) -> None:
         track = watch.leave(stream, at)
@@ -76,8 +85,6 @@ class Rows:
         self.payload[1] += stream.acceptor.octets
         if "streams" in self.wanted:
             self._columns.add(observer.protocol, stream, track)
-            if self._columns.rows >= STREAM_ROWS:
-                self._flush_streams()
 
     def _flush_streams(self) -> None:
         if self._columns.rows:

@@ -113,8 +113,9 @@ def _omnistreams_hints(trial: Trial) -> list[str]:
 
 
 def _minmux_proof(trial: Trial) -> bool:
-    """Almost any octets are packets; but items go only where the other side gave credit."""
-    return any(s.dialer.octets + s.acceptor.octets > 0 for s in trial.streams)
+    """Almost any octets are packets; but items go only where the other side gave credit, and an
+    honest conversation breaks nothing at all."""
+    return not trial.faults and any(s.dialer.octets + s.acceptor.octets > 0 for s in trial.streams)
 
 
 SCORERS: tuple[Scorer, ...] = (

@@ -13,13 +13,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from polymux.analysis.arrow_rows import SCHEMAS, batch_of
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
-from polymux.core.errors import PolymuxError
+from polymux.core.errors import MissingExtra, PolymuxError
+
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+except ImportError:
+    raise MissingExtra("captures", "writing tables") from None
 
 GROUP_ROWS: Final = 131_072
 GROUP_OCTETS: Final = 16 << 20

@@ -7,6 +7,7 @@ few megabytes; it is trusted only while the file's size and its ends still fit.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -49,8 +50,14 @@ def plan(path: str, *, target: int = TARGET, limits: CaptureLimits | None = None
         source.close()
 
 
-def write_index(path: str, *, limits: CaptureLimits | None = None) -> str:
-    """Walk a capture and write `FILE.idx` beside it, whole or not at all; returns its name."""
+def write_index(
+    path: str, *, limits: CaptureLimits | None = None, marks: Sequence[int] | None = None
+) -> str:
+    """Walk a capture and write `FILE.idx` beside it, whole or not at all; returns its name.
+
+    `marks`: offsets between blocks, from the writer of a file with one section and one interface;
+    the file is then not walked.
+    """
     limits = limits or CaptureLimits()
     source = open_source(path, limits)
     try:
@@ -58,12 +65,15 @@ def write_index(path: str, *, limits: CaptureLimits | None = None) -> str:
             raise CaptureError("only plain files can have an index beside them", path)
         if source.window(0, 4) not in MAGICS:
             raise CaptureError("not a capture: neither pcapng nor pcap", path, 0)
-        marks = _walk(source, [Range()], MARK, limits)
+        if marks is None:
+            ranges = _walk(source, [Range()], MARK, limits)
+        else:
+            ranges = _ranges_between(source, marks, limits)
         written = {
             "polymux-index": _VERSION,
             "octets": source.size,
             "proof": _proof(source, source.size),
-            "marks": [asdict(mark) for mark in marks],
+            "marks": [asdict(span) for span in ranges],
         }
     finally:
         source.close()
@@ -75,6 +85,8 @@ def write_index(path: str, *, limits: CaptureLimits | None = None) -> str:
             os.fsync(file.fileno())
         os.replace(f"{name}.part", name)
     except OSError as failure:
+        with contextlib.suppress(OSError):
+            os.unlink(f"{name}.part")
         raise CaptureError(f"cannot be written: {failure.strerror}", name) from None
     return name
 
@@ -95,6 +107,18 @@ def _walk(source: Source, marks: Sequence[Range], every: int, limits: CaptureLim
             start = range_at(scanner, offset, -1)
     # The tail keeps its open end: whatever is wrong with it, its reader will find and say.
     return [*done, start]
+
+
+def _ranges_between(source: Source, offsets: Sequence[int], limits: CaptureLimits) -> list[Range]:
+    """The ranges that known offsets cut; the head of the file says what comes before each."""
+    scanner = scanner_for(Range(), limits)
+    scanner.walk_only = True
+    scanner.scan(source.window(0, limits.window), 0)
+    ends = [*offsets, -1]
+    return [
+        Range(end=ends[0]),
+        *(range_at(scanner, start, end) for start, end in itertools.pairwise(ends)),
+    ]
 
 
 def _join(marks: Sequence[Range], target: int) -> list[Range]:

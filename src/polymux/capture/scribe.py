@@ -12,8 +12,9 @@ DIALER, ACCEPTOR = 0, 1
 class PacketSink(Protocol):
     """What a scribe writes to: `PcapngWriter` or `RotatingWriter`."""
 
-    file: int
-    """Changes when a new file is begun."""
+    @property
+    def file(self) -> int:
+        """Changes when comments have to be said again: a new file, or a packet was missed."""
 
     def packet(
         self, at: int, parts: list[bytes | memoryview], comment: str = "", wire: int = -1

@@ -2,7 +2,8 @@
 
 A file is written under `NAME.part`, each block by one system call, and published as `NAME` by
 sync, rename and sync of the directory. A disk that is full or fails never stops the traffic
-unless asked to: what could not be written is counted and a gap record says so in the file.
+unless asked to: what could not be written is counted and a gap record says so in the file. A file
+that could not be synced is not published: it stays `NAME.part`, and `recover` can be asked.
 """
 
 from __future__ import annotations
@@ -13,15 +14,22 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Literal
 
 from polymux.capture import blocks
+from polymux.capture.ranges import MARK
 from polymux.core.errors import CaptureError
 
 PART = ".part"
 # How long on_full="block" waits before it tries again.
 RETRY = 0.1
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class DiskFull(Exception):
+    """There is no room on the disk for this packet now; it was neither written nor counted."""
 
 
 @dataclass(slots=True)
@@ -39,7 +47,8 @@ class PcapngWriter:
 
     `sync`: "none" leaves it to the system, "each" syncs every packet, a number syncs when so many
     seconds have passed since the last sync (looked at on each packet and on `tick`). `on_full`:
-    "gap" counts and goes on, "block" waits until the packet can be written.
+    "gap" counts and goes on, "block" waits until the packet can be written. With a `worker` of one
+    thread, syncs of the interval run there and nobody waits for the disk.
 
     Raises `CaptureError` if the file cannot be begun; after that only `close` raises, when the
     file cannot be published.
@@ -55,15 +64,22 @@ class PcapngWriter:
         on_full: Literal["gap", "block"] = "gap",
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
+        worker: Executor | None = None,
     ) -> None:
         self.path = path
         self.file = 1
+        """Changes when comments have to be said again: here, because a packet was missed."""
         self.packets = 0
         self.size = 0
         """Octets of whole blocks in the file."""
+        self.marks: list[int] = []
+        """Offsets between two blocks, one every few megabytes: for `write_index`."""
         self.missed = Missed()
         self.sync_error = ""
         """The first failed sync; what came before it may not be on the disk."""
+        self.published = False
+        self._worker = worker
+        self._syncing: Future[None] | None = None
         self._sync = sync
         self._block = on_full == "block"
         self._clock = clock
@@ -93,20 +109,33 @@ class PcapngWriter:
     ) -> None:
         """Append one packet made of `parts`. It has reached the system when this returns, or it
         is counted as missed."""
-        size = sum(len(part) for part in parts)
-        before, after = blocks.packet_ends(size, at, comment, wire)
         while True:
             try:
-                if self._unsaid.packets:
-                    self._say_gap(at)
-                self._append([before, *parts, after])
-                break
-            except OSError as failure:
-                if not self._block or failure.errno not in (errno.ENOSPC, errno.EDQUOT):
-                    self._miss(size, failure)
+                self.offer(at, parts, comment, wire)
+                return
+            except DiskFull as full:
+                if not self._block:
+                    self._miss(parts, str(full))
                     return
                 self._pause(RETRY)
+
+    def offer(
+        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
+    ) -> None:
+        """Like `packet`, but raises `DiskFull` where that waits or counts: ask again later."""
+        before, after = blocks.packet_ends(sum(map(len, parts)), at, comment, wire)
+        try:
+            if self._unsaid.packets:
+                self._say_gap(at)
+            self._append([before, *parts, after])
+        except OSError as failure:
+            if failure.errno in _FULL:
+                raise DiskFull(failure.strerror) from None
+            self._miss(parts, failure.strerror or str(failure))
+            return
         self.packets += 1
+        if self.size - (self.marks[-1] if self.marks else 0) >= MARK:
+            self.marks.append(self.size)
         if self._sync == "each":
             self.sync()
         else:
@@ -114,8 +143,13 @@ class PcapngWriter:
 
     def tick(self) -> None:
         """Sync if the interval is over."""
-        if not isinstance(self._sync, str) and self._clock() - self._synced_at >= self._sync:
+        if isinstance(self._sync, str) or self._clock() - self._synced_at < self._sync:
+            return
+        if self._worker is None:
             self.sync()
+        elif self._dirty and (self._syncing is None or self._syncing.done()):
+            self._synced_at = self._clock()
+            self._syncing = self._worker.submit(self._sync_now, self._fd)
 
     def sync(self) -> bool:
         """Ask the system to put everything on the disk; False if it ever failed to."""
@@ -125,23 +159,53 @@ class PcapngWriter:
         return not self.sync_error
 
     def close(self, at: int = 0) -> str:
-        """Publish the file under its name and return it. A gap not said yet is said at `at`."""
-        if self._fd < 0:
-            return self.path
+        """Publish the file under its name and return it. A gap not said yet is said at `at`.
+
+        Raises `CaptureError` if it could not be synced or renamed; it is then left as `.part`.
+        """
+        if self._fd >= 0:
+            try:
+                if self._unsaid.packets:
+                    self._say_gap(at)
+            except OSError as failure:
+                self.missed.error = failure.strerror or str(failure)
+            self._put_down(sync=True)
+        if self.sync_error:
+            raise CaptureError(
+                f"is not published: it could not be synced to the disk: {self.sync_error}; "
+                "`polymux recover` publishes what can be read of it",
+                self.path + PART,
+            )
         try:
-            if self._unsaid.packets:
-                self._say_gap(at)
-        except OSError as failure:
-            self.missed.error = failure.strerror or str(failure)
-        fd, self._fd = self._fd, -1
-        try:
-            os.ftruncate(fd, self.size)  # what a failed write may have left behind
-            self._sync_now(fd)
-            os.close(fd)
-            publish(self.path + PART, self.path)
+            if not self.published:
+                publish(self.path + PART, self.path)
         except OSError as failure:
             raise CaptureError(f"cannot be published: {failure.strerror}", self.path) from None
+        self.published = True
         return self.path
+
+    def discard(self) -> None:
+        """Leave nothing behind: for a file that holds nothing."""
+        if self._fd >= 0:
+            self._put_down(sync=False)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path + PART)
+
+    def _put_down(self, sync: bool) -> None:
+        """Close the descriptor, with everything on the disk or `sync_error` saying why not."""
+        if self._syncing is not None:
+            self._syncing.result()
+        fd, self._fd = self._fd, -1
+        if sync:
+            try:
+                os.ftruncate(fd, self.size)  # what a failed write may have left behind
+            except OSError as failure:
+                self.sync_error = self.sync_error or failure.strerror or str(failure)
+            self._sync_now(fd)
+        try:
+            os.close(fd)
+        except OSError as failure:
+            self.sync_error = self.sync_error or failure.strerror or str(failure)
 
     def __enter__(self) -> PcapngWriter:
         return self
@@ -171,8 +235,8 @@ class PcapngWriter:
         if self.sync_error:
             return  # the system forgets what it could not write: a later success proves nothing
         try:
+            self._dirty = False  # before: what is written meanwhile may come too late for it
             os.fsync(fd)
-            self._dirty = False
         except OSError as failure:
             self.sync_error = failure.strerror or str(failure)
 
@@ -181,11 +245,12 @@ class PcapngWriter:
         self.missed.gaps += 1
         self._unsaid = Missed()
 
-    def _miss(self, octets: int, failure: OSError) -> None:
-        self.missed.error = failure.strerror or str(failure)
+    def _miss(self, parts: Sequence[bytes | memoryview], why: str) -> None:
+        self.missed.error = why
+        self.file += 1
         for counts in (self.missed, self._unsaid):
             counts.packets += 1
-            counts.octets += octets
+            counts.octets += sum(map(len, parts))
 
 
 def publish(part: str, name: str) -> None:

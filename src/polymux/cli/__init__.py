@@ -15,9 +15,16 @@ import click
 from ..core.errors import CaptureError, LimitExceeded, PolymuxError
 
 # Name of the command, and the module here that holds it under the same name.
-COMMANDS = ("analyze", "demo", "doctor", "record", "report")
+COMMANDS = (
+    "analyze", "check", "decode", "demo", "doctor", "follow", "frames", "index", "ls", "record",
+    "report", "rules",
+)  # fmt: skip
 
 FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
+
+
+class ReaderGone(Exception):
+    """Whoever read our output has closed it, as `head` does: nothing is wrong."""
 
 
 class Commands(click.Group):
@@ -33,6 +40,16 @@ class Commands(click.Group):
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def invoke(self, ctx: click.Context) -> object:
+        """Run the command; click would call a closed pipe a failure."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            raise ReaderGone from None
 
 
 @click.group(cls=Commands, epilog="Example: polymux demo")
@@ -52,11 +69,13 @@ def main() -> None:
         sys.exit(problem.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
+    except ReaderGone:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     except PolymuxError as problem:
-        click.echo(f"polymux: {problem}", err=True)
+        from ..report.visible import visible
+
+        click.echo(visible(f"polymux: {problem}"), err=True)
         sys.exit(exit_code(problem))
 
 

@@ -3,16 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import re
 import signal
-import ssl
+import sys
 from contextlib import suppress
 from typing import Literal
 
 import click
 
 from ..capture.rotation import RotatingWriter
+from ..core.errors import CaptureError
 from ..protocols.registry import parse
+from ..record import tls
+from ..record.leftovers import recover_left
 from ..record.tap import Tap
+
+NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
+NOT_RECORDED = 5
+Syncs = float | Literal["none", "each"]
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def size(context: click.Context, param: click.Parameter, value: str) -> int:
+    """Octets, as a number or with a unit."""
+    found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no size; write octets, or 64M, or 2G")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
+    if value == "none":
+        return "none"
+    if value == "each":
+        return "each"
+    with suppress(ValueError):
+        if 0 <= float(value) < math.inf:
+            return float(value)
+    raise click.BadParameter(f"{value!r} is neither none, nor each, nor seconds between syncs")
 
 
 @click.command(
@@ -24,15 +54,26 @@ from ..record.tap import Tap
 @click.argument("upstream")
 @click.option("-o", "--out", required=True, help="The capture to write (pcapng).")
 @click.option("--protocol", default="", help="Noted in the capture, so that nobody has to guess.")
-@click.option("--rotate-size", default=0, help="Octets after which another file is begun.")
-@click.option("--rotate-time", default=0.0, help="Seconds after which another file is begun.")
+@click.option("--rotate-size", callback=size, default="0", help="Begin another file after: 64M.")
 @click.option(
-    "--sync", default="1", show_default=True, help="none, each, or seconds between syncs."
+    "--rotate-time", type=click.FloatRange(0), default=0.0, help="And after so many seconds."
 )
-@click.option("--on-full", type=click.Choice(["gap", "block"]), default="gap", show_default=True)
+@click.option("--index", is_flag=True, help="Write FILE.idx beside each published file.")
+@click.option(
+    "--sync", callback=syncs, default="1", show_default=True,
+    help="When to sync the disk: none, each, or seconds.",
+)  # fmt: skip
+@click.option(
+    "--on-full", type=click.Choice(["gap", "block"]), default="gap", show_default=True,
+    help="Disk full: let traffic flow and count what is missing, or let it wait.",
+)  # fmt: skip
 @click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
-@click.option("--key", help="Its private key (PEM).")
+@click.option("--key", help="Its private key (PEM), mode 0600.")
+@click.option("--client-ca", help="Authorities (PEM) that must have signed the dialers.")
 @click.option("--ca", help="Authorities (PEM) to verify the upstream with.")
+@click.option("--server-name", help="The name in the upstream's certificate, if not its host.")
+@click.option("--client-cert", help="Certificate chain (PEM) to show to the upstream.")
+@click.option("--client-key", help="Its private key (PEM), mode 0600.")
 @click.option("--insecure", is_flag=True, help="Do not verify the upstream; noted in the capture.")
 @click.pass_context
 def record(
@@ -43,52 +84,108 @@ def record(
     protocol: str,
     rotate_size: int,
     rotate_time: float,
-    sync: str,
+    index: bool,
+    sync: Syncs,
     on_full: Literal["gap", "block"],
     cert: str | None,
     key: str | None,
+    client_ca: str | None,
     ca: str | None,
+    server_name: str | None,
+    client_cert: str | None,
+    client_key: str | None,
     insecure: bool,
 ) -> None:
-    """Stand between two peers: listen at LISTEN, forward to UPSTREAM, write down what passes."""
+    """Stand between two peers: listen at LISTEN, forward to UPSTREAM, write down what passes.
+
+    Stops on SIGINT or SIGTERM. What was recorded before the disk was full, or before a kill, is
+    kept; exit code 5 if anything is missing.
+    """
     if protocol:
         parse(protocol)
-    if sync not in ("none", "each"):
-        try:
-            float(sync)
-        except ValueError:
-            raise click.UsageError(f"--sync is none, each or seconds, not {sync!r}") from None
-    policy: float | Literal["none", "each"] = (
-        "none" if sync == "none" else "each" if sync == "each" else float(sync)
-    )
-    writer = RotatingWriter(
-        out, octets=rotate_size, seconds=rotate_time, sync=policy, on_full=on_full
-    )
+    own = tls.listening(cert, key, client_ca) if cert is not None else None
+    theirs = tls.connecting(ca, insecure=insecure, cert=client_cert, key=client_key)
     if insecure:
         click.echo("warning: the upstream's certificate is not verified", err=True)
-    tap = Tap(
-        listen, upstream, writer, protocol=protocol, tls=own_tls(cert, key),
-        upstream_tls=upstream_tls(ca, insecure),
-        note="polymux: the upstream's certificate was not verified" if insecure else "",
-    )  # fmt: skip
+    rotates = bool(rotate_size or rotate_time)
+    if rotates:
+        publish_leftovers(out)
+    note = NOT_VERIFIED if insecure else ""
+    writer = begin(out, rotate_size, rotate_time, sync, index, note)
     try:
+        tap = Tap(
+            listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
+            server_hostname=server_name, on_full=on_full, note=note,
+        )  # fmt: skip
         asyncio.run(run(tap))
-    finally:
-        files = writer.close()
-    counts = tap.counts
+    except BaseException:
+        abandon(writer)
+        raise
+    with suppress(CaptureError):  # said below, with all others
+        writer.close()
+    if tell(tap, writer):
+        context.exit(NOT_RECORDED)
+
+
+def begin(
+    out: str, octets: int, seconds: float, sync: Syncs, index: bool, comment: str
+) -> RotatingWriter:
+    """The first file; whoever named it wrongly is told so, a disk that fails is exit code 5."""
+    try:
+        return RotatingWriter(
+            out, octets=octets, seconds=seconds, sync=sync, index=index, comment=comment,
+            background=True,
+        )  # fmt: skip
+    except CaptureError as problem:
+        if os.path.exists(out) or os.path.exists(f"{out}.part"):
+            raise click.UsageError(str(problem)) from None
+        click.echo(f"polymux: {problem}", err=True)
+        sys.exit(NOT_RECORDED)
+
+
+def publish_leftovers(out: str) -> None:
+    """A recorder that was killed could not publish its last files: do it now."""
+    left = recover_left(out)
+    for name in left.published:
+        click.echo(f"{name}: left behind by a recorder that was killed, published now", err=True)
+    for problem in left.problems:
+        click.echo(f"warning: {problem}", err=True)
+
+
+def abandon(writer: RotatingWriter) -> None:
+    """Recording never began, or broke off: keep what there is and leave nothing empty behind."""
+    with suppress(CaptureError):
+        if writer.packets:
+            writer.close()
+        else:
+            writer.discard()
+
+
+def tell(tap: Tap, writer: RotatingWriter) -> bool:
+    """Say what was recorded; True if anything is missing."""
+    counts, missed = tap.counts, writer.missed
+    files = ", ".join(writer.published) or "nothing"
     click.echo(
         f"{counts.connections} connections, {counts.octets_dialer} octets from dialers, "
         f"{counts.octets_acceptor} from the upstream, {counts.refused} not forwarded; "
-        f"written: {', '.join(files)}",
+        f"written: {files}",
         err=True,
     )
-    missed = writer.missed
+    lines = list(writer.failures)
     if missed.packets:
-        click.echo(
-            f"{missed.packets} packets ({missed.octets} octets) were not written: {missed.error}",
-            err=True,
+        lines.append(
+            f"{missed.packets} packets ({missed.octets} octets) were not written: {missed.error}"
         )
-        context.exit(5)
+    elif missed.error and not lines:
+        lines.append(f"the recording did not go as asked: {missed.error}")
+    if counts.dropped:
+        lines.append(
+            f"stopped while the disk was full: {counts.dropped} octets of packets were neither "
+            "recorded nor forwarded"
+        )
+    for line in lines:
+        click.echo(f"polymux: {line}", err=True)
+    return bool(lines)
 
 
 async def run(tap: Tap) -> None:
@@ -101,25 +198,3 @@ async def run(tap: Tap) -> None:
     async with tap:
         click.echo(f"listening at {tap.url}, forwarding to {tap.upstream}", err=True)
         await stop.wait()
-
-
-def own_tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
-    if cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as problem:
-        raise click.UsageError(f"--cert {cert}: {problem}") from None
-    return context
-
-
-def upstream_tls(ca: str | None, insecure: bool) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=ca)
-    except (OSError, ssl.SSLError) as problem:
-        raise click.UsageError(f"--ca {ca}: {problem}") from None
-    if insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context

@@ -13,35 +13,14 @@ from ...core.observer import Observer
 from ...core.protocol import NO_STREAM
 from ...core.streams import UNSEEN, Stream
 from .contents import Contents
+from .looks import look_at_leave, tell_silences
+from .pages import Page, Passing, Prelude
 from .stalls import Stalls
 from .timeline import Timeline
 from .tracks import HalfTrack, Track, TrackTable
 
 OCTETS: Final[i64] = 0  # kinds of capture events, as `capture.hot.reassembly` numbers them
 GAP: Final[i64] = 1
-
-
-class Page:
-    """A batch of rows with what the frames table needs besides: instants in microseconds, and
-    each row's stream as a place in `labels` (-1: none)."""
-
-    def __init__(self, batch: Batch, number: i64) -> None:
-        self.batch: Batch = batch
-        self.number: i64 = number
-        self.done: i64 = 0
-        self.at_us: vec[i64] = vec[i64]([i64(0)] * batch.room)
-        self.stream: vec[i64] = vec[i64]([i64(-1)] * batch.room)
-        self.labels: list[str] = []
-
-
-class Passing:
-    """The frame of one direction that has begun and is not whole."""
-
-    def __init__(self) -> None:
-        self.ordinal: i64 = -1
-        self.began: i64 = 0
-        self.last_at: i64 = UNSEEN  # when octets of this direction last came
-        self.silences: list[tuple[int, int]] = []
 
 
 class Watch(Sink):
@@ -60,9 +39,7 @@ class Watch(Sink):
         self.ended0: bool = False
         self.ended1: bool = False
         self.kept: list[Track] = []  # gone, but the current bucket still has to be written
-        self.skip0: i64 = 0  # octets before the first frame
-        self.skip1: i64 = 0
-        self.skipped: bool = False  # are they carrier, or octets of a frame whose start is missing?
+        self.prelude: Prelude = Prelude(0, 0, True)
 
     def attach(self, observer: Observer, timeline: Timeline, stalls: Stalls) -> None:
         assert observer.rows is not None
@@ -101,9 +78,7 @@ class Watch(Sink):
 
     def skip(self, octets0: i64, octets1: i64, carrier: bool) -> None:
         """The first octets of each side are not frames: they are carrier, or else undecoded."""
-        self.skip0 = octets0
-        self.skip1 = octets1
-        self.skipped = carrier
+        self.prelude = Prelude(octets0, octets1, carrier)
 
     def feed(
         self, side: vec[i64], kind: vec[i64], at: vec[i64], size: vec[i64], count: i64, data: bytes
@@ -113,8 +88,8 @@ class Watch(Sink):
         for n in range(count):
             if kind[n] == OCTETS:
                 stop = start + size[n]
-                if (self.skip0 if side[n] == 0 else self.skip1) > 0:
-                    start += self.pass_over(side[n], size[n])
+                if self.prelude.left > 0:
+                    start += self.prelude.pass_over(self.conversation.direction(side[n]), size[n])
                 if stop > start:
                     self.octets(side[n], data[start:stop], at[n])
                 start = stop
@@ -124,23 +99,6 @@ class Watch(Sink):
                 self.ended0 = True
             else:
                 self.ended1 = True
-
-    def pass_over(self, side: i64, size: i64) -> i64:
-        """Count octets that come before the first frame; returns how many of `size` they are."""
-        left = self.skip0 if side == 0 else self.skip1
-        cut = size if size < left else left
-        if side == 0:
-            self.skip0 -= cut
-        else:
-            self.skip1 -= cut
-        d = self.conversation.direction(side)
-        d.octets += cut
-        d.offset += cut
-        if self.skipped:
-            d.carrier += cut
-        else:
-            d.undecoded += cut
-        return cut
 
     def give_up(self, reason: str, at: i64) -> None:
         """Decode no further: the rest of both directions is undecoded."""
@@ -253,7 +211,7 @@ class Watch(Sink):
             if passing.ordinal == batch.ordinal[i]:
                 began = passing.began
                 if len(passing.silences) > 0:
-                    self.tell_silences(passing, track, side)
+                    tell_silences(self.stalls, passing, track, side)
             if track is not nowhere:
                 timeline.touch(track)
                 self.look(track, side, own, at, began, batch.payload[i])
@@ -276,31 +234,14 @@ class Watch(Sink):
     ) -> None:
         """A frame of `side` has passed: what has changed in its stream?"""
         if self.credit:
-            self.look_at_leave(track, 0, track.dialer, at)
-            self.look_at_leave(track, 1, track.acceptor, at)
+            look_at_leave(self.stalls, self.timeline, track, 0, at)
+            look_at_leave(self.stalls, self.timeline, track, 1, at)
         half = own.half
         if half.octets != own.octets:
             gained = half.octets - own.octets
             own.gained += gained
             self.stalls.progress(track, side, began, at, payload)
             own.octets = half.octets
-
-    def look_at_leave(self, track: Track, side: i64, own: HalfTrack, at: i64) -> None:
-        half = own.half
-        if half.blocked != own.blocked:
-            lasted = half.blocked - own.blocked
-            began = own.since if own.since != UNSEEN else at - lasted
-            self.stalls.released(track, side, began, began + lasted)
-            own.blocked = half.blocked
-        own.since = half.blocked_since
-        if own.since != UNSEEN and not track.waiting:
-            self.timeline.wait(track)
-
-    def tell_silences(self, passing: Passing, track: Track, side: i64) -> None:
-        if track is not self.timeline.nowhere:
-            for since, until in passing.silences:
-                self.stalls.silence(track, side, since, until)
-        passing.silences = []
 
     # --- ends
 
@@ -337,8 +278,8 @@ class Watch(Sink):
         self.follow()
         for track in self.tracks.all():
             if self.credit:
-                self.look_at_leave(track, 0, track.dialer, at)
-                self.look_at_leave(track, 1, track.acceptor, at)
+                look_at_leave(self.stalls, self.timeline, track, 0, at)
+                look_at_leave(self.stalls, self.timeline, track, 1, at)
         self.timeline.write(at)
         page = self.page
         if page is not None and page.done > 0:
@@ -352,7 +293,7 @@ class Watch(Sink):
         if passing.ordinal >= 0 and passing.ordinal == d.ordinal and stream is not None:
             track = self.find(stream.opener, stream.number, stream.incarnation)
             passing.silences.append((int(passing.last_at), int(at)))
-            self.tell_silences(passing, track, d.side)
+            tell_silences(self.stalls, passing, track, d.side)
 
     def take_pages(self) -> list[Page]:
         pages = self.ready

@@ -10,6 +10,7 @@ from mypy_extensions import i16, i64
 
 FULL: Final[i64] = -1
 IPV4_MAPPED: Final[i64] = 0xFFFF00000000
+WORDS: Final[i64] = 5
 # Odd, and under 2**62: larger constants are Python objects to compiled code, and slow.
 MIX1: Final[i64] = 0x1E3779B97F4A7C15
 MIX2: Final[i64] = 0x27D4EB2F165667C5
@@ -28,11 +29,7 @@ class FlowTable:
         self.refused: i64 = 0
         self.mask: i64 = 255
         self.slots: vec[i64] = vec[i64]([-1] * 256)
-        self.high1: vec[i64] = vec[i64]()
-        self.low1: vec[i64] = vec[i64]()
-        self.high2: vec[i64] = vec[i64]()
-        self.low2: vec[i64] = vec[i64]()
-        self.ports: vec[i64] = vec[i64]()
+        self.keys: vec[i64] = vec[i64]()  # five words a flow: both addresses, ports
 
     def lane(self, high: i64, low: i64, to_high: i64, to_low: i64, ports: i64) -> i64:
         """Twice the flow's number, plus 1 if sent by its second endpoint; FULL past the limit.
@@ -48,18 +45,20 @@ class FlowTable:
                 ports = (target << 16) | source
                 high, to_high = to_high, high
                 low, to_low = to_low, low
+        keys = self.keys
         slot = slot_of(high, low, to_high, to_low, ports) & self.mask
         while True:
             flow = self.slots[slot]
             if flow < 0:
                 flow = self.add(slot, high, low, to_high, to_low, ports)
                 return flow if flow == FULL else flow * 2 + back
+            key = flow * WORDS
             if (
-                self.ports[flow] == ports
-                and self.low1[flow] == low
-                and self.low2[flow] == to_low
-                and self.high1[flow] == high
-                and self.high2[flow] == to_high
+                keys[key + 4] == ports
+                and keys[key + 1] == low
+                and keys[key + 3] == to_low
+                and keys[key] == high
+                and keys[key + 2] == to_high
             ):
                 return flow * 2 + back
             slot = (slot + 1) & self.mask
@@ -71,11 +70,8 @@ class FlowTable:
         flow = self.count
         self.count += 1
         self.slots[slot] = flow
-        self.high1 = append(self.high1, high1)
-        self.low1 = append(self.low1, low1)
-        self.high2 = append(self.high2, high2)
-        self.low2 = append(self.low2, low2)
-        self.ports = append(self.ports, ports)
+        keys = append(append(append(append(self.keys, high1), low1), high2), low2)
+        self.keys = append(keys, ports)
         if self.count * 2 > self.mask:
             self.grow()
         return flow
@@ -84,13 +80,9 @@ class FlowTable:
         self.mask = self.mask * 4 + 3
         self.slots = vec[i64]([-1] * (self.mask + 1))
         for flow in range(self.count):
-            slot = self.mask & slot_of(
-                self.high1[flow],
-                self.low1[flow],
-                self.high2[flow],
-                self.low2[flow],
-                self.ports[flow],
-            )
+            k = flow * WORDS
+            keys = self.keys
+            slot = slot_of(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], keys[k + 4]) & self.mask
             while self.slots[slot] >= 0:
                 slot = (slot + 1) & self.mask
             self.slots[slot] = flow
@@ -98,11 +90,9 @@ class FlowTable:
     def key(self, flow: i64) -> bytes:
         """36 octets: first address, second address (16 each), first port, second port."""
         writer = BytesWriter()
-        write_i64_be(writer, self.high1[flow])
-        write_i64_be(writer, self.low1[flow])
-        write_i64_be(writer, self.high2[flow])
-        write_i64_be(writer, self.low2[flow])
-        ports = self.ports[flow]
+        for n in range(flow * WORDS, flow * WORDS + 4):
+            write_i64_be(writer, self.keys[n])
+        ports = self.keys[flow * WORDS + 4]
         write_i16_be(writer, narrow(ports >> 16))
         write_i16_be(writer, narrow(ports & 0xFFFF))
         return writer.getvalue()

@@ -90,7 +90,7 @@ class PacketTable:
             ip = pos + 14
         else:
             kind, ip = link_layer(data, pos, end, link)
-        while kind == 0x8100 or kind == 0x88A8 or kind == 0x9100:
+        while kind != IPV4 and (kind == 0x8100 or kind == 0x88A8 or kind == 0x9100):
             if end - ip < 4:
                 return
             kind = net16(data, ip + 2)

@@ -1,0 +1,100 @@
+"""Streams that have come and wait to be taken: first come, first served, per name.
+
+A taker may be cancelled at any moment: what was already handed to it goes back to the front.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from ..core.errors import SessionClosed
+from .duplex import Stream
+
+
+class Arrivals:
+    """A queue of streams. A taker asks for one name, or for whichever comes next."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, check: Callable[[], None]) -> None:
+        self._loop = loop
+        self._check = check  # raises once nothing more can come
+        self._waiting: deque[Stream] = deque()
+        self._takers: deque[tuple[bytes | None, asyncio.Future[Stream | None]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, stream: Stream) -> bool:
+        return stream in self._waiting
+
+    def all(self) -> list[Stream]:
+        return list(self._waiting)
+
+    def put(self, stream: Stream) -> None:
+        """A stream has come."""
+        if not self._hand(stream):
+            self._waiting.append(stream)
+
+    def discard(self, stream: Stream) -> bool:
+        """Take this very stream out, if it still waits."""
+        if stream in self._waiting:
+            self._waiting.remove(stream)
+            return True
+        return False
+
+    async def take(self, name: bytes | None = None) -> Stream:
+        """The next stream of this name, or of any. If cancelled, none was taken."""
+        while True:
+            for stream in self._waiting:
+                if name is None or stream.record.name == name:
+                    self._waiting.remove(stream)
+                    return stream
+            self._check()
+            waiter: asyncio.Future[Stream | None] = self._loop.create_future()
+            entry = (name, waiter)
+            self._takers.append(entry)
+            try:
+                found = await waiter
+            except asyncio.CancelledError:
+                late = waiter.result() if waiter.done() and not waiter.cancelled() else None
+                if late is not None and late.usable and not self._hand(late):
+                    self._waiting.appendleft(late)
+                raise
+            finally:
+                if entry in self._takers:
+                    self._takers.remove(entry)
+            if found is not None and found.usable:  # it may have been withdrawn on the way here
+                return found
+
+    def _hand(self, stream: Stream) -> bool:
+        """Give the stream to who has waited longest: for its name, else for any."""
+        for wanted in (stream.record.name or b"", None):
+            for name, waiter in self._takers:
+                if name == wanted and not waiter.done():
+                    waiter.set_result(stream)
+                    return True
+        return False
+
+    def close(self) -> None:
+        """Nothing more will come: those who wait look again and are told so."""
+        for _, waiter in self._takers:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Incoming:
+    """Iterates over the streams a peer opens; ends with the session, raises if that failed."""
+
+    def __init__(self, accept: Callable[[], Awaitable[Stream]], failed: Callable[[], bool]) -> None:
+        self._accept = accept
+        self._failed = failed
+
+    def __aiter__(self) -> "Incoming":
+        return self
+
+    async def __anext__(self) -> Stream:
+        try:
+            return await self._accept()
+        except SessionClosed:
+            if self._failed():
+                raise
+            raise StopAsyncIteration from None

@@ -1,0 +1,35 @@
+"""What a look at a stream tells the stalls and the timeline."""
+
+from mypy_extensions import i64
+
+from ...core.streams import UNSEEN
+from .pages import Passing
+from .stalls import Stalls
+from .timeline import Timeline
+from .tracks import Track
+
+
+def look_at_leave(stalls: Stalls, timeline: Timeline, track: Track, side: i64, at: i64) -> None:
+    """Has one side of the stream lost or regained its leave since the last look?
+
+    Leave moves only with frames of the stream, and every one of them is followed by a look, so a
+    time without leave that is over ended just now.
+    """
+    own = track.side(side)
+    half = own.half
+    if half.blocked != own.blocked:
+        lasted = half.blocked - own.blocked
+        began = own.since if own.since != UNSEEN else at - lasted
+        stalls.released(track, side, began, began + lasted)
+        own.blocked = half.blocked
+    own.since = half.blocked_since
+    if own.since != UNSEEN and not track.waiting:
+        timeline.wait(track)
+
+
+def tell_silences(stalls: Stalls, passing: Passing, track: Track, side: i64) -> None:
+    """The frame that was passing is whole: its stream stood still while nothing came."""
+    if track.stream.serial >= 0:
+        for since, until in passing.silences:
+            stalls.silence(track, side, since, until)
+    passing.silences = []

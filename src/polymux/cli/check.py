@@ -1,0 +1,79 @@
+"""`polymux check`: the rules that were broken; fails if there are any."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import Asked, capture_options, session_option
+from .printing import console, counted, for_people, json_line, rows_of, shown
+from .reading import walk_captures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FINDINGS = 1
+SEVERITIES = ("note", "warning", "error")
+
+
+@click.command(
+    epilog="Example: polymux check talk.pcapng --severity error. Exit code 1: something was "
+    "found; 3: nothing was, but a capture could not be read to its end.",
+    no_args_is_help=True,
+)
+@capture_options
+@session_option
+@click.option(
+    "--severity", type=click.Choice(SEVERITIES), default="warning", show_default=True,
+    help="The least that counts.",
+)  # fmt: skip
+@click.pass_context
+def check(
+    context: click.Context,
+    captures: tuple[str, ...],
+    protocol: str,
+    ports: tuple[str, ...],
+    filters: tuple[str, ...],
+    session: str,
+    as_json: bool,
+    severity: str,
+) -> None:
+    """List the violations in CAPTURES. Exit code 1 if there are any."""
+    asked = Asked(captures, protocol, ports, filters, session)
+    people = for_people(as_json)
+    wanted = SEVERITIES[SEVERITIES.index(severity) :]
+    found = sessions = 0
+
+    def emit(table: str, batch: pa.RecordBatch) -> None:
+        nonlocal found
+        for row in rows_of(table, batch):
+            if row["severity"] in wanted:
+                found += 1
+                if people:
+                    print_violation(row)
+                else:
+                    json_line(row)
+
+    def count(summary: object) -> None:
+        nonlocal sessions
+        sessions += 1
+
+    code = walk_captures(asked, asked.plan("violations"), emit, count, people)
+    if people:
+        where = counted(sessions, "session")
+        console().print(f"{counted(found, 'violation')} ({severity} or worse) in {where}")
+    context.exit(FINDINGS if found else code)
+
+
+def print_violation(row: dict[str, object]) -> None:
+    where = f" on {row['stream']}" if row["stream"] else ""
+    doubt = " (possibly)" if row["certainty"] == "possible" else ""
+    console().print(
+        shown(
+            f"{row['session_id']} {row['severity']}: {row['rule']}{doubt}{where}: "
+            f"{row['detail'] or ''} ({row['sender']} frame {row['ordinal']}, octet {row['offset']})"
+        ),
+        markup=False,
+        soft_wrap=True,
+    )

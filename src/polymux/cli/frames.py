@@ -1,0 +1,107 @@
+"""`polymux frames`: every frame, one a line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from .options import Asked, capture_options, session_option
+from .printing import for_people, json_line, rows_of, shown
+from .reading import walk_captures
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class Enough(Exception):
+    """As many frames as were wanted have been printed."""
+
+
+@click.command(
+    epilog="Example: polymux frames talk.pcapng --stream d1 --limit 100", no_args_is_help=True
+)
+@capture_options
+@session_option
+@click.option("--stream", default="", help="Only this stream: d1, a2, d0.2, s0.")
+@click.option("--sender", type=click.Choice(["dialer", "acceptor"]), help="Only this side.")
+@click.option("--kind", "kinds", multiple=True, help="Only frames of this kind.")
+@click.option(
+    "--verdict",
+    type=click.Choice(["clean", "crossed", "violation"]),
+    help="Only with this verdict.",
+)
+@click.option("--limit", type=click.IntRange(1), help="Stop after so many.")
+@click.pass_context
+def frames(
+    context: click.Context,
+    captures: tuple[str, ...],
+    protocol: str,
+    ports: tuple[str, ...],
+    filters: tuple[str, ...],
+    session: str,
+    as_json: bool,
+    stream: str,
+    sender: str | None,
+    kinds: tuple[str, ...],
+    verdict: str | None,
+    limit: int | None,
+) -> None:
+    """Print the frames of CAPTURES in the order in which they passed."""
+    if stream:
+        from ..analysis.labels import stream_of
+
+        stream_of(stream)
+    asked = Asked(captures, protocol, ports, filters, session)
+    people = for_people(as_json)
+    wanted: dict[str, object] = {"stream": stream or None, "sender": sender, "verdict": verdict}
+    printed = 0
+
+    def emit(table: str, batch: pa.RecordBatch) -> None:
+        nonlocal printed
+        chosen = select(batch, {name: value for name, value in wanted.items() if value}, kinds)
+        for row in rows_of(table, chosen):
+            if limit is not None and printed >= limit:
+                raise Enough
+            printed += 1
+            if people:
+                print_frame(row)
+            else:
+                json_line(row)
+
+    try:
+        code = walk_captures(asked, asked.plan("frames"), emit, quiet=people)
+    except Enough:
+        code = 0
+    context.exit(code)
+
+
+def select(
+    batch: pa.RecordBatch, wanted: dict[str, object], kinds: tuple[str, ...]
+) -> pa.RecordBatch:
+    """The rows that have these values."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    test = None
+    for name, value in wanted.items():
+        found = pc.equal(batch.column(name), value)
+        test = found if test is None else pc.and_(test, found)
+    if kinds:
+        found = pc.is_in(batch.column("kind").cast(pa.string()), pa.array(kinds))
+        test = found if test is None else pc.and_(test, found)
+    return batch if test is None else batch.filter(test)
+
+
+def print_frame(row: dict[str, object]) -> None:
+    arrow = ">" if row["sender"] == "dialer" else "<"
+    amount = f" amount {row['amount']}" if row["amount"] is not None else ""
+    mark = "" if row["verdict"] == "clean" else f"  {row['verdict']}"
+    at = row["at"]
+    moment = f"{at:%H:%M:%S.%f}" if at is not None else ""
+    click.echo(
+        shown(
+            f"{row['session_id']} {moment} {arrow} {row['ordinal']:>6} {row['stream'] or '-':<6} "
+            f"{row['kind']:<28} {row['payload_octets']:>8} octets{amount}{mark}"
+        )
+    )

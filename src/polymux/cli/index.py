@@ -1,0 +1,44 @@
+"""`polymux index`: marks beside a capture, so that many readers can share it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from ..core.errors import CaptureError
+from .printing import for_people, json_line, warn
+
+UNREADABLE = 3
+
+
+@click.command(epilog="Example: polymux index big.pcapng", no_args_is_help=True)
+@click.argument("captures", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
+@click.pass_context
+def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> None:
+    """Walk CAPTURES once and write FILE.idx beside each: `analyze` then need not find out where
+    a large file can be cut. An index that no longer fits its file is never used."""
+    from ..capture import find_captures, plan, write_index
+    from .progress import Waiting
+
+    people = for_people(as_json)
+    code = 0
+    with Waiting("indexing") as waiting:
+        for path in find_captures(captures):
+            try:
+                name = write_index(path)
+            except CaptureError as problem:
+                warn(str(problem))
+                code = UNREADABLE
+                continue
+            octets = os.path.getsize(path)
+            waiting.advance(octets)
+            row = {"file": path, "index": name, "octets": octets, "ranges": len(plan(path))}
+            if people:
+                click.echo(
+                    f"{click.format_filename(name)}: {row['ranges']} ranges, {octets} octets"
+                )
+            else:
+                json_line(row)
+    context.exit(code)

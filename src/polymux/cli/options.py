@@ -1,0 +1,62 @@
+"""Options that several commands share, and what they say together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import click
+
+from ..analysis.plan import ALWAYS, Plan, parse_ports
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the caller wants read, and how."""
+
+    files: tuple[str, ...]
+    protocol: str = "auto"
+    ports: tuple[str, ...] = ()
+    filters: tuple[str, ...] = ()
+    session: str = ""
+
+    def plan(self, *tables: str, stream: str = "") -> Plan:
+        """The plan that makes these tables; a usage error if the options make no sense."""
+        try:
+            ports = parse_ports(self.ports)
+        except ValueError as problem:
+            raise click.UsageError(str(problem)) from None
+        return Plan(self.protocol, ports, frozenset(tables) or ALWAYS, stream)
+
+
+def capture_options(command: Command) -> Command:
+    """CAPTURES, --protocol, --port, --filter and --json."""
+    for add in (
+        click.option(
+            "--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too."
+        ),
+        click.option("--filter", "filters", multiple=True, help="Only these flows: host:port."),
+        click.option(
+            "--port",
+            "ports",
+            multiple=True,
+            help="Only this port, and what runs there: 9000=mplex.",
+        ),
+        click.option(
+            "--protocol", default="auto", show_default=True, help="NAME[:key=value,...] or auto."
+        ),
+        click.argument("captures", nargs=-1, required=True),
+    ):
+        command = add(command)
+    return command
+
+
+def session_option(command: Command) -> Command:
+    """--session, for commands about one conversation."""
+    add: Callable[[Command], Command] = click.option(
+        "--session", default="", help="Only this session: its id, or the beginning of it."
+    )
+    return add(command)

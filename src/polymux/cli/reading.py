@@ -1,0 +1,123 @@
+"""Captures in, rows out, for the commands that read them without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import click
+
+from ..capture import FileSummary, TcpSession, read_sessions
+from .options import Asked
+from .printing import warn
+from .progress import Waiting
+
+if TYPE_CHECKING:
+    from ..analysis.plan import Plan
+    from ..analysis.rows import Emit
+    from ..analysis.session_summary import SessionSummary
+
+UNREADABLE = 3
+
+
+class Captures:
+    """The captures a command was asked to read; use as a context.
+
+    What is wrong with a file is one line on standard error; everything readable is read. `code` is
+    the exit code so far. `quiet`: no progress bar, because lines are printed all the while.
+    """
+
+    def __init__(self, asked: Asked, plan: Plan, quiet: bool = False) -> None:
+        self.asked = asked
+        self.code = 0
+        self._waiting = Waiting("reading", quiet)
+        self._waiting.__enter__()
+        try:
+            self._reading = read_sessions(asked.files, ports=plan.ports, filters=asked.filters)
+        except ValueError as problem:
+            self._waiting.__exit__(None, None, None)
+            raise click.UsageError(str(problem)) from None
+        for file in self._reading.files:
+            self.code = max(self.code, report_file(file))
+        self._waiting.total = sum(file.octets for file in self._reading.files)
+
+    def sessions(self) -> Iterator[TcpSession]:
+        """The sessions that are asked for; says so if there are none."""
+        from ..analysis.rows import session_id
+
+        seen = matched = 0
+        for session in self._reading:
+            seen += 1
+            if session_id(session.flow, session.started_at).startswith(self.asked.session):
+                matched += 1
+                yield session
+        if not seen:
+            if not self.code:  # else it was said why
+                warn(self._nothing())
+            self.code = UNREADABLE
+        elif not matched:
+            raise click.UsageError(
+                f"--session {self.asked.session}: no session's id begins so; see `polymux ls`"
+            )
+
+    def walk(self, session: TcpSession, plan: Plan, emit: Emit) -> SessionSummary:
+        """Walk one session; what kept it from being read to its end is said."""
+        from ..analysis.walk import walk
+
+        summary = walk(session, plan, emit, self._waiting.advance)
+        if summary.failure:
+            warn(f"session {summary.session_id}: {summary.failure}")
+            self.code = UNREADABLE
+        if not summary.balanced:
+            warn(f"session {summary.session_id}: {summary.note}")
+        return summary
+
+    def _nothing(self) -> str:
+        """Why there is no session at all."""
+        names = ", ".join(self.asked.files)
+        files = self._reading.files
+        if sum(file.tcp_packets for file in files):
+            return f"{names}: no connection matches --port and --filter"
+        others = sum(file.other_packets for file in files)
+        if others:
+            return f"{names}: no TCP in it ({others} packets of other kinds)"
+        return f"{names}: no packets that could be read"
+
+    def __enter__(self) -> Captures:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._waiting.__exit__(kind, error, trace)
+        self._reading.close()
+
+
+def walk_captures(
+    asked: Asked,
+    plan: Plan,
+    emit: Emit,
+    finished: Callable[[SessionSummary], None] = lambda summary: None,
+    quiet: bool = False,
+) -> int:
+    """Walk every session that is asked for; returns the exit code."""
+    with Captures(asked, plan, quiet) as captures:
+        for session in captures.sessions():
+            finished(captures.walk(session, plan, emit))
+    return captures.code
+
+
+def report_file(file: FileSummary) -> int:
+    """Say what is wrong with a file, if anything; the exit code for it."""
+    if file.error is None and file.status == "whole":
+        return 0
+    text = file.error or ""
+    if not text.startswith(file.file):
+        place = f" at octet {file.offset}" if file.offset is not None else ""
+        text = f"{file.file}: {file.status}{place}: {text}"
+    warn(text)
+    return UNREADABLE if file.status != "whole" else 0

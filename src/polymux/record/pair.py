@@ -1,0 +1,203 @@
+"""One conversation through the tap: the dialer's connection, ours to the acceptor, one scribe.
+
+The capture says what the two peers did, never what the tap did: an end is written when a peer
+closed or reset its connection, and none is made up when the tap is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from ..capture.scribe import TcpScribe
+
+if TYPE_CHECKING:
+    from .tap import Tap
+
+DIALER, ACCEPTOR = 0, 1
+# Why a peer is not read from: the other is not reached yet, is slow, or the disk is full.
+CONNECTING, SLOW, FULL = 1, 2, 4
+LINGER = 2.0  # seconds a peer may go on after the other is gone, to end by itself
+
+
+class Ear(asyncio.Protocol):
+    """One of the two connections of a pair: what it hears is recorded, then told to the other."""
+
+    def __init__(self, pair: Pair, side: int) -> None:
+        self.pair = pair
+        self.side = side
+        self.transport: asyncio.Transport | None = None
+        self.gone = False
+        self.finished = False  # the peer has ended its direction
+        self._holds = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.pair.made(self.side)
+
+    def data_received(self, data: bytes) -> None:
+        self.pair.pass_on(self.side, data)
+
+    def eof_received(self) -> bool:
+        self.pair.ended(self.side)
+        # The other direction may go on; over TLS there is no such thing.
+        return self.transport is not None and self.transport.can_write_eof()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.gone = True
+        self.pair.lost(self.side, error)
+
+    def pause_writing(self) -> None:
+        self.pair.ears[1 - self.side].hold(SLOW)
+
+    def resume_writing(self) -> None:
+        self.pair.ears[1 - self.side].release(SLOW)
+
+    @property
+    def usable(self) -> asyncio.Transport | None:
+        """The transport, while anything can be written to it."""
+        transport = self.transport
+        return None if transport is None or transport.is_closing() else transport
+
+    def hold(self, reason: int) -> None:
+        """Read no more from this peer until every reason is released."""
+        self._holds |= reason
+        if self.usable is not None and not self.finished:
+            self.usable.pause_reading()
+
+    def release(self, reason: int) -> None:
+        self._holds &= ~reason
+        if not self._holds and self.usable is not None and not self.finished:
+            self.usable.resume_reading()
+
+    def reset(self) -> None:
+        """End the connection so that the peer sees a reset, as the other peer has made one."""
+        if self.transport is None or self.gone:
+            return
+        sock = self.transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+
+class Pair:
+    """A dialer's connection to the tap and the tap's to the acceptor."""
+
+    def __init__(self, tap: Tap) -> None:
+        self.tap = tap
+        self.ears = (Ear(self, DIALER), Ear(self, ACCEPTOR))
+        self.scribe: TcpScribe | None = None
+        self._stopped = False
+        self._connecting: asyncio.Task[None] | None = None
+        self._linger: asyncio.TimerHandle | None = None
+
+    def made(self, side: int) -> None:
+        tap = self.tap
+        dialer, acceptor = self.ears
+        if side == DIALER:
+            tap.joined(self)
+            dialer.hold(CONNECTING)
+            self._connecting = asyncio.get_running_loop().create_task(tap.reach(self))
+            return
+        if self._stopped or dialer.usable is None:
+            assert acceptor.transport is not None
+            acceptor.transport.abort()
+            return
+        names = tap.names(dialer.transport, acceptor.transport)
+        self.scribe = TcpScribe(tap.scribes_to, *names, time.time_ns(), comment=tap.comment)
+        if tap.full:
+            acceptor.hold(FULL)
+            dialer.hold(FULL)
+        dialer.release(CONNECTING)
+
+    def pass_on(self, side: int, data: bytes) -> None:
+        """Record, then forward."""
+        if self._stopped or self.scribe is None:
+            return
+        self.scribe.data(side, data, time.time_ns())
+        self.tap.counts.passed(side, len(data))
+        self._then(partial(self._forward, side, data))
+
+    def ended(self, side: int) -> None:
+        """A peer closed its direction: so do we towards the other."""
+        ear = self.ears[side]
+        if ear.finished:
+            return
+        ear.finished = True
+        if self.scribe is not None and not self._stopped:
+            self.scribe.end(side, time.time_ns())
+        self._then(partial(self._pass_end, side))
+
+    def lost(self, side: int, error: Exception | None) -> None:
+        """A connection is gone: by the peer's reset, or after its end and ours."""
+        if error is not None and self.scribe is not None and not self._stopped:
+            self.scribe.abort(side, time.time_ns())
+            self._then(self.ears[1 - side].reset)
+        elif self.scribe is not None:
+            self._then(partial(self._pass_loss, side))
+        else:
+            self.stop()
+        if all(ear.gone or ear.transport is None for ear in self.ears):
+            self.tap.parted(self)
+            if self._linger is not None:
+                self._linger.cancel()
+
+    def stop(self) -> None:
+        """The tap ends, or the acceptor cannot be reached: nothing more is recorded.
+
+        What was recorded is still forwarded.
+        """
+        self._stopped = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+        for ear in self.ears:
+            if ear.transport is not None:
+                ear.transport.close()
+
+    def abort(self) -> None:
+        """At once."""
+        for ear in self.ears:
+            if ear.transport is not None and not ear.gone:
+                ear.transport.abort()
+
+    def _then(self, act: Callable[[], None]) -> None:
+        """Do it once everything said so far is recorded."""
+        patience = self.tap.patience
+        if patience is None:
+            act()
+        else:
+            patience.after(act)
+
+    def _forward(self, side: int, data: bytes) -> None:
+        other = self.ears[1 - side].usable
+        if other is not None:
+            other.write(data)
+
+    def _pass_end(self, side: int) -> None:
+        if all(ear.finished for ear in self.ears):
+            for ear in self.ears:
+                if ear.usable is not None:
+                    ear.usable.close()
+            return
+        other = self.ears[1 - side].usable
+        if other is not None:
+            if other.can_write_eof():
+                other.write_eof()
+            else:
+                other.close()
+
+    def _pass_loss(self, side: int) -> None:
+        """Nobody is left to hear the other peer; it has a moment to end by itself."""
+        other = self.ears[1 - side]
+        if other.usable is None or self._linger is not None:
+            return
+        if other.finished:
+            other.usable.close()
+        else:
+            loop = asyncio.get_running_loop()
+            self._linger = loop.call_later(LINGER, other.reset)

@@ -1,0 +1,341 @@
+"""Whatever is cancelled, wherever: the session is usable or closed, and nothing was lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.aio.cancelling import everywhere
+from tests.aio.clock import virtual
+from tests.aio.talk import PROTOCOLS, channels, joined, opened, settled
+
+import polymux
+from polymux import Session
+
+every = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+async def works(near: Session, far: Session) -> None:
+    """The session is in order: a fresh stream carries octets both ways and leaves nothing."""
+    mine, theirs = await opened(near, far, "works")
+    await mine.send(b"question")
+    await mine.end()
+    assert await theirs.receive_all() == b"question"
+    await theirs.send(b"answer")
+    await theirs.end()
+    assert await mine.receive_all() == b"answer"
+    await settled()
+
+
+def idle(*sessions: Session) -> bool:
+    """Nothing is open, waiting, queued or owed."""
+    return all(
+        not s._live
+        and s._theirs == 0
+        and len(s._arrivals) == 0
+        and not s._arrivals._takers
+        and not s._room
+        and s.endpoint.inbox.unread == 0
+        and s.endpoint.outbox.queued == 0
+        and not s.endpoint.outbox.control
+        and not s.endpoint.protocol.duties
+        for s in sessions
+    )
+
+
+@every
+@virtual
+async def test_a_cancelled_pipe_leaves_no_session(protocol: str) -> None:
+    async for cut in everywhere():
+        finished, sessions = await cut(polymux.pipe(protocol))
+        for session in sessions if finished else ():
+            session.abort()
+            await session.wait_closed()
+
+
+@every
+@virtual
+async def test_a_cancelled_open_leaves_no_stream(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            accepting = asyncio.create_task(far.accept())
+            finished, stream = await cut(near.open("x"))
+            await settled()
+            accepting.cancel()
+            if finished:
+                stream.abort()
+            elif accepting.done() and not accepting.cancelled():
+                accepting.result().abort()  # the acceptance had crossed the withdrawal
+            await settled()
+            assert idle(near, far), cut
+            await works(near, far)
+
+
+@virtual
+async def test_a_cancelled_open_withdraws_its_offer() -> None:
+    async for cut in everywhere():
+        async with joined("nerdbank") as sessions:
+            near, far = channels(*sessions)
+            near.loop.call_later(3, near.abort, "enough")
+            try:
+                finished, _ = await cut(near.open("nobody accepts it"))
+            except polymux.SessionClosed:
+                cut.finished = True
+                continue
+            assert not finished
+            await settled()
+            assert far.offers() == []
+            if not near.closed.done():
+                assert idle(near, far), cut
+                await works(near, far)
+
+
+@virtual
+async def test_paced_openings_can_be_cancelled() -> None:
+    async for cut in everywhere():
+        maker = polymux.aio.making.session_maker
+        near = maker("mplex", 0, None, None, 2.0)()
+        far = maker("mplex", 1, None, None, 0.0)()
+        polymux.aio.memory.join(near, far)
+        (await near.open("first")).abort()
+        finished, stream = await cut(near.open("second"))
+        if finished:
+            stream.abort()
+        await settled()
+        assert idle(near, far), cut
+        await works(near, far)
+        await near.close()
+        await far.close()
+
+
+@every
+@virtual
+async def test_a_cancelled_accept_loses_no_stream(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            opening = asyncio.create_task(near.open("kept"))
+            finished, stream = await cut(far.accept())
+            if not finished:
+                stream = await far.accept()
+            assert stream.name == "kept"
+            stream.abort()
+            (await opening).abort()
+            await settled()
+            await works(near, far)
+            assert idle(near, far), cut
+
+
+@virtual
+async def test_a_wake_up_that_comes_too_late_goes_to_the_next_in_line() -> None:
+    async for cut in everywhere():
+        async with joined("mplex") as (near, far):
+            opening = asyncio.create_task(near.open("x"))
+            first = asyncio.create_task(cut(far.accept()))
+            await asyncio.sleep(0)
+            second = asyncio.create_task(far.accept())
+            await opening
+            finished, stream = await first
+            if finished:
+                (await near.open("y")).abort()
+                second.cancel()
+            else:
+                stream = await second
+            assert stream.name == "x", cut
+
+
+@every
+@virtual
+async def test_a_cancelled_step_over_incoming_loses_no_stream(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            opening = asyncio.create_task(near.open("kept"))
+            incoming = far.incoming
+
+            async def step(incoming: object = incoming) -> object:
+                return await anext(incoming)  # type: ignore[call-overload]
+
+            finished, stream = await cut(step())
+            if not finished:
+                stream = await anext(incoming)
+            assert stream.name == "kept"
+            stream.abort()
+            (await opening).abort()
+
+
+@every
+@virtual
+async def test_a_cancelled_send_has_queued_nothing(protocol: str) -> None:
+    async for cut in everywhere():
+        limits = polymux.Limits(window=100_000)
+        async with joined(protocol, limits=limits) as (near, far):
+            mine, theirs = await opened(near, far)
+            assert far.transport is not None
+            far.transport.pause_reading()
+            for _ in range(20):
+                mine.send_nowait(bytes(50_000))  # more than there is room or leave for
+            asyncio.get_running_loop().call_later(1, far.transport.resume_reading)
+
+            async def slowly(theirs: polymux.Stream = theirs) -> int:
+                await asyncio.sleep(2)
+                return len(await theirs.receive_all())
+
+            reading = asyncio.create_task(slowly())
+            finished, _ = await cut(mine.send(b"x" * 77))
+            await mine.end()
+            assert await reading == 1_000_000 + (77 if finished else 0), cut
+            await theirs.end()
+            await settled()
+            assert idle(near, far), cut
+            await works(near, far)
+
+
+@every
+@virtual
+async def test_a_cancelled_drain_changes_nothing(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol, limits=polymux.Limits(window=100_000)) as (near, far):
+            mine, theirs = await opened(near, far)
+            for _ in range(20):
+                mine.send_nowait(bytes(50_000))
+            reading = asyncio.create_task(theirs.receive_all())
+            await cut(mine.drain())
+            await mine.end()
+            assert len(await reading) == 1_000_000, cut
+
+
+@every
+@pytest.mark.parametrize("verb", ["receive", "receive_parts"])
+@virtual
+async def test_a_cancelled_receive_has_taken_nothing(protocol: str, verb: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            mine, theirs = await opened(near, far)
+            asyncio.get_running_loop().call_later(0.5, mine.send_nowait, b"kept")
+            finished, data = await cut(getattr(theirs, verb)())
+            got = b"".join(data) if verb == "receive_parts" and finished else data
+            if not finished:
+                got = await theirs.receive()
+            assert got == b"kept"
+            mine.abort()
+
+
+@every
+@virtual
+async def test_a_cancelled_receive_all_leaves_the_stream_readable(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            mine, theirs = await opened(near, far)
+            mine.send_nowait(b"one")
+            asyncio.get_running_loop().call_later(0.5, mine.send_nowait, b"two")
+            await settled()
+            asyncio.get_running_loop().call_later(
+                1.0, lambda mine=mine: mine._endpoint.end(mine.record) or near._flush_soon()
+            )
+            finished, data = await cut(theirs.receive_all())
+            rest = b"" if finished else await theirs.receive_all()
+            assert (data == b"onetwo") if finished else b"onetwo".endswith(rest), cut
+
+
+@every
+@pytest.mark.parametrize("verb", ["end", "close"])
+@virtual
+async def test_a_cancelled_end_or_close_of_a_stream_is_done_or_not_begun(
+    protocol: str, verb: str
+) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            mine, theirs = await opened(near, far)
+            await mine.send(b"x")
+            await cut(getattr(mine, verb)())
+            await mine.close()
+            assert await theirs.receive_all() == b"x"
+            await theirs.close()
+            await settled()
+            assert idle(near, far), cut
+            await works(near, far)
+
+
+@every
+@virtual
+async def test_a_cancelled_close_of_a_session_closes_it_anyway(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            mine, theirs = await opened(near, far)
+            await mine.send(bytes(300_000))
+            reading = asyncio.create_task(theirs.receive_all())
+            await cut(near.close())
+            if cut.way == "after step" and cut.number == 0:
+                await near.close()  # it had not even begun
+            async with asyncio.timeout(1):
+                await near.wait_closed()
+                await far.wait_closed()
+            with pytest.raises(polymux.SessionClosed):
+                await near.open("x")
+            with pytest.raises((polymux.SessionClosed, polymux.StreamAborted)):
+                await mine.send(b"x")
+            await asyncio.wait([reading])
+            reading.exception()
+
+
+@virtual
+async def test_a_cancelled_wait_for_the_end_does_not_end_anything() -> None:
+    async for cut in everywhere():
+        async with joined("mplex") as (near, far):
+            asyncio.get_running_loop().call_later(1, lambda far=far: far.abort("enough"))
+            finished, _ = await cut(near.wait_closed())
+            if not finished and near.loop.time() < 1000.9:
+                await works(near, far)
+
+
+@virtual
+async def test_a_cancelled_acceptor_is_skipped_and_the_offer_stays_first() -> None:
+    async for cut in everywhere():
+        async with joined("nerdbank") as sessions:
+            near, far = channels(*sessions)
+            first = await near.offer("name")
+            await near.offer("name")
+            finished, stream = await cut(far.accept("name"))
+            if not finished:
+                stream = await far.accept("name")
+            assert stream.number == first.number, cut
+            await settled()
+            assert len(far.offers()) == 1
+
+
+@virtual
+async def test_a_cancelled_wait_for_acceptance_leaves_the_offer_standing() -> None:
+    async for cut in everywhere():
+        async with joined("nerdbank") as sessions:
+            near, far = channels(*sessions)
+            stream = await near.offer("name")
+            await settled()
+            asyncio.get_running_loop().call_later(0.5, lambda: None)
+            accepting = asyncio.create_task(asyncio.sleep(0.5))
+            accepting.add_done_callback(lambda _, far=far: far._accept(far.offers()[0], 0) and None)
+            await cut(near.accepted(stream))
+            await accepting
+            await near.accepted(stream)
+            assert stream.record.accepted
+
+
+@virtual
+async def test_cancelled_offers_and_acceptances_by_id_are_done_or_not_begun() -> None:
+    async for cut in everywhere():
+        async with joined("nerdbank") as sessions:
+            near, far = channels(*sessions)
+            finished, stream = await cut(near.offer(""))
+            await settled()
+            assert len(far.offers()) == (1 if finished else 0), cut
+            if finished:
+                stream.abort()
+                await settled()
+            assert idle(near, far)
+        async with joined("nerdbank") as sessions:
+            near, far = channels(*sessions)
+            stream = await near.offer("")
+            await settled()
+            finished, _ = await cut(far.accept_id(stream.number))
+            if not finished:
+                await far.accept_id(stream.number)
+            await settled()
+            assert stream.record.accepted

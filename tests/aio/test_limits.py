@@ -1,0 +1,233 @@
+"""Every limit on a live session: a clear line with its name and value, counted, others unharmed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.aio.clock import virtual
+from tests.aio.talk import PROTOCOLS, joined, opened, settled
+
+import polymux
+from polymux import Limits, Session
+
+OFFER = "94 00 {:02x} 01 c4 06 92 a1 78 cd 1000"  # v3: name x, window 4096
+
+
+def hears(session: Session, text: str) -> None:
+    """Octets from the peer, written as hex."""
+    session.data_received(bytes.fromhex(text))
+
+
+def new_streams(first: int, count: int) -> str:
+    """NewStream frames of mplex with names of no octets, ids below 2048."""
+    return "".join(uvarint(8 * number) + "00" for number in range(first, first + count))
+
+
+def uvarint(value: int) -> str:
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return (out + bytes([value])).hex()
+
+
+async def over(session: Session, limit: str, value: int) -> None:
+    """The session has ended for this limit, and says so to everybody."""
+    await session.wait_closed()
+    assert session.failure is not None
+    text = str(session.failure)
+    assert text.endswith(f"limit {limit}={value}; raise it with Limits({limit}=...)")
+    assert "\n" not in text
+    assert session.endpoint.counters.hits[limit] >= 1
+    with pytest.raises(polymux.SessionClosed, match=limit):
+        await session.open("x")
+    with pytest.raises(polymux.LimitExceeded, match=limit):
+        await session.accept()
+
+
+@virtual
+async def test_streams_that_nobody_takes_are_turned_away_past_128() -> None:
+    async with joined("mplex") as (near, _):
+        hears(near, new_streams(0, 200))
+        assert len(near._arrivals) == 128
+        assert near.endpoint.counters.hits["pending"] == 72
+        await settled()
+        assert near.failure is None
+        for _ in range(128):
+            await near.accept()
+        hears(near, new_streams(200, 1))
+        assert (await near.accept()).number == 200
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@virtual
+async def test_a_stream_that_is_turned_away_is_told_so(protocol: str) -> None:
+    async with joined(protocol, limits=Limits(pending=1)) as (near, far):
+        first = asyncio.create_task(near.open("first"))
+        await settled()
+        with pytest.raises(polymux.StreamAborted):
+            await (await near.open("second")).receive()
+        (await far.accept()).abort()
+        (await asyncio.wait([first]))
+        assert far.failure is None
+
+
+@virtual
+async def test_live_streams_are_bounded_and_make_room_when_they_end() -> None:
+    async with joined("mplex", limits=Limits(streams=3)) as (near, far):
+        pairs = [await opened(near, far) for _ in range(3)]
+        fourth = await near.open("fourth")
+        with pytest.raises(polymux.StreamAborted):
+            await fourth.receive()
+        assert far.endpoint.counters.hits == {"streams": 1}
+        pairs[0][1].abort()
+        await settled()
+        await opened(near, far)
+
+
+@virtual
+async def test_a_name_over_the_limit_is_turned_away() -> None:
+    async with joined("mplex", limits=Limits(name=10)) as (near, far):
+        hears(far, "08 0b" + "78" * 11)
+        await settled()
+        assert far.endpoint.counters.hits == {"name": 1}
+        assert len(far._arrivals) == 0
+        with pytest.raises(polymux.LimitExceeded, match="name of 11 octets is over the limit"):
+            await near.open("x" * 11)
+
+
+@virtual
+async def test_an_open_flood_ends_the_session_within_its_memory() -> None:
+    async with joined("mplex") as (near, _):
+        hears(near, new_streams(0, 100_000))
+        await over(near, "open_reset_burst", 1000)
+        assert near.endpoint.conversation.serials < 3000  # the flood was not decoded to its end
+
+
+@virtual
+async def test_opening_and_resetting_at_line_rate_ends_the_session() -> None:
+    async with joined("mplex") as (near, _):
+        taken = 0
+        for number in range(0, 3000, 10):
+            pairs = "".join(
+                uvarint(8 * n) + "00" + uvarint(8 * n + 6) + "00"
+                for n in range(number, number + 10)
+            )
+            hears(near, pairs)
+            taken += len(near._arrivals)
+            if near.failure is not None:
+                break
+        await over(near, "open_reset_burst", 1000)
+        assert number <= 1010
+        assert taken == 0  # no handler saw a stream that was gone already
+
+
+@virtual
+async def test_opening_and_resetting_now_and_then_is_fine() -> None:
+    async with joined("mplex") as (near, _):
+        for number in range(2500):
+            hears(near, uvarint(8 * number) + "00" + uvarint(8 * number + 6) + "00")
+            await asyncio.sleep(1 / 30)
+        assert near.failure is None
+        assert near._live == {}
+
+
+@virtual
+async def test_frames_for_streams_that_do_not_exist_are_counted_and_then_too_many() -> None:
+    async with joined("mplex") as (near, _):
+        hears(near, "0a0178" * 500)
+        assert near.failure is None
+        assert near.endpoint.counters.hits == {"mplex.unknown-stream": 500}
+        await asyncio.sleep(1)
+        hears(near, "0a0178" * 100)
+        assert near.failure is None
+        hears(near, "0a0178" * 100)
+        await over(near, "unknown_burst", 500)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "frame"),
+    [
+        ("mplex", "0200"),  # an empty message
+        ("nerdbank:version=3", "93 02 01 01"),  # content of nothing
+        ("nerdbank:version=3", "93 08 01 01"),  # a wish for a wider window
+        ("nerdbank:version=3", "93 63 01 01"),  # a code that nobody knows
+    ],
+)
+@virtual
+async def test_frames_that_carry_nothing_are_put_up_with_to_a_point(
+    protocol: str, frame: str
+) -> None:
+    async with joined(protocol) as (near, _):
+        hears(near, "0000" if protocol == "mplex" else OFFER.format(1))
+        await near.accept()
+        hears(near, frame * 900)
+        assert near.failure is None
+        await settled()
+        hears(near, frame * 900)
+        await over(near, "idle_burst", 1000)
+
+
+@virtual
+async def test_frames_that_carry_nothing_among_content_are_fine() -> None:
+    async with joined("mplex") as (near, _):
+        hears(near, "0000")
+        stream = await near.accept()
+        for _ in range(100):
+            hears(near, "0200 020178" * 100)
+            assert await stream.receive() == b"x" * 100
+        assert near.failure is None
+
+
+@virtual
+async def test_answers_that_the_peer_does_not_read_end_the_session() -> None:
+    async with joined("nerdbank", limits=Limits(control_queue=50)) as (near, far):
+        assert far.transport is not None
+        far.transport.pause_reading()  # it takes nothing any more
+        mine = await near.offer("x")  # type: ignore[attr-defined]
+        mine.session._blocked = True
+        for number in range(1, 120):
+            hears(near, OFFER.format(number) + f"93 04 {number:02x} 01")  # offered, withdrawn
+            if near.failure is not None:
+                break
+        assert len(near.endpoint.outbox.control) <= 50
+        await over(near, "control_queue", 50)
+
+
+@virtual
+async def test_giving_up_a_thousand_streams_at_once_is_no_flood_of_answers() -> None:
+    limits = Limits(streams=3000, pending=3000, open_reset_burst=3000)
+    async with joined("mplex", limits=limits) as (near, far):
+        streams = [await near.open() for _ in range(2000)]
+        await settled(50)
+        for stream in streams:
+            stream.abort()
+        await settled(50)
+        assert near.failure is far.failure is None
+        assert near._live == far._live == {}
+
+
+@virtual
+async def test_a_window_overrun_ends_that_channel_with_the_name_of_the_rule() -> None:
+    async with joined("nerdbank", limits=Limits(window=100)) as (near, far):
+        mine, theirs = await opened(near, far, "overrun")
+        other, others = await opened(near, far, "other")
+        hears(far, "94 02 01 01 c4 65" + "78" * 101)
+        with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded.*1 octets bey"):
+            await theirs.receive()
+        with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded"):
+            await mine.receive()
+        assert far.endpoint.inbox.unread == 0  # no octet past the window was delivered
+        await other.send(b"fine")
+        assert await others.receive() == b"fine"
+
+
+@virtual
+async def test_acknowledging_more_than_was_sent_ends_the_session() -> None:
+    async with joined("nerdbank") as (near, far):
+        await opened(near, far)
+        hears(near, "94 05 01 ff c4 02 91 05")
+        await near.wait_closed()
+        assert isinstance(near.failure, polymux.PeerViolation)
+        assert "nerdbank.acknowledged-too-much" in str(near.failure)

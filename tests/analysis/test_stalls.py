@@ -1,0 +1,271 @@
+"""Streams that stood still, each with the cause that was planted and no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polymux.analysis.hot.figures import duration_text, rate_text, size_text
+from polymux.analysis.hot.spans import Spans
+from polymux.analysis.plan import Plan
+from polymux.capture.frames import ACK, PSH
+from polymux.core.streams import Stream
+
+from .packets import Wire, wire
+from .stage import MS, START, Found, Record, Row, Stage, analyse
+
+US = 1000
+
+
+def findings(found: Found) -> list[Row]:
+    return [row for row in found.rows("stalls") if row["cause"] != "sender-idle"]
+
+
+def nerdbank(window: int) -> tuple[Stage, Stream]:
+    """A stage with one accepted channel of this window."""
+    stage = Stage("nerdbank:version=3")
+    stream = stage.open(0, b"bulk", window=window)
+    stage.exchange()
+    stage.accept(1, window=window)
+    stage.exchange()
+    return stage, stream
+
+
+# --- no-credit
+
+
+def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) -> None:
+    stage, stream = nerdbank(102_400)
+    stage.reading = False
+    stage.send(0, stream, b"x" * 150_000)
+    stage.exchange()
+    stage.wait(900 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
+    stage.exchange()
+    stage.wait(2_000 * MS)  # it ends long after its last content: that is no finding
+    stage.end(0, stream)
+    stage.exchange()
+    found = analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=80 * MS))
+    (row,) = findings(found)
+    assert (row["cause"], row["stream"], row["sender"]) == ("no-credit", "d1", "dialer")
+    assert row["lasted_us"] == 900_000
+    assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in str(
+        row["detail"]
+    )
+
+
+def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path) -> None:
+    stage = Stage("nerdbank:version=3")
+    stream = stage.open(0, b"late")
+    stage.exchange()
+    stage.wait(300 * MS)
+    stage.accept(1)
+    stage.exchange()
+    stage.send(0, stream, b"at last")
+    stage.exchange()
+    (row,) = findings(analyse(stage.save(tmp_path / "a.pcapng")))
+    assert (row["cause"], row["lasted_us"]) == ("no-credit", 300_000)
+
+
+def test_a_channel_that_nobody_wanted_to_use_did_not_stall(tmp_path: Path) -> None:
+    stage = Stage("nerdbank:version=3")
+    stage.open(0, b"never used")
+    stage.exchange()
+    stage.wait(300 * MS)
+    stage.accept(1)
+    stage.exchange()
+    stage.wait(300 * MS)
+    assert analyse(stage.save(tmp_path / "a.pcapng")).rows("stalls") == []
+
+
+def test_five_round_trips_are_not_a_stall(tmp_path: Path) -> None:
+    stage, stream = nerdbank(1000)
+    stage.reading = False
+    stage.send(0, stream, b"x" * 1500)
+    stage.exchange()
+    stage.wait(100 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 1000)
+    stage.exchange()
+    assert findings(analyse(wire(tmp_path / "near.pcapng", stage.record, rtt=MS))) != []
+    assert findings(analyse(wire(tmp_path / "far.pcapng", stage.record, rtt=21 * MS))) == []
+
+
+# --- slow-reader
+
+
+def test_octets_that_are_never_acknowledged_are_a_slow_reader(tmp_path: Path) -> None:
+    stage, stream = nerdbank(5000)
+    stage.reading = False
+    stage.send(0, stream, b"x" * 9000)
+    stage.exchange()
+    stage.wait(4_000 * MS)
+    found = analyse(stage.save(tmp_path / "a.pcapng"))
+    (row,) = findings(found)
+    assert (row["cause"], row["stream"], row["sender"]) == ("slow-reader", "d1", "dialer")
+    assert row["lasted_us"] == 4_001_000  # up to the end of the capture
+    assert "4.9 KiB were never acknowledged" in str(row["detail"])
+
+
+def test_a_window_that_never_opens_again_is_a_slow_reader(tmp_path: Path) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
+    made.window(1, 0, START + 3 * MS)
+    made.window(1, 0, START + 2_003 * MS)
+    (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
+    assert (row["cause"], row["stream"], row["lasted_us"]) == ("slow-reader", "d1", 2_000_000)
+    assert "did not open it again" in str(row["detail"])
+
+
+def test_a_closed_tcp_window_is_a_slow_reader(tmp_path: Path) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
+    made.window(1, 0, START + 3 * MS)
+    made.window(1, 500, START + 802 * MS)
+    made.data(0, b"\x0a\x05later", START + 803 * MS)
+    path = made.close()
+    (row,) = findings(analyse(path, plan=Plan("mplex")))
+    assert (row["cause"], row["sender"]) == ("slow-reader", "dialer")
+    assert "TCP window was closed for 799 ms" in str(row["detail"])
+
+
+# --- behind-other-stream
+
+
+def hog(tmp_path: Path, frames: Record, name: str = "a.pcapng") -> Found:
+    return analyse(wire(tmp_path / name, frames, rtt=MS), plan=Plan("mplex"))
+
+
+def busy(begin: int, end: int, octets: int = 8000) -> Record:
+    """Stream 1 sends without a pause."""
+    message = b"\x0a" + _varint(octets) + b"h" * octets
+    return [(0, message, START + at * MS) for at in range(begin, end, 5)]
+
+
+def _varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+OPENINGS = [(0, b"\x08\x03hog", START + 5 * MS), (0, b"\x18\x04ping", START + 5 * MS)]
+
+
+def test_an_answer_that_waits_behind_a_hog_names_the_culprit(tmp_path: Path) -> None:
+    asked = [(1, b"\x18\x04echo", START + 8 * MS), (1, b"\x18\x00", START + 8 * MS)]
+    frames = [
+        *OPENINGS[:1],
+        asked[0],
+        (1, b"\x1a\x02hi", START + 9 * MS),
+        *busy(10, 700),
+        (0, b"\x19\x02ok", START + 700 * MS),
+    ]
+    (row,) = findings(hog(tmp_path, frames))
+    assert (row["cause"], row["culprit"]) == ("behind-other-stream", "d1")
+    assert (row["stream"], row["sender"]) == ("a3", "dialer")
+    assert row["lasted_us"] == pytest.approx(690_000, abs=10_000)
+    assert "of d1 passed first" in str(row["detail"])
+
+
+def test_a_stream_opened_behind_a_hog_waits_for_its_first_octets(tmp_path: Path) -> None:
+    frames = [*OPENINGS, *busy(10, 400), (0, b"\x1a\x02hi", START + 401 * MS)]
+    (row,) = findings(hog(tmp_path, frames))
+    assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+
+
+def test_a_backlog_that_comes_out_behind_a_hog_was_waiting(tmp_path: Path) -> None:
+    first = (0, b"\x1a\x02hi", START + 6 * MS)
+    backlog = [(0, b"\x1a\x02hi", START + 400 * MS), (0, b"\x1a\x02hi", START + 401 * MS)]
+    (row,) = findings(hog(tmp_path, [*OPENINGS, first, *busy(10, 400), *backlog]))
+    assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+
+
+def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) -> None:
+    pings = [(0, b"\x1a\x02hi", START + at * MS) for at in (6, 206, 406, 606)]
+    frames = sorted([*OPENINGS, *busy(10, 700), *pings], key=lambda line: line[2])
+    found = hog(tmp_path, frames)
+    assert findings(found) == []
+    assert [row["cause"] for row in found.rows("stalls")] == ["sender-idle"] * 3
+
+
+def test_a_fair_share_of_others_is_no_hog(tmp_path: Path) -> None:
+    frames = [*OPENINGS, *busy(10, 400, octets=50), (0, b"\x1a\x02hi", START + 401 * MS)]
+    assert findings(hog(tmp_path, frames)) == []
+
+
+# --- transport and silence
+
+
+def test_a_retransmission_is_the_transport(tmp_path: Path) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\x05first", START + 2 * MS)
+    behind = made.next[0] + 7
+    made.packet(0, START + 3 * MS, behind, 901, PSH | ACK, b"\x0a\x05after")
+    made.data(0, b"\x0a\x05again", START + 602 * MS)
+    path = made.close()
+    (row,) = findings(analyse(path, plan=Plan("mplex")))
+    assert (row["cause"], row["sender"], row["stream"]) == ("transport", "dialer", "d1")
+    assert row["lasted_us"] == 600_000
+
+
+def test_a_pause_inside_a_frame_belongs_to_its_stream(tmp_path: Path) -> None:
+    frames = [
+        (0, b"\x08\x01x", START + 5 * MS),
+        (0, b"\x0a\x14" + b"m" * 10, START + 6 * MS),
+        (0, b"m" * 10, START + 306 * MS),
+    ]
+    (row,) = hog(tmp_path, frames).rows("stalls")
+    assert (row["stream"], row["cause"], row["lasted_us"]) == ("d1", "sender-idle", 300_000)
+    assert "inside a frame" in str(row["detail"])
+
+
+def test_a_large_frame_on_a_slow_line_is_not_a_stall(tmp_path: Path) -> None:
+    head = b"\x0a" + _varint(100_000)
+    body = [(0, b"m" * 1000, START + (10 + 10 * n) * MS) for n in range(100)]
+    frames = [(0, b"\x08\x01x", START + 5 * MS), (0, head, START + 6 * MS), *body]
+    assert hog(tmp_path, frames).rows("stalls") == []
+
+
+def test_a_sender_that_pauses_is_idle_and_no_finding(tmp_path: Path) -> None:
+    frames = [
+        (0, b"\x08\x01x", START + 5 * MS),
+        (0, b"\x0a\x01m", START + 6 * MS),
+        (0, b"\x0a\x01m", START + 906 * MS),
+    ]
+    (row,) = hog(tmp_path, frames).rows("stalls")
+    assert (row["cause"], row["lasted_us"], row["culprit"]) == ("sender-idle", 900_000, None)
+
+
+# --- the parts
+
+
+def test_figures_read_like_a_person_says_them() -> None:
+    assert duration_text(350 * US) == "350 us"
+    assert duration_text(80 * MS) == "80 ms"
+    assert duration_text(2_500 * MS) == "2.5 s"
+    assert duration_text(200_000 * MS) == "3 min 20 s"
+    assert size_text(1) == "1 octet"
+    assert size_text(102_400) == "100 KiB"
+    assert size_text(3 << 30) == "3 GiB"
+    assert rate_text(102_400, 80 * MS) == "10 Mbit/s"
+    assert rate_text(0, 0) == "0 bit/s"
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=6),
+    st.integers(0, 60),
+    st.integers(0, 60),
+)
+def test_overlap_of_spans_counts_every_instant_once(
+    pairs: list[tuple[int, int]], began: int, ended: int
+) -> None:
+    spans = [(min(pair), max(pair)) for pair in pairs]
+    instants = {n for low, high in spans for n in range(low, high) if began <= n < ended}
+    assert Spans(spans).overlap(began, ended) == len(instants)
