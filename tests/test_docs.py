@@ -1,13 +1,15 @@
 """The docs say what the code does."""
 
+import re
 from pathlib import Path
 
 import pytest
+from tools.docs import PAGES
 
-from polymux.analysis.tables import column_reference
 from polymux.protocols.registry import create, names
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 
 
 @pytest.mark.parametrize("protocol", names())
@@ -19,6 +21,12 @@ def test_the_page_of_a_protocol_has_every_rule_with_its_severity_and_sentence(
         assert f"| `{rule.name}` | {rule.severity.value} | {rule.sentence} |" in page
 
 
-def test_the_page_of_columns_is_made_from_the_schemas() -> None:
-    page = DOCS / "tables.md"
-    assert page.read_text() == column_reference(), "python -m tools.docs writes it anew"
+@pytest.mark.parametrize("page", sorted(PAGES))
+def test_a_page_made_from_the_code_is_up_to_date(page: str) -> None:
+    assert (DOCS / page).read_text() == PAGES[page](), "python -m tools.docs writes it anew"
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=str)
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name}: {target}"
