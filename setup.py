@@ -43,7 +43,10 @@ def extensions() -> list[object]:
     try:
         from mypyc.build import mypycify
 
-        return mypycify(["--strict", *COMPILED], opt_level="3", debug_level="0")
+        made = mypycify(["--strict", *COMPILED], opt_level="3", debug_level="0")
+        for each in made:  # functions that are not exported can be inlined into one another
+            each.extra_compile_args.append("-fvisibility=hidden")
+        return made
     except Exception as failure:
         if os.environ.get("POLYMUX_COMPILE") == "require":
             raise

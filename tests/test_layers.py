@@ -84,10 +84,11 @@ def test_core_needs_only_the_standard_library_and_librt() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(polymux.__all__) == [
-        "CaptureError", "Endpoint", "LimitExceeded", "Limits", "LocalProtocolError",
-        "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer", "PeerViolation", "Policy",
-        "PolymuxError", "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted",
-        "StreamEnded", "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams", "connect",
+        "Call", "CaptureError", "Endpoint", "Exchange", "LimitExceeded", "Limits",
+        "LocalProtocolError", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
+        "OmnistreamsSession", "PeerViolation", "Policy", "PolymuxError", "Receiver", "Sender",
+        "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted", "StreamEnded",
+        "StreamuxSession", "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams", "connect",
         "pipe", "protocol", "serve",
     ]  # fmt: skip
     for name in polymux.__all__:

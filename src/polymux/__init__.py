@@ -6,10 +6,16 @@ async with polymux.connect("tcp://127.0.0.1:9000", protocol="mplex") as session:
 """
 
 from .aio import (
+    Call,
+    Exchange,
     NerdbankSession,
+    OmnistreamsSession,
+    Receiver,
+    Sender,
     Server,
     Session,
     Stream,
+    StreamuxSession,
     Unreachable,
     as_asyncio_streams,
     connect,
@@ -38,9 +44,10 @@ from .protocols.registry import create as protocol
 __version__ = "0.1.0"
 
 __all__ = [
-    "CaptureError", "Endpoint", "LimitExceeded", "Limits", "LocalProtocolError", "MissingExtra",
-    "NerdbankSession", "NoFreeIds", "Observer", "PeerViolation", "Policy", "PolymuxError",
-    "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted", "StreamEnded",
+    "Call", "CaptureError", "Endpoint", "Exchange", "LimitExceeded", "Limits", "LocalProtocolError",
+    "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer", "OmnistreamsSession",
+    "PeerViolation", "Policy", "PolymuxError", "Receiver", "Sender", "Server", "Session",
+    "SessionClosed", "Side", "Stream", "StreamAborted", "StreamEnded", "StreamuxSession",
     "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams", "connect", "pipe", "protocol",
     "serve",
 ]  # fmt: skip

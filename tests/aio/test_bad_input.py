@@ -18,6 +18,7 @@ from tests.aio.talk import PROTOCOLS, echo, exchange
 
 import polymux
 from polymux import Session
+from polymux.aio import making
 
 
 @contextlib.asynccontextmanager
@@ -164,7 +165,6 @@ PROTOCOL_STRINGS = [
     ("nerdbank:version=4", "version is 1, 2 or 3"),
     ("nerdbank:version=2,seeded=5", "version 3 only"),
     ("nerdbank:window=0", "window"),
-    ("minmux", "no live sessions of minmux"),
 ]
 
 
@@ -173,6 +173,14 @@ def test_a_bad_protocol_string_is_refused_before_anything_happens(text: str, sai
     with pytest.raises(polymux.PolymuxError) as problem:
         polymux.connect("tcp://127.0.0.1:1", protocol=text)
     assert said in str(problem.value)
+
+
+def test_a_protocol_without_live_sessions_says_which_have_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(making.SESSIONS, "mplex")
+    with pytest.raises(polymux.Unsupported, match="no live sessions of mplex: choose one of nerd"):
+        polymux.connect("tcp://127.0.0.1:1", protocol="mplex")
 
 
 async def test_a_port_that_is_taken_is_one_clear_line() -> None:
@@ -314,6 +322,8 @@ async def test_a_plain_client_at_a_tls_server_and_the_other_way_round() -> None:
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
         secure = server.url.replace("tcp:", "tls:")
         with pytest.raises(polymux.Unreachable):
-            await polymux.connect(secure, protocol="mplex", tls=client_context(AUTHORITY))
+            await polymux.connect(
+                secure, protocol="mplex", tls=client_context(AUTHORITY), timeout=1
+            )
     with pytest.raises(polymux.PolymuxError, match="needs a context with a certificate"):
         await polymux.serve(echo, "tls://127.0.0.1:0", protocol="mplex")

@@ -11,6 +11,7 @@ from tests.aio.talk import PROTOCOLS, channels, joined, opened, settled
 
 import polymux
 from polymux import Session
+from polymux.aio import memory
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -189,6 +190,29 @@ async def test_a_cancelled_send_has_queued_nothing(protocol: str) -> None:
             await works(near, far)
 
 
+@virtual
+async def test_room_that_was_meant_for_a_cancelled_sender_goes_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(memory, "ROOM", 10_000_000)  # a transport that takes everything at once
+    async for cut in everywhere():
+        async with joined("mplex") as (near, _):
+            streams = [await near.open(name) for name in "abcd"]
+            await settled()
+            near.pause_writing()
+            streams[0].send_nowait(bytes(10_000))  # these two leave in one go, later
+            streams[1].send_nowait(bytes(257_144))
+            sending = asyncio.create_task(cut(streams[2].send(bytes(300_000))))  # wants it all
+            await settled()
+            waiting = asyncio.create_task(streams[3].send(b"x"))
+            await settled()
+            assert not waiting.done()
+            near.resume_writing()
+            await sending
+            async with asyncio.timeout(5):
+                await waiting
+
+
 @every
 @virtual
 async def test_a_cancelled_drain_changes_nothing(protocol: str) -> None:
@@ -225,15 +249,19 @@ async def test_a_cancelled_receive_all_leaves_the_stream_readable(protocol: str)
     async for cut in everywhere():
         async with joined(protocol) as (near, far):
             mine, theirs = await opened(near, far)
-            mine.send_nowait(b"one")
-            asyncio.get_running_loop().call_later(0.5, mine.send_nowait, b"two")
-            await settled()
-            asyncio.get_running_loop().call_later(
-                1.0, lambda mine=mine: mine._endpoint.end(mine.record) or near._flush_soon()
-            )
+
+            async def send(mine: polymux.Stream = mine) -> None:
+                await mine.send(b"one")
+                await asyncio.sleep(0.5)
+                await mine.send(b"two")
+                await asyncio.sleep(0.5)
+                await mine.end()
+
+            sending = asyncio.create_task(send())
             finished, data = await cut(theirs.receive_all())
             rest = b"" if finished else await theirs.receive_all()
             assert (data == b"onetwo") if finished else b"onetwo".endswith(rest), cut
+            await sending
 
 
 @every
@@ -281,9 +309,10 @@ async def test_a_cancelled_close_of_a_session_closes_it_anyway(protocol: str) ->
 async def test_a_cancelled_wait_for_the_end_does_not_end_anything() -> None:
     async for cut in everywhere():
         async with joined("mplex") as (near, far):
-            asyncio.get_running_loop().call_later(1, lambda far=far: far.abort("enough"))
+            begun = near.loop.time()
+            near.loop.call_later(1, far.abort, "enough")
             finished, _ = await cut(near.wait_closed())
-            if not finished and near.loop.time() < 1000.9:
+            if not finished and near.loop.time() < begun + 0.9:
                 await works(near, far)
 
 
@@ -308,10 +337,12 @@ async def test_a_cancelled_wait_for_acceptance_leaves_the_offer_standing() -> No
         async with joined("nerdbank") as sessions:
             near, far = channels(*sessions)
             stream = await near.offer("name")
-            await settled()
-            asyncio.get_running_loop().call_later(0.5, lambda: None)
-            accepting = asyncio.create_task(asyncio.sleep(0.5))
-            accepting.add_done_callback(lambda _, far=far: far._accept(far.offers()[0], 0) and None)
+
+            async def accept(far: polymux.NerdbankSession = far) -> None:
+                await asyncio.sleep(0.5)
+                await far.accept("name")
+
+            accepting = asyncio.create_task(accept())
             await cut(near.accepted(stream))
             await accepting
             await near.accepted(stream)

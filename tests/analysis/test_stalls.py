@@ -191,7 +191,9 @@ def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) 
     frames = sorted([*OPENINGS, *busy(10, 700), *pings], key=lambda line: line[2])
     found = hog(tmp_path, frames)
     assert findings(found) == []
-    assert [row["cause"] for row in found.rows("stalls")] == ["sender-idle"] * 3
+    assert [(row["cause"], row["lasted_us"]) for row in found.rows("stalls")] == [
+        ("sender-idle", 200_000)
+    ] * 3
 
 
 def test_a_fair_share_of_others_is_no_hog(tmp_path: Path) -> None:

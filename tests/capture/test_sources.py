@@ -12,6 +12,7 @@ import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 import zstandard
@@ -136,6 +137,29 @@ def test_a_bomb_stops_at_its_limit_and_leaves_nothing_on_disk(
     assert "limit inflated=4194304" in (size.error or "")
     assert size.offset is not None
     assert size.offset < 24 << 20
+
+
+def test_a_bomb_behind_a_session_costs_no_more_disk_than_the_session(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spooled: list[IO[bytes]] = []
+    real = tempfile.TemporaryFile
+
+    def watched(**keywords: str) -> IO[bytes]:
+        spooled.append(real(**keywords))
+        return spooled[-1]
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", watched)
+    packed = zstd(DATA) + zstd(build.block(0xBAD, bytes(1 << 20)) * 60)
+    assert len(packed) < 64 << 10
+    path = write(packed, "bomb")
+    with read_sessions([path], limits=CaptureLimits(ratio_from=4 << 20)) as reading:
+        assert "limit ratio=200" in (reading.files[0].error or "")
+        (session,) = reading
+        assert streams(session) == (b"hello" * 100, b"welcome" * 50)
+        (file,) = spooled
+        assert os.fstat(file.fileno()).st_size <= 2 << 20
+    assert file.closed
 
 
 def test_missing_zstandard_names_the_extra(

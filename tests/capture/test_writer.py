@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,9 @@ from polymux.capture import (
     hint_comment,
     index_file,
     read_sessions,
+    recover,
 )
+from polymux.capture.writer import DiskFull
 from polymux.core.errors import CaptureError
 
 from .build import MS, START
@@ -220,7 +224,7 @@ class Syncs:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("none", 0), ("each", 8), (2.0, 3)])
+@pytest.mark.parametrize(("policy", "expected"), [("none", 0), ("each", 9), (2.0, 4)])
 def test_syncs_follow_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: float, expected: int
 ) -> None:
@@ -230,7 +234,7 @@ def test_syncs_follow_the_policy(
     for _ in range(8):
         now[0] += 0.75
         writer.packet(START, [b"x"])
-    # 6 seconds have passed: at 2.25, 4.5 and, by the tick, 6.75
+    # 6 seconds have passed: at 2.25, 4.5 and, by the tick, 6.75; the first also of the directory
     now[0] += 0.75
     writer.tick()
     assert syncs.count == expected
@@ -251,69 +255,76 @@ def test_a_failed_sync_is_never_forgotten(tmp_path: Path, monkeypatch: pytest.Mo
     assert writer.sync_error == os.strerror(errno.EIO)
 
 
-def test_files_follow_one_another_by_size_and_say_what_they_hold(tmp_path: Path) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=2000)
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
-    sent = [os.urandom(150) for _ in range(40)]
-    for n, data in enumerate(sent):
-        scribe.data(0, data, START + n * MS)
-    scribe.close(START + 100 * MS)
-    names = writer.close()
-    assert [Path(name).name for name in names[:3]] == [
-        "tap-00001.pcapng",
-        "tap-00002.pcapng",
-        "tap-00003.pcapng",
-    ]
-    assert sorted(os.listdir(tmp_path)) == sorted(Path(name).name for name in names)
-    assert all(os.path.getsize(name) < 2500 for name in names)
-    assert writer.packets == sum(index_file(name).summary.packets for name in names)
-    (session,) = read_sessions([str(tmp_path)])
-    assert streams(session)[0] == b"".join(sent)
-    for name in names:
-        (part,) = read_sessions([name])
-        assert part.protocol_hint == "mplex"
-
-
-def test_files_follow_one_another_by_age_and_after_those_found(tmp_path: Path) -> None:
-    (tmp_path / "tap-00007.pcapng").write_bytes(b"")
-    (tmp_path / "tap-00009.pcapng.part").write_bytes(b"")
-    (tmp_path / "other-00099.pcapng").write_bytes(b"")
-    now = [0.0]
-    with RotatingWriter(str(tmp_path / "tap.pcapng"), seconds=10, clock=lambda: now[0]) as writer:
-        for _ in range(5):
-            writer.packet(START, [b"x"])
-            now[0] += 6
-    assert [Path(name).name for name in writer.published] == [
-        "tap-00010.pcapng",
-        "tap-00011.pcapng",
-        "tap-00012.pcapng",
-    ]
-
-
-def test_without_bounds_there_is_one_file_of_the_name_given(tmp_path: Path) -> None:
-    with RotatingWriter(str(tmp_path / "tap.pcapng")) as writer:
-        talk(writer, (0, bytes(100_000)))
-        writer.rotate()
-    assert writer.published == [str(tmp_path / "tap.pcapng")]
-
-
-def test_if_no_next_file_can_be_begun_the_current_one_goes_on(
+def test_a_file_that_could_not_be_synced_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=500)
-    real = os.open
+    syncs = Syncs(monkeypatch)
+    path = tmp_path / "written.pcapng"
+    writer = PcapngWriter(str(path), sync="each")
+    syncs.fail = True
+    writer.packet(START, [b"x"])
+    syncs.fail = False
+    writer.packet(START, [b"y"])
+    for _ in range(2):
+        with pytest.raises(CaptureError, match="could not be synced"):
+            writer.close()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["written.pcapng.part"]
+    assert index_file(recover(f"{path}.part")).summary.packets == 2
 
-    def refuse(path: str, *arguments: int) -> int:
-        if path.endswith(".part"):
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return real(path, *arguments)
 
-    monkeypatch.setattr(os, "open", refuse)
-    talk(writer, *[(0, bytes(100)) for _ in range(10)])
-    monkeypatch.setattr(os, "open", real)
-    talk(writer, *[(1, bytes(100)) for _ in range(10)], at=START + 1000 * MS)
-    names = writer.close()
-    assert len(names) > 1
-    assert writer.missed.packets == 0
-    assert os.strerror(errno.EMFILE) in writer.missed.error
-    assert [s.survey().octets for s in read_sessions(names)] == [(1000, 0), (0, 1000)]
+def test_syncs_of_a_worker_are_not_waited_for_and_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+
+    def slow(fd: int) -> None:
+        began.set()
+        assert may_end.wait(5)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", slow)
+    with ThreadPoolExecutor(1) as worker:
+        writer = PcapngWriter(str(tmp_path / "written.pcapng"), sync=0, worker=worker)
+        writer.packet(START, [b"x"])
+        assert began.wait(5)
+        writer.packet(START, [b"y"])
+        assert writer.packets == 2
+        assert not writer.sync_error
+        may_end.set()
+        with pytest.raises(CaptureError, match="could not be synced"):
+            writer.close()
+
+
+def test_a_full_disk_can_be_asked_again_and_nothing_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = PcapngWriter(str(tmp_path / "written.pcapng"))
+    disk = Disk(0, monkeypatch)
+    for _ in range(3):
+        with pytest.raises(DiskFull, match=os.strerror(errno.ENOSPC)):
+            writer.offer(START, [b"x"])
+    disk.left = 1 << 20
+    writer.offer(START, [b"x"])
+    assert (writer.packets, writer.missed.packets) == (1, 0)
+    assert index_file(writer.close()).summary.packets == 1
+
+
+def test_what_a_missed_packet_said_is_said_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = PcapngWriter(str(tmp_path / "written.pcapng"))
+    disk = Disk(0, monkeypatch)
+    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex", "middle"))
+    disk.left = 1 << 20
+    scribe.data(0, b"hello", START)
+    writer.close()
+    (session,) = read_sessions([writer.path])
+    assert (session.protocol_hint, session.vantage_hint) == ("mplex", "middle")
+
+
+def test_a_file_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    writer = PcapngWriter(str(tmp_path / "written.pcapng"))
+    writer.discard()
+    writer.packet(START, [b"too late"])
+    assert writer.missed.packets == 1
+    assert list(tmp_path.iterdir()) == []

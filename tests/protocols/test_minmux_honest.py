@@ -1,6 +1,6 @@
 """Two honest ends, links that delay and cut at will, watchers beside and between: nobody is blamed.
 
-    endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
+endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
 """
 
 from hypothesis import HealthCheck, example, given, settings

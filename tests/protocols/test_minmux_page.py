@@ -22,7 +22,8 @@ def value(text: str) -> int:
     if not rest:
         return int(base)
     power, _, less = rest.partition("-")
-    return int(base) ** int(power) - int(less or 0)
+    whole: int = int(base) ** int(power)
+    return whole - int(less or 0)
 
 
 def cells(text: str) -> list[list[str]]:

@@ -33,7 +33,8 @@ def label(vector: Vector) -> str:
 def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
     """Run one vector's octets through an observer; say what it saw."""
     vantage = Vantage[vector.get("vantage", "middle").upper()]
-    observer = Observer(create(vector["protocol"], vantage=vantage))
+    text = vector["protocol"].replace("tests/vectors", str(VECTORS))  # profiles lie beside vectors
+    observer = Observer(create(text, vantage=vantage))
     at = 0
     for side, data in pieces:
         at += 1000

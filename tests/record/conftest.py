@@ -2,9 +2,13 @@
 
 import asyncio
 import inspect
+import os
 from typing import Any
 
 import pytest
+from tests.record.authority import Authority
+
+LONGEST = 600 if os.environ.get("POLYMUX_SOAK") else 100
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -18,10 +22,15 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
         complaints: list[Any] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(LONGEST):
             await pyfuncitem.obj(**arguments)
         await asyncio.sleep(0)
         assert not complaints, complaints
 
     asyncio.run(run())
     return True
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("tls") / "authority")

@@ -7,14 +7,19 @@ lane, and each waiting reader is woken once. Imports `protocols` and `core`.
 from .adaptors import as_asyncio_streams
 from .connect import Connecting, Unreachable, connect
 from .duplex import Stream
+from .exchanges import Call, Exchange
 from .failures import SessionLimit
 from .memory import pipe
+from .messages import Receiver, Sender
 from .nerdbank import NerdbankSession
+from .omnistreams import OmnistreamsSession
 from .server import Server, serve
 from .session import Session
+from .streamux import StreamuxSession
 from .urls import BadUrl
 
 __all__ = [
-    "BadUrl", "Connecting", "NerdbankSession", "Server", "Session", "SessionLimit", "Stream",
-    "Unreachable", "as_asyncio_streams", "connect", "pipe", "serve",
+    "BadUrl", "Call", "Connecting", "Exchange", "NerdbankSession", "OmnistreamsSession", "Receiver",
+    "Sender", "Server", "Session", "SessionLimit", "Stream", "StreamuxSession", "Unreachable",
+    "as_asyncio_streams", "connect", "pipe", "serve",
 ]  # fmt: skip

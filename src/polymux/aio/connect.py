@@ -13,6 +13,7 @@ from .processes import start_process
 from .session import Session
 from .stdio import use_stdio
 from .urls import Address, parse_url
+from .websocket import carried, dial
 
 __all__ = ["Connecting", "Unreachable", "connect"]
 
@@ -56,7 +57,8 @@ def connect(
     cancelled, no connection and no child is left.
     """
     address = parse_url(url)
-    make = session_maker(protocol, DIALER, limits, policy, opens_per_second)
+    text = carried(protocol, address.scheme)
+    make = session_maker(text, DIALER, limits, policy, opens_per_second)
 
     async def start() -> Session:
         session: Session | None = None
@@ -110,7 +112,7 @@ async def reach(
                 ssl_handshake_timeout=timeout if context else None,
             )  # fmt: skip
         else:
-            raise Unreachable(f"{address}: {address.scheme}: is not available for this protocol")
+            session = await dial(address, make, tls, server_hostname, timeout)
     except ssl.SSLCertVerificationError as problem:
         raise Unreachable(
             f"{address}: {why(problem)}; give a context that trusts its issuer with tls=..."
@@ -120,10 +122,11 @@ async def reach(
     except TimeoutError:
         raise  # ours, or the system's: no answer
     except ConnectionResetError:
-        what = "the TLS handshake" if address.scheme == "tls" else "connecting"
+        secure = address.scheme in ("tls", "wss")
+        what = "the TLS handshake" if secure else "connecting"
         raise Unreachable(
             f"{address}: the peer ended the connection during {what}"
-            + ("; does it speak TLS 1.2 or later?" if address.scheme == "tls" else "")
+            + ("; does it speak TLS 1.2 or later?" if secure else "")
         ) from None
     except OSError as problem:
         raise Unreachable(f"{address}: {why(problem)}") from None

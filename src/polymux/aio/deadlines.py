@@ -65,6 +65,8 @@ class Deadlines:
         endpoint = session.endpoint
         d = endpoint.conversation.direction(1 - endpoint.side)
         waiting = d.waiting()
+        if endpoint.carrier is not None:
+            waiting = endpoint.carrier.course(1 - endpoint.side).decoder.pending()
         mark = -1
         if waiting and not session._pacing.paused_at:
             mark = d.offset + (waiting if endpoint.protocol.messages else 0)

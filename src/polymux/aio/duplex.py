@@ -192,8 +192,9 @@ class Stream:
         """The same, as the parts that came, not joined and not copied; empty at the end."""
         while True:
             if self.lane.inbox:
+                size = self.lane.unread
                 parts = self._endpoint.take(self.lane)
-                self._have_read(sum(map(len, parts)))
+                self._have_read(size)
                 return parts
             if self._is_over():
                 return []
@@ -204,7 +205,10 @@ class Stream:
         return self._take() if self.lane.inbox else b""
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """Everything to the end of the data. Past `limit` octets the stream is given up."""
+        """Everything to the end of the data. Past `limit` octets the stream is given up.
+
+        If cancelled, what it has taken so far is lost; the stream can still be read.
+        """
         parts: list[bytes] = []
         size = 0
         while part := await self.receive():

@@ -64,6 +64,8 @@ class Ending:
             return
         session.endpoint.hang_up()
         session._flush()
+        if session.endpoint.pending():  # a full transport: the last word does not wait for room
+            transport.write(session.endpoint.data_to_send(0))
         self.shut = True
         if transport.can_write_eof() and not transport.is_closing():
             transport.write_eof()

@@ -9,10 +9,17 @@ from ..core.errors import Unsupported
 from ..core.limits import Limits, Policy
 from ..protocols.registry import create, parse
 from .nerdbank import NerdbankSession
+from .omnistreams import OmnistreamsSession
 from .session import Session
+from .streamux import StreamuxSession
 
 # Protocols with verbs of their own have a session class of their own.
-SESSIONS: dict[str, type[Session]] = {"mplex": Session, "nerdbank": NerdbankSession}
+SESSIONS: dict[str, type[Session]] = {
+    "mplex": Session,
+    "nerdbank": NerdbankSession,
+    "omnistreams": OmnistreamsSession,
+    "streamux": StreamuxSession,
+}
 
 
 def session_maker(

@@ -29,7 +29,9 @@ class Pacing:
         endpoint = session.endpoint
         transport = session.transport
         budget = endpoint.limits.session_buffer
-        if transport is None or transport.is_closing() or endpoint.protocol.credit:
+        if transport is None or transport.is_closing():
+            return
+        if endpoint.protocol.credit and not endpoint.protocol.messages:  # messages have any size
             return
         unread = endpoint.inbox.unread
         if not self.paused_at and unread > budget:

@@ -18,6 +18,7 @@ class Child(asyncio.SubprocessProtocol):
         self.process: asyncio.SubprocessTransport | None = None
         self.pipes: ChildPipes | None = None
         self._clock: asyncio.TimerHandle | None = None
+        self._ended = False  # by us
         self._early: list[Callable[[], None]] = []  # what happened before the session was there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -51,7 +52,7 @@ class Child(asyncio.SubprocessProtocol):
             self._early.append(self.process_exited)
             return
         code = self.process.get_returncode()
-        if not self.pipes.is_closing() and code:
+        if code and not self._ended and not self.session._ending.begun:
             self.pipes.error = ChildProcessError(
                 f"the child was ended by signal {-code}"
                 if code < 0
@@ -84,12 +85,14 @@ class Child(asyncio.SubprocessProtocol):
 
     def terminate(self) -> None:
         if self.process is not None and self.process.get_returncode() is None:
+            self._ended = True
             self.process.terminate()
             self._set_clock(self.kill)
 
     def kill(self) -> None:
         self._stop_clock()
         if self.process is not None:
+            self._ended = True
             self.process.close()  # kills it if it still runs, and closes the pipes
 
     def _set_clock(self, act: Callable[[], None]) -> None:

@@ -16,6 +16,7 @@ from .making import name_peer, prepare_socket, session_maker
 from .session import Session
 from .stdio import use_stdio
 from .urls import Address, BadUrl, parse_url
+from .websocket import SCHEMES, Door, carried
 
 log = logging.getLogger("polymux.aio")
 
@@ -33,6 +34,7 @@ class Server:
         self.sessions: set[Session] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: asyncio.AbstractServer | None = None
+        self._door: Door | None = None  # of a WebSocket server
         self._closing = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -56,6 +58,8 @@ class Server:
         self._closing = True
         if self._listener is not None:
             self._listener.close()
+        if self._door is not None:
+            self._door.close()
         try:
             closing = [session.close() for session in self.sessions]
             await asyncio.gather(*closing, return_exceptions=True)
@@ -143,7 +147,7 @@ async def serve(
     If cancelled, nothing listens.
     """
     address = parse_url(url)
-    make = session_maker(protocol, ACCEPTOR, limits, policy, 0.0)
+    make = session_maker(carried(protocol, address.scheme), ACCEPTOR, limits, policy, 0.0)
     server = Server(address, handler)
     if address.scheme == "stdio":
         server.take(await use_stdio(make))
@@ -154,15 +158,21 @@ async def serve(
         session.when_made = server.take  # a failed TLS handshake never gets there
         return session
 
+    factory: Callable[[], asyncio.Protocol] = arrive
+    if address.scheme in SCHEMES:
+        factory = server._door = Door(address.path, arrive, (policy or Policy()).handshake)
     try:
-        await listen(server, arrive, tls, (policy or Policy()).handshake)
+        await listen(server, factory, tls, (policy or Policy()).handshake)
     except OSError as problem:
         raise Unreachable(f"{address}: cannot listen there: {why(problem)}") from None
     return server
 
 
 async def listen(
-    server: Server, arrive: Callable[[], Session], tls: ssl.SSLContext | None, handshake: float
+    server: Server,
+    arrive: Callable[[], asyncio.Protocol],
+    tls: ssl.SSLContext | None,
+    handshake: float,
 ) -> None:
     """Open the listening socket."""
     loop = asyncio.get_running_loop()
@@ -170,16 +180,19 @@ async def listen(
     listener: asyncio.Server
     if address.scheme == "unix":
         listener = await loop.create_unix_server(arrive, address.path, start_serving=False)
-    elif address.scheme in ("tcp", "tls"):
-        if address.scheme == "tls" and tls is None:
-            raise BadUrl(f"{address}: tls:// needs a context with a certificate: tls=...")
-        context = tls if address.scheme == "tls" else None
+    elif address.scheme in ("tcp", "tls", *SCHEMES):
+        secure = address.scheme in ("tls", "wss")
+        if secure and tls is None:
+            raise BadUrl(
+                f"{address}: {address.scheme}:// needs a context with a certificate: tls=..."
+            )
+        context = tls if secure else None
         listener = await loop.create_server(
             arrive, address.host, address.port, ssl=context, start_serving=False,
             ssl_handshake_timeout=handshake if context else None,
         )  # fmt: skip
         port = listener.sockets[0].getsockname()[1]
-        server.address = Address(address.scheme, address.host, port)
+        server.address = Address(address.scheme, address.host, port, address.path)
     else:
         raise BadUrl(f"{address}: {address.scheme}: cannot be listened on for this protocol")
     server._listener = listener

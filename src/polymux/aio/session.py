@@ -170,6 +170,7 @@ class Session(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if error is not None and self.failure is None and not self._ending.begun:
             self.failure = SessionClosed(f"the connection was lost: {why(error)}")
+            self._over = self.failure
         text = f"{self} is closed" if self._ending.begun else "the connection was closed"
         self._end(self.failure or self._over or SessionClosed(text))
         self._pacing.stop()

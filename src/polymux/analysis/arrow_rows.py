@@ -31,9 +31,16 @@ _SIDES: Final = pa.array(SIDES, pa.string())
 _VERDICTS: Final = pa.array(VERDICTS, pa.string())
 
 
+_kind_words: dict[str, pa.Array] = {}
+
+
 def kind_words(protocol: Protocol) -> pa.Array:
-    """The name of every kind a row can have, by its number."""
-    return pa.array([protocol.kind_name(kind) for kind in range(256)], pa.string())
+    """The name of every kind a row can have, by its number; made once for each protocol."""
+    words = _kind_words.get(protocol.name)
+    if words is None:
+        words = pa.array([protocol.kind_name(kind) for kind in range(256)], pa.string())
+        _kind_words[protocol.name] = words
+    return words
 
 
 def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch:
@@ -45,7 +52,7 @@ def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch
         _encoded(_octets(bytes(rows), rows), pa.array([session_id])),
         _encoded(_octets(batch.sender, rows), _SIDES),
         _integers(batch.ordinal, rows),
-        _integers(page.at_us, rows).cast(_INSTANT),
+        _integers(page.at_us, rows).view(_INSTANT),
         _integers(batch.offset, rows),
         _integers(batch.size, rows),
         _encoded(_octets(batch.kind, rows), kinds),
@@ -163,7 +170,7 @@ def batch_of(table: str, columns: dict[str, object]) -> pa.RecordBatch:
         values = columns[field.name]
         if not isinstance(values, pa.Array):
             if field.type == _INSTANT:
-                values = pa.array(values, pa.int64()).cast(_INSTANT)
+                values = pa.array(values, pa.int64()).view(_INSTANT)
             else:
                 values = pa.array(values, field.type)
         arrays.append(values)

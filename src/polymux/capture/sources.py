@@ -84,7 +84,7 @@ class PackedSource:
         self.packing = packing
         self._raw = raw
         self._limits = limits
-        self._spool: PlainSource | None = None
+        self._spool: Spool | None = None
         self._inflation = self._from_start()
         self._kept = b""
         self._kept_at = 0
@@ -113,7 +113,7 @@ class PackedSource:
 
     def read_at(self, offset: int, size: int) -> bytes:
         if self._spool is None:
-            self._spool = spool(self.path, self._from_start().read, self._limits)
+            self._spool = Spool(self.path, self._from_start())
         return self._spool.read_at(offset, size)
 
     def close(self) -> None:
@@ -179,6 +179,42 @@ class Inflation:
                 self._path,
                 self._out,
             )
+
+
+class Spool:
+    """What a compressed file holds, in an unnamed temporary file, as far as it was asked for.
+
+    So a bomb costs no more of the disk than the packets before it.
+    """
+
+    def __init__(self, path: str, inflation: Inflation) -> None:
+        self._path = path
+        self._inflation = inflation
+        self._size = 0
+        try:
+            self._file = tempfile.TemporaryFile(prefix="polymux-")  # noqa: SIM115  # see close
+        except OSError as failure:
+            raise self._failed(failure) from None
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        try:
+            while self._size < offset + size and (data := self._inflation.read(COPY)):
+                self._file.write(data)
+                self._size += len(data)
+            self._file.flush()
+            data = os.pread(self._file.fileno(), size, offset)
+        except OSError as failure:
+            raise self._failed(failure) from None
+        if len(data) != size:
+            raise CaptureError("the file shrank while it was being read", self._path, offset)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _failed(self, failure: OSError) -> CaptureError:
+        text = f"cannot be spooled to disk: {failure.strerror}"
+        return CaptureError(text, self._path, self._size)
 
 
 class _Gzip:

@@ -80,6 +80,7 @@ class PcapngWriter:
         self.published = False
         self._worker = worker
         self._syncing: Future[None] | None = None
+        self._entered = False  # the directory was synced since the file was begun
         self._sync = sync
         self._block = on_full == "block"
         self._clock = clock
@@ -197,6 +198,7 @@ class PcapngWriter:
             self._syncing.result()
         fd, self._fd = self._fd, -1
         if sync:
+            self._entered = True  # publishing syncs the directory anyway
             try:
                 os.ftruncate(fd, self.size)  # what a failed write may have left behind
             except OSError as failure:
@@ -237,6 +239,9 @@ class PcapngWriter:
         try:
             self._dirty = False  # before: what is written meanwhile may come too late for it
             os.fsync(fd)
+            if not self._entered:
+                sync_folder(self.path)  # a file without a name is as lost as one without octets
+                self._entered = True
         except OSError as failure:
             self.sync_error = failure.strerror or str(failure)
 
@@ -256,7 +261,12 @@ class PcapngWriter:
 def publish(part: str, name: str) -> None:
     """Give a file that is already synced its final name, and make that last."""
     os.replace(part, name)
-    folder = os.open(os.path.dirname(os.path.abspath(name)), os.O_RDONLY)
+    sync_folder(name)
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in the directory of `path` last."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:

@@ -35,9 +35,11 @@ class Captures:
         self._waiting.__enter__()
         try:
             self._reading = read_sessions(asked.files, ports=plan.ports, filters=asked.filters)
-        except ValueError as problem:
-            self._waiting.__exit__(None, None, None)
-            raise click.UsageError(str(problem)) from None
+        except BaseException as problem:
+            self._waiting.__exit__(None, None, None)  # the bar must not outlive a failure
+            if isinstance(problem, ValueError):
+                raise click.UsageError(str(problem)) from None
+            raise
         for file in self._reading.files:
             self.code = max(self.code, report_file(file))
         self._waiting.total = sum(file.octets for file in self._reading.files)

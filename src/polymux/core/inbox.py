@@ -124,6 +124,8 @@ class Inbox(Sink):
 
     def ended(self, sender: i64, stream: Stream) -> None:
         if sender != self.side:
+            if self.idle > 0:  # the frame that ended a half was not idle; a half ends only once
+                self.idle -= 1
             self.events.append(Ended(stream))
             self.note(stream)
 

@@ -7,7 +7,7 @@ from mypy_extensions import i64
 
 from .side import Side
 
-CROSSED: Final[i64] = 0x4000000000000000
+CROSSED: Final[i64] = 0x2000000000000000
 """The bit of a verdict that is no rule: legal, because the frames crossed in flight."""
 
 

@@ -181,8 +181,9 @@ class Stalls:
         share = size if size > QUANTUM else QUANTUM
         if stretch.culprits > share and until - stretch.began >= self.least:
             own.held_at = at
+            own.held_since = since
+            own.held_until = until
             own.held_began = stretch.began
-            own.held_lasted = until - stretch.began
             own.held_culprit = stretch.culprit.label
             own.held_octets = stretch.culprits
             opening = own.octets == 0 and track.opener == side
@@ -208,14 +209,16 @@ class Stalls:
 
     def decide(self, track: Track, side: i64, own: HalfTrack, behind: bool) -> None:
         """A pause behind another stream: was this stream really waiting?"""
-        began, lasted = own.held_began, own.held_lasted
+        until = own.held_until
         if behind:
+            began = own.held_began
             text = f"{size_text(own.held_octets)} of {own.held_culprit} passed first"
-            self.put(track, side, began, began + lasted, BEHIND, own.held_culprit,
-                     f"{text}, in {duration_text(lasted)}")  # fmt: skip
+            self.put(track, side, began, until, BEHIND, own.held_culprit,
+                     f"{text}, in {duration_text(until - began)}")  # fmt: skip
         else:
-            self.put(track, side, began, began + lasted, IDLE, "",
-                     f"the sender sent nothing for {duration_text(lasted)}")  # fmt: skip
+            since = own.held_since
+            self.put(track, side, since, until, IDLE, "",
+                     f"the sender sent nothing for {duration_text(until - since)}")  # fmt: skip
         own.held_at = UNSEEN
 
     def starved(self, track: Track, side: i64, half: Half, began: i64, ended: i64) -> None:

@@ -17,8 +17,8 @@ class HalfTrack:
 
     __slots__ = (
         "asked", "blocked", "first_at", "frames", "full", "gained", "half", "held_at",
-        "held_began", "held_culprit", "held_lasted", "held_octets", "largest", "last_at", "octets",
-        "progress_at", "since", "span_began", "span_ended", "told_us",
+        "held_began", "held_culprit", "held_octets", "held_since", "held_until", "largest",
+        "last_at", "octets", "progress_at", "since", "span_began", "span_ended", "told_us",
     )  # fmt: skip
 
     def __init__(self, half: Half, opened_at: i64) -> None:
@@ -42,8 +42,9 @@ class HalfTrack:
         self.full: bool = False  # was its last content frame as large as they come?
         # A pause behind another stream, until it is known whether a backlog followed:
         self.held_at: i64 = UNSEEN
-        self.held_began: i64 = 0
-        self.held_lasted: i64 = 0
+        self.held_since: i64 = 0  # the pause
+        self.held_until: i64 = 0
+        self.held_began: i64 = 0  # and when in it the others began
         self.held_octets: i64 = 0
         self.held_culprit: str = ""
 

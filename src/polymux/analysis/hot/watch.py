@@ -107,16 +107,12 @@ class Watch(Sink):
                 self.conversation.lose(d, 0, d.offset, at, reason)
 
     def octets(self, side: i64, data: bytes, at: i64) -> None:
-        if at >= self.timeline.boundary:
-            self.advance(at)
         self.notice(side, at)
         self.observer.feed(side, data, at)
         self.follow()
         self.begin(side, at)
 
     def gap(self, side: i64, size: i64, at: i64) -> None:
-        if at >= self.timeline.boundary:
-            self.advance(at)
         last = self.passing[side].last_at
         if last != UNSEEN:
             self.stalls.path(side).lose(last, at)
@@ -126,7 +122,9 @@ class Watch(Sink):
         self.begin(side, at)
 
     def notice(self, side: i64, at: i64) -> None:
-        """Octets come: was it silent in the middle of a frame?"""
+        """Octets come: is a bucket over, and was it silent in the middle of a frame?"""
+        if at >= self.timeline.boundary:
+            self.advance(at)
         passing = self.passing[side]
         last = passing.last_at
         if passing.ordinal >= 0 and at - last >= self.stalls.least and len(passing.silences) < 64:

@@ -1,0 +1,35 @@
+"""`python -m bench [PART...]`: run the parts named, or all there are."""
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+from .harness import Line
+from .report import show, write
+
+# A part is a module with `measure() -> list[Line]`; its docstring's first line says what it does.
+PARTS = ("kernels", "captures", "live", "pipeline", "streaming")
+
+
+def main(arguments: list[str]) -> int:
+    present = [name for name in PARTS if importlib.util.find_spec(f"bench.{name}") is not None]
+    unknown = [name for name in arguments if name not in present]
+    if unknown:
+        print(f"no part {unknown[0]!r}: choose from {', '.join(present)}", file=sys.stderr)
+        return 2
+    lines: list[Line] = []
+    for name in arguments or present:
+        part = importlib.import_module(f"bench.{name}")
+        print(f"{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
+        found: list[Line] = part.measure()
+        for line in found:
+            line.part = name
+        lines += found
+    show(lines)
+    print(f"written to {write(lines, Path(__file__).parent / 'out')}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,215 @@
+"""The compiled loop and the sans-IO objects, against C, memcpy and pure Python; CPU time."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.observer import Observer
+from polymux.core.side import ACCEPTOR, DIALER
+from polymux.protocols.registry import create
+
+from .agreement import check
+from .harness import ROUNDS, Floor, Line, Times, race
+from .plain import Decoder, Encoder
+from .reference import NoCompiler, Reference
+from .traffic import Traffic, content, mixed_sizes, mplex_frame
+
+FRAMES = 100_000
+WINDOW = 512 * 1024
+LARGE = 48 * 1024 * 1024  # octets where memory is the floor: more than any cache holds
+CHUNK = 64 * 1024
+
+Act = Callable[[], object]
+
+
+def measure() -> list[Line]:
+    try:
+        reference = Reference()
+    except NoCompiler as problem:
+        print(f"kernels: {problem}")
+        reference = None
+    lines: list[Line] = []
+    for protocol in ("mplex", "nerdbank"):
+        lines.append(whole_loop(protocol, reference))
+    for protocol, name, sizes, target in (
+        ("mplex", "mixed 16 B-4 KB", mixed_sizes(LARGE), 0.75),
+        ("nerdbank", "mixed 16 B-4 KB", mixed_sizes(LARGE), 0.75),
+        ("mplex", "4 KB", [4096] * (LARGE // 4096), 0.85),
+        ("mplex", "64 KB", [65536] * (LARGE // 65536), 0.85),
+    ):
+        lines.append(windows(protocol, name, sizes, target))
+    lines += [receive_small(), receive_parts(), send_small()]
+    return lines
+
+
+def copier(data: bytes) -> Act:
+    """memcpy of the same octets into memory that is there already."""
+    target = ctypes.create_string_buffer(len(data))
+    return lambda: ctypes.memmove(target, data, len(data))
+
+
+def watcher(traffic: Traffic) -> Observer:
+    observer = Observer(create(traffic.protocol), True)
+    for side, data in traffic.opening:
+        observer.feed(side, data, 0)
+    return observer
+
+
+def feed(observer: Observer, pieces: list[bytes]) -> None:
+    """As the analysis does: full batches of rows are handed on, here to nobody."""
+    rows = observer.rows
+    assert rows is not None
+    for piece in pieces:
+        observer.feed(DIALER, piece, 0)
+        rows.full.clear()
+
+
+def whole_loop(protocol: str, reference: Reference | None) -> Line:
+    """Header, look-up, judge, apply, row: 64-octet frames on 1,000 streams in random order."""
+    traffic = content(protocol, [64] * FRAMES)
+    data = traffic.content
+    pieces = [data[at : at + WINDOW] for at in range(0, len(data), WINDOW)]
+    observer = watcher(traffic)
+    candidates: dict[str, Act] = {
+        "polymux": lambda: feed(observer, pieces),
+        "memcpy": copier(data),
+    }
+    if reference is not None:
+        agreed = check(reference, content(protocol, [64] * 2000))
+        print(f"  {protocol}: polymux and the C reference agree on {agreed} violations")
+        loop = reference.loop(protocol, create(protocol).findings)
+        for side, opening in traffic.opening:
+            loop.feed(side, opening, 0)
+        candidates["C"] = lambda: loop.feed(DIALER, data, 0)
+    times = race(candidates)
+    line = Line(
+        f"whole loop, {protocol}, 64 B, 1,000 streams", times["polymux"], FRAMES, "ns/frame"
+    )
+    if "C" in times:
+        line.floors.append(Floor("C, same rules", times["C"], 0.25))
+    line.floors.append(Floor("memcpy", times["memcpy"]))
+    slow, frames = interpreted(protocol)
+    line.floors.append(Floor("same source interpreted", slow, 50.0, frames))
+    return line
+
+
+def interpreted(protocol: str) -> tuple[Times, float]:
+    """The same loop on the plain source, in a child."""
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    command = [sys.executable, "-m", "bench.interpreted", protocol, str(ROUNDS)]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
+    said = json.loads(done.stdout)
+    times = Times()
+    for wall, cpu in zip(said["wall"], said["cpu"], strict=True):
+        times.add(wall, cpu)
+    return times, float(said["frames"])
+
+
+def windows(protocol: str, name: str, sizes: list[int], target: float) -> Line:
+    """The same loop over much data: copied window by window, as it is read from a file."""
+    traffic = content(protocol, sizes)
+    data = traffic.content
+    observer = watcher(traffic)
+
+    def walk() -> None:
+        rows = observer.rows
+        assert rows is not None
+        view = memoryview(data)
+        for at in range(0, len(data), WINDOW):
+            observer.feed(DIALER, bytes(view[at : at + WINDOW]), 0)
+            rows.full.clear()
+
+    times = race({"polymux": walk, "memcpy": copier(data)})
+    line = Line(f"whole loop, {protocol}, {name}, windows", times["polymux"], len(data), "MB/s")
+    line.scale = 1e6
+    line.floors.append(Floor("memcpy", times["memcpy"], target))
+    return line
+
+
+def endpoint_with(streams: int) -> Endpoint:
+    """A listening mplex endpoint on which the dialer has opened streams 1, 3, 5..."""
+    endpoint = Endpoint(create("mplex", vantage=ACCEPTOR), ACCEPTOR)
+    for number in range(streams):
+        endpoint.receive(mplex_frame(2 * number + 1, 0), 1.0)
+    return endpoint
+
+
+def receive_small() -> Line:
+    """Octets to events: content of 100 octets, in chunks of 64 KB."""
+    traffic = content("mplex", [100] * FRAMES, 100, whole=False)
+    data = traffic.content
+    pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+    endpoint = endpoint_with(100)
+    plain = Decoder()
+    plain.receive(traffic.opening[0][1])
+
+    def ours() -> int:
+        return sum(len(endpoint.receive(piece, 1.0)) for piece in pieces)
+
+    def theirs() -> int:
+        return sum(len(plain.receive(piece)) for piece in pieces)
+
+    # A frame cut by a chunk's end comes as two events of ours.
+    assert theirs() == FRAMES <= ours() <= FRAMES + len(pieces)
+    times = race({"polymux": ours, "pure": theirs, "memcpy": copier(data)})
+    floors = [Floor("tuned pure Python", times["pure"], 7.0), Floor("memcpy", times["memcpy"])]
+    return Line("sans-IO receive, mplex, 100 B", times["polymux"], FRAMES, "ns/frame", floors)
+
+
+def receive_parts() -> Line:
+    """Content of 64 KB in chunks of 64 KB: handed on in parts, no octet is copied."""
+    count = 400
+    data = content("mplex", [65536] * count, 1, whole=False).content
+    pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
+    endpoint = endpoint_with(1)
+
+    def ours() -> None:
+        for piece in pieces:
+            endpoint.receive(piece, 1.0)
+
+    times = race({"polymux": ours, "memcpy": copier(data)})
+    floors = [Floor("memcpy", times["memcpy"], 5.0)]
+    line = Line("sans-IO receive as parts, mplex, 64 KB", times["polymux"], len(data), "MB/s")
+    line.scale, line.floors = 1e6, floors
+    return line
+
+
+def send_small() -> Line:
+    """Content to octets: 100 octets at a time, taken 64 KB at a time."""
+    endpoint = Endpoint(create("mplex", vantage=DIALER), DIALER)
+    streams = [endpoint.open() for _ in range(100)]
+    plain = Encoder()
+    payload = bytes(100)
+    rounds = range(FRAMES // 100)
+
+    def ours() -> int:
+        made = 0
+        for turn in rounds:
+            for stream in streams:
+                endpoint.send(stream, payload)
+            if turn % 6 == 0:
+                made += len(endpoint.data_to_send())
+        return made + len(endpoint.data_to_send())
+
+    def theirs() -> int:
+        made = 0
+        for turn in rounds:
+            for number in range(1, 201, 2):
+                plain.send(number, payload)
+            if turn % 6 == 0:
+                made += len(plain.data_to_send())
+        return made + len(plain.data_to_send())
+
+    times = race({"polymux": ours, "pure": theirs})
+    floors = [Floor("tuned pure Python", times["pure"])]
+    return Line("sans-IO send, mplex, 100 B", times["polymux"], FRAMES, "ns/frame", floors)

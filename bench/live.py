@@ -1,0 +1,249 @@
+"""Two processes over loopback: receiving and sending, against raw asyncio and the npm packages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import polymux
+from polymux.core.endpoint import Endpoint
+from polymux.core.side import ACCEPTOR
+
+from .harness import ROUNDS, Floor, Line, Times
+from .live_pairs import pair_lines
+from .traffic import mplex_frame
+
+SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload octets; MB that are sent
+RAW = 128  # MB
+RECEIVE_STREAMS = {100: 0.20, 1024: 0.45, 4096: 0.70, 65536: 0.80}
+RECEIVE_EVENTS = {100: 0.10, 1024: 0.45, 4096: 0.50, 65536: 0.75}
+SEND = {100: 0.20, 1024: 0.45, 65536: 0.80}
+
+Act = Callable[[], Awaitable[None]]
+
+
+def measure() -> list[Line]:
+    return asyncio.run(measure_all())
+
+
+async def measure_all() -> list[Line]:
+    async with partner() as other:
+        lines = await receive_lines(other)
+        lines += await send_lines(other)
+        lines += await pair_lines(other.ports)
+    return lines
+
+
+class Partner:
+    """The other process: see `partner.py`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
+        self.process = process
+        self.ports = ports
+
+    def blast(self, port: int, octets: int, opening: bytes, frame: bytes) -> None:
+        assert self.process.stdin is not None
+        order = {"port": port, "octets": octets, "opening": opening.hex(), "frame": frame.hex()}
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
+
+@contextlib.asynccontextmanager
+async def partner() -> AsyncIterator[Partner]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.partner", stdin=pipe, stdout=pipe,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Partner(process, json.loads(await process.stdout.readline()))
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+async def race(candidates: dict[str, Act]) -> dict[str, Times]:
+    """As `harness.race`, for coroutines."""
+    names = list(candidates)
+    times = {name: Times() for name in names}
+    for name in names:
+        await candidates[name]()
+    for turn in range(ROUNDS):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            wall, cpu = time.perf_counter(), time.process_time()
+            await candidates[name]()
+            times[name].add(time.perf_counter() - wall, time.process_time() - cpu)
+    return times
+
+
+# --- receiving: the partner sends formed frames as fast as its socket takes them
+
+
+class Counting(asyncio.Protocol):
+    """Raw asyncio: counts octets until the other side ends."""
+
+    def __init__(self, done: asyncio.Future[None], take: Callable[[bytes], None] | None) -> None:
+        self.done = done
+        self.take = take
+        self.octets = 0
+
+    def data_received(self, data: bytes) -> None:
+        self.octets += len(data)
+        if self.take is not None:
+            self.take(data)
+
+    def eof_received(self) -> bool:
+        self.done.set_result(None)
+        return False
+
+
+def receiving(other: Partner, megabytes: int, size: int, way: str) -> Act:
+    """Receive frames of `size` octets: `raw`, as `events`, or as one of our `streams`."""
+    opening, frame = mplex_frame(1, 0), mplex_frame(1, 2, bytes(size))
+    octets = megabytes * 1_000_000 // len(frame) * len(frame)
+
+    async def by_hand() -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        take: Callable[[bytes], None] | None = None
+        if way == "events":
+            endpoint = Endpoint(polymux.protocol("mplex", vantage=ACCEPTOR), ACCEPTOR)
+
+            def take(data: bytes) -> None:
+                endpoint.receive(data, 1.0)
+
+        server = await loop.create_server(lambda: Counting(done, take), "127.0.0.1", 0)
+        other.blast(server.sockets[0].getsockname()[1], octets, opening, frame)
+        await done
+        server.close()
+
+    async def by_stream() -> None:
+        done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def handle(session: Any) -> None:
+            stream = await session.accept()
+            left = octets // len(frame) * size
+            while left > 0:
+                left -= len(await stream.receive())
+            done.set_result(left)
+
+        server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol="mplex")
+        other.blast(server.port, octets, opening, frame)
+        assert await done == 0
+        await server.close()
+
+    return by_stream if way == "streams" else by_hand
+
+
+async def receive_lines(other: Partner) -> list[Line]:
+    candidates: dict[str, Act] = {"raw": receiving(other, RAW, 65536, "raw")}
+    for size, megabytes in SIZES:
+        for way in ("streams", "events"):
+            candidates[f"{way} {size}"] = receiving(other, megabytes, size, way)
+    times = await race(candidates)
+    lines = []
+    for way, targets in (("streams", RECEIVE_STREAMS), ("events", RECEIVE_EVENTS)):
+        for size, megabytes in SIZES:
+            floor = Floor("raw asyncio.Protocol", times["raw"], targets[size], RAW)
+            name = f"receive, mplex, {way}, {size} B"
+            line = Line(name, times[f"{way} {size}"], megabytes, "MB/s", [floor], "wall", 1.0)
+            lines.append(line)
+    return lines
+
+
+# --- sending: the partner reads and forgets
+
+
+class Pressed(asyncio.Protocol):
+    """Raw asyncio: writes 64 KB at a time while the transport takes it, then closes."""
+
+    def __init__(self, octets: int, done: asyncio.Future[None]) -> None:
+        self.left = octets
+        self.done = done
+        self.free = True
+        self.block = bytes(65536)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=256 * 1024)
+        asyncio.get_running_loop().call_soon(self.push)
+
+    def pause_writing(self) -> None:
+        self.free = False
+
+    def resume_writing(self) -> None:
+        self.free = True
+        asyncio.get_running_loop().call_soon(self.push)
+
+    def push(self) -> None:
+        while self.free and self.left > 0:
+            self.transport.write(self.block)
+            self.left -= len(self.block)
+        if self.left <= 0:
+            self.transport.close()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+def sending(other: Partner, megabytes: int, size: int, way: str) -> Act:
+    """Send content of `size` octets: `raw`, `send_nowait`, `send_many` or `await send`."""
+    octets = megabytes * 1_000_000
+    payload = bytes(size)
+    batch = [payload] * max(1, 65536 // size)
+
+    async def raw() -> None:
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[None] = loop.create_future()
+        await loop.create_connection(
+            lambda: Pressed(octets, done), "127.0.0.1", other.ports["sink"]
+        )
+        await done
+
+    async def ours() -> None:
+        url = f"tcp://127.0.0.1:{other.ports['sink']}"
+        async with polymux.connect(url, protocol="mplex") as session:
+            stream = await session.open()
+            if way == "await send":
+                for _ in range(octets // size):
+                    await stream.send(payload)
+                return
+            for _ in range(octets // (size * len(batch))):
+                if way == "send_many":
+                    stream.send_many(batch)
+                else:
+                    for data in batch:
+                        stream.send_nowait(data)
+                await stream.drain()
+
+    return raw if way == "raw" else ours
+
+
+async def send_lines(other: Partner) -> list[Line]:
+    candidates: dict[str, Act] = {"raw": sending(other, RAW, 65536, "raw")}
+    wanted: list[tuple[str, int, int, float]] = []
+    for size, megabytes in SIZES:
+        if size in SEND:
+            for way in ("send_nowait", "send_many"):
+                wanted.append((way, size, megabytes, SEND[size]))
+    wanted.append(("await send", 100, 12, 0.08))
+    for way, size, megabytes, _ in wanted:
+        candidates[f"{way} {size}"] = sending(other, megabytes, size, way)
+    times = await race(candidates)
+    lines = []
+    for way, size, megabytes, target in wanted:
+        floor = Floor("raw 64 KB writes", times["raw"], target, RAW)
+        name = f"send, mplex, {way}, {size} B"
+        line = Line(name, times[f"{way} {size}"], megabytes, "MB/s", [floor], "wall", 1.0)
+        lines.append(line)
+    return lines

@@ -1,0 +1,192 @@
+"""Streamux exchanges as the application holds them: our requests, and the peer's calls."""
+
+import asyncio
+from collections.abc import AsyncIterable
+from typing import TYPE_CHECKING
+
+from ..core.errors import LimitExceeded, PolymuxError, StreamAborted
+from ..core.streams import OPEN
+from ..core.streams import Stream as Record
+from .duplex import Octets, Stream
+
+if TYPE_CHECKING:
+    from .streamux import StreamuxSession
+
+
+class Message(Stream):
+    """What a request and a call share: whole messages, in and out.
+
+    The header of its last chunk already ends the peer's half; here a message ends with its last
+    octet.
+    """
+
+    __slots__ = ("_whole",)
+
+    def __init__(self, session: "StreamuxSession", record: Record) -> None:
+        super().__init__(session, record)
+        self._whole = False
+
+    async def read(self, limit: int = 0) -> bytes:
+        """The whole message, once its last chunk has come; waits for it.
+
+        Past `limit` octets (Limits.message if not given) the exchange is given up.
+        """
+        limits = self._endpoint.limits
+        most = limit or limits.message
+        parts: list[bytes] = []
+        size = 0
+        while part := await self.receive():
+            parts.append(part)
+            size += len(part)
+            if size > most:
+                what = f"a message of more than {most} octets"
+                self._endpoint.counters.count("message")
+                self._refuse_message(what)
+                how = "raise read(limit=...)" if limit else limits.describe("message")
+                raise LimitExceeded(f"{self}: {what}; {how}")
+        return b"".join(parts)
+
+    async def _send_whole(self, data: Octets | AsyncIterable[Octets]) -> None:
+        """Send a message, at once or piece by piece as it comes, and end it."""
+        if isinstance(data, AsyncIterable):
+            async for piece in data:
+                await self.send(piece)
+        else:
+            await self.send(data)
+        await self.end()
+
+    def _refuse_message(self, why: str) -> None:
+        self.give_up(why)
+
+    # --- what the session tells
+
+    def _ended(self) -> None:
+        """The peer's message is whole."""
+        self._whole = True
+
+    def _is_over(self) -> bool:
+        return super()._is_over() and self._whole
+
+    def _lost(self, problem: PolymuxError, answers: bool = False) -> None:
+        if not self._whole and self._no_read is None:
+            self._no_read = problem
+        super()._lost(problem, answers)
+
+
+class Exchange(Message):
+    """A request of ours and its reply.
+
+    What is sent last is held back until more follows or `end` is called: only the last chunk of a
+    request can say that it is the last. An empty request cannot be sent. Leaving the block before
+    the reply was read to its end cancels the request; what still comes of the reply is dropped.
+    """
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        return f"request {self.record.label()}"
+
+    async def close(self) -> None:
+        """Read no more: a reply that has not been read to its end is not wanted."""
+        if not self.record.over or self.lane.unread:
+            self.give_up("this side wants no reply any more")
+
+    async def __aenter__(self) -> "Exchange":
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.close()
+
+
+class Call(Message):
+    """A request of the peer, to be answered. It may be answered before it is whole: the answer
+    leaves once it is.
+
+    When the peer cancels, the next await raises StreamAborted. Leaving the block ends the answer
+    (an empty one if nothing was sent); leaving it with an error drops the call.
+    """
+
+    __slots__ = ("_clock", "_task")
+
+    session: "StreamuxSession"
+
+    def __init__(self, session: "StreamuxSession", record: Record) -> None:
+        super().__init__(session, record)
+        self._task: asyncio.Task[None] | None = None  # who works on it
+        self._clock: asyncio.TimerHandle | None = None
+
+    def __str__(self) -> str:
+        return f"call {self.record.label()}"
+
+    async def reply(self, data: Octets | AsyncIterable[Octets] = b"") -> None:
+        """Answer, at once or piece by piece, and close; without data it is an empty answer.
+
+        What was not read of the request is lost; `send` and `end` answer in steps and leave it.
+        If cancelled while waiting, `data` was not queued.
+        """
+        await self._send_whole(data)
+        await self.close()
+
+    async def close(self) -> None:
+        """End the answer; what was not read of the request is lost, what still comes of it too."""
+        await self.end()
+        self._closed = True
+        self._wake()
+        self.session._relieved(self)
+
+    def drop(self, reason: str = "this side dropped the call") -> None:
+        """Give the work up and say nothing: the peer learns of it by its own timeout.
+
+        Streamux has no word for failure, and an empty reply means success. An answer that was
+        ended stands.
+        """
+        if self.record.over or self._own.state != OPEN or self.lane.ending:
+            return
+        self._stop(StreamAborted(f"{self}: {reason}"))
+        self._wake_all()
+        self.session._leave(self)
+
+    def _refuse_message(self, why: str) -> None:
+        self.drop(why)
+
+    async def __aenter__(self) -> "Call":
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            self.drop("the work on it failed")
+
+    # --- what the session tells
+
+    def _ended(self) -> None:
+        """The request is whole: what was answered early can leave, and the peer's clock runs."""
+        super()._ended()
+        session = self.session
+        self._endpoint.resume(self.record)
+        patience = session.protocol.timeout(1 - self._endpoint.side)
+        if session.preempts and patience:
+            self._clock = session.loop.call_later(patience, self._preempt, patience)
+
+    def _preempt(self, patience: float) -> None:
+        """The peer waits no longer, by its own word. An answer that has begun stands."""
+        if not self._own.spent and not self.lane.queued:
+            self.drop(f"not answered within the {patience:g} s the peer waits")
+
+    def _wake(self) -> None:
+        if self._closed and self.lane.inbox:
+            self._take()
+        super()._wake()
+
+    def _wake_all(self) -> None:
+        super()._wake_all()
+        if self._clock is not None and (self.record.over or self._no_send is not None):
+            self._clock.cancel()
+        task = self._task
+        if task is not None and self._no_send is not None and task is not asyncio.current_task():
+            self._task = None
+            task.cancel()
+
+    def _peer_aborted(self, text: bytes) -> StreamAborted:
+        return StreamAborted(f"{self} was cancelled by the peer")

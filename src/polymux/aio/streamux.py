@@ -1,0 +1,332 @@
+"""Streamux's own verbs: requests and their replies, calls and their answers, signs of life."""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from typing import cast
+
+from ..core.endpoint import Endpoint
+from ..core.errors import LocalProtocolError, NoFreeIds, PolymuxError, SessionClosed
+from ..core.events import Closed, Control, Ended, Event, Opened
+from ..core.limits import Bucket, Policy
+from ..core.streams import Stream as Record
+from ..protocols.streamux import Streamux
+from ..protocols.streamux_rules import CANCEL_ACK
+from .duplex import Octets, Stream
+from .exchanges import Call, Exchange, Message
+from .failures import again
+from .session import Session
+from .signs import Signs
+
+log = logging.getLogger("polymux.aio")
+
+CANCELS = 10  # cancels are everyday here: so many times what other protocols may open and reset
+Worker = Callable[[Call], Awaitable[None]]
+
+
+class StreamuxSession(Session):
+    """A session of requests and replies; each side may ask and answer.
+
+    When all ids are taken or locked, asking waits until one is free. At most `Limits.streams` of
+    the peer's calls are kept at once; those beyond are left unanswered, and counted.
+    """
+
+    def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
+        super().__init__(endpoint, policy, opens_per_second)
+        assert isinstance(endpoint.protocol, Streamux)
+        self.protocol: Streamux = endpoint.protocol
+        self.preempts = False  # give calls up when the timeout that the peer announced is over?
+        limits = endpoint.limits
+        endpoint.guard.resets = Bucket(
+            CANCELS * limits.open_reset_burst, CANCELS * limits.open_reset_rate
+        )
+        self._signs = Signs(self)
+        self._unborn: dict[Stream, int] = {}  # no octet has left yet; their keys in `_live`
+        self._places = -1  # such keys, downwards: serials are not negative
+        self._askers: deque[asyncio.Future[None]] = deque()  # who waits for a free id
+        self._asked = 0  # requests of the peer whose ids it cannot use again yet
+        self._acks = 0  # that the peer owes us
+
+    # --- asking
+
+    async def request(
+        self, data: Octets | AsyncIterable[Octets], *, timeout: float | None = None
+    ) -> bytes:
+        """Ask, and wait for the whole reply. `data` may be an async iterable: sent as it comes.
+
+        `timeout` bounds everything, also waiting for a free id; None is what this side announced
+        (0 or an announced 0: for ever). When it is over (TimeoutError), or if cancelled, the
+        request is cancelled at the peer too and a late reply is dropped.
+        """
+        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
+        clock = asyncio.timeout(seconds or None)
+        try:
+            async with clock, self.exchange() as exchange:
+                await exchange._send_whole(data)
+                return await exchange.read()
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise TimeoutError(
+                f"no reply within {seconds:g} s, the request was cancelled; "
+                "allow more with timeout=..."
+            ) from None
+
+    @contextlib.asynccontextmanager
+    async def exchange(self) -> AsyncIterator[Exchange]:
+        """A request to send and a reply to read in steps; see Exchange. Waits for a free id."""
+        exchange = await self.open()
+        async with exchange:
+            yield exchange
+
+    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
+        """Begin a request; waits while all ids are taken. If cancelled, no id was taken."""
+        if not self.ready.done():
+            await asyncio.shield(self.ready)
+        self._check_open()
+        if self._spacing:
+            await self._pace()
+        text = name.encode() if isinstance(name, str) else name
+        queued = False
+        while True:
+            if queued or not self._askers:
+                try:
+                    return cast(Exchange, self._adopt(self.endpoint.open(text, window)))
+                except NoFreeIds:
+                    pass
+            await self._free_id(queued)
+            queued = True
+            self._check_open()
+
+    async def _free_id(self, again: bool) -> None:
+        waiter = self.loop.create_future()
+        if again:  # somebody quicker took the id this one was woken for
+            self._askers.appendleft(waiter)
+        else:
+            self._askers.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled():
+                self._wake_asker()
+            raise
+        finally:
+            if waiter in self._askers:
+                self._askers.remove(waiter)
+
+    def _wake_asker(self) -> None:
+        """An id has become free."""
+        while self._askers:
+            waiter = self._askers.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    # --- answering
+
+    @property
+    def calls(self) -> AsyncIterator[Call]:
+        """The requests of the peer, as their first chunks come, until the session ends."""
+        return cast(AsyncIterator[Call], self.incoming)
+
+    async def accept(self) -> Call:
+        """The next call. Cancelled: it waits for the next `accept`."""
+        return cast(Call, await self._arrivals.take())
+
+    async def answer(self, work: Worker, *, at_once: int = 64) -> None:
+        """Run `work(call)` for every call, each in a task of its own, until the session ends.
+
+        The task is cancelled when the peer cancels the call. If `work` raises, that is logged and
+        the call dropped; if it returns without an answer, the answer is empty. SessionClosed if
+        the session did not end in good order.
+        """
+        free = asyncio.Semaphore(at_once)
+        async with asyncio.TaskGroup() as tasks:
+            with contextlib.suppress(SessionClosed):  # told below, and not as one of a group
+                async for call in self.calls:
+                    await free.acquire()
+                    task = tasks.create_task(self._work(work, call))
+                    task.add_done_callback(lambda _: free.release())
+                    call._task = task
+                    call._wake_all()  # it may have been cancelled while it waited
+        if self.failure is not None:
+            raise again(self.failure)
+
+    async def _work(self, work: Worker, call: Call) -> None:
+        try:
+            async with call:
+                await work(call)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            withdrawn = call._task is None
+            if not withdrawn or task is None or task.uncancel() > 0:
+                raise
+        except PolymuxError as problem:
+            log.debug("%s: %s", self, problem)
+        except Exception:
+            log.exception("%s: the work on %s failed", self, call)
+        finally:
+            call._task = None
+
+    # --- signs of life
+
+    @property
+    def keep_alive(self) -> float:
+        """Seconds without sending after which a keep alive is sent; 0: none.
+
+        A third of the peer's timeout until it is set.
+        """
+        return self._signs.every
+
+    @keep_alive.setter
+    def keep_alive(self, seconds: float) -> None:
+        self._signs.every = checked(seconds)
+        self._signs.look()
+
+    @property
+    def silence(self) -> float:
+        """Seconds without any octet from the peer after which the session ends; 0: never."""
+        return self._signs.silence
+
+    @silence.setter
+    def silence(self, seconds: float) -> None:
+        self._signs.silence = checked(seconds)
+        self._signs.look()
+
+    def _all_asked(self) -> bool:
+        """Does every id of the peer wait for us? Then it has none left for a keep alive."""
+        return self._asked > self.protocol.layout(1 - self.endpoint.side).last_id
+
+    # --- inside
+
+    async def close(self) -> None:
+        """Cancel our requests that wait for a reply, let what is queued leave, and end."""
+        if not self._ending.begun and self._over is None:
+            for stream in list(self._live.values()):
+                if isinstance(stream, Exchange):
+                    stream._stop(SessionClosed(f"{self} is closed"))
+                    stream.give_up("the session is closed")
+        await super().close()
+
+    def data_received(self, data: bytes) -> None:
+        self._signs.heard_at = self.loop.time()
+        super().data_received(data)
+        if self._acks:
+            self._allow_acks()
+
+    def _handle(self, event: Event) -> None:
+        record = event.stream
+        super()._handle(event)
+        if record is None:
+            return
+        own = record.opener == self.endpoint.side
+        if isinstance(event, Opened):
+            self._asked += 1
+        elif isinstance(event, Ended):
+            message = self._live.get(record.serial)
+            if isinstance(message, Message):
+                message._ended()
+        elif isinstance(event, Closed):
+            if own:
+                self._wake_asker()
+            else:
+                self._asked -= 1
+        elif isinstance(event, Control) and event.kind == CANCEL_ACK:
+            self._wake_asker()
+
+    def _arrived(self, record: Record) -> None:
+        endpoint = self.endpoint
+        if self._ending.begun:
+            record.lane = None  # no answer any more
+        elif self._theirs >= endpoint.limits.streams:
+            endpoint.counters.count("streams")
+            record.lane = None
+            endpoint.guard.provoke(endpoint.now)
+        else:
+            self._theirs += 1
+            self._arrivals.put(self._adopt(record))
+
+    def _adopt(self, record: Record) -> Stream:
+        if record.opener != self.endpoint.side:
+            call = Call(self, record)
+            self._live[record.serial] = call
+            return call
+        exchange = Exchange(self, record)
+        self._places -= 1
+        self._unborn[exchange] = self._places
+        self._live[self._places] = exchange
+        return exchange
+
+    def _leave(self, call: Call) -> None:
+        """Forget a call without an answer. Its id is the peer's matter from now on."""
+        record = call.record
+        self.endpoint.outbox.drop(call.lane)
+        self.endpoint.inbox.drop(call.lane)
+        self._arrivals.discard(call)
+        if self._live.pop(record.serial, None) is not None:
+            self._theirs -= 1
+        call.lane.owner = None
+        record.lane = None
+        self._pacing.look()
+
+    def _forget(self, stream: Stream) -> None:
+        if stream in self._unborn:
+            if stream.record.over:  # given up before anything had left
+                del self._live[self._unborn.pop(stream)]
+                stream.lane.owner = None
+                self._wake_asker()
+        else:
+            super()._forget(stream)
+
+    def _flush(self) -> None:
+        written = self.written
+        super()._flush()
+        if self.written != written:
+            self._signs.sent_at = self.loop.time()
+        for stream, place in list(self._unborn.items()) if self._unborn else ():
+            if stream.record.serial >= 0:
+                del self._unborn[stream], self._live[place]
+                self._live[stream.record.serial] = stream
+        if self._acks or self.protocol.locked:
+            self._allow_acks()
+
+    def _allow_acks(self) -> None:
+        """Acks that we asked for are not held against the peer as frames that carry nothing."""
+        side = self.endpoint.side
+        acks = sum(1 for key in self.protocol.locked if key & 1 == side)
+        more = acks - self._acks
+        self._acks = acks
+        bucket = self.endpoint.guard.idle
+        bucket.burst += more
+        bucket.level += max(0, more)
+        self.endpoint.inbox.most_idle += more
+
+    def _is_offer(self, stream: Stream) -> bool:
+        """What was not ended is held back; a close does not wait for it."""
+        return not stream.lane.ending
+
+    def _settle_ready(self) -> None:
+        known = self.ready.done()
+        super()._settle_ready()
+        if self.ready.done() and not known:
+            self._signs.start()
+
+    def _end(self, problem: SessionClosed, answers: bool = False) -> None:
+        super()._end(problem, answers)
+        self._signs.stop()
+        while self._askers:
+            self._wake_asker()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._signs.stop()
+        self._unborn.clear()
+
+
+def checked(seconds: float) -> float:
+    """A time a user gave."""
+    if not seconds >= 0:
+        raise LocalProtocolError(f"a time is 0 or more seconds, not {seconds}")
+    return seconds

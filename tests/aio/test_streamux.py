@@ -1,0 +1,395 @@
+"""Asking and answering over live Streamux sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.aio.asking import SMALL, all_free, answering, echo, held, pair
+from tests.aio.clock import virtual
+from tests.aio.talk import settled
+
+import polymux
+from polymux import Call, Session, StreamuxSession
+
+
+async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        await asyncio.sleep(0)
+        yield part
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1024, 65_535, 65_536, 200_000])
+async def test_a_request_is_answered(size: int) -> None:
+    for protocol in ("streamux", SMALL):
+        async with answering(protocol) as session:
+            data = bytes(range(256)) * (size // 256) + bytes(size % 256)
+            assert await session.request(data) == data
+            await settled()
+            assert not any(held(session).values())
+
+
+async def test_connect_and_serve_speak_streamux_over_tcp() -> None:
+    async def handle(session: Session) -> None:
+        assert isinstance(session, StreamuxSession)
+        await session.answer(echo)
+
+    server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=SMALL)
+    async with server, polymux.connect(server.url, protocol=SMALL) as session:
+        assert isinstance(session, StreamuxSession)
+        async with asyncio.TaskGroup() as tasks:
+            replies = [tasks.create_task(session.request(b"%d" % n * 999)) for n in range(50)]
+        assert [reply.result() for reply in replies] == [b"%d" % n * 999 for n in range(50)]
+
+
+async def test_request_and_reply_can_be_streamed() -> None:
+    async with pair() as (near, far):
+
+        async def upper() -> None:
+            async for call in far.calls:
+                async with call:
+                    async for chunk in call:
+                        await call.send(chunk.upper())
+
+        task = asyncio.create_task(upper())
+        assert await near.request(pieces(b"ab", b"", b"cd", b"e")) == b"ABCDE"
+        got = []
+        async with near.exchange() as exchange:
+            await exchange.send(b"one")
+            await exchange.send(b"two")
+            await exchange.end()
+            async for chunk in exchange:
+                got.append(chunk)
+        assert b"".join(got) == b"ONETWO"
+        await near.close()
+        await task
+
+
+async def test_a_reply_may_come_in_chunks_or_be_empty() -> None:
+    async with pair() as (near, far):
+        first = asyncio.create_task(near.request(b"chunks"))
+        second = asyncio.create_task(near.request(b"nothing"))
+        third = asyncio.create_task(near.request(b"left"))
+        call = await far.accept()
+        await call.reply(pieces(b"x" * 70_000, b"y"))
+        await (await far.accept()).reply()
+        async with await far.accept():
+            pass  # no answer is an empty answer
+        assert await first == b"x" * 70_000 + b"y"
+        assert await second == await third == b""
+        await settled()
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+
+
+async def test_an_answer_before_the_request_is_whole_waits_for_it() -> None:
+    async with pair() as (near, far):
+        async with near.exchange() as exchange:
+            await exchange.send(b"first")
+            await exchange.send(b"rest")  # only now the first can leave
+            call = await far.accept()
+            await call.reply(b"early")
+            await settled()
+            assert not exchange.lane.inbox
+            await exchange.end()
+            assert await exchange.read() == b"early"
+        assert not near.endpoint.counters.hits
+
+
+async def test_both_sides_ask_with_splits_of_their_own() -> None:
+    other = "streamux:length_bits=7,id_bits=7"
+    async with pair(SMALL, other=other) as (near, far):
+        answers = [asyncio.create_task(side.answer(echo)) for side in (near, far)]
+        assert near.protocol.dialect() == "10/4, 7/7"
+        data = bytes(range(256)) * 20
+        async with asyncio.TaskGroup() as tasks:
+            replies = [tasks.create_task(s.request(data)) for s in [near, far] * 40]
+        assert all(reply.result() == data for reply in replies)
+        await settled()
+        print(held(near), held(far))
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+        await near.close()
+        await asyncio.gather(*answers)
+
+
+async def test_an_empty_request_is_refused_and_takes_no_id() -> None:
+    async with answering(SMALL) as session:
+        with pytest.raises(polymux.LocalProtocolError, match="at least one octet"):
+            await session.request(b"")
+        with pytest.raises(polymux.Unsupported, match="no names"):
+            await session.open("logs")
+        await all_free(session, 16)
+
+
+async def test_a_request_waits_for_a_free_id() -> None:
+    async with pair(SMALL) as (near, far):
+        waiting = [asyncio.create_task(near.request(b"%d" % n, timeout=9)) for n in range(17)]
+        calls = [await far.accept() for _ in range(16)]
+        await settled()
+        assert len(near._askers) == 1
+        with pytest.raises(TimeoutError, match=r"within 0\.05 s.*timeout="):
+            await near.request(b"late", timeout=0.05)
+        await calls.pop(3).reply(b"first free")
+        last = await far.accept()
+        assert await last.read() == b"16"
+        for call in [*calls, last]:
+            await call.reply(b"done")
+        replies = await asyncio.gather(*waiting)
+        assert replies.count(b"first free") == 1
+        await settled()
+        await all_free(near, 16)
+
+
+@virtual
+async def test_a_request_times_out_as_announced_and_a_late_reply_is_dropped() -> None:
+    async with pair("streamux:timeout=1.5") as (near, far):
+        begun = near.loop.time()
+        request = asyncio.create_task(near.request(b"slow"))
+        call = await far.accept()
+        with pytest.raises(TimeoutError, match=r"no reply within 1\.5 s.*was cancelled"):
+            await request
+        assert 1.5 <= near.loop.time() - begun < 1.6
+        await settled()
+        with pytest.raises(polymux.StreamAborted, match="cancelled by the peer"):
+            await call.reply(b"too late")
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+
+
+async def test_a_cancelled_task_cancels_its_request_and_the_work_on_it() -> None:
+    began, stopped = asyncio.Event(), asyncio.Event()
+
+    async def forever(call: Call) -> None:
+        began.set()
+        try:
+            await asyncio.sleep(1000)
+        finally:
+            stopped.set()
+
+    async with pair() as (near, far):
+        task = asyncio.create_task(far.answer(forever))
+        request = asyncio.create_task(near.request(b"x"))
+        await began.wait()
+        request.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await request
+        async with asyncio.timeout(2):
+            await stopped.wait()
+        await settled()
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+        await near.close()
+        await task
+
+
+async def test_a_request_may_be_cancelled_at_any_moment_and_leaves_nothing() -> None:
+    async with pair(SMALL) as (near, far):
+        task = asyncio.create_task(far.answer(echo))
+        finished = 0
+        for steps in range(40):
+            request = asyncio.create_task(near.request(bytes(3000)))
+            await settled(steps)
+            finished += request.done()
+            request.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                assert await request == bytes(3000)
+            await settled(40)
+            assert not any(held(near).values()), steps
+            assert not any(held(far).values()), steps
+        assert 0 < finished < 40
+        assert not near.endpoint.counters.hits
+        await near.close()
+        await task
+
+
+async def test_a_reply_that_crosses_the_cancel_is_dropped_and_the_id_comes_back() -> None:
+    async with pair(SMALL) as (near, far):
+        for _ in range(40):
+            exchange = await near.open()
+            await exchange.send(b"x")
+            await exchange.end()
+            call = await far.accept()
+            await call.reply(b"crosses")
+            await exchange.close()
+        await settled()
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+        await all_free(near, 16)
+        assert not near.endpoint.counters.hits
+        assert not far.endpoint.counters.hits
+
+
+async def test_many_cancels_at_once_are_no_fault_of_the_peer_that_acknowledges_them() -> None:
+    async with pair() as (near, far):
+        for _ in range(3):
+            exchanges = [await near.open() for _ in range(1000)]
+            for exchange in exchanges:
+                await exchange.send(b"x")
+                await exchange.end()
+            await settled()
+            for exchange in exchanges:
+                await exchange.close()
+            await settled()
+        assert near.failure is None
+        assert far.failure is None
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+        assert near.endpoint.guard.idle.burst == near.endpoint.limits.idle_burst
+
+
+@virtual
+async def test_work_the_peer_no_longer_waits_for_is_dropped_only_on_demand() -> None:
+    async with pair("streamux:timeout=2") as (near, far):
+        for preempts in (False, True):
+            far.preempts = preempts
+            request = asyncio.create_task(near.request(b"x", timeout=10))
+            call = await far.accept()
+            await asyncio.sleep(3)
+            if preempts:
+                with pytest.raises(polymux.StreamAborted, match="within the 2 s the peer waits"):
+                    await call.reply(b"late")
+                with pytest.raises(TimeoutError):
+                    await request
+            else:
+                await call.reply(b"late")
+                assert await request == b"late"
+            await settled()
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+
+
+@virtual
+async def test_a_reply_that_has_begun_is_never_preempted() -> None:
+    async with pair("streamux:timeout=2") as (near, far):
+        far.preempts = True
+        request = asyncio.create_task(near.request(b"x", timeout=10))
+        call = await far.accept()
+        await call.send(b"begun, ")
+        await asyncio.sleep(3)
+        await call.reply(b"done")
+        assert await request == b"begun, done"
+
+
+@virtual
+async def test_an_idle_side_sends_keep_alives_as_the_other_announced() -> None:
+    async with pair("streamux:timeout=6", other="streamux:timeout=0") as (near, far):
+        assert (near.keep_alive, far.keep_alive) == (30.0, 2.0)
+        await asyncio.sleep(61)
+        assert (near._signs.sent, far._signs.sent) == (2, 30)
+        assert near.failure is None
+        assert far.failure is None
+        near.keep_alive = 0
+        await asyncio.sleep(61)
+        assert near._signs.sent == 2
+        with pytest.raises(polymux.LocalProtocolError, match="0 or more seconds"):
+            near.keep_alive = -1
+
+
+@virtual
+async def test_a_side_that_sends_needs_no_keep_alive() -> None:
+    async with pair("streamux:timeout=6") as (near, far):
+        task = asyncio.create_task(far.answer(echo))
+        for _ in range(20):
+            await near.request(b"x")
+            await asyncio.sleep(1)
+        assert (near._signs.sent, far._signs.sent) == (0, 0)
+        await near.close()
+        await task
+
+
+@virtual
+async def test_a_silent_peer_is_noticed() -> None:
+    async with pair() as (near, far):
+        far.keep_alive = 0
+        waiting = asyncio.create_task(near.request(b"x", timeout=0))
+        begun = near.loop.time()
+        with pytest.raises(polymux.SessionClosed, match=r"said nothing for 30 s.*session\.silence"):
+            await waiting
+        assert 30 <= near.loop.time() - begun < 31
+
+
+@virtual
+async def test_a_process_that_was_stopped_itself_blames_nobody() -> None:
+    async with pair() as (near, far):
+        far.keep_alive = 0
+        near._signs.heard_at -= 1000  # as it looks after a long stop of this process
+        near._signs.look()
+        await asyncio.sleep(0.1)
+        far.keep_alive = 0.1
+        await asyncio.sleep(100)
+        assert near.failure is None
+
+
+@virtual
+async def test_a_peer_without_a_free_id_may_be_silent_and_silence_can_be_allowed() -> None:
+    async with pair(SMALL) as (near, far):
+        near.silence = 8
+        requests = [asyncio.create_task(far.request(b"x", timeout=0)) for _ in range(16)]
+        calls = [await near.accept() for _ in range(16)]
+        await asyncio.sleep(100)
+        assert near.failure is None
+        for call in calls:
+            await call.reply(b"y")
+        assert await asyncio.gather(*requests) == [b"y"] * 16
+        far.keep_alive = 0
+        near.silence = 0
+        await asyncio.sleep(100)
+        assert near.failure is None
+
+
+@virtual
+async def test_a_call_that_nobody_reads_makes_room_after_a_bounded_pause() -> None:
+    limits = polymux.Limits(session_buffer=200_000)
+    async with pair(limits=limits) as (near, far):
+        big = asyncio.create_task(near.request(bytes(1_000_000), timeout=60))
+        hog = await far.accept()
+        task = asyncio.create_task(far.answer(echo))
+        assert await near.request(b"still served", timeout=60) == b"still served"
+        assert far._pacing.pauses == 1
+        with pytest.raises(polymux.StreamAborted, match="limit session_buffer=200000"):
+            await hog.read()
+        assert await big == b""
+        await near.close()
+        await task
+
+
+async def test_a_handler_that_fails_leaves_the_call_unanswered_and_the_rest_unharmed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail(call: Call) -> None:
+        data = await call.read()
+        if data == b"bad":
+            raise ValueError("no such thing")
+        await call.reply(data)
+
+    async with pair() as (near, far):
+        task = asyncio.create_task(far.answer(fail))
+        with pytest.raises(TimeoutError):
+            await near.request(b"bad", timeout=0.05)
+        assert await near.request(b"good") == b"good"
+        await settled()
+        assert not any(held(near).values())
+        assert not any(held(far).values())
+        await near.close()
+        await task
+    assert "the work on call d0 failed" in caplog.text
+
+
+async def test_closing_cancels_what_is_in_flight_and_tells_everybody() -> None:
+    async with pair() as (near, far):
+        request = asyncio.create_task(near.request(b"x", timeout=0))
+        call = await far.accept()
+        reading = asyncio.create_task(call.session.accept())
+        async with asyncio.timeout(2):
+            await near.close()
+            await far.wait_closed()
+        for waiting in (request, reading):
+            with pytest.raises(polymux.SessionClosed):
+                await waiting
+        with pytest.raises((polymux.StreamAborted, polymux.SessionClosed)):
+            await call.reply(b"y")
+        with pytest.raises(polymux.SessionClosed), contextlib.suppress(TimeoutError):
+            await near.request(b"z")

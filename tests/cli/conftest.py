@@ -1,0 +1,104 @@
+"""Captures to run commands on, and a way to run them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from polymux.capture import PcapngWriter, TcpScribe
+from polymux.cli import main
+
+MS = 1_000_000
+START = 1_700_000_000_000_000_000
+HOSTILE = b"\x1b[31mred\xe2\x80\xae\x00../x"
+
+# A dialer opens d1 and d3, closes d3 and writes to it again; the acceptor answers on d1.
+BROKEN = [
+    (0, b"\x08\x04good\x18\x10" + HOSTILE, 1),
+    (0, b"\x0a\x05hello\x1c\x00", 2),
+    (1, b"\x09\x06answer", 3),
+    (0, b"\x1a\x04late", 4),
+]
+CLEAN = [(0, b"\x08\x04good\x0a\x05hello\x0c\x00", 1), (1, b"\x09\x02ok\x0b\x00", 2)]
+
+
+@dataclass
+class Ran:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+    octets: bytes
+
+
+@pytest.fixture
+def run(
+    monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Callable[..., Ran]:
+    """Runs `polymux` with these arguments; its output goes to no terminal."""
+
+    def go(*arguments: str) -> Ran:
+        monkeypatch.setattr(sys, "argv", ["polymux", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        sys.stdout.flush()
+        out, err = capfdbinary.readouterr()
+        code = ended.value.code
+        assert isinstance(code, int | None)
+        return Ran(code or 0, out.decode("utf-8", "replace"), err.decode(), out)
+
+    return go
+
+
+@pytest.fixture
+def terminal() -> Callable[..., Ran]:
+    """Runs `polymux` in a terminal of its own; both outputs come together, without colours."""
+
+    def go(*arguments: str) -> Ran:
+        leader, follower = pty.openpty()
+        code = "from polymux.cli import main; main()"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, *arguments],
+            stdin=follower, stdout=follower, stderr=follower, close_fds=True,
+            env={**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"},
+        )  # fmt: skip
+        os.close(follower)
+        said = b""
+        while True:
+            try:
+                part = os.read(leader, 65536)
+            except OSError:  # the other end is closed
+                break
+            if not part:
+                break
+            said += part
+        os.close(leader)
+        return Ran(process.wait(30), said.decode("utf-8", "replace"), "", said)
+
+    return go
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Callable[..., str]:
+    """Writes a conversation of (side, octets, milliseconds) as a capture; returns its path."""
+
+    def make(
+        lines: list[tuple[int, bytes, int]] = BROKEN, name: str = "talk.pcapng", port: int = 9000
+    ) -> str:
+        writer = PcapngWriter(str(tmp_path / name), sync="none")
+        scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("198.51.100.2", port), START)
+        for side, data, at in lines:
+            scribe.data(side, data, START + at * MS)
+        scribe.close(START + (lines[-1][2] + 1) * MS if lines else START + MS)
+        writer.close()
+        return str(tmp_path / name)
+
+    return make

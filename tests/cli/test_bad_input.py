@@ -1,0 +1,207 @@
+"""Whatever is wrong with the input: one clear line, the documented exit code, no traceback."""
+
+from __future__ import annotations
+
+import builtins
+import gzip
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from .conftest import CLEAN, Ran
+
+Run = Callable[..., Ran]
+READERS = ("ls", "check", "frames", "index")
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_file_that_is_not_there(command: str, run: Run, tmp_path: Path) -> None:
+    ran = run(command, str(tmp_path / "no.pcapng"))
+    assert ran.code == 3
+    assert ran.err.splitlines() == [
+        f"{tmp_path / 'no.pcapng'}: cannot be opened: No such file or directory"
+    ]
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("octets", "said"),
+    [(b"hello, I am a letter", "not a capture"), (b"", "the file is empty")],
+    ids=["letter", "empty"],
+)
+def test_a_file_that_is_no_capture(
+    command: str, octets: bytes, said: str, run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "letter.pcapng"
+    path.write_bytes(octets)
+    ran = run(command, str(path))
+    assert ran.code == 3
+    assert len(ran.err.splitlines()) == 1
+    assert said in ran.err or "not a capture" in ran.err
+    assert ran.out == ""
+
+
+def test_a_torn_tail_prints_what_it_has(run: Run, capture: Callable[..., str]) -> None:
+    path = Path(capture(CLEAN))
+    path.write_bytes(path.read_bytes()[:-5])
+    ran = run("ls", str(path))
+    assert ran.code == 3
+    assert "truncated at octet" in ran.err
+    assert len(ran.err.splitlines()) == 1
+    assert '"stream": "d1"' in ran.out
+
+
+def test_findings_in_a_torn_capture_are_findings(run: Run, capture: Callable[..., str]) -> None:
+    path = Path(capture())
+    path.write_bytes(path.read_bytes()[:-5])
+    assert run("check", str(path)).code == 1
+
+
+def test_a_capture_without_packets(run: Run, capture: Callable[..., str]) -> None:
+    path = Path(capture(CLEAN))
+    data = path.read_bytes()
+    first = int.from_bytes(data[4:8], "little")
+    second = int.from_bytes(data[first + 4 : first + 8], "little")
+    path.write_bytes(data[: first + second])
+    ran = run("ls", str(path))
+    assert (ran.code, len(ran.err.splitlines())) == (3, 1)
+    assert "no packets" in ran.err
+
+
+def test_a_capture_without_tcp(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "udp.pcap"
+    frame = bytes(12) + b"\x08\x00" + b"\x45\0\0\x1c\0\0\0\0\x40\x11\0\0" + bytes(16)
+    head = b"\xd4\xc3\xb2\xa1\2\0\4\0" + bytes(8) + b"\xff\xff\0\0\1\0\0\0"
+    size = len(frame).to_bytes(4, "little")
+    path.write_bytes(head + bytes(8) + size + size + frame)
+    ran = run("check", str(path))
+    assert ran.code == 3
+    assert "no TCP in it (1 packets of other kinds)" in ran.err
+
+
+def test_a_filter_that_matches_nothing_is_said(run: Run, capture: Callable[..., str]) -> None:
+    ran = run("ls", capture(), "--port", "1234=mplex")
+    assert ran.code == 3
+    assert len(ran.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--protocol", "telnet"], "no protocol 'telnet'"),
+        (["--port", "x=mplex"], "write 9000=mplex"),
+        (["--filter", "nonsense"], "no IP address"),
+        (["--session", "zzz"], "no session's id begins so"),
+    ],
+)
+def test_wrong_options_are_usage_errors(
+    run: Run, capture: Callable[..., str], arguments: list[str], said: str
+) -> None:
+    ran = run("ls", capture(), *arguments)
+    assert ran.code == 2
+    assert said in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_a_stream_that_cannot_be_named_is_a_usage_error(
+    run: Run, capture: Callable[..., str]
+) -> None:
+    for wrong in ("x9", "d", "d1.x", "d99999999999999999999"):
+        ran = run("follow", capture(name=f"{wrong}.pcapng"), "--stream", wrong)
+        assert ran.code == 2
+        assert "names no stream" in ran.err
+
+
+def test_a_stream_that_is_not_there_is_said(run: Run, capture: Callable[..., str]) -> None:
+    ran = run("follow", capture(), "--stream", "d9")
+    assert ran.code == 2
+    assert "no session has it" in ran.err
+    assert run("follow", capture(name="b.pcapng")).code == 2
+
+
+def test_a_directory_with_something_in_it_is_not_written_to(
+    run: Run, capture: Callable[..., str], tmp_path: Path
+) -> None:
+    ran = run("follow", capture(), "-o", str(tmp_path))
+    assert ran.code == 2
+    assert "is not empty" in ran.err
+
+
+def test_without_pyarrow_the_missing_extra_is_named(
+    run: Run, capture: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = capture()
+    real: Callable[..., object] = builtins.__import__
+
+    def refuse(name: str, *rest: object) -> object:
+        if name.split(".")[0] == "pyarrow":
+            raise ImportError(name)
+        return real(name, *rest)
+
+    for name in [name for name in sys.modules if name.startswith("polymux.analysis")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    ran = run("ls", path)
+    assert ran.code == 2
+    assert ran.err.strip() == (
+        "polymux: analysing captures needs an optional part: pip install 'polymux[captures]'"
+    )
+
+
+def test_commands_without_captures_need_no_extra() -> None:
+    code = (
+        "import sys\n"
+        "for name in ('pyarrow', 'pyspark', 'zstandard', 'jinja2'): sys.modules[name] = None\n"
+        "sys.argv = ['polymux', 'decode', '--protocol', 'mplex', '080161']\n"
+        "from polymux.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '"kind": "NewStream"' in done.stdout
+
+
+def test_compressed_captures_and_standard_input_are_read(
+    run: Run, capture: Callable[..., str], tmp_path: Path
+) -> None:
+    data = Path(capture(CLEAN)).read_bytes()
+    packed = tmp_path / "talk.pcapng.gz"
+    packed.write_bytes(gzip.compress(data))
+    assert run("check", str(packed)).code == 0
+    code = "from polymux.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", code, "check", "-"], input=data, timeout=60)
+    assert done.returncode == 0
+
+
+def test_a_reader_that_goes_away_is_no_error(capture: Callable[..., str]) -> None:
+    code = "from polymux.cli import main; main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "frames", capture()],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.wait(60) == 0
+    assert b"Traceback" not in process.stderr.read()
+    process.stderr.close()
+
+
+def test_an_interrupt_is_no_traceback() -> None:
+    code = "import sys; from polymux.cli import main; print('ready', flush=True); main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "ls", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    time.sleep(1)  # until it waits for its input; whenever it comes, the answer is the same
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err

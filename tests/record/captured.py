@@ -1,0 +1,43 @@
+"""What stands in captures, for comparing with what peers saw."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polymux.capture import read_sessions
+
+
+@dataclass
+class Talk:
+    """One session of a capture: its octets by sender, with `?` for those that are missing."""
+
+    dialer: str
+    acceptor: str
+    octets: tuple[bytes, bytes]
+    gaps: tuple[int, int]
+    ends: tuple[str | None, str | None]
+    protocol: str | None
+    vantage: str | None
+
+
+def talks(*paths: object) -> list[Talk]:
+    """Every session in these files, none of which may be torn or damaged."""
+    found = []
+    with read_sessions([str(path) for path in paths]) as reading:
+        assert all(file.status == "whole" for file in reading.files), reading.files
+        for session in reading:
+            octets = [bytearray(), bytearray()]
+            for piece in session.pieces():
+                octets[piece.side] += b"?" * piece.size if piece.is_gap else piece.data
+            found.append(
+                Talk(
+                    session.dialer, session.acceptor, (bytes(octets[0]), bytes(octets[1])),
+                    session.gaps, session.ends, session.protocol_hint, session.vantage_hint,
+                )
+            )  # fmt: skip
+    return found
+
+
+def by_number(*paths: object) -> dict[int, Talk]:
+    """The talks of a `Room`, which begin with their number."""
+    return {int.from_bytes(talk.octets[0][:4], "big"): talk for talk in talks(*paths)}
