@@ -177,6 +177,37 @@ async def test_an_id_used_again_while_the_last_chunk_still_comes_in_mixes_nothin
     await server.wait_closed()
 
 
+async def test_an_id_is_free_at_the_ack_even_if_the_reply_crossed_the_cancel() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes.fromhex("010d0100"))
+        await reader.readexactly(4 + 3 + 3)
+        assert (await reader.readexactly(2)).hex() == "0000"  # id 0 is cancelled
+        writer.write(bytes.fromhex("02c0 78"))  # its reply was on its way
+        await asyncio.sleep(0.05)
+        writer.write(bytes.fromhex("0040"))
+        assert (await reader.readexactly(3)).hex() == "028063"  # id 0 again
+        writer.write(bytes.fromhex("02c0 7a 03c0 79"))
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    protocol = "streamux:length_bits=13,id_bits=1"
+    async with polymux.connect(f"tcp://127.0.0.1:{port}", protocol=protocol) as session:
+        assert isinstance(session, StreamuxSession)
+        first = asyncio.create_task(session.request(b"a"))
+        second = asyncio.create_task(session.request(b"b"))
+        await settled()
+        third = asyncio.create_task(session.request(b"c"))
+        await settled()
+        first.cancel()
+        assert await third == b"z"
+        assert await second == b"y"
+        assert not session.endpoint.counters.hits
+    server.close()
+    await server.wait_closed()
+
+
 async def test_a_connection_that_ends_inside_the_last_chunk_ends_no_message() -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(GOOD)

@@ -145,8 +145,8 @@ def test_a_bomb_behind_a_session_costs_no_more_disk_than_the_session(
     spooled: list[IO[bytes]] = []
     real = tempfile.TemporaryFile
 
-    def watched(**keywords: str) -> IO[bytes]:
-        spooled.append(real(**keywords))
+    def watched(prefix: str) -> IO[bytes]:
+        spooled.append(real(prefix=prefix))
         return spooled[-1]
 
     monkeypatch.setattr(tempfile, "TemporaryFile", watched)

@@ -17,7 +17,7 @@ from ..core.errors import CaptureError, LimitExceeded, PolymuxError
 # Name of the command, and the module here that holds it under the same name.
 COMMANDS = (
     "analyze", "check", "decode", "demo", "doctor", "follow", "frames", "index", "ls", "record",
-    "report", "rules",
+    "recover", "report", "rules",
 )  # fmt: skip
 
 FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130

@@ -1,0 +1,52 @@
+"""`polymux recover`: recordings whose recorder was killed, and damaged captures, made whole."""
+
+from __future__ import annotations
+
+import click
+
+from ..core.errors import CaptureError
+from .printing import shown, warn
+
+UNREADABLE = 3
+
+
+@click.command(
+    epilog="Example: polymux recover talk.pcapng.part, or polymux recover bad.pcapng --out good",
+    no_args_is_help=True,
+)
+@click.argument("files", nargs=-1, required=True)
+@click.option("--out", help="Copy every whole block of one FILE there, past damaged places.")
+@click.pass_context
+def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> None:
+    """Publish FILES that a killed recorder left as NAME.part, without the block it died in.
+
+    With --out, FILE may be any torn or damaged capture and is not touched.
+    """
+    if out is not None and len(files) != 1:
+        raise click.UsageError("--out takes one FILE at a time")
+    code = 0
+    for path in files:
+        try:
+            click.echo(shown(published(path) if out is None else repaired(path, out)))
+        except CaptureError as problem:
+            warn(str(problem))
+            code = UNREADABLE
+    context.exit(code)
+
+
+def published(path: str) -> str:
+    from ..capture import index_file
+    from ..capture import recover as publish
+
+    name = publish(path)
+    return f"{name}: published, {index_file(name).summary.packets} packets"
+
+
+def repaired(path: str, out: str) -> str:
+    from ..capture import repair
+
+    done = repair(path, out)
+    return (
+        f"{out}: {done.packets} packets in {done.octets} octets; {done.dropped} octets left out, "
+        f"reading resumed {done.resumed} times"
+    )
