@@ -51,13 +51,26 @@ def test_the_only_stall_is_the_starved_channel_and_its_time_is_right(
 
 def test_streams_have_the_octets_the_applications_counted(demo: tuple[Path, str]) -> None:
     out, _ = demo
-    endings = {row["name"]: row["ending"] for row in rows(out, "streams")}
-    assert endings.pop("given up") == "reset"
-    assert set(endings.values()) == {"clean"}
-    questions = [row for row in rows(out, "streams") if row["name"].startswith("question")]
+    endings = [row["ending"] for row in rows(out, "streams")]
+    assert sorted(ending for ending in endings if ending != "clean") == ["cancelled", "reset"]
+    by_name = {row["name"]: row["ending"] for row in rows(out, "streams")}
+    assert by_name["given up"] == "reset"
+    named = [row for row in rows(out, "streams") if row["name"] is not None]
+    questions = [row for row in named if row["name"].startswith("question")]
     assert len(questions) == 15
     for row in questions:
         assert (row["octets_dialer"], row["octets_acceptor"]) == (52_000, 52_000)
+    messages = [row for row in named if row["name"].startswith('{"part"')]
+    assert [row["units_dialer"] for row in messages] == [50] * 4
+
+
+def test_every_request_is_an_exchange_with_its_reply(demo: tuple[Path, str]) -> None:
+    out, _ = demo
+    (session,) = [row for row in rows(out, "sessions") if row["protocol"] == "streamux"]
+    calls = [row for row in rows(out, "streams") if row["session_id"] == session["session_id"]]
+    answered = [row for row in calls if row["ending"] == "clean"]
+    assert len(answered) == 30
+    assert {(row["octets_dialer"], row["octets_acceptor"]) for row in answered} == {(1300, 1300)}
 
 
 def test_every_table_is_there_and_every_session_ended_clean(demo: tuple[Path, str]) -> None:

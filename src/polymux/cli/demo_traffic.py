@@ -4,9 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from ..aio import NerdbankSession, Session, Stream, connect, serve
+from ..aio import (
+    Call,
+    NerdbankSession,
+    OmnistreamsSession,
+    Receiver,
+    Session,
+    Stream,
+    StreamuxSession,
+    connect,
+    serve,
+)  # fmt: skip
 from ..capture.scribe import PacketSink
 from ..core.errors import PolymuxError
 from ..core.frames import Frame
@@ -24,14 +35,15 @@ class Scene:
     story: str
     acceptor: Script
     dialer: Script
+    url: str = "tcp://127.0.0.1:0"
 
 
 async def play(scene: Scene, sink: PacketSink) -> None:
     """Run one scene through the proxy, to its end."""
     protocol = scene.protocol
     async with (
-        await serve(scene.acceptor, "tcp://127.0.0.1:0", protocol=protocol) as server,
-        Tap("tcp://127.0.0.1:0", server.url, sink, protocol=protocol) as tap,
+        await serve(scene.acceptor, scene.url, protocol=protocol) as server,
+        Tap(scene.url, server.url, sink, protocol=protocol) as tap,
         connect(tap.url, protocol=protocol) as session,
     ):
         await scene.dialer(session)
@@ -111,6 +123,52 @@ async def write_after_close(session: Session) -> None:
     await ask(session, "honest", b"all is well", 2)
 
 
+async def take_messages(session: Session) -> None:
+    """Reads every stream to its end, message by message."""
+    assert isinstance(session, OmnistreamsSession)
+
+    async def take(receiver: Receiver) -> None:
+        async for _ in receiver:
+            pass
+
+    async with asyncio.TaskGroup() as tasks:
+        async for receiver in session.incoming:
+            tasks.create_task(take(receiver))
+
+
+async def send_messages(session: Session) -> None:
+    """Four streams of messages, side by side."""
+    assert isinstance(session, OmnistreamsSession)
+    senders = [await session.open({"part": number}) for number in range(4)]
+    for round_number in range(50):
+        for sender in senders:
+            await sender.send(b"message %d" % round_number)
+    for sender in senders:
+        await sender.end()
+
+
+async def answer_requests(session: Session) -> None:
+    """Answers each request with itself; one is never answered."""
+    assert isinstance(session, StreamuxSession)
+
+    async def work(call: Call) -> None:
+        question = await call.read()
+        if question == b"take your time":
+            await asyncio.sleep(60)
+        await call.reply(question)
+
+    await session.answer(work)
+
+
+async def send_requests(session: Session) -> None:
+    """Thirty requests, ten at a time; one more is cancelled."""
+    assert isinstance(session, StreamuxSession)
+    for _ in range(3):
+        await asyncio.gather(*(session.request(b"how are you? " * 100) for _ in range(10)))
+    with suppress(TimeoutError):
+        await session.request(b"take your time", timeout=0.3)
+
+
 SCENES = (
     Scene("mplex", "five streams side by side", echo, talk),
     Scene("mplex", "a stream is reset in the middle", echo, reset_one),
@@ -119,4 +177,8 @@ SCENES = (
     Scene("nerdbank:version=2", "five channels of version 2", echo, talk),
     Scene("nerdbank:version=3", "a reader that takes its time, a window of 4096", slow_reader,
           starved_writer),
+    Scene("omnistreams", "four streams of messages over a WebSocket", take_messages,
+          send_messages, "ws://127.0.0.1:0/omnistreams"),
+    Scene("streamux", "thirty requests, and one that is cancelled", answer_requests,
+          send_requests),
 )  # fmt: skip
