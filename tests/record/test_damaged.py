@@ -135,7 +135,6 @@ async def test_the_worst_files_stay_within_256_mib(tmp_path: Path, name: str) ->
     _, said = await asyncio.wait_for(process.communicate(), 60)
     most = await watching
     assert 0 < most < MEMORY
-    print(name, most >> 20)
     assert b"Traceback" not in said
     assert word in said.decode()
     assert process.returncode in (0, 3)

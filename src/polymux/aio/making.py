@@ -10,6 +10,7 @@ from ..core.limits import Limits, Policy
 from ..protocols.registry import create, parse
 from .nerdbank import NerdbankSession
 from .omnistreams import OmnistreamsSession
+from .recording import Recording
 from .session import Session
 from .streamux import StreamuxSession
 
@@ -23,7 +24,12 @@ SESSIONS: dict[str, type[Session]] = {
 
 
 def session_maker(
-    protocol: str, side: int, limits: Limits | None, policy: Policy | None, opens_per_second: float
+    protocol: str,
+    side: int,
+    limits: Limits | None,
+    policy: Policy | None,
+    opens_per_second: float,
+    recorder: Recording | None = None,
 ) -> Callable[[], Session]:
     """Check the protocol string now; make sessions of it later."""
     name = parse(protocol).name
@@ -35,7 +41,10 @@ def session_maker(
     def make() -> Session:
         own = Limits(**vars_of(limits)) if limits is not None else Limits()
         endpoint = Endpoint(create(protocol, own, side), side, direct=True)
-        return kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
+        session = kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
+        if recorder is not None:
+            session.recorder = recorder(protocol, side)
+        return session
 
     return make
 

@@ -13,6 +13,7 @@ from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR
 from .failures import Unreachable, why
 from .making import name_peer, prepare_socket, session_maker
+from .recording import Recording
 from .session import Session
 from .stdio import use_stdio
 from .urls import Address, BadUrl, parse_url
@@ -140,14 +141,16 @@ async def serve(
     limits: Limits | None = None,
     policy: Policy | None = None,
     tls: ssl.SSLContext | None = None,
+    recorder: Recording | None = None,
 ) -> Server:
     """Listen at `url`; `handler(session)` runs for each session, which closes when it returns.
 
     Port 0 takes a free port; `server.url` says which. `tls://` needs a context with a certificate.
-    If cancelled, nothing listens.
+    `recorder` (`polymux.record.Recorder`) writes down what passes. If cancelled, nothing listens.
     """
     address = parse_url(url)
-    make = session_maker(carried(protocol, address.scheme), ACCEPTOR, limits, policy, 0.0)
+    text = carried(protocol, address.scheme)
+    make = session_maker(text, ACCEPTOR, limits, policy, 0.0, recorder)
     server = Server(address, handler)
     if address.scheme == "stdio":
         server.take(await use_stdio(make))

@@ -18,6 +18,7 @@ from .duplex import Stream
 from .ending import Ending, settle
 from .failures import again, closing, plain, why
 from .pacing import Pacing
+from .recording import SessionRecorder
 from .room import Room
 
 log = logging.getLogger("polymux.aio")
@@ -46,6 +47,7 @@ class Session(asyncio.Protocol):
         self.transport: asyncio.Transport | None = None
         self.written = 0  # octets handed to the transport
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
+        self.recorder: SessionRecorder | None = None
         self._over: SessionClosed | None = None  # why nothing more will come
         self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
         self._theirs = 0  # how many of them the peer has opened
@@ -123,6 +125,8 @@ class Session(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if self.recorder is not None:
+            self.transport = self.recorder.begin(self.transport)
         self.endpoint.now = int(self.loop.time() * 1e9)
         self.transport.set_write_buffer_limits(high=HIGH)
         self.endpoint.start(os.urandom(16))
@@ -133,6 +137,9 @@ class Session(asyncio.Protocol):
             self.when_made(self)
 
     def data_received(self, data: bytes) -> None:
+        if self.recorder is not None:
+            self._write_formed()
+            self.recorder.read(data)
         if self._ending.shut:
             return
         endpoint = self.endpoint
@@ -158,6 +165,8 @@ class Session(asyncio.Protocol):
             self._flush_soon()
 
     def eof_received(self) -> bool:
+        if self.recorder is not None:
+            self.recorder.ended()
         if not self._ending.shut:
             whole = self.endpoint.finish()
             text = "the peer closed the connection" + ("" if whole else " in the middle of a frame")
@@ -178,6 +187,8 @@ class Session(asyncio.Protocol):
         self._ending.lost()
         self._live.clear()
         self._room.clear()
+        if self.recorder is not None:
+            self.recorder.closed(error)
         settle(self.closed)
 
     def pause_writing(self) -> None:
@@ -296,6 +307,16 @@ class Session(asyncio.Protocol):
                 self._flush_soon()
         elif self._over is not None or self._ending.begun:
             self._ending.look()
+
+    def _write_formed(self) -> None:
+        """Frames formed before reading leave before it: who records us then never sees this side
+        send, after what it read, what it said without knowing it."""
+        transport = self.transport
+        if transport is not None and not self._ending.shut and not transport.is_closing():
+            data = self.endpoint.data_to_send(0)
+            if data:
+                self.written += len(data)
+                transport.write(data)
 
     def _stalled(self) -> None:
         """Streams had something to send and no leave."""

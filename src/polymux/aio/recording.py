@@ -1,0 +1,28 @@
+"""What a live session tells whoever records it; `polymux.record.Recorder` is one."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+
+class SessionRecorder(Protocol):
+    """Records one session, octet for octet in the order in which this process reads and writes.
+
+    What was formed before octets are read is written before `read` is told of them.
+    """
+
+    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+        """The connection stands; returns the transport to write to, which records what it gets."""
+
+    def read(self, data: bytes) -> None:
+        """These octets came and are handed in now."""
+
+    def ended(self) -> None:
+        """The peer ended its direction."""
+
+    def closed(self, error: Exception | None) -> None:
+        """The connection is gone; with an error, the peer or the network broke it."""
+
+
+Recording = Callable[[str, int], SessionRecorder]
+"""Given the protocol string and our side, the recorder of one new session."""
