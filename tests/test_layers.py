@@ -84,12 +84,12 @@ def test_core_needs_only_the_standard_library_and_librt() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(polymux.__all__) == [
-        "Call", "CaptureError", "Endpoint", "Exchange", "LimitExceeded", "Limits",
-        "LocalProtocolError", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
-        "OmnistreamsSession", "PeerViolation", "Policy", "PolymuxError", "Receiver", "Sender",
-        "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted", "StreamEnded",
-        "StreamuxSession", "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams", "connect",
-        "pipe", "protocol", "serve",
+        "Call", "CaptureError", "Endpoint", "Exchange", "ItemReceiver", "ItemSender",
+        "LimitExceeded", "Limits", "LocalProtocolError", "MinmuxSession", "MissingExtra",
+        "NerdbankSession", "NoFreeIds", "Observer", "OmnistreamsSession", "PeerViolation", "Policy",
+        "PolymuxError", "Receiver", "Sender", "Server", "Session", "SessionClosed", "Side",
+        "Stream", "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported",
+        "Vantage", "as_asyncio_streams", "connect", "pipe", "protocol", "serve",
     ]  # fmt: skip
     for name in polymux.__all__:
         assert getattr(polymux, name) is not None
@@ -101,7 +101,7 @@ def test_the_form_that_runs_is_the_one_that_was_asked_for() -> None:
         assert not compiled
         return
     headers = Path(sysconfig.get_paths()["include"], "Python.h").exists()
-    able = shutil.which("cc") is not None and headers
+    able = shutil.which(os.environ.get("CC", "cc")) is not None and headers
     asked = os.environ.get("POLYMUX_COMPILE") != "no" and "PYTHONPATH" not in os.environ
     print(f"the core runs {'compiled' if compiled else 'interpreted'}")
     if asked and able:

@@ -8,6 +8,9 @@ async with polymux.connect("tcp://127.0.0.1:9000", protocol="mplex") as session:
 from .aio import (
     Call,
     Exchange,
+    ItemReceiver,
+    ItemSender,
+    MinmuxSession,
     NerdbankSession,
     OmnistreamsSession,
     Receiver,
@@ -44,10 +47,10 @@ from .protocols.registry import create as protocol
 __version__ = "0.1.0"
 
 __all__ = [
-    "Call", "CaptureError", "Endpoint", "Exchange", "LimitExceeded", "Limits", "LocalProtocolError",
-    "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer", "OmnistreamsSession",
-    "PeerViolation", "Policy", "PolymuxError", "Receiver", "Sender", "Server", "Session",
-    "SessionClosed", "Side", "Stream", "StreamAborted", "StreamEnded", "StreamuxSession",
-    "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams", "connect", "pipe", "protocol",
-    "serve",
+    "Call", "CaptureError", "Endpoint", "Exchange", "ItemReceiver", "ItemSender", "LimitExceeded",
+    "Limits", "LocalProtocolError", "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds",
+    "Observer", "OmnistreamsSession", "PeerViolation", "Policy", "PolymuxError", "Receiver",
+    "Sender", "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted",
+    "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams",
+    "connect", "pipe", "protocol", "serve",
 ]  # fmt: skip

@@ -9,8 +9,11 @@ from .connect import Connecting, Unreachable, connect
 from .duplex import Stream
 from .exchanges import Call, Exchange
 from .failures import SessionLimit
+from .item_receiver import ItemReceiver
+from .items import ItemSender
 from .memory import pipe
 from .messages import Receiver, Sender
+from .minmux import MinmuxSession
 from .nerdbank import NerdbankSession
 from .omnistreams import OmnistreamsSession
 from .server import Server, serve
@@ -19,7 +22,8 @@ from .streamux import StreamuxSession
 from .urls import BadUrl
 
 __all__ = [
-    "BadUrl", "Call", "Connecting", "Exchange", "NerdbankSession", "OmnistreamsSession", "Receiver",
-    "Sender", "Server", "Session", "SessionLimit", "Stream", "StreamuxSession", "Unreachable",
-    "as_asyncio_streams", "connect", "pipe", "serve",
+    "BadUrl", "Call", "Connecting", "Exchange", "ItemReceiver", "ItemSender", "MinmuxSession",
+    "NerdbankSession", "OmnistreamsSession", "Receiver", "Sender", "Server", "Session",
+    "SessionLimit", "Stream", "StreamuxSession", "Unreachable", "as_asyncio_streams", "connect",
+    "pipe", "serve",
 ]  # fmt: skip

@@ -8,6 +8,7 @@ from ..core.endpoint import Endpoint
 from ..core.errors import Unsupported
 from ..core.limits import Limits, Policy
 from ..protocols.registry import create, parse
+from .minmux import MinmuxSession
 from .nerdbank import NerdbankSession
 from .omnistreams import OmnistreamsSession
 from .recording import Recording
@@ -20,6 +21,7 @@ SESSIONS: dict[str, type[Session]] = {
     "nerdbank": NerdbankSession,
     "omnistreams": OmnistreamsSession,
     "streamux": StreamuxSession,
+    "minmux": MinmuxSession,
 }
 
 

@@ -1,0 +1,199 @@
+"""Minmux's own verbs: streams by their id, each written by one side under the other's credit."""
+
+from ..core.endpoint import Endpoint
+from ..core.errors import LimitExceeded, LocalProtocolError, Unsupported
+from ..core.events import Closed, Control, Credit, Ended, Event, Opened
+from ..core.limits import Policy
+from ..core.streams import Stream as Record
+from ..protocols.minmux import Minmux
+from ..protocols.minmux_items import Codec
+from ..protocols.minmux_packets import FORGO_CREDIT, MOST, PROMISE_READ, PROMISE_WRITE
+from .duplex import Stream
+from .item_receiver import ItemReceiver, codec_for, usual_window
+from .items import ItemSender, ItemStream
+from .session import Session
+
+
+class MinmuxSession(Session):
+    """A session of 2^64 one-way streams. Nobody opens or accepts: `sender` and `receiver` get
+    hold of a stream by its id, before or after the peer has said anything on it.
+
+    The dialer writes the odd ids, the acceptor the even ones. What the peer says on streams that
+    nobody here has asked for is remembered for `Limits.streams` of them, then the session ends.
+    """
+
+    def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
+        super().__init__(endpoint, policy, opens_per_second)
+        protocol = endpoint.protocol
+        assert isinstance(protocol, Minmux)
+        self.protocol = protocol
+        self._strangers: dict[Record, bool] = {}  # nobody asked for them; has the peer ended it?
+        self._thirsty: dict[ItemReceiver, None] = {}  # to give credit once the transport has room
+
+    def sender(self, number: int) -> ItemSender:
+        """The stream with this id, for writing. The same object as long as the stream lasts; where
+        the profile allows reuse, the next use once it is over."""
+        if number % 2 != 1 - self.endpoint.side:
+            raise Unsupported(
+                f"stream {number} is written by the {self._writer(number)}: "
+                f"read it with receiver({number})"
+            )
+        record = self._reach(number)
+        stream = self._owner(record)
+        if stream is None:
+            self._strangers.pop(record, None)
+            stream = self._hold(ItemSender(self, record))
+        assert isinstance(stream, ItemSender)
+        return stream
+
+    def receiver(
+        self, number: int, *, window: int | None = None, codec: Codec | None = None
+    ) -> ItemReceiver:
+        """The stream with this id, for reading, with credit for `window` items given at once.
+
+        Credit for what was read is given again; with `window=0` none is given but by `grant`. None
+        is 64 KiB worth of items, or 16 where they say their own length. With `codec`, items are
+        handed on one by one, decoded. A stream that is held already keeps its window and codec.
+        """
+        if number % 2 != self.endpoint.side:
+            raise Unsupported(
+                f"stream {number} is written by the {self._writer(number)}, this side: "
+                f"write it with sender({number})"
+            )
+        if window is not None and not 0 <= window <= MOST:
+            raise LocalProtocolError(f"a window is 0 to 2^64-1 items, not {window}")
+        record = self._reach(number)
+        stream = self._owner(record)
+        if stream is not None:
+            assert isinstance(stream, ItemReceiver)
+            return stream
+        shape = self.protocol.profile.shape(record.key)
+        assert shape is not None
+        codec = codec_for(shape, codec, number)
+        limits = self.endpoint.limits
+        if shape.last > limits.message:  # it needs no credit, so nothing else would bound it
+            raise LimitExceeded(
+                f"stream {number} has a last item of {shape.last} octets: "
+                f"{limits.describe('message')}"
+            )
+        over = record.serial >= 0 and record.over
+        receiver = ItemReceiver(self, record, codec, self._strangers.pop(record, over))
+        self._hold(receiver)
+        amount = usual_window(shape) if window is None else window
+        receiver._manual = amount == 0
+        if receiver._done:
+            receiver._settle()
+        elif amount:
+            receiver.grant(amount)
+        return receiver
+
+    async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
+        """There is no opening in Minmux."""
+        raise Unsupported("Minmux opens no streams: use session.sender(id), session.receiver(id)")
+
+    async def accept(self) -> Stream:
+        """There is no accepting in Minmux."""
+        raise Unsupported("Minmux accepts no streams: use session.receiver(id), session.sender(id)")
+
+    # --- inside
+
+    def _writer(self, number: int) -> str:
+        return "dialer" if number % 2 else "acceptor"
+
+    def _reach(self, number: int) -> Record:
+        self._check_open()
+        try:
+            return self.protocol.reach(self.endpoint.side, number)
+        except ValueError as problem:
+            raise LocalProtocolError(str(problem)) from None
+
+    def _owner(self, record: Record) -> ItemStream | None:
+        lane = record.lane
+        owner = lane.owner if lane is not None else None
+        return owner if isinstance(owner, ItemStream) else None
+
+    def _hold(self, stream: ItemStream) -> ItemStream:
+        """Filed by the object itself: a stream has no serial before its first packet."""
+        if stream.record.over:
+            stream.lane.owner = None
+            stream.record.lane = None
+        else:
+            self._live[id(stream)] = stream
+        return stream
+
+    def _forget(self, stream: Stream) -> None:
+        if isinstance(stream, ItemStream) and stream._is_free() and id(stream) in self._live:
+            del self._live[id(stream)]
+            stream.lane.owner = None
+            stream.record.lane = None
+
+    def _handle(self, event: Event) -> None:
+        record = event.stream
+        if record is None:
+            return
+        stream = self._owner(record)
+        if stream is None:
+            self._hear_stranger(record, event)
+        elif isinstance(event, Credit):
+            self.endpoint.resume(record)
+            stream._wake_writers()
+        elif isinstance(event, Control):
+            if event.kind == FORGO_CREDIT and isinstance(stream, ItemReceiver):
+                stream._forgone(event.amount)
+            elif event.kind in (PROMISE_READ, PROMISE_WRITE):
+                stream.promised = event.amount
+            stream._wake_writers()
+        elif isinstance(event, Ended):
+            if isinstance(stream, ItemReceiver):
+                stream._ended()
+            else:
+                stream._wake_writers()
+        elif isinstance(event, Closed):
+            stream._over()
+            self._forget(stream)
+
+    def _hear_stranger(self, record: Record, event: Event) -> None:
+        """Something on a stream that nobody here has asked for, or that is over."""
+        if isinstance(event, Opened):
+            limits = self.endpoint.limits
+            if len(self._strangers) >= limits.streams:
+                self.endpoint.counters.count("streams")
+                raise LimitExceeded(
+                    "the peer uses too many streams that nobody here has asked for: "
+                    f"{limits.describe('streams')}"
+                )
+            self._strangers[record] = False
+        elif isinstance(event, Ended) and record in self._strangers:
+            self._strangers[record] = record.opener != self.endpoint.side
+
+    def data_received(self, data: bytes) -> None:
+        if self._flushing:
+            self._flush()  # what was formed before reading leaves before it
+        super().data_received(data)
+        limits = self.endpoint.limits
+        if self._strangers and self.endpoint.inbox.unread > limits.session_buffer:
+            # Last items need no credit: what nobody has asked for is held to a budget.
+            lanes = [record.lane for record in self._strangers]
+            if sum(lane.unread for lane in lanes if lane is not None) > limits.session_buffer:
+                self.endpoint.counters.count("session_buffer")
+                self._fail(
+                    LimitExceeded(
+                        "last items came on streams that nobody reads: "
+                        f"{limits.describe('session_buffer')}"
+                    )
+                )
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        thirsty, self._thirsty = self._thirsty, {}
+        for receiver in thirsty:
+            receiver._give_back()
+
+    def _is_offer(self, stream: Stream) -> bool:
+        """A close does not wait for items that the peer will never take."""
+        return isinstance(stream, ItemSender) and stream._is_starved()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        super().connection_lost(error)
+        self._strangers.clear()
+        self._thirsty.clear()
