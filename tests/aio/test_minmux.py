@@ -307,14 +307,18 @@ async def test_what_was_said_before_reading_leaves_before_it() -> None:
 
 
 @virtual
-async def test_receiving_everything_stops_at_a_limit() -> None:
+@pytest.mark.parametrize("codec", [None, Fixed(1)])
+async def test_receiving_everything_stops_at_a_limit(codec: Fixed | None) -> None:
     async with pair() as (near, far):
         sender = near.sender(1)
-        receiver = far.receiver(1)
-        await sender.send(bytes(1000))
+        receiver = far.receiver(1, codec=codec)
+        await sender.send(bytes(1003))
         with pytest.raises(polymux.LimitExceeded, match="more than 999 octets"):
             await receiver.receive_all(limit=999)
         await settled()
         assert sender.announced == 0
         with pytest.raises(polymux.StreamAborted):
             await receiver.receive()
+        await sender.stop()
+        await settled()
+        assert near._live == far._live == {}

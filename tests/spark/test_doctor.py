@@ -103,7 +103,7 @@ def test_the_workers_of_a_session_say_where_they_import_from(spark: "SparkSessio
 
 
 def test_a_worker_without_polymux_is_told_what_to_do() -> None:
-    check = doctor._worker(WorkerFacts("h", "/work/3", "3.12.1", "", ""))
+    check = doctor._worker(WorkerFacts("h", "/executor/3", "3.12.1", "", ""))
     assert not check.ok
     assert check.name == "worker h 3"
     assert check.text == "Python 3.12.1, polymux from nowhere; cannot import polymux and librt"

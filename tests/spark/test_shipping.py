@@ -56,6 +56,6 @@ def test_the_shared_module_beside_a_compiled_package_is_packed(
 
 def test_archives_and_paths_of_the_user_are_kept() -> None:
     mine = {"spark.archives": "data.zip#data", "spark.executorEnv.PYTHONPATH": "lib"}
-    found = shipping_settings(Path("/tmp/polymux.zip"), mine)
-    assert found["spark.archives"] == "/tmp/polymux.zip#polymux_pkg,data.zip#data"
+    found = shipping_settings(Path("/shipped/polymux.zip"), mine)
+    assert found["spark.archives"] == "/shipped/polymux.zip#polymux_pkg,data.zip#data"
     assert found["spark.executorEnv.PYTHONPATH"] == "polymux_pkg:lib"

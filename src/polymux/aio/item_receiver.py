@@ -119,6 +119,11 @@ class ItemReceiver(ItemStream):
         """Promise that at least `amount` more credit will be given some day."""
         self._say(promise_read(self.number, amount))
 
+    def give_up(self, reason: str, text: str = "") -> None:
+        """Drop what is unread, and stop at 0, with `reason` for whoever waits here."""
+        self._items.clear()
+        super().give_up(reason, text)
+
     async def end(self) -> None:
         """The same as `close`."""
         await self.close()
