@@ -37,7 +37,7 @@ async def pair_lines(ports: dict[str, int]) -> list[Line]:
     reason = peers.missing()
     if reason is not None:
         print(f"live: without the npm peers: {reason}")
-    print("live: PyPI's libp2p is not measured: it brings 54 packages, one built from C source")
+    print("live: PyPI's libp2p is not measured: it brings over fifty packages")
     lines: list[Line] = []
     for protocol in ("mplex", "nerdbank"):
         packages = PACKAGES[protocol] if reason is None else ()
