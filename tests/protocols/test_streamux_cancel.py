@@ -1,57 +1,17 @@
 """A live Streamux side that cancels, is cancelled, and uses its ids again."""
 
 import pytest
+from tests.protocols.streamux_talk import ask, called, hear, protocol, said, side
 
-from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, NoFreeIds
-from polymux.core.events import Aborted, Closed, Control, Data, Ended, Event, Opened
+from polymux.core.events import Aborted, Closed, Control, Data, Ended, Opened
 from polymux.core.frames import Frame
 from polymux.core.limits import Limits
-from polymux.core.streams import Stream
 from polymux.protocols.registry import create
-from polymux.protocols.streamux import Streamux
 from polymux.protocols.streamux_rules import CANCEL, REQUEST_LAST
 
 FOUR_IDS = "streamux:length_bits=12,id_bits=2"
 TWO_IDS = "streamux:length_bits=13,id_bits=1"
-
-
-def side(which: int = 0, text: str = "streamux:length_bits=10,id_bits=4,timeout=10",
-         peer: str = "010a0464", limits: Limits | None = None) -> Endpoint:  # fmt: skip
-    """An endpoint that has said its initiator and, if there is one, heard the peer's."""
-    endpoint = Endpoint(create(text, limits, vantage=which), which)
-    endpoint.start()
-    endpoint.data_to_send()
-    if peer:
-        hear(endpoint, peer)
-    return endpoint
-
-
-def hear(endpoint: Endpoint, octets: str) -> list[Event]:
-    return endpoint.receive(bytes.fromhex(octets), 0.0)
-
-
-def said(endpoint: Endpoint) -> str:
-    return endpoint.data_to_send().hex()
-
-
-def ask(endpoint: Endpoint, data: bytes = b"?") -> Stream:
-    """A whole request in one chunk."""
-    stream = endpoint.open()
-    endpoint.send(stream, data)
-    endpoint.end(stream)
-    return stream
-
-
-def called(events: list[Event]) -> Stream:
-    stream = next(event.stream for event in events if isinstance(event, Opened))
-    assert stream is not None
-    return stream
-
-
-def protocol(endpoint: Endpoint) -> Streamux:
-    assert isinstance(endpoint.protocol, Streamux)
-    return endpoint.protocol
 
 
 # --- cancels

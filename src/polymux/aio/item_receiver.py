@@ -4,7 +4,6 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from ..core.errors import (
-    LimitExceeded,
     LocalProtocolError,
     PolymuxError,
     StreamEnded,
@@ -17,6 +16,7 @@ from ..protocols.minmux_packets import give_credit, oops, promise_read, stop_rea
 from ..protocols.minmux_profile import Shape
 from .failures import again
 from .items import ItemStream
+from .piecewise import Piecewise
 
 if TYPE_CHECKING:
     from .minmux import MinmuxSession
@@ -25,7 +25,7 @@ WINDOW = 64 * 1024  # octets of credit that a receiver gives where items have on
 SIZED = 16  # items of credit where each says its own length: it may be 64 KiB
 
 
-class ItemReceiver(ItemStream):
+class ItemReceiver(ItemStream, Piecewise):
     """A stream that flows from the peer, under the credit that this side gives.
 
     Credit for what was read is given again once it is half the `window`. With a codec, or where
@@ -34,7 +34,7 @@ class ItemReceiver(ItemStream):
     that stops it and drops what was not read.
     """
 
-    __slots__ = ("_codec", "_done", "_items", "_manual", "_octets", "_parts", "_read", "_tail",
+    __slots__ = ("_done", "_items", "_manual", "_octets", "_parts", "_read", "_tail",
                  "_whole", "window")  # fmt: skip
 
     def __init__(
@@ -42,7 +42,6 @@ class ItemReceiver(ItemStream):
     ) -> None:
         super().__init__(session, record)
         self._no_send = Unsupported(f"{self} flows from the peer: only it can write there")
-        self._codec = codec
         self._items: deque[bytes] = deque()  # taken apart, and not yet read
         most = max(self._protocol.max_frame, self._shape.item) + 16
         self._parts = Items(codec, most) if codec is not None else None
@@ -73,27 +72,6 @@ class ItemReceiver(ItemStream):
             if self._is_over():
                 raise StreamEnded(f"{self}: the peer has ended it, there are no more items")
             await self._wait_to_receive()
-
-    async def receive_parts(self) -> list[bytes | memoryview]:
-        """What `receive` gives, as a list of one; an empty list at the end."""
-        try:
-            return [await self.receive()]
-        except StreamEnded:
-            return []
-
-    async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """All regular items to the end, joined. Past `limit` octets the stream is given up."""
-        parts: list[bytes] = []
-        size = 0
-        async for part in self:
-            parts.append(part)
-            size += len(part)
-            if size > limit:
-                self.give_up(f"more than {limit} octets came")
-                raise LimitExceeded(
-                    f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
-                )
-        return b"".join(parts)
 
     def receive_nowait(self) -> bytes:
         """What has come, or nothing."""

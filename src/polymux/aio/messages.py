@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ..core.errors import LimitExceeded, StreamAborted, StreamEnded, Unsupported
+from ..core.errors import StreamAborted, StreamEnded, Unsupported
 from ..core.streams import OPEN
 from ..core.streams import Stream as Record
 from ..protocols.omnistreams_text import CHUNK, chunks, json_value
 from .duplex import LANE_ROOM, ROOM, Octets, Stream, octets
+from .piecewise import Piecewise
 
 if TYPE_CHECKING:
     from .session import Session
@@ -104,7 +105,7 @@ class Sender(MessageStream):
         )
 
 
-class Receiver(MessageStream):
+class Receiver(MessageStream, Piecewise):
     """A stream that flows from the peer, message by message.
 
     Each message that is read makes room for another: more are asked for once half the window has
@@ -127,27 +128,6 @@ class Receiver(MessageStream):
                 raise StreamEnded(f"{self}: the peer has ended it, there are no more messages")
             await self._wait_to_receive()
         return self._take()
-
-    async def receive_parts(self) -> list[bytes | memoryview]:
-        """The next message, as a list of one; an empty list after the last one."""
-        try:
-            return [await self.receive()]
-        except StreamEnded:
-            return []
-
-    async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """All messages to the end, joined. Past `limit` octets the stream is cancelled."""
-        parts: list[bytes] = []
-        size = 0
-        async for message in self:
-            parts.append(message)
-            size += len(message)
-            if size > limit:
-                self.give_up(f"more than {limit} octets came")
-                raise LimitExceeded(
-                    f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
-                )
-        return b"".join(parts)
 
     def send_many(self, pieces: Iterable[Octets]) -> None:
         self.send_nowait(b"")  # raises: this side cannot send

@@ -32,14 +32,6 @@ class Observer:
         else:
             self.carrier.feed(sender, data, at)
 
-    def feed_run(self, sender: i64, data: bytes, sizes: list[int], instants: list[int]) -> None:
-        """Many pieces of one side at once: piece i has sizes[i] octets and came at instants[i]."""
-        pos: i64 = 0
-        for i in range(len(sizes)):
-            size: i64 = sizes[i]
-            self.feed(sender, data[pos : pos + size], instants[i])
-            pos += size
-
     def gap(self, sender: i64, size: i64, at: i64) -> None:
         """Octets that were not captured."""
         if self.carrier is None:
