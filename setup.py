@@ -16,8 +16,10 @@ COMPILED = sorted(
     for pattern in (
         "src/polymux/core/*.py",
         "src/polymux/protocols/*.py",
+        "src/polymux/aio/hot/*.py",
         "src/polymux/capture/hot/*.py",
         "src/polymux/analysis/hot/*.py",
+        "src/polymux/testing/hot/*.py",
     )
     for path in glob(pattern)
     if not path.endswith("__init__.py")

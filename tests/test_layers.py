@@ -24,9 +24,10 @@ ALLOWED = {
     "aio": {"protocols", "core"},
     "record": {"aio", "capture", "protocols", "core"},
     "analysis": {"capture", "protocols", "core"},
-    "spark": {"analysis", "capture", "protocols", "core"},
+    "spark": {"aio", "analysis", "capture", "protocols", "core"},
     "report": {"spark", "analysis", "capture", "protocols", "core"},
     "testing": {"protocols", "core"},
+    "metrics": {"core"},
     "cli": {
         "report",
         "spark",
@@ -37,6 +38,7 @@ ALLOWED = {
         "protocols",
         "core",
         "testing",
+        "metrics",
     },
 }
 

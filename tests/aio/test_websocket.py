@@ -319,3 +319,16 @@ async def test_without_the_library_the_error_says_what_to_install(
         polymux.connect("ws://127.0.0.1:1/", protocol="omnistreams")
     with pytest.raises(polymux.MissingExtra):
         await polymux.serve(answer, URL, protocol="omnistreams")
+
+
+async def test_a_peer_that_answers_no_ping_is_given_up_and_one_that_does_is_not() -> None:
+    """A stopped process keeps its connection; only a question shows that nobody is there."""
+    async with served(policy=Policy(keepalive=0.2)) as (server, had):
+        async with library_connect(server.url) as client:
+            silent = await raw(server, REQUEST)
+            assert silent.startswith(b"\x89\x00")  # a ping
+            failure = str(had[1].failure)
+            assert "answered no ping: deadline keepalive=0.2" in failure
+            assert had[1].endpoint.counters.hits["keepalive"] == 1
+            await works(client)  # the library answers pings by itself
+            assert had[0].failure is None

@@ -17,7 +17,7 @@ class Deadlines:
     def __init__(self, session: "Session") -> None:
         self.session = session
         policy = session.policy
-        shortest = min(policy.handshake, policy.header, policy.write)
+        shortest = min(policy.handshake, policy.header, policy.write, policy.keepalive)
         self._tick = min(TICK, max(0.01, shortest / 10))
         self._timer: asyncio.TimerHandle | None = None
         self._begun = 0.0
@@ -25,9 +25,12 @@ class Deadlines:
         self._unfinished_since = 0.0
         self._taken = -1  # octets the peer's side of the transport had taken by the last tick
         self._taken_at = 0.0
+        self._heard = -1  # octets of the carrier that had come by the last tick
+        self._heard_at = 0.0
+        self._asked_at = 0.0
 
     def start(self) -> None:
-        self._begun = self.session.loop.time()
+        self._begun = self._heard_at = self.session.loop.time()
         self._timer = self.session.loop.call_later(self._tick, self.tick)
 
     def stop(self) -> None:
@@ -46,6 +49,8 @@ class Deadlines:
             self._miss("header", "the peer left a frame unfinished")
         elif self._stuck(now) >= policy.write:
             self._miss("write", "the peer took nothing")
+        elif session.endpoint.carrier is not None:
+            self._ask(now)
 
     def _miss(self, name: str, what: str) -> None:
         session = self.session
@@ -84,3 +89,25 @@ class Deadlines:
             self._taken = taken
             self._taken_at = now
         return now - self._taken_at
+
+    def _ask(self, now: float) -> None:
+        """A carrier that can ask does: a peer that is stopped but not gone is noticed only so."""
+        session = self.session
+        endpoint = session.endpoint
+        carrier = endpoint.carrier
+        assert carrier is not None
+        heard = carrier.course(1 - endpoint.side).decoder.offset
+        if heard != self._heard or session._pacing.paused_at:
+            self._heard = heard
+            self._heard_at = now
+        interval = session.policy.keepalive
+        silence = now - self._heard_at
+        if silence >= 2 * interval:
+            endpoint.counters.count("keepalive")
+            session._fail(SessionClosed(
+                f"the peer said nothing for {2 * interval:g} s and answered no ping: deadline "
+                f"keepalive={interval:g}; allow more with Policy(keepalive=...)"))  # fmt: skip
+        elif silence >= interval and now - self._asked_at >= interval:
+            self._asked_at = now
+            carrier.ask()
+            session._flush_soon()

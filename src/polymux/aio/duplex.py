@@ -8,16 +8,17 @@ from ..core.errors import LimitExceeded, PolymuxError, StreamAborted, StreamEnde
 from ..core.streams import ABORTED, OPEN
 from ..core.streams import Stream as Record
 from .failures import again, plain
+from .hot.outlet import LANE_ROOM, ROOM, Outlet, octets
 
 if TYPE_CHECKING:
     from .session import Session
 
 Octets = bytes | bytearray | memoryview
-LANE_ROOM = 128 * 1024  # octets one stream may have waiting before its senders wait
-ROOM = 256 * 1024  # and all streams of a session that wait for the transport
+
+__all__ = ["LANE_ROOM", "ROOM", "Octets", "Stream", "octets"]
 
 
-class Stream:
+class Stream(Outlet):
     """One stream of a session.
 
     Reading takes everything that has come; leave goes back to the peer once it was read. A reset by
@@ -25,20 +26,15 @@ class Stream:
     closed holds its content until the session ends.
     """
 
-    __slots__ = ("__weakref__", "_acceptance", "_closed", "_endpoint", "_no_read", "_no_send",
-                 "_own", "_reader", "_theirs", "_writers", "lane", "record", "session")  # fmt: skip
+    __slots__ = (
+        "__weakref__", "_acceptance", "_closed", "_no_read", "_reader", "_writers", "session",
+    )  # fmt: skip
 
     def __init__(self, session: "Session", record: Record) -> None:
-        assert record.lane is not None
+        super().__init__(session.endpoint, record, session._leaving)
         self.session = session
-        self.record = record
-        self.lane = record.lane
         self.lane.owner = self
-        self._endpoint = session.endpoint
-        self._own = record.half(session.endpoint.side)
-        self._theirs = record.half(1 - session.endpoint.side)
         self._no_read: PolymuxError | None = None  # why nothing can be read, after what is there
-        self._no_send: PolymuxError | None = None
         self._closed = False  # this side reads no more
         self._reader: asyncio.Future[None] | None = None
         self._writers: dict[asyncio.Future[None], int] = {}  # and the octets they bring
@@ -78,20 +74,13 @@ class Stream:
         If cancelled while waiting, nothing was queued. Once it returns, order among calls on this
         stream is kept; delivery is not promised. A buffer is copied before the first wait.
         """
+        if self._sends_at_once(data):
+            return
         if type(data) is not bytes:
             data = octets(data)
         if self._must_wait():
             await self._wait_to_send(len(data))
         self.send_nowait(data)
-
-    def send_nowait(self, data: Octets) -> None:
-        """Queue `data` without waiting. The caller sees to it that not too much piles up."""
-        if self._no_send is not None:
-            raise again(self._no_send)
-        self._endpoint.send(self.record, data if type(data) is bytes else octets(data))
-        session = self.session
-        if not session._flushing:
-            session._flush_soon()
 
     def send_many(self, pieces: Iterable[Octets]) -> None:
         """Queue many pieces, each a frame of its own if it fits, without waiting; all or none."""
@@ -101,8 +90,7 @@ class Stream:
         if set(map(type, pieces)) - {bytes}:
             pieces = [octets(piece) for piece in pieces]
         self._endpoint.send_many(self.record, cast(list[bytes], pieces))
-        if not self.session._flushing:
-            self.session._flush_soon()
+        self._leaving.give()
 
     async def drain(self) -> None:
         """Wait until `send` would not have to wait."""
@@ -110,22 +98,15 @@ class Stream:
             await self._wait_to_send(0)
 
     def _must_wait(self) -> bool:
-        """Too much waits to leave, or there is no leave for more."""
-        lane = self.lane
-        if lane.queued >= LANE_ROOM or self._endpoint.outbox.queued >= ROOM:
-            return self._no_send is None
-        own = self._own
-        return (
-            own.granted >= 0
-            and own.granted - own.spent <= lane.queued
-            and own.state == OPEN
-            and self._no_send is None
-        )
+        """Would sending have to wait?"""
+        return self._no_send is None and self._is_full()
 
     async def _wait_to_send(self, size: int) -> None:
         session = self.session
         woken = False
         while self._must_wait():
+            if session._push():
+                continue
             waiter = session.loop.create_future()
             self._writers[waiter] = size
             session._await_room(self, woken)
@@ -252,8 +233,8 @@ class Stream:
         session = self.session
         if session._pacing.paused_at:
             session._pacing.look()
-        if not session._flushing and self._endpoint.outbox.control:
-            session._flush_soon()
+        if self._endpoint.outbox.control:
+            self._leaving.give()
         if self.record.over:
             session._forget(self)
 
@@ -336,10 +317,3 @@ class Stream:
     def _peer_aborted(self, text: bytes) -> StreamAborted:
         said = f": {plain(text)}" if text else ""
         return StreamAborted(f"{self} was aborted by the peer{said}")
-
-
-def octets(data: object) -> bytes:
-    """A buffer's content, copied; TypeError for what is no buffer."""
-    if isinstance(data, bytes | bytearray | memoryview):
-        return bytes(data)
-    raise TypeError(f"a stream sends bytes, not {type(data).__name__}")

@@ -142,8 +142,7 @@ class ItemSender(ItemStream):
             self._brought += items
             lane.outgoing.append(data)
             self._endpoint.outbox.load(lane, len(data))
-            if not self.session._flushing:
-                self.session._flush_soon()
+            self._leaving.give()
 
     def send_many(self, pieces: Iterable[Octets]) -> None:
         """Queue many pieces without waiting, each whole items; all or none."""

@@ -167,7 +167,7 @@ class MinmuxSession(Session):
             self._strangers[record] = record.opener != self.endpoint.side
 
     def data_received(self, data: bytes) -> None:
-        if self._flushing:
+        if self._leaving.given:
             self._flush()  # what was formed before reading leaves before it
         super().data_received(data)
         limits = self.endpoint.limits

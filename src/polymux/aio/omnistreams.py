@@ -189,7 +189,7 @@ class OmnistreamsSession(Session):
         wake(self._unblocking)
 
     def data_received(self, data: bytes) -> None:
-        if self._flushing:
+        if self._leaving.given:
             self._flush()  # what was formed before reading leaves before it
         super().data_received(data)
         carrier = self.endpoint.carrier

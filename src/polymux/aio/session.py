@@ -12,18 +12,22 @@ from ..core.events import Aborted, Accepted, Closed, Credit, Event, Opened
 from ..core.limits import Policy
 from ..core.streams import ABORTED
 from ..core.streams import Stream as Record
+from .allocator import settle_allocator
 from .arrivals import Arrivals, Incoming
 from .deadlines import Deadlines
 from .duplex import Stream
 from .ending import Ending, settle
 from .failures import again, closing, plain, why
+from .hot.outlet import Signal
 from .pacing import Pacing
 from .recording import SessionRecorder
 from .room import Room
+from .writing import hand_over
 
 log = logging.getLogger("polymux.aio")
 
 HIGH = 256 * 1024  # octets formed at a time, and in the transport before we wait for it
+BURST = 1024 * 1024  # octets a lone sender may send before everybody else has a turn of the loop
 
 
 class Session(asyncio.Protocol):
@@ -37,6 +41,7 @@ class Session(asyncio.Protocol):
     drops_unread = True  # does a reset by the peer take with it what was not read yet?
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
+        settle_allocator()
         self.endpoint = endpoint
         self.policy = policy
         self.loop = asyncio.get_running_loop()
@@ -52,8 +57,9 @@ class Session(asyncio.Protocol):
         self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
         self._theirs = 0  # how many of them the peer has opened
         self._arrivals = Arrivals(self.loop, self._check_open)
-        self._flushing = False  # a flush is on its way
+        self._leaving = Signal(self._schedule)  # given: a flush is on its way
         self._blocked = False  # the transport takes nothing more for now
+        self._burst = 0  # octets sent since the loop had its last turn
         self._room = Room(self)
         self._ending = Ending(self)
         self._pacing = Pacing(self)
@@ -161,8 +167,8 @@ class Session(asyncio.Protocol):
             self._pacing.look()
         if not self.ready.done():
             self._settle_ready()
-        if not self._flushing and endpoint.pending():
-            self._flush_soon()
+        if endpoint.pending():
+            self._leaving.give()
 
     def eof_received(self) -> bool:
         if self.recorder is not None:
@@ -276,13 +282,27 @@ class Session(asyncio.Protocol):
     # --- what is to go
 
     def _flush_soon(self) -> None:
-        if not self._flushing:
-            self._flushing = True
-            self.loop.call_soon(self._flush)
+        self._leaving.give()
+
+    def _schedule(self) -> None:
+        self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Form what may leave now and hand it to the transport, once a loop turn."""
-        self._flushing = False
+        self._leaving.given = False
+        self._burst = 0
+        self._write()
+
+    def _push(self) -> bool:
+        """The same at once, for a sender that would have to wait; False if it has to."""
+        if self._blocked or self._room or self._burst >= BURST or not self.endpoint.pending():
+            return False
+        before = self.written
+        self._write()
+        self._burst += self.written - before
+        return self.written > before
+
+    def _write(self) -> None:
         transport = self.transport
         if self._ending.shut or self._blocked or transport is None or transport.is_closing():
             return
@@ -290,11 +310,7 @@ class Session(asyncio.Protocol):
         endpoint.now = int(self.loop.time() * 1e9)
         chunks = endpoint.chunks_to_send(HIGH)
         if chunks:
-            # Joined: a system call for each would cost more, and `writelines` hands small buffers
-            # to the system one by one, in some versions without ever asking us to wait.
-            data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            self.written += len(data)
-            transport.write(data)
+            self.written += hand_over(transport, chunks)
         if endpoint.inbox.events:
             for event in endpoint.take_events():
                 self._handle(event)

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 from .carrier import FRAMES, Carrier, Enveloped
 from .conversation import Conversation
 from .errors import LocalProtocolError
-from .masking import BINARY, NO_STATUS, close, pong, write_head, write_masked
+from .masking import BINARY, NO_STATUS, close, ping, pong, write_head, write_masked
 from .side import DIALER
 from .websocket_items import Close, Fault, Ping
 from .wire import unsigned
@@ -33,6 +33,7 @@ class LiveCarrier(Carrier):
         self.drawn = 0
         self.keys = b""
         self.pong: bytes | None = None  # owed: the answer to the newest ping (5.5.3)
+        self.asking = False  # a ping is to go
         self.closing = False  # a close frame is to go
         self.code = NO_STATUS
         self.reason = ""
@@ -63,6 +64,13 @@ class LiveCarrier(Carrier):
     def pinged(self, ping: Ping) -> None:
         self.pong = ping.data
 
+    def hollow(self) -> i64:
+        """How many frames of the peer have brought nothing since the last call."""
+        decoder = self.course(1 - self.side).decoder
+        count = decoder.hollow
+        decoder.hollow = 0
+        return count
+
     def closed(self, close: Close) -> None:
         self.ended = True
         self.hang_up(close.code, "")
@@ -79,8 +87,12 @@ class LiveCarrier(Carrier):
             self.code = code
             self.reason = reason
 
+    def ask(self) -> None:
+        """Send a ping: who is there answers."""
+        self.asking = True
+
     def pending(self) -> bool:
-        return not self.hung_up and (self.pong is not None or self.closing)
+        return not self.hung_up and (self.pong is not None or self.asking or self.closing)
 
     def wrap(self, chunks: list[bytes]) -> list[bytes]:
         """Messages as the protocol wrote them, each behind its length, as WebSocket frames.
@@ -95,6 +107,9 @@ class LiveCarrier(Carrier):
         if self.pong is not None:
             out.write(pong(self.pong, self.key()))
             self.pong = None
+        if self.asking:
+            out.write(ping(b"", self.key()))
+            self.asking = False
         left: i64 = 0  # octets of the message at hand that are still to come
         key: bytes | None = None
         for data in chunks:

@@ -65,6 +65,7 @@ class Endpoint:
             self.conversation.feed(1 - self.side, data, self.now)
         else:
             self.carrier.feed(1 - self.side, data, self.now)
+            self.inbox.idle += self.carrier.hollow()
         self.settle()
         return self.take_events()
 

@@ -45,8 +45,10 @@ class Guard:
         inbox.parts = 0
         seen.late = 0
         seen.strays = 0
-        if resets > 0 or flooded:
-            self.charge(self.resets, "open_reset_burst", openings if flooded else resets, now,
+        if flooded:  # whatever the bucket holds: the rest of the chunk was not decoded
+            self.refuse("open_reset_burst", "the peer opens streams too fast")
+        if resets > 0:
+            self.charge(self.resets, "open_reset_burst", resets, now,
                         "the peer opens and gives up streams too fast")  # fmt: skip
         if strays > 0:
             self.charge(self.unknown, "unknown_burst", strays, now,

@@ -133,6 +133,8 @@ class Proceedings:
                 self.blame(side, touched, blamed, details, ordinal, offset, at)
             else:
                 self.tally(blamed, touched)
+                if touched is None and effect != CONTROL and not verdict & p.errors:
+                    self.late += 1  # against advice only, but about nothing: as good as empty
         return verdict
 
     def tally(self, verdict: i64, stream: Stream | None) -> None:

@@ -92,6 +92,7 @@ class Decoder:
         self.carrier = 0
         self.skipped = 0
         self.missing = 0
+        self.hollow: i64 = 0  # frames that brought nothing: control frames and empty fragments
         self.noted = False  # a wrong mask, or octets after the close: said once
         self.held = b""  # an unfinished header
         self.reading = False  # a payload, of the frame below
@@ -312,6 +313,8 @@ class Decoder:
         message = self.message
         opcode = self.head.first & 15
         self.reading = False
+        if self.fate == CONTROL or (self.head.size == 0 and self.head.first < FINAL):
+            self.hollow += 1
         if self.fate == CONTROL:
             self.carrier += self.frame_octets
             self._end_control(opcode)

@@ -1,0 +1,77 @@
+"""Where a stream's content is queued: called for every message, however small."""
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from ...core.endpoint import Endpoint
+from ...core.errors import PolymuxError
+from ...core.streams import OPEN, Half, Lane
+from ...core.streams import Stream as Record
+from ..failures import again
+
+LANE_ROOM: Final[i64] = 131072  # octets one stream may have waiting before its senders wait
+ROOM: Final[i64] = 262144  # and all streams of a session that wait for the transport
+
+
+class Signal:
+    """Says once that something is to leave, until it is taken back."""
+
+    def __init__(self, tell: Callable[[], object]) -> None:
+        self.given = False
+        self.tell = tell
+
+    def give(self) -> None:
+        if not self.given:
+            self.given = True
+            self.tell()
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Outlet:
+    """The sending side of a stream: what needs no waiting."""
+
+    __slots__ = ("_endpoint", "_leaving", "_no_send", "_own", "_theirs", "lane", "record")
+
+    def __init__(self, endpoint: Endpoint, record: Record, leaving: Signal) -> None:
+        lane = record.lane
+        assert lane is not None
+        self.record: Record = record
+        self.lane: Lane = lane
+        self._endpoint: Endpoint = endpoint
+        self._own: Half = record.half(endpoint.side)
+        self._theirs: Half = record.half(1 - endpoint.side)
+        self._leaving: Signal = leaving
+        self._no_send: PolymuxError | None = None  # why nothing can be sent any more
+
+    def send_nowait(self, data: bytes | bytearray | memoryview) -> None:
+        """Queue `data` without waiting. The caller sees to it that not too much piles up."""
+        problem = self._no_send
+        if problem is not None:
+            raise again(problem)
+        self._endpoint.send(self.record, data if isinstance(data, bytes) else octets(data))
+        self._leaving.give()
+
+    def _sends_at_once(self, data: object) -> bool:
+        """Queue octets for which there is room and leave. False: nothing was done."""
+        if not isinstance(data, bytes) or self._no_send is not None or self._is_full():
+            return False
+        self._endpoint.send(self.record, data)
+        self._leaving.give()
+        return True
+
+    def _is_full(self) -> bool:
+        """Does too much wait to leave, or is there no leave for more?"""
+        lane = self.lane
+        if lane.queued >= LANE_ROOM or self._endpoint.outbox.queued >= ROOM:
+            return True
+        own = self._own
+        return own.granted >= 0 and own.granted - own.spent <= lane.queued and own.state == OPEN
+
+
+def octets(data: object) -> bytes:
+    """A buffer's content, copied; TypeError for what is no buffer."""
+    if isinstance(data, (bytes, bytearray, memoryview)):
+        return bytes(data)
+    raise TypeError(f"a stream sends bytes, not {type(data).__name__}")
