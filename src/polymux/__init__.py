@@ -6,6 +6,7 @@ async with polymux.connect("tcp://127.0.0.1:9000", protocol="mplex") as session:
 """
 
 from .aio import (
+    BadUrl,
     Call,
     Exchange,
     ItemReceiver,
@@ -17,13 +18,19 @@ from .aio import (
     Sender,
     Server,
     Session,
+    SessionLimit,
     Stream,
     StreamuxSession,
     Unreachable,
     as_asyncio_streams,
     connect,
+    minmux,
+    mplex,
+    nerdbank,
+    omnistreams,
     pipe,
     serve,
+    streamux,
 )  # fmt: skip
 from .core.endpoint import Endpoint
 from .core.errors import (
@@ -47,10 +54,11 @@ from .protocols.registry import create as protocol
 __version__ = "0.1.0"
 
 __all__ = [
-    "Call", "CaptureError", "Endpoint", "Exchange", "ItemReceiver", "ItemSender", "LimitExceeded",
-    "Limits", "LocalProtocolError", "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds",
-    "Observer", "OmnistreamsSession", "PeerViolation", "Policy", "PolymuxError", "Receiver",
-    "Sender", "Server", "Session", "SessionClosed", "Side", "Stream", "StreamAborted",
-    "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported", "Vantage", "as_asyncio_streams",
-    "connect", "pipe", "protocol", "serve",
+    "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange", "ItemReceiver", "ItemSender",
+    "LimitExceeded", "Limits", "LocalProtocolError", "MinmuxSession", "MissingExtra",
+    "NerdbankSession", "NoFreeIds", "Observer", "OmnistreamsSession", "PeerViolation", "Policy",
+    "PolymuxError", "Receiver", "Sender", "Server", "Session", "SessionClosed", "SessionLimit",
+    "Side", "Stream", "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable",
+    "Unsupported", "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",
+    "omnistreams", "pipe", "protocol", "serve", "streamux",
 ]  # fmt: skip

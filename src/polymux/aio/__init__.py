@@ -19,11 +19,12 @@ from .omnistreams import OmnistreamsSession
 from .server import Server, serve
 from .session import Session
 from .streamux import StreamuxSession
+from .typed import minmux, mplex, nerdbank, omnistreams, streamux
 from .urls import BadUrl
 
 __all__ = [
     "BadUrl", "Call", "Connecting", "Exchange", "ItemReceiver", "ItemSender", "MinmuxSession",
     "NerdbankSession", "OmnistreamsSession", "Receiver", "Sender", "Server", "Session",
     "SessionLimit", "Stream", "StreamuxSession", "Unreachable", "as_asyncio_streams", "connect",
-    "pipe", "serve",
+    "minmux", "mplex", "nerdbank", "omnistreams", "pipe", "serve", "streamux",
 ]  # fmt: skip

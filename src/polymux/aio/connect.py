@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
@@ -18,19 +18,21 @@ from .websocket import carried, dial
 
 __all__ = ["Connecting", "Unreachable", "connect"]
 
+S = TypeVar("S", bound=Session)
 
-class Connecting:
+
+class Connecting(Generic[S]):
     """What `connect` gives: await it for a session, or use it in `async with`."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._start = start
-        self._session: Session | None = None
+        self._session: S | None = None
 
-    def __await__(self) -> Generator[Any, None, Session]:
-        session: Session = yield from self._start().__await__()
+    def __await__(self) -> Generator[Any, None, S]:
+        session: S = yield from self._start().__await__()
         return session
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> S:
         self._session = await self
         return self._session
 
@@ -50,7 +52,7 @@ def connect(
     timeout: float = 10.0,
     opens_per_second: float = 0.0,
     recorder: Recording | None = None,
-) -> Connecting:
+) -> Connecting[Session]:
     """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
 
     TLS verifies the peer by the system's authorities unless a context is given. `timeout` bounds

@@ -35,6 +35,11 @@ def session_maker(
 ) -> Callable[[], Session]:
     """Check the protocol string now; make sessions of it later."""
     name = parse(protocol).name
+    if "preamble" in parse(protocol).options:
+        raise Unsupported(
+            "a preamble is skipped in captures; a live session exchanges none: leave it out, and "
+            "exchange it on the transport before"
+        )
     create(protocol)  # a bad option is an error here, not at the first connection
     kind = SESSIONS.get(name)
     if kind is None:

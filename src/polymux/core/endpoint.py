@@ -267,7 +267,10 @@ class Endpoint:
     def check(self, stream: Stream, data: bytes) -> None:
         """Refuse content that could never leave."""
         if self.protocol.messages and len(data) > self.protocol.send_frame:
-            raise LimitExceeded(f"a message of {len(data)} octets: {self.limits.describe('frame')}")
+            raise LimitExceeded(
+                f"a message of {len(data)} octets: at most {self.protocol.send_frame} are sent at "
+                f"once; allow more with Limits(frame=...) on both sides"
+            )
         problem = self.protocol.refuse(self.side, stream, data)
         if problem:
             raise LocalProtocolError(problem)
@@ -291,6 +294,9 @@ class Endpoint:
         if lane is not None:
             self.outbox.drop(lane)
             self.inbox.drop(lane)
+            if lane.given_up:
+                return
+            lane.given_up = True
         own = stream.half(self.side)
         if own.final == NEVER and not stream.over:
             self.answer(stream, self.protocol.aborting(self.side, stream, text))
@@ -300,10 +306,11 @@ class Endpoint:
         lane = stream.lane
         if lane is None or lane.dropped:
             return
+        units: i64 = len(lane.inbox)
         size = self.inbox.drop(lane)
         if stream.half(1 - self.side).state == OPEN and not stream.over:
             self.answer(stream, self.protocol.refusing(self.side, stream))
-            self.read(stream, size)
+            self.read(stream, units if self.protocol.messages else size)
 
     def read(self, stream: Stream, amount: int) -> None:
         """The application has read `amount` units: give leave back at half the window."""

@@ -99,7 +99,7 @@ class Lane:
     """
 
     __slots__ = (
-        "dropped", "ending", "held", "inbox", "next", "noted", "outgoing", "owner", "queued",
+        "dropped", "ending", "given_up", "held", "inbox", "next", "noted", "outgoing", "owner", "queued",
         "sent", "stream",
         "turn", "unread", "window",
     )  # fmt: skip
@@ -116,6 +116,7 @@ class Lane:
         self.ending: bool = False  # end this half once `outgoing` is empty
         self.turn: bool = False  # waits for its turn in the outbox
         self.noted: bool = False  # stands in the list of streams with news
+        self.given_up: bool = False  # the peer is being told, or knows
         self.dropped: bool = False  # nobody will read: drop what comes
         self.window: int = 0  # units of leave to keep the peer supplied with; 0: the half's window
         self.owner: object = None

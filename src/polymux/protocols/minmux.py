@@ -163,7 +163,7 @@ class Minmux(MinmuxWire):
         if shape is None or stream.opener != side:
             return f"stream {stream.label()} is written by the {Side(stream.opener).name.lower()}"
         limit = stream.half(side).limit
-        queued = self.queued_items(side, stream)
+        queued = self.queued_items(side, stream) if limit >= 0 else 0  # counting walks the queue
         if limit >= 0 and queued >= limit:
             if shape.last == UNIT or queued > limit:
                 return f"stream {stream.label()} has announced its end: nothing more can follow"
