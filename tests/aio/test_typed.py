@@ -45,11 +45,3 @@ async def test_options_go_behind_the_name() -> None:
             assert await session.request(b"hello") == b"hello"
     with pytest.raises(polymux.PolymuxError, match="no option of mplex"):
         polymux.mplex.connect("tcp://127.0.0.1:1", "colour=red")
-
-
-def test_a_preamble_is_for_captures_and_says_so() -> None:
-    async def dial() -> None:
-        await polymux.connect("tcp://127.0.0.1:1", protocol="mplex:preamble=multistream")
-
-    with pytest.raises(polymux.Unsupported, match="preamble is skipped in captures"):
-        asyncio.run(dial())

@@ -11,6 +11,7 @@ from ..protocols.registry import create, parse
 from .minmux import MinmuxSession
 from .nerdbank import NerdbankSession
 from .omnistreams import OmnistreamsSession
+from .preamble import Preamble
 from .recording import Recording
 from .session import Session
 from .streamux import StreamuxSession
@@ -35,11 +36,9 @@ def session_maker(
 ) -> Callable[[], Session]:
     """Check the protocol string now; make sessions of it later."""
     name = parse(protocol).name
-    if "preamble" in parse(protocol).options:
-        raise Unsupported(
-            "a preamble is skipped in captures; a live session exchanges none: leave it out, and "
-            "exchange it on the transport before"
-        )
+    preamble = parse(protocol).options.get("preamble", "")
+    if preamble:
+        Preamble(preamble, name, side)
     create(protocol)  # a bad option is an error here, not at the first connection
     kind = SESSIONS.get(name)
     if kind is None:
@@ -49,6 +48,8 @@ def session_maker(
         own = Limits(**vars_of(limits)) if limits is not None else Limits()
         endpoint = Endpoint(create(protocol, own, side), side, direct=True)
         session = kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
+        if preamble:
+            session.preamble = Preamble(preamble, name, side)
         if recorder is not None:
             session.recorder = recorder(protocol, side)
         return session

@@ -20,6 +20,7 @@ from .ending import Ending, settle
 from .failures import again, closing, plain, why
 from .hot.outlet import Signal
 from .pacing import Pacing
+from .preamble import Preamble
 from .recording import SessionRecorder
 from .room import Room
 from .writing import hand_over
@@ -53,6 +54,7 @@ class Session(asyncio.Protocol):
         self.written = 0  # octets handed to the transport
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
         self.recorder: SessionRecorder | None = None
+        self.preamble: Preamble | None = None  # until it has been exchanged
         self._over: SessionClosed | None = None  # why nothing more will come
         self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
         self._theirs = 0  # how many of them the peer has opened
@@ -137,6 +139,8 @@ class Session(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=HIGH)
         self.endpoint.start(os.urandom(16))
         self._deadlines.start()
+        if self.preamble is not None:
+            self.transport.write(self.preamble.begin())
         self._flush()
         self._settle_ready()
         if self.when_made is not None:
@@ -150,6 +154,8 @@ class Session(asyncio.Protocol):
             return
         endpoint = self.endpoint
         try:
+            if self.preamble is not None:
+                data = self.preamble.exchange(self, data)
             for event in endpoint.receive(data, self.loop.time()):
                 self._handle(event)
         except PolymuxError as problem:
@@ -306,6 +312,8 @@ class Session(asyncio.Protocol):
         transport = self.transport
         if self._ending.shut or self._blocked or transport is None or transport.is_closing():
             return
+        if self.preamble is not None:  # frames follow it
+            return
         endpoint = self.endpoint
         endpoint.now = int(self.loop.time() * 1e9)
         chunks = endpoint.chunks_to_send(HIGH)
@@ -361,7 +369,7 @@ class Session(asyncio.Protocol):
             raise SessionClosed(f"{self} is closed")
 
     def _settle_ready(self) -> None:
-        if self.endpoint.protocol.handshaken:
+        if self.endpoint.protocol.handshaken and self.preamble is None:
             settle(self.ready)
 
     def _is_offer(self, stream: Stream) -> bool:
