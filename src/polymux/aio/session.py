@@ -6,13 +6,13 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
+from ..core.allocator import settle_allocator
 from ..core.endpoint import Endpoint
 from ..core.errors import PolymuxError, SessionClosed
 from ..core.events import Aborted, Accepted, Closed, Credit, Event, Opened
 from ..core.limits import Policy
 from ..core.streams import ABORTED
 from ..core.streams import Stream as Record
-from .allocator import settle_allocator
 from .arrivals import Arrivals, Incoming
 from .deadlines import Deadlines
 from .duplex import Stream

@@ -99,9 +99,8 @@ class Lane:
     """
 
     __slots__ = (
-        "dropped", "ending", "given_up", "held", "inbox", "next", "noted", "outgoing", "owner", "queued",
-        "sent", "stream",
-        "turn", "unread", "window",
+        "dropped", "ending", "given_up", "held", "inbox", "next", "noted", "outgoing", "owner",
+        "queued", "sent", "stream", "turn", "unread", "window",
     )  # fmt: skip
 
     def __init__(self, stream: "Stream") -> None:

@@ -41,6 +41,7 @@ KINDS: Final = {
 }
 
 MAX_PAYLOAD: Final = 1048576  # 2**20, inclusive, in every implementation that has a limit
+LONG: Final[i64] = -1  # a number that takes more than two octets, or is in no shortest form
 MAX_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # nine varint octets less three bits of flag
 
 # --- rules
@@ -117,6 +118,26 @@ class Mplex(Protocol):
     # --- wire
 
     def header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
+        if end - pos >= 4:  # the short way, for two numbers of one or two octets
+            word: i64 = data[pos]
+            mid = pos + 1
+            if word > 127:
+                more: i64 = data[mid]
+                mid += 1
+                word = more * 128 + word - 128 if 0 < more < 128 else LONG
+            if word >= 0:
+                size: i64 = data[mid]
+                start = mid + 1
+                if size > 127:
+                    more = data[start]
+                    start += 1
+                    size = more * 128 + size - 128 if 0 < more < 128 else LONG
+                if size >= 0:
+                    return self.fill(sender, word, size, 0, start, head)
+        return self.long_header(sender, data, pos, end, head)
+
+    def long_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
+        """Numbers of any length, in any form, cut anywhere."""
         word, mid = uvarint(data, pos, end)
         if mid < 0:
             if mid == BAD:
@@ -130,6 +151,9 @@ class Mplex(Protocol):
         flaws: i64 = 0
         if (data[mid - 1] == 0 and mid - pos > 1) or (data[start - 1] == 0 and start - mid > 1):
             flaws = NONCANONICAL
+        return self.fill(sender, word, size, flaws, start, head)
+
+    def fill(self, sender: i64, word: i64, size: i64, flaws: i64, start: i64, head: Head) -> i64:
         if size > self.max_frame:
             flaws |= TOO_LONG
         kind = word & 7

@@ -47,6 +47,37 @@ class Streamux(StreamuxBooks):
     # --- wire
 
     def header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
+        if end - pos >= 4 and self.layout0.width == 4 and self.layout1.width == 4:
+            low: i64 = data[pos]
+            high: i64 = data[pos + 1]
+            third: i64 = data[pos + 2]
+            fourth: i64 = data[pos + 3]
+            word = low + high * 256 + third * 65536 + fourth * 16777216
+            flags = word >> 30
+            asker = sender ^ (flags & 1)
+            if asker == DIALER:
+                size = (word & self.layout0.fields) >> self.layout0.id_bits
+                number = word & self.layout0.last_id
+            else:
+                size = (word & self.layout1.fields) >> self.layout1.id_bits
+                number = word & self.layout1.last_id
+            if size > 0:  # the usual: a chunk that is not empty
+                head.kind = (flags >> 1) | ((flags & 1) << 1)
+                head.number = number
+                head.opener = asker
+                head.key = number * 2 + asker
+                head.size = size
+                head.units = size
+                head.tail = 0
+                head.parts = 0
+                head.amount = -1
+                head.text_size = -1
+                head.flaws = CHUNK_TOO_LONG if size > self.max_frame else 0
+                return pos + 4
+        return self.long_header(sender, data, pos, end, head)
+
+    def long_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
+        """Initiators, short headers, empty chunks and the messages that have no content."""
         own = self.layout0 if sender == DIALER else self.layout1
         other = self.layout1 if sender == DIALER else self.layout0
         head.clear()
