@@ -220,3 +220,17 @@ def test_the_profile_of_a_string_serves_both_ends() -> None:
     ends[1].receive(ends[0].data_to_send(), 0.0)
     ends[1].put(write(2, b"abcd", 1))
     assert content(ends[0].receive(ends[1].data_to_send(), 0.0)) == [b"abcd"]
+
+
+def test_many_pieces_are_held_to_an_announced_limit_together() -> None:
+    pair = Pair()
+    stream = pair.books[1].reach(ACCEPTOR, 0)
+    pair.dialer.put(give_credit(0, 100))
+    pair.pass_on()
+    pair.acceptor.put(stop_write(0, 5))
+    before = pair.acceptor.outbox.queued
+    with pytest.raises(LocalProtocolError, match="has announced 2 more items, not 3"):
+        pair.acceptor.send_many(stream, [b"abc", b"def"])
+    assert pair.acceptor.outbox.queued == before
+    pair.acceptor.send_many(stream, [b"abc", b"de"])
+    assert b"".join(content(pair.pass_on()[0])) == b"abcde"

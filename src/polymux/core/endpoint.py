@@ -5,7 +5,14 @@ from mypy_extensions import i64
 from .carrier import WEBSOCKET, Enveloped
 from .carrier_live import LiveCarrier
 from .conversation import Conversation
-from .errors import LimitExceeded, LocalProtocolError, NoFreeIds, PeerViolation, StreamEnded
+from .errors import (
+    LimitExceeded,
+    LocalProtocolError,
+    NoFreeIds,
+    PeerViolation,
+    PolymuxError,
+    StreamEnded,
+)
 from .events import Aborted, Event
 from .frames import Frame
 from .guard import Guard
@@ -244,18 +251,20 @@ class Endpoint:
     def send_many(self, stream: Stream, pieces: list[bytes]) -> None:
         """Queue many pieces, each a frame of its own where it fits; all of them, or none."""
         lane = self.open_lane(stream)
+        outbox = self.outbox
+        before = len(lane.outgoing)
         size: i64 = 0
-        hollow = False
-        for data in pieces:
-            if len(data) == 0:
-                hollow = True
-            self.check(stream, data)
-            size += len(data)
-        if hollow and not self.protocol.messages:
-            pieces = [data for data in pieces if len(data) > 0]
-        if len(pieces) > 0:
-            lane.outgoing.extend(pieces)
-            self.outbox.load(lane, size)
+        try:
+            for data in pieces:  # each is judged with those before it already queued
+                if len(data) > 0 or self.protocol.messages:
+                    self.check(stream, data)
+                    lane.outgoing.append(data)
+                    outbox.load(lane, len(data))
+                    size += len(data)
+        except PolymuxError:
+            del lane.outgoing[before:]
+            outbox.unload(lane, size)
+            raise
 
     def open_lane(self, stream: Stream) -> Lane:
         """The lane of a stream on which this side may still send."""

@@ -44,6 +44,12 @@ class Outbox:
         else:
             self.add(lane)
 
+    def unload(self, lane: Lane, size: i64) -> None:
+        """The last `size` octets of this stream's lane were taken out again."""
+        lane.queued -= size
+        if lane.turn:
+            self.queued -= size
+
     def add(self, lane: Lane) -> None:
         """This stream has something to send, or may send again."""
         if not lane.turn and (lane.queued > 0 or lane.ending or lane.next < len(lane.outgoing)):
