@@ -207,7 +207,8 @@ class NerdbankLaw(Protocol):
                 peer.granted += head.amount - peer.window
                 peer.window = head.amount
         elif kind == GROWTH_REQUEST:
-            self.owe(1 - sender, WINDOW_ADJUST, stream.key, 0, at)
+            if peer.final == NEVER:  # behind its own termination nobody can answer any more
+                self.owe(1 - sender, WINDOW_ADJUST, stream.key, 0, at)
         elif kind == READING_COMPLETED:
             if peer.state == OPEN:
                 self.owe(1 - sender, COMPLETED, stream.key, 0, at)

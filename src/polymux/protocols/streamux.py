@@ -5,7 +5,9 @@ Each side first announces in four octets how it splits a header between length a
 so are the replies to them. A length of zero has a meaning of its own by T and R.
 """
 
-from librt.strings import BytesWriter
+from typing import Final
+
+from librt.strings import BytesWriter, read_i32_le
 from mypy_extensions import i64, u8
 
 from ..core.errors import Unsupported
@@ -34,6 +36,8 @@ from .streamux_rules import (
     TERMINATION_BIT,
 )
 
+UNSIGNED: Final[i64] = 0xFFFFFFFF
+
 
 class Streamux(StreamuxBooks):
     """One conversation. `initiator` is what a live endpoint announces."""
@@ -48,11 +52,7 @@ class Streamux(StreamuxBooks):
 
     def header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
         if end - pos >= 4 and self.layout0.width == 4 and self.layout1.width == 4:
-            low: i64 = data[pos]
-            high: i64 = data[pos + 1]
-            third: i64 = data[pos + 2]
-            fourth: i64 = data[pos + 3]
-            word = low + high * 256 + third * 65536 + fourth * 16777216
+            word = i64(read_i32_le(data, pos)) & UNSIGNED
             flags = word >> 30
             asker = sender ^ (flags & 1)
             if asker == DIALER:
@@ -72,7 +72,10 @@ class Streamux(StreamuxBooks):
                 head.parts = 0
                 head.amount = -1
                 head.text_size = -1
-                head.flaws = CHUNK_TOO_LONG if size > self.max_frame else 0
+                flaws: i64 = 0
+                if size > self.max_frame:
+                    flaws = CHUNK_TOO_LONG
+                head.flaws = flaws
                 return pos + 4
         return self.long_header(sender, data, pos, end, head)
 
