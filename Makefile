@@ -3,7 +3,9 @@
 #   make demo    real traffic on loopback, recorded, analysed on embedded Spark, report written
 #   make test    lint, types, the whole suite: compiled, then the core interpreted
 #   make bench   every figure beside its floor and its peers (ONLY=kernels|live|captures|...)
-#   make soak    the long forms (MINUTES=10)
+#   make soak    the long forms, a line for each figure (MINUTES=10)
+#   make fuzz    every decoder against octets nobody would send (SECONDS=60 each)
+#   make docs    the pages, as HTML in docs/_build
 
 PYTHON ?= python3
 VENV := .venv
@@ -11,7 +13,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
 INTERPRETED := tests/core tests/protocols tests/testing tests/capture tests/aio
 
-.PHONY: demo test lint bench soak install clean
+.PHONY: demo test lint bench soak fuzz mutants docs install clean
 
 install: $(VENV)/installed
 
@@ -46,7 +48,16 @@ bench: $(VENV)/installed
 	$(BIN)/python -m bench $(ONLY)
 
 soak: $(VENV)/installed
-	POLYMUX_SOAK=$(or $(MINUTES),10) $(BIN)/python -m pytest -q tests
+	$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),10)
+
+fuzz: $(VENV)/installed
+	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+
+mutants: $(VENV)/installed
+	$(BIN)/python -m tools.mutants --count $(or $(COUNT),600)
+
+docs: $(VENV)/installed
+	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
 
 clean:
 	rm -rf $(VENV) build demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

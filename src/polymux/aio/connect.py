@@ -9,6 +9,7 @@ from ..core.limits import Limits, Policy
 from ..core.side import DIALER
 from .failures import Unreachable, why
 from .making import name_peer, prepare_socket, session_maker
+from .metering import Metering
 from .processes import start_process
 from .recording import Recording
 from .session import Session
@@ -52,18 +53,19 @@ def connect(
     timeout: float = 10.0,
     opens_per_second: float = 0.0,
     recorder: Recording | None = None,
+    meter: Metering | None = None,
 ) -> Connecting[Session]:
     """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
 
     TLS verifies the peer by the system's authorities unless a context is given. `timeout` bounds
     connecting and the protocol's handshake. `opens_per_second` keeps our openings apart, for peers
     that count them (js-libp2p ends a session at the sixth within a second: 4 is safe).
-    `recorder` (`polymux.record.Recorder`) writes down what passes. If cancelled, no connection and
-    no child is left.
+    `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
+    `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
     """
     address = parse_url(url)
     text = carried(protocol, address.scheme)
-    make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder)
+    make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder, meter)
 
     async def start() -> Session:
         session: Session | None = None

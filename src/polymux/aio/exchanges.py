@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from .streamux import StreamuxSession
 
 
+SMALL = 16 * 1024  # octets of a message that may leave at once
+
+
 class Message(Stream):
     """What a request and a call share: whole messages, in and out.
 
@@ -35,7 +38,13 @@ class Message(Stream):
         most = limit or limits.message
         parts: list[bytes] = []
         size = 0
-        while part := await self.receive():
+        while True:
+            if not self.lane.inbox:
+                if self._is_over():
+                    break
+                await self._wait_to_receive()
+                continue
+            part = self._take()
             parts.append(part)
             size += len(part)
             if size > most:
@@ -44,16 +53,42 @@ class Message(Stream):
                 self._refuse_message(what)
                 how = "raise read(limit=...)" if limit else limits.describe("message")
                 raise LimitExceeded(f"{self}: {what}; {how}")
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _send_whole(self, data: Octets | AsyncIterable[Octets]) -> None:
         """Send a message, at once or piece by piece as it comes, and end it."""
-        if isinstance(data, AsyncIterable):
+        if self._sends_alone(data):
+            return
+        if type(data) is bytes or not isinstance(data, AsyncIterable):
+            await self.send(data)
+        else:
             async for piece in data:
                 await self.send(piece)
-        else:
-            await self.send(data)
         await self.end()
+
+    def _sends_alone(self, data: object) -> bool:
+        """Send a small message now where no other is under way, instead of at the loop's next turn.
+
+        False: nothing was sent. With others under way it is better to leave together.
+        """
+        session = self.session
+        leaving = self._leaving
+        if (
+            type(data) is not bytes
+            or len(data) > SMALL
+            or leaving.given
+            or len(session._live) > 1
+            or session._blocked
+        ):
+            return False
+        leaving.given = True  # nothing needs to be scheduled
+        try:
+            if not self._sends_at_once(data):
+                return False
+            self._endpoint.end(self.record)
+        finally:
+            session._flush()
+        return True
 
     def _refuse_message(self, why: str) -> None:
         self.give_up(why)
@@ -81,10 +116,19 @@ class Exchange(Message):
     the reply was read to its end cancels the request; what still comes of the reply is dropped.
     """
 
-    __slots__ = ()
+    __slots__ = ("_expired",)
+
+    def __init__(self, session: "StreamuxSession", record: Record) -> None:
+        super().__init__(session, record)
+        self._expired = False
 
     def __str__(self) -> str:
         return f"request {self.record.label()}"
+
+    def _expire(self) -> None:
+        """Nobody waits for the reply any longer."""
+        self._expired = True
+        self.give_up("no reply came in time")
 
     async def close(self) -> None:
         """Read no more: a reply that has not been read to its end is not wanted."""
@@ -129,6 +173,8 @@ class Call(Message):
 
     async def close(self) -> None:
         """End the answer; what was not read of the request is lost, what still comes of it too."""
+        if self._closed:
+            return
         await self.end()
         self._closed = True
         self._wake()

@@ -21,7 +21,7 @@ from .piecewise import Piecewise
 if TYPE_CHECKING:
     from .minmux import MinmuxSession
 
-WINDOW = 64 * 1024  # octets of credit that a receiver gives where items have one size
+WINDOW = 256 * 1024  # octets of credit that a receiver gives where items have one size
 SIZED = 16  # items of credit where each says its own length: it may be 64 KiB
 
 

@@ -20,6 +20,7 @@ from ..protocols.minmux_packets import (
 from ..protocols.minmux_profile import UNIT, Shape
 from .duplex import LANE_ROOM, ROOM, Octets, Stream, octets
 from .failures import again
+from .hot.post import bring
 
 if TYPE_CHECKING:
     from .minmux import MinmuxSession
@@ -122,6 +123,8 @@ class ItemSender(ItemStream):
         stream is kept; delivery is not promised. StreamEnded if the peer will not give the credit,
         or this side has announced its end. A buffer is copied before the first wait.
         """
+        if bring(self, data, self._shape.item):
+            return
         if type(data) is not bytes:
             data = octets(data)
         if self._must_wait():

@@ -8,6 +8,7 @@ from ..core.endpoint import Endpoint
 from ..core.errors import Unsupported
 from ..core.limits import Limits, Policy
 from ..protocols.registry import create, parse
+from .metering import Metering
 from .minmux import MinmuxSession
 from .nerdbank import NerdbankSession
 from .omnistreams import OmnistreamsSession
@@ -33,6 +34,7 @@ def session_maker(
     policy: Policy | None,
     opens_per_second: float,
     recorder: Recording | None = None,
+    meter: Metering | None = None,
 ) -> Callable[[], Session]:
     """Check the protocol string now; make sessions of it later."""
     name = parse(protocol).name
@@ -48,6 +50,7 @@ def session_maker(
         own = Limits(**vars_of(limits)) if limits is not None else Limits()
         endpoint = Endpoint(create(protocol, own, side), side, direct=True)
         session = kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
+        session.meter = meter
         if preamble:
             session.preamble = Preamble(preamble, name, side)
         if recorder is not None:

@@ -7,7 +7,8 @@ from ..core.errors import StreamAborted, StreamEnded, Unsupported
 from ..core.streams import OPEN
 from ..core.streams import Stream as Record
 from ..protocols.omnistreams_text import CHUNK, chunks, json_value
-from .duplex import LANE_ROOM, ROOM, Octets, Stream, octets
+from .duplex import Octets, Stream, octets
+from .hot.post import fetch, must_wait, post
 from .piecewise import Piecewise
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class Sender(MessageStream):
         If cancelled while waiting, nothing was queued. Once it returns, order among calls on this
         stream is kept; delivery is not promised. A buffer is copied before the first wait.
         """
+        if post(self, data):
+            return
         if type(data) is not bytes:
             data = octets(data)
         if self._must_wait():
@@ -94,15 +97,7 @@ class Sender(MessageStream):
         return len(self.lane.outgoing) - self.lane.next
 
     def _must_wait(self) -> bool:
-        lane = self.lane
-        own = self._own
-        if self._no_send is not None or lane.ending or own.state != OPEN:
-            return False
-        return (
-            lane.queued >= LANE_ROOM
-            or self._endpoint.outbox.queued >= ROOM
-            or own.granted - own.spent <= self._waiting()
-        )
+        return self._no_send is None and must_wait(self)
 
 
 class Receiver(MessageStream, Piecewise):
@@ -145,18 +140,18 @@ class Receiver(MessageStream, Piecewise):
             self.session._relieved(self)
 
     def _take(self) -> bytes:
-        """One message; the lane and the session hold that much less."""
-        lane = self.lane
-        message = bytes(lane.inbox.pop(0))
-        lane.unread -= len(message)
-        self._endpoint.inbox.unread -= len(message)
-        self._have_read(1)
+        """One message."""
+        message = fetch(self)
+        session = self.session
+        if session._pacing.paused_at:
+            session._pacing.look()
+        if self.record.over:
+            session._forget(self)
         return message
 
     async def __anext__(self) -> bytes:
-        if not self.lane.inbox:
-            while not self.lane.inbox:
-                if self._is_over():
-                    raise StopAsyncIteration
-                await self._wait_to_receive()
+        while not self.lane.inbox:
+            if self._is_over():
+                raise StopAsyncIteration
+            await self._wait_to_receive()
         return self._take()

@@ -52,7 +52,7 @@ class MinmuxSession(Session):
         """The stream with this id, for reading, with credit for `window` items given at once.
 
         Credit for what was read is given again; with `window=0` none is given but by `grant`. None
-        is 64 KiB worth of items, or 16 where they say their own length. With `codec`, items are
+        is 256 KiB worth of items, or 16 where they say their own length. With `codec`, items are
         handed on one by one, decoded. A stream that is held already keeps its window and codec.
         """
         if number % 2 != self.endpoint.side:

@@ -17,6 +17,7 @@ from .arrivals import Incoming
 from .duplex import Stream
 from .messages import Receiver, Sender
 from .session import Session
+from .websocket import quick_mask
 
 AT_ONCE = 64 * 1024  # octets of control messages formed together
 LEAST = 256  # octets that a control message counts for, however short: the object around it
@@ -183,6 +184,12 @@ class OmnistreamsSession(Session):
             finally:
                 self._unblocking.remove(waiter)
             self._check_open()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        mask = quick_mask()
+        if self.endpoint.carrier is not None and mask is not None:
+            self.endpoint.carrier.quicken(mask)
+        super().connection_made(transport)
 
     def resume_writing(self) -> None:
         super().resume_writing()

@@ -2,7 +2,10 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from .session import Session
 
 
 class SessionRecorder(Protocol):
@@ -26,3 +29,14 @@ class SessionRecorder(Protocol):
 
 Recording = Callable[[str, int], SessionRecorder]
 """Given the protocol string and our side, the recorder of one new session."""
+
+
+def write_formed(session: "Session") -> None:
+    """Frames formed before reading leave before it: who records us then never sees this side send,
+    after what it read, what it said without knowing it."""
+    transport = session.transport
+    if transport is not None and not session._ending.shut and not transport.is_closing():
+        data = session.endpoint.data_to_send(0)
+        if data:
+            session.written += len(data)
+            transport.write(data)

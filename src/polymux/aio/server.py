@@ -13,6 +13,7 @@ from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR
 from .failures import Unreachable, why
 from .making import name_peer, prepare_socket, session_maker
+from .metering import Metering
 from .recording import Recording
 from .session import Session
 from .stdio import use_stdio
@@ -142,15 +143,17 @@ async def serve(
     policy: Policy | None = None,
     tls: ssl.SSLContext | None = None,
     recorder: Recording | None = None,
+    meter: Metering | None = None,
 ) -> Server:
     """Listen at `url`; `handler(session)` runs for each session, which closes when it returns.
 
     Port 0 takes a free port; `server.url` says which. `tls://` needs a context with a certificate.
-    `recorder` (`polymux.record.Recorder`) writes down what passes. If cancelled, nothing listens.
+    `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
+    `polymux.metrics.Meter`) counts what happens. If cancelled, nothing listens.
     """
     address = parse_url(url)
     text = carried(protocol, address.scheme)
-    make = session_maker(text, ACCEPTOR, limits, policy, 0.0, recorder)
+    make = session_maker(text, ACCEPTOR, limits, policy, 0.0, recorder, meter)
     server = Server(address, handler)
     if address.scheme == "stdio":
         server.take(await use_stdio(make))

@@ -19,10 +19,12 @@ from .duplex import Stream
 from .ending import Ending, settle
 from .failures import again, closing, plain, why
 from .hot.outlet import Signal
+from .metering import Metering
 from .pacing import Pacing
 from .preamble import Preamble
-from .recording import SessionRecorder
+from .recording import SessionRecorder, write_formed
 from .room import Room
+from .spacing import Spacing
 from .writing import hand_over
 
 log = logging.getLogger("polymux.aio")
@@ -54,6 +56,7 @@ class Session(asyncio.Protocol):
         self.written = 0  # octets handed to the transport
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
         self.recorder: SessionRecorder | None = None
+        self.meter: Metering | None = None
         self.preamble: Preamble | None = None  # until it has been exchanged
         self._over: SessionClosed | None = None  # why nothing more will come
         self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
@@ -66,8 +69,7 @@ class Session(asyncio.Protocol):
         self._ending = Ending(self)
         self._pacing = Pacing(self)
         self._deadlines = Deadlines(self)
-        self._spacing = 1 / opens_per_second if opens_per_second > 0 else 0.0
-        self._next_open = 0.0
+        self._spacing = Spacing(opens_per_second)
 
     # --- what a user does
 
@@ -126,6 +128,16 @@ class Session(asyncio.Protocol):
             self.abort("the block that used the session raised an error")
             await self.wait_closed()
 
+    @property
+    def live(self) -> int:
+        """Streams that are not over, or not read to their end."""
+        return len(self._live)
+
+    @property
+    def pauses(self) -> int:
+        """How often reading had to stop for a slow reader."""
+        return self._pacing.pauses
+
     def __str__(self) -> str:
         return f"{self.endpoint.protocol.name} session with {self.peer or 'nobody yet'}"
 
@@ -139,6 +151,8 @@ class Session(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=HIGH)
         self.endpoint.start(os.urandom(16))
         self._deadlines.start()
+        if self.meter is not None:
+            self.meter.begun(self)
         if self.preamble is not None:
             self.transport.write(self.preamble.begin())
         self._flush()
@@ -148,7 +162,7 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.recorder is not None:
-            self._write_formed()
+            write_formed(self)
             self.recorder.read(data)
         if self._ending.shut:
             return
@@ -197,6 +211,8 @@ class Session(asyncio.Protocol):
         self._pacing.stop()
         self._deadlines.stop()
         self._ending.lost()
+        if self.meter is not None:
+            self.meter.ended(self)
         self._live.clear()
         self._room.clear()
         if self.recorder is not None:
@@ -332,16 +348,6 @@ class Session(asyncio.Protocol):
         elif self._over is not None or self._ending.begun:
             self._ending.look()
 
-    def _write_formed(self) -> None:
-        """Frames formed before reading leave before it: who records us then never sees this side
-        send, after what it read, what it said without knowing it."""
-        transport = self.transport
-        if transport is not None and not self._ending.shut and not transport.is_closing():
-            data = self.endpoint.data_to_send(0)
-            if data:
-                self.written += len(data)
-                transport.write(data)
-
     def _stalled(self) -> None:
         """Streams had something to send and no leave."""
         self.endpoint.outbox.stalled.clear()
@@ -352,13 +358,8 @@ class Session(asyncio.Protocol):
         self._flush_soon()
 
     async def _pace(self) -> None:
-        """Wait for our turn among openings that are kept apart."""
-        now = self.loop.time()
-        turn = max(now, self._next_open)
-        self._next_open = turn + self._spacing
-        if turn > now:
-            await asyncio.sleep(turn - now)
-            self._check_open()
+        await self._spacing.turn()
+        self._check_open()
 
     # --- the end
 

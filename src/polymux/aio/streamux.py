@@ -61,6 +61,31 @@ class StreamuxSession(Session):
         request is cancelled at the peer too and a late reply is dropped.
         """
         seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
+        due = self.loop.time() + seconds if seconds else 0.0
+        if type(data) is not bytes and isinstance(data, AsyncIterable):
+            return await self._request_piecewise(data, seconds)
+        exchange = self._open_at_once()
+        if exchange is None:
+            try:
+                async with asyncio.timeout_at(due or None):
+                    exchange = await self.open()
+            except TimeoutError:
+                raise too_late(seconds) from None
+        timer = self.loop.call_at(due, exchange._expire) if due else None
+        try:
+            await exchange._send_whole(data)
+            return await exchange.read()
+        except PolymuxError:
+            if exchange._expired:
+                raise too_late(seconds) from None
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            await exchange.close()
+
+    async def _request_piecewise(self, data: AsyncIterable[Octets], seconds: float) -> bytes:
+        """The clock also interrupts whoever makes the data."""
         clock = asyncio.timeout(seconds or None)
         try:
             async with clock, self.exchange() as exchange:
@@ -69,10 +94,7 @@ class StreamuxSession(Session):
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise TimeoutError(
-                f"no reply within {seconds:g} s, the request was cancelled; "
-                "allow more with timeout=..."
-            ) from None
+            raise too_late(seconds) from None
 
     @contextlib.asynccontextmanager
     async def exchange(self) -> AsyncIterator[Exchange]:
@@ -99,6 +121,16 @@ class StreamuxSession(Session):
             await self._free_id(queued)
             queued = True
             self._check_open()
+
+    def _open_at_once(self) -> Exchange | None:
+        """Begin a request if nothing has to be waited for."""
+        if self._askers or self._spacing or not self.ready.done():
+            return None
+        self._check_open()
+        try:
+            return cast(Exchange, self._adopt(self.endpoint.open()))
+        except NoFreeIds:
+            return None
 
     async def _free_id(self, again: bool) -> None:
         waiter = self.loop.create_future()
@@ -218,23 +250,24 @@ class StreamuxSession(Session):
 
     def _handle(self, event: Event) -> None:
         record = event.stream
-        super()._handle(event)
         if record is None:
             return
-        own = record.opener == self.endpoint.side
         if isinstance(event, Opened):
+            self._arrived(record)
             self._asked += 1
         elif isinstance(event, Ended):
             message = self._live.get(record.serial)
             if isinstance(message, Message):
                 message._ended()
-        elif isinstance(event, Closed):
-            if own:
+        else:
+            super()._handle(event)
+            if isinstance(event, Closed):
+                if record.opener == self.endpoint.side:
+                    self._wake_asker()
+                else:
+                    self._asked -= 1
+            elif isinstance(event, Control) and event.kind == CANCEL_ACK:
                 self._wake_asker()
-            else:
-                self._asked -= 1
-        elif isinstance(event, Control) and event.kind == CANCEL_ACK:
-            self._wake_asker()
 
     def _arrived(self, record: Record) -> None:
         endpoint = self.endpoint
@@ -280,9 +313,9 @@ class StreamuxSession(Session):
         else:
             super()._forget(stream)
 
-    def _flush(self) -> None:
+    def _write(self) -> None:
         written = self.written
-        super()._flush()
+        super()._write()
         if self.written != written:
             self._signs.sent_at = self.loop.time()
         for stream, place in list(self._unborn.items()) if self._unborn else ():
@@ -323,6 +356,12 @@ class StreamuxSession(Session):
         super().connection_lost(error)
         self._signs.stop()
         self._unborn.clear()
+
+
+def too_late(seconds: float) -> TimeoutError:
+    return TimeoutError(
+        f"no reply within {seconds:g} s, the request was cancelled; allow more with timeout=..."
+    )
 
 
 def checked(seconds: float) -> float:

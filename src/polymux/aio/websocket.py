@@ -17,6 +17,8 @@ from .urls import Address, BadUrl
 if TYPE_CHECKING:
     from websockets.server import ServerProtocol
 
+    from ..core.masking import Mask
+
 SCHEMES = ("ws", "wss")
 HEAD = 16 * 1024  # octets of an HTTP request or answer
 HALF_OPEN = 128  # connections whose upgrade is not finished
@@ -48,6 +50,15 @@ def check_library() -> None:
         import websockets.server  # noqa: F401
     except ImportError:
         raise MissingExtra("websocket", "the handshake of ws:// and wss://") from None
+
+
+def quick_mask() -> "Mask | None":
+    """The library's mask, where it was compiled: wider steps than compiled Python can take."""
+    try:
+        from websockets.speedups import apply_mask
+    except ImportError:
+        return None
+    return apply_mask
 
 
 class Upgrade(asyncio.Protocol):

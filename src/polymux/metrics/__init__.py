@@ -1,0 +1,15 @@
+"""Figures about live sessions: a meter that sessions report to, and its Prometheus text.
+
+    meter = polymux.metrics.Meter()
+    server = await polymux.serve(handle, url, protocol="mplex", meter=meter)
+    print(polymux.metrics.prometheus_text(meter).decode())
+
+Imports `core` only. Labels are names of protocols, sides, limits and rules: never anything a peer
+has sent, so that no peer can make more of them.
+"""
+
+from .families import Family, Sample
+from .meter import Meter
+from .prometheus import prometheus_text, register
+
+__all__ = ["Family", "Meter", "Sample", "prometheus_text", "register"]

@@ -1,0 +1,60 @@
+"""A meter's figures as Prometheus reads them; needs prometheus-client (extra `metrics`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ..core.errors import MissingExtra
+from .families import COUNTER
+from .meter import Meter
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+PREFIX = "polymux_"
+
+
+def library() -> Any:
+    """The library, or one clear line with the command that installs it."""
+    try:
+        import prometheus_client
+        import prometheus_client.core
+    except ImportError:
+        raise MissingExtra("metrics", "Prometheus text") from None
+    return prometheus_client
+
+
+class Collector:
+    """What a registry asks; a fresh look at the meter each time."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self._core = library().core
+
+    def collect(self) -> Iterator[Any]:
+        for family in self.meter.collect():
+            kind = (
+                self._core.CounterMetricFamily
+                if family.kind == COUNTER
+                else self._core.GaugeMetricFamily
+            )
+            metric = kind(PREFIX + family.name, family.meaning, labels=list(family.labels))
+            for sample in family.samples:
+                metric.add_metric(list(sample.labels), sample.value)
+            yield metric
+
+
+def register(meter: Meter, registry: CollectorRegistry | None = None) -> None:
+    """Add the meter to a registry, prometheus-client's usual one if none is given."""
+    client = library()
+    (registry if registry is not None else client.REGISTRY).register(Collector(meter))
+
+
+def prometheus_text(meter: Meter) -> bytes:
+    """Everything the meter knows, in Prometheus's text format."""
+    client = library()
+    registry = client.CollectorRegistry()
+    register(meter, registry)
+    text: bytes = client.generate_latest(registry)
+    return text

@@ -1,0 +1,166 @@
+"""What a meter counts, that nothing a peer sends becomes a label, and how it is written down."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LimitExceeded, MissingExtra, PeerViolation, SessionClosed
+from polymux.core.limits import Limits
+from polymux.metrics import Meter, prometheus_text, register
+from polymux.protocols.registry import create
+
+
+class Session:
+    """As much of a session as a meter reads."""
+
+    def __init__(self, protocol: str = "mplex", side: int = 1) -> None:
+        self.endpoint = Endpoint(create(protocol, Limits(), side), side, direct=True)
+        self.written = 0
+        self.failure: Exception | None = None
+        self.live = 0
+        self.pauses = 0
+
+
+def value(meter: Meter, name: str, *labels: str) -> int:
+    family = next(f for f in meter.collect() if f.name == name)
+    return family.values.get(labels, 0)
+
+
+def test_sessions_are_counted_while_open_and_after() -> None:
+    meter = Meter()
+    one, two = Session(), Session()
+    meter.begun(one)
+    meter.begun(two)
+    assert value(meter, "sessions", "mplex", "acceptor") == 2
+    meter.ended(one)
+    meter.ended(one)  # said twice
+    assert value(meter, "sessions", "mplex", "acceptor") == 1
+    assert value(meter, "sessions_begun", "mplex", "acceptor") == 2
+    meter.ended(two)
+    assert value(meter, "sessions", "mplex", "acceptor") == 0
+    assert value(meter, "sessions_begun", "mplex", "acceptor") == 2
+
+
+@pytest.mark.parametrize(
+    ("failure", "cause"),
+    [
+        (LimitExceeded("x"), "limit"),
+        (PeerViolation("x"), "violation"),
+        (SessionClosed("x"), "lost"),
+    ],
+)
+def test_a_failure_is_counted_by_its_cause(failure: Exception, cause: str) -> None:
+    meter = Meter()
+    session = Session()
+    meter.begun(session)
+    session.failure = failure
+    meter.ended(session)
+    assert value(meter, "sessions_failed", "mplex", "acceptor", cause) == 1
+
+
+def test_traffic_is_the_same_before_and_after_the_end() -> None:
+    meter = Meter()
+    session = Session()
+    meter.begun(session)
+    session.endpoint.receive(bytes.fromhex("08 00 0a 03 616263 0a 01 64"), 0.0)
+    session.written, session.live, session.pauses = 17, 1, 2
+    open_figures = {f.name: f.values for f in meter.collect()}
+    assert open_figures["octets"] == {
+        ("mplex", "acceptor", "in"): 10,
+        ("mplex", "acceptor", "out"): 17,
+    }
+    assert open_figures["frames"][("mplex", "acceptor", "in")] == 3
+    assert open_figures["streams_opened"][("mplex", "acceptor")] == 1
+    assert open_figures["stalls"][("mplex", "acceptor")] == 2
+    assert open_figures["streams"][("mplex", "acceptor")] == 1
+    assert open_figures["unread_octets"][("mplex", "acceptor")] == 4
+    meter.ended(session)
+    after = {f.name: f.values for f in meter.collect()}
+    for name in ("octets", "frames", "streams_opened", "stalls"):
+        assert after[name] == open_figures[name]
+    assert after["unread_octets"] == {}
+
+
+def test_a_stream_without_leave_is_blocked() -> None:
+    meter = Meter()
+    session = Session("nerdbank", 0)
+    meter.begun(session)
+    stream = session.endpoint.open(b"x")
+    session.endpoint.send(stream, b"hello")
+    session.endpoint.data_to_send()
+    assert value(meter, "streams_blocked", "nerdbank", "dialer") == 1
+
+
+def test_limits_and_rules_are_told_apart() -> None:
+    meter = Meter()
+    session = Session()
+    meter.begun(session)
+    session.endpoint.receive(bytes.fromhex("0a00") * 3, 0.0)
+    session.endpoint.counters.count("pending", 5)
+    session.endpoint.counters.count("write")
+    assert value(meter, "violations", "mplex", "mplex.unknown-stream") == 3
+    assert value(meter, "limit_hits", "mplex", "pending") == 5
+    assert value(meter, "limit_hits", "mplex", "write") == 1
+
+
+def test_every_limit_can_be_counted_under_its_name() -> None:
+    meter = Meter()
+    session = Session()
+    meter.begun(session)
+    for name in Limits().names():
+        session.endpoint.counters.count(name)
+    family = next(f for f in meter.collect() if f.name == "limit_hits")
+    assert {labels[1] for labels in family.values} == set(Limits().names())
+
+
+def test_nothing_a_peer_sends_becomes_a_label() -> None:
+    meter = Meter()
+    for name in ("evil\n1", "<script>", "x" * 5000):
+        session = Session()
+        meter.begun(session)
+        session.endpoint.counters.count(name)
+        raw = name.encode()[:100]
+        session.endpoint.receive(b"\x08" + bytes([len(raw)]) + raw, 0.0)
+    families = meter.collect()
+    labels = {value for f in families for sample in f.samples for value in sample.labels}
+    assert labels <= {"mplex", "acceptor", "in", "out", "other", "mplex.id-parity"}
+    assert value(meter, "violations", "mplex", "other") == 3
+
+
+def test_the_text_is_read_by_prometheus() -> None:
+    meter = Meter()
+    session = Session()
+    meter.begun(session)
+    session.endpoint.receive(bytes.fromhex("0a00"), 0.0)
+    text = prometheus_text(meter).decode()
+    read = {family.name: family for family in text_string_to_metric_families(text)}
+    assert all(name.startswith("polymux_") for name in read)
+    (sample,) = read["polymux_violations"].samples
+    assert sample.labels == {"protocol": "mplex", "rule": "mplex.unknown-stream"}
+    assert sample.value == 1
+    assert read["polymux_sessions"].type == "gauge"
+    assert re.search(r"^polymux_sessions_begun_total\{.*\} 1\.0$", text, re.M)
+
+
+def test_a_registry_looks_afresh_each_time() -> None:
+    registry = CollectorRegistry()
+    meter = Meter()
+    register(meter, registry)
+    labels = {"protocol": "mplex", "side": "acceptor"}
+    assert registry.get_sample_value("polymux_sessions", labels) is None
+    meter.begun(Session())
+    assert registry.get_sample_value("polymux_sessions", labels) == 1
+
+
+def test_a_missing_library_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(MissingExtra) as problem:
+        prometheus_text(Meter())
+    assert str(problem.value).endswith("pip install 'polymux[metrics]'")
+    assert "\n" not in str(problem.value)
