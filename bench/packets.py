@@ -16,13 +16,31 @@ PCAPNG_HEADER = (
 Packet = tuple[int, bytes]  # nanoseconds, Ethernet frame
 
 
+SERVER = bytes([10, 1, 0, 1]), 9000
+
+
 def frame(flow: int, seq: int, ack: int, flags: int, payload: bytes) -> bytes:
+    """What the client of connection number `flow` sends."""
+    return packet((client(flow), SERVER), seq, ack, flags, payload)
+
+
+def answer(flow: int, seq: int, ack: int, flags: int, payload: bytes = b"") -> bytes:
+    """What it is sent."""
+    return packet((SERVER, client(flow)), seq, ack, flags, payload)
+
+
+def client(flow: int) -> tuple[bytes, int]:
+    return bytes([10, 0, flow >> 8, flow & 255]), 30000 + flow
+
+
+def packet(
+    ends: tuple[tuple[bytes, int], tuple[bytes, int]], seq: int, ack: int, flags: int, data: bytes
+) -> bytes:
     """Ethernet, IPv4, TCP; checksums are left to the network card, as captures have it."""
-    size = 40 + len(payload)
-    ip = struct.pack(">BBHHHBBH", 0x45, 0, size, 1, 0x4000, 64, 6, 0)
-    ends = bytes([10, 0, flow >> 8, flow & 255]), bytes([10, 1, 0, 1])
-    tcp = struct.pack(">HHIIBBHHH", 30000 + flow, 9000, seq, ack, 80, flags, 512, 0, 0)
-    return bytes(12) + b"\x08\x00" + ip + ends[0] + ends[1] + tcp + payload
+    (source, port), (target, port_there) = ends
+    ip = struct.pack(">BBHHHBBH", 0x45, 0, 40 + len(data), 1, 0x4000, 64, 6, 0) + source + target
+    tcp = struct.pack(">HHIIBBHHH", port, port_there, seq, ack, 80, flags, 512, 0, 0)
+    return bytes(12) + b"\x08\x00" + ip + tcp + data
 
 
 def traffic(octets: int, flows: int = 200, segment: int = 1448, seed: int = 4) -> Iterator[Packet]:
@@ -56,12 +74,31 @@ def traffic(octets: int, flows: int = 200, segment: int = 1448, seed: int = 4) -
         yield at, frame(flow, seqs[flow], 1, ACK | FIN, b"")
 
 
+def carried(talk: bytes, flows: int, segment: int = 1448) -> Iterator[Packet]:
+    """`flows` connections that all carry `talk`, from SYN to both FINs, a segment each in turn."""
+    at = 1_700_000_000_000_000_000
+    for flow in range(flows):
+        at += 1000
+        yield at, frame(flow, 0, 0, SYN, b"")
+    for begin in range(0, len(talk), segment):
+        body = talk[begin : begin + segment]
+        for flow in range(flows):
+            at += 1000
+            yield at, frame(flow, begin + 1, 1, ACK, body)
+    for flow in range(flows):
+        at += 1000
+        yield at, frame(flow, len(talk) + 1, 1, ACK | FIN, b"")
+        yield at + 100, answer(flow, 1, len(talk) + 2, ACK | FIN)
+
+
+def record(at: int, data: bytes) -> bytes:
+    """A packet as classic pcap has it."""
+    second, rest = divmod(at, 10**9)
+    return struct.pack("<IIII", second, rest // 1000, len(data), len(data)) + data
+
+
 def pcap(packets: list[Packet]) -> bytes:
-    out = [PCAP_HEADER]
-    for at, data in packets:
-        second, rest = divmod(at, 10**9)
-        out.append(struct.pack("<IIII", second, rest // 1000, len(data), len(data)) + data)
-    return b"".join(out)
+    return PCAP_HEADER + b"".join(record(at, data) for at, data in packets)
 
 
 def pcapng(packets: list[Packet]) -> bytes:

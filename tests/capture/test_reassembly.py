@@ -281,6 +281,24 @@ def test_octets_on_the_syn_count(session: Callable[..., TcpSession]) -> None:
     assert streams(session(packets))[0] == b"faster"
 
 
+@pytest.mark.parametrize(
+    ("answer", "ends"), [(0, ("rst", None)), (FIN, ("fin", "fin")), (RST, ("fin", "rst"))]
+)
+def test_a_reset_after_the_own_fin_ends_the_other_side_unless_it_ended_itself(
+    answer: int, ends: tuple[str, str | None], session: Callable[..., TcpSession]
+) -> None:
+    found = session(
+        timed(
+            dialled(101, payload=b"ab"),
+            dialled(103, flags=FIN | ACK),
+            accepted(901, ack=104, flags=answer | ACK),
+            dialled(104, flags=RST | ACK),
+        )
+    )
+    assert [p.end for p in found.pieces() if p.side == 0] == [None, "fin"]
+    assert found.ends == ends
+
+
 def test_a_reset_ends_its_side_and_lets_out_what_waited(session: Callable[..., TcpSession]) -> None:
     found = session(
         timed(

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
+from polymux.capture.hot.gather import Run, vectors
+from polymux.capture.hot.reassembly import Events
+from polymux.capture.joining import RESIDENT, Stage
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.sources import STDIN, Source, open_source
+from polymux.capture.sources import STDIN, PlainSource, Source, open_source
 
 OPEN_FILES = 64
 _NOT_CAPTURES = (".idx", ".part")
@@ -46,6 +50,7 @@ class Files:
         self.limits = limits or CaptureLimits()
         self._open: OrderedDict[str, Source] = OrderedDict()
         self._kept: dict[str, Source] = {}
+        self._stage: Stage | None = None
 
     def source(self, path: str) -> Source:
         """The opened file; raises `CaptureError`."""
@@ -62,19 +67,36 @@ class Files:
             self._open.popitem(last=False)[1].close()
         return source
 
-    def reader(self, path: str) -> Callable[[int, int], bytes]:
-        """Reads exactly `size` octets at `offset`, whether or not the file was closed since."""
+    def reader(self, path: str) -> FileReader:
+        """Reads the file's octets, whether or not it was closed since."""
+        return FileReader(self, path)
 
-        def read(offset: int, size: int) -> bytes:
-            return self.source(path).read_at(offset, size)
-
-        return read
-
-    def readers(self, paths: Sequence[str]) -> list[Callable[[int, int], bytes]]:
+    def readers(self, paths: Sequence[str]) -> list[FileReader]:
         return [self.reader(path) for path in paths]
 
+    def stage(self) -> Stage | None:
+        """Where runs of pieces are joined; None where that cannot be done."""
+        if self._stage is None or self._stage.owner != os.getpid():
+            self._stage = None
+            with contextlib.suppress(OSError):
+                self._stage = Stage()
+        return self._stage
+
+    def bound_resident(self) -> None:
+        """Keep what is in use of all mapped files within bounds."""
+        plain = [s for s in self._every() if isinstance(s, PlainSource)]
+        if sum(source.touched() for source in plain) > RESIDENT:
+            for source in plain:
+                source.forget()
+
+    def _every(self) -> list[Source]:
+        return [*self._open.values(), *self._kept.values()]
+
     def close(self) -> None:
-        for source in [*self._open.values(), *self._kept.values()]:
+        if self._stage is not None:
+            self._stage.close()
+            self._stage = None
+        for source in self._every():
             source.close()
         self._open.clear()
         self._kept.clear()
@@ -84,3 +106,33 @@ class Files:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class FileReader:
+    """One file of `Files`, for payload: call it for exactly `size` octets at `offset`."""
+
+    def __init__(self, files: Files, path: str) -> None:
+        self._files = files
+        self._path = path
+
+    def __call__(self, offset: int, size: int) -> bytes:
+        return self._files.source(self._path).read_at(offset, size)
+
+    def join(self, events: Events, run: Run) -> bytes | None:
+        """The octets of a run by one call; None if they must be read piece by piece.
+
+        That is so for compressed files too, and where something is wrong with the file: then
+        reading it says what.
+        """
+        source = self._files.source(self._path)
+        if not isinstance(source, PlainSource) or run.end > source.size:
+            return None
+        mapping = source.mapping()
+        stage = self._files.stage()
+        if mapping is None or stage is None:
+            return None
+        given = vectors(events, run, mapping.address, mapping.touched)
+        data = stage.join(given, run.pieces, run.octets)
+        self._files.bound_resident()
+        # A page that was cut short still reads as zeros up to its end.
+        return data if source.still_holds(run.end) else None

@@ -18,7 +18,8 @@ def flow_endpoints(flow: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
 
 def _address(octets: bytes) -> str:
     if octets.startswith(_MAPPED):
-        return ".".join(str(octet) for octet in octets[12:])
+        a, b, c, d = octets[12:]
+        return f"{a}.{b}.{c}.{d}"
     return str(ipaddress.IPv6Address(octets))
 
 

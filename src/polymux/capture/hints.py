@@ -6,6 +6,8 @@ with `polymux:` is read; entries are separated by semicolons.
 
 from __future__ import annotations
 
+import functools
+
 PREFIX = "polymux:"
 VANTAGES = ("dialer", "acceptor", "middle")
 
@@ -21,6 +23,7 @@ def hint_comment(protocol: str | None = None, vantage: str | None = None) -> str
     return f"{PREFIX} {'; '.join(entries)}"
 
 
+@functools.lru_cache(maxsize=64)
 def read_hint(text: str) -> tuple[str | None, str | None]:
     """(protocol, vantage) as a comment says; None for what it does not say."""
     said: dict[str, str] = {}

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from polymux.capture.flows import FlowFilter
 from polymux.capture.hot.interfaces import Interface
-from polymux.capture.hot.references import LARGEST_OFFSET, RECORD, pack_lanes
+from polymux.capture.hot.references import LARGEST_OFFSET, RECORD
 from polymux.capture.hot.scan import PCAP, PCAPNG, UNKNOWN, Scanner
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.sources import ENDS_EARLY, Source, open_source
@@ -22,6 +23,7 @@ from polymux.capture.summary import (
 )
 from polymux.core.errors import CaptureError
 
+_AT = struct.Struct("<q").unpack_from
 _FORMS = {PCAP: "pcap", PCAPNG: "pcapng"}
 MAGICS = (
     b"\x0a\x0d\x0d\x0a",
@@ -49,8 +51,7 @@ class Range:
     interfaces: tuple[tuple[int, int, int, int, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FlowRefs:
+class FlowRefs(NamedTuple):
     """The references of one direction of one flow in one range of a file: a row of the shuffle.
 
     Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is 36
@@ -166,8 +167,10 @@ def scan_windows(
             raise CaptureError("captures over 8 TiB cannot be indexed", source.path, offset)
         read = scanner.scan(data, offset)
         offset += read
+        held = len(data)
+        data = b""  # given back before the next is read, which then lies in the same warm memory
         yield offset
-        if read == 0 and scanner.need > len(data) and (span.end >= 0 or len(data) < size):
+        if read == 0 and scanner.need > held and (span.end >= 0 or held < size):
             return
 
 
@@ -262,24 +265,18 @@ def _verdict(
 
 def _rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
     flows = scanner.table.flows
-    packed = pack_lanes(scanner.table.chunks(), flows.count * 2)
-    keys = [flows.key(number) for number in range(flows.count)]
-    accepted = [wanted.accepts(key) for key in keys]
-    hints = tuple(scanner.hints)
-    for lane, refs in enumerate(packed):
-        if not refs or not accepted[lane >> 1]:
+    packed = scanner.table.pack()
+    hints = used = tuple(scanner.hints)
+    for number in range(flows.count):
+        flow = flows.key(number)
+        if not wanted.accepts(flow):
             continue
-        used = hints
-        if len(hints) > 2:
-            numbers = set(refs[27::RECORD])
-            used = tuple(text if n in numbers else "" for n, text in enumerate(hints))
-        yield FlowRefs(
-            flow=keys[lane >> 1],
-            direction=lane & 1,
-            file=path,
-            start=start,
-            first_at=struct.unpack_from("<q", refs, 8)[0],
-            last_at=struct.unpack_from("<q", refs, len(refs) - RECORD + 8)[0],
-            refs=refs,
-            hints=used,
-        )
+        for direction in (0, 1):
+            refs = packed[number * 2 + direction]
+            if not refs:
+                continue
+            if len(hints) > 2:
+                numbers = set(refs[27::RECORD])
+                used = tuple(text if n in numbers else "" for n, text in enumerate(hints))
+            first_at, last_at = _AT(refs, 8)[0], _AT(refs, len(refs) - RECORD + 8)[0]
+            yield FlowRefs(flow, direction, path, start, first_at, last_at, refs, used)

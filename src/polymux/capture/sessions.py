@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from polymux.capture.files import FileReader
 from polymux.capture.flows import endpoint_text, flow_endpoints
 from polymux.capture.hints import read_hint
-from polymux.capture.hot.gather import gather
+from polymux.capture.hot.gather import Run, read_run
 from polymux.capture.hot.lanes import Lane
 from polymux.capture.hot.order import Flow
 from polymux.capture.hot.reassembly import FINISHED, GAP, OCTETS, Events, Reassembler
@@ -22,6 +24,8 @@ from polymux.capture.limits import CaptureLimits
 DIALER, ACCEPTOR = 0, 1
 BATCH = 512 * 1024
 _EPHEMERAL = 32768
+_start = operator.attrgetter("start")
+_NOTHING = FlowRefs(b"", 0, "", 0, 0, 0, b"")
 
 Reader = Callable[[int, int], bytes]
 
@@ -102,6 +106,7 @@ class TcpSession:
         if not self.ordered:
             self.note = _also(self.note, "the order of its two directions is not proven")
         self.ends: tuple[str | None, str | None] = (None, None)
+        """How each side was seen to end: "fin", "rst", or None. A RST ends both sides."""
         self.octets = self.gaps = (0, 0)
         self.zero_windows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans in which each side offered a window of 0."""
@@ -161,7 +166,7 @@ class TcpSession:
 
     def _learn(self, walk: Reassembler) -> None:
         dialer, acceptor = walk.dialer, walk.acceptor
-        self.ends = (_end(dialer), _end(acceptor))
+        self.ends = (_end(dialer, acceptor), _end(acceptor, dialer))
         self.octets = (int(dialer.octets), int(acceptor.octets))
         self.gaps = (int(dialer.gaps), int(acceptor.gaps))
         self.zero_windows = (dialer.closed, acceptor.closed)
@@ -186,22 +191,20 @@ def sessions_of(
     `open_reader(path)` gives a function that reads `size` octets at `offset` of that file;
     `Files(limits).reader` does. Rows given twice change nothing.
     """
-    by_file: dict[str, dict[int, dict[int, FlowRefs]]] = {}
-    flow = b""
+    by_file: dict[str, list[FlowRefs]] = {}
     for row in rows:
-        flow = row.flow
-        by_file.setdefault(row.file, {}).setdefault(row.start, {})[row.direction] = row
+        by_file.setdefault(row.file, []).append(row)
     order = Flow()
     hints: list[tuple[str, ...]] = []
     files = sorted(by_file)
-    nothing = FlowRefs(flow, 0, "", 0, 0, 0, b"")
+    flow = b""
     for file in files:
-        pairs = [
-            (both.get(0, nothing), both.get(1, nothing))
-            for _, both in sorted(by_file[file].items())
-        ]
-        order.add_file([(forth.refs, back.refs) for forth, back in pairs])
-        hints += [row.hints for pair in pairs for row in pair]
+        flow = by_file[file][0].flow
+        pairs: dict[int, list[FlowRefs]] = {}
+        for row in sorted(by_file[file], key=_start):
+            pairs.setdefault(row.start, [_NOTHING, _NOTHING])[row.direction] = row
+        order.add_file([(forth.refs, back.refs) for forth, back in pairs.values()])
+        hints += [row.hints for pair in pairs.values() for row in pair]
     order.arrange()
     bounds = [*order.sessions, order.count]
     readers = [open_reader(file) for file in files]
@@ -213,8 +216,25 @@ def sessions_of(
     ]
 
 
-def _end(lane: Lane) -> str | None:
-    return "rst" if lane.aborted else "fin" if lane.finished else None
+def gather(events: Events, readers: Sequence[Reader]) -> bytes:
+    """Payload of all OCTETS rows, in order, with as few calls as the files allow."""
+    found: list[bytes] = []
+    run = Run(events, 0)
+    while run.pieces > 0:
+        reader = readers[run.file]
+        data = None
+        if isinstance(reader, FileReader) and run.is_sparse():
+            data = reader.join(events, run)
+        found.append(read_run(events, run, reader) if data is None else data)
+        run = Run(events, run.stop)
+    return found[0] if len(found) == 1 else b"".join(found)
+
+
+def _end(lane: Lane, peer: Lane) -> str | None:
+    """How a side ended. After its FIN a RST still counts if it ended the other side as well."""
+    if lane.aborted or (lane.reset and not peer.finished and not peer.aborted):
+        return "rst"
+    return "fin" if lane.finished else None
 
 
 def _who_dialled(flow: bytes, survey: Survey, ports: frozenset[int]) -> tuple[int, str | None]:

@@ -7,6 +7,7 @@ spool on disk, made only when somebody asks for payload.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -15,6 +16,7 @@ import zlib
 from collections.abc import Callable
 from typing import IO, Protocol, cast
 
+from polymux.capture.joining import Mapping
 from polymux.capture.limits import CaptureLimits
 from polymux.core.errors import CaptureError, MissingExtra
 
@@ -53,6 +55,7 @@ class PlainSource:
         self.path = path
         self._fd = fd
         self.size = os.fstat(fd).st_size
+        self._mapping: Mapping | None = None
 
     def window(self, offset: int, size: int) -> bytes:
         size = min(size, self.size - offset)
@@ -72,7 +75,29 @@ class PlainSource:
             raise CaptureError("the file shrank while it was being read", self.path, offset)
         return data
 
+    def mapping(self) -> Mapping | None:
+        """The file mapped, until `close`; None where that cannot be done."""
+        if self._mapping is None:
+            with contextlib.suppress(OSError):
+                self._mapping = Mapping(self._fd, self.size)
+        return self._mapping
+
+    def touched(self) -> int:
+        """Blocks of the mapping that are in use."""
+        return self._mapping.touched.count if self._mapping is not None else 0
+
+    def forget(self) -> None:
+        """Give up what is in use of the mapping."""
+        if self._mapping is not None:
+            self._mapping.forget()
+
+    def still_holds(self, end: int) -> bool:
+        """Whether the file still reaches up to octet `end`."""
+        return os.fstat(self._fd).st_size >= end
+
     def close(self) -> None:
+        if self._mapping is not None:
+            self._mapping.close()
         os.close(self._fd)
 
 

@@ -48,6 +48,7 @@ class Lane:
         self.fin: i64 = -1
         self.finished: bool = False
         self.aborted: bool = False
+        self.reset: bool = False  # sent a RST, be it after its FIN
         self.octets: i64 = 0
         self.gaps: i64 = 0
         self.late: i64 = 0  # octets behind the FIN

@@ -119,9 +119,12 @@ class Flow:
         last: Cursor | None = None
         while True:
             cursor: Cursor | None = None
-            for candidate in active:
-                if cursor is None or candidate.key < cursor.key:
-                    cursor = candidate
+            if len(active) == 1:  # nearly always
+                cursor = active[0]
+            else:
+                for candidate in active:
+                    if cursor is None or candidate.key < cursor.key:
+                        cursor = candidate
             if waiting < len(self.cursors):
                 following = self.cursors[waiting]
                 if cursor is None or following.key <= cursor.key:
@@ -133,7 +136,12 @@ class Flow:
             blob = cursor.blob
             record = blob.next
             blob.next = record + 1
-            if recent.seen(blob.refs, record * RECORD, blob.direction):
+            refs = blob.refs
+            captured = read_i64_le(refs, record * RECORD) & CAPTURED_MASK
+            both = read_i64_le(refs, record * RECORD + 16)
+            header = read_i64_le(refs, record * RECORD + 24)
+            at = read_i64_le(refs, record * RECORD + 8)
+            if recent.seen(at, captured * 2 + blob.direction, both, header & SAME_PACKET):
                 self.repeated += 1
             else:
                 if cursor is not last:
@@ -142,7 +150,8 @@ class Flow:
                     if last is not None:
                         last.left = True
                     last = cursor
-                starts = cut.starts_at(blob.refs, record * RECORD, blob.direction, self.count)
+                size = captured + (header >> 32)
+                starts = cut.starts_at(both, (header >> 16) & 255, size, blob.direction, self.count)
                 if starts >= 0:
                     self.sessions = append(self.sessions, starts)
                 order[self.count] = blob.number * 0x100000000 + record
@@ -165,11 +174,8 @@ class Recent:
         self.sequence: vec[i64] = vec[i64]([0] * RECENT)
         self.header: vec[i64] = vec[i64]([0] * RECENT)
 
-    def seen(self, refs: bytes, pos: i64, direction: i64) -> bool:
-        at = read_i64_le(refs, pos + 8)
-        size = (read_i64_le(refs, pos) & CAPTURED_MASK) * 2 + direction
-        sequence = read_i64_le(refs, pos + 16)
-        header = read_i64_le(refs, pos + 24) & SAME_PACKET
+    def seen(self, at: i64, size: i64, sequence: i64, header: i64) -> bool:
+        """Whether such a packet was given before at this instant; it is remembered otherwise."""
         if at != self.at:
             self.at = at
             self.count = 0
@@ -193,6 +199,7 @@ class SessionCut:
 
     def __init__(self) -> None:
         self.open: bool = False
+        self.plain: bool = False  # in the midst of a session: octets cannot start another one
         self.isn: vec[i64] = vec[i64]([-1, -1])
         self.first: vec[i64] = vec[i64]([-1, -1])  # first sequence number a side's octets have
         self.high: vec[i64] = vec[i64]([-1, -1])  # where its last segment ended
@@ -201,14 +208,16 @@ class SessionCut:
         self.asked_by: i64 = 0
         self.asked_at: i64 = 0
 
-    def starts_at(self, refs: bytes, pos: i64, side: i64, place: i64) -> i64:
-        """`place` (or where the proven SYN stood) if a session starts there, else DONE."""
-        both = read_i64_le(refs, pos + 16)
+    def starts_at(self, both: i64, flags: i64, size: i64, side: i64, place: i64) -> i64:
+        """`place` (or where the proven SYN stood) if a session starts there, else DONE.
+
+        `both`: sequence number << 32 | acknowledgement.
+        """
         seq = (both >> 32) & LOW32
+        if self.plain and size > 0 and flags & (SYN | FIN | RST) == 0 and self.first[side] >= 0:
+            self.high[side] = (seq + size) & LOW32
+            return DONE
         ack = both & LOW32
-        word = read_i64_le(refs, pos + 24)
-        flags = (word >> 16) & 255
-        size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (word >> 32)
         found = DONE
         over = self.over[0] + self.over[1] == 2
         if self.asked >= 0 and self.proves(flags, seq, ack, side, size):
@@ -229,6 +238,7 @@ class SessionCut:
                 self.asked_by = side
                 self.asked_at = place
         self.note(flags, seq, ack, side, size)
+        self.plain = self.open and self.asked < 0 and self.over[0] + self.over[1] == 0
         return found
 
     def begin(self) -> None:

@@ -23,6 +23,8 @@ from polymux.capture.hot.references import (
     SMALLEST_CHUNK,
     STRIDE,
     Columns,
+    new_columns,
+    pack_lanes,
 )
 
 LINK_NULL: Final[i64] = 0
@@ -52,12 +54,16 @@ class PacketTable:
         self.verify: bool = False  # leave out packets whose checksums are wrong
         self.wrong_at: i64 = -1  # where the last such packet was; the scanner takes note of it
 
-    def chunks(self) -> list[Columns]:
-        return [*self.full, self.columns]
+    def pack(self) -> list[bytes]:
+        """The references of each lane, packed; the table has none of them any more."""
+        chunks = [*self.full, self.columns]
+        self.full = []
+        self.columns = Columns(SMALLEST_CHUNK)
+        return pack_lanes(chunks, self.flows.count * 2)
 
     def tcp_packets(self) -> i64:
-        total: i64 = 0
-        for chunk in self.chunks():
+        total = self.columns.count
+        for chunk in self.full:
             total += chunk.count
         return total
 
@@ -167,7 +173,7 @@ class PacketTable:
         row = into.count
         if row == into.rows:
             self.full.append(into)
-            into = Columns(row * 4 if row < LARGEST_CHUNK else LARGEST_CHUNK)
+            into = new_columns(row * 4 if row < LARGEST_CHUNK else LARGEST_CHUNK)
             self.columns = into
             row = 0
         into.count = row + 1

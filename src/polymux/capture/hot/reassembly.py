@@ -103,7 +103,11 @@ class Reassembler:
 
     def run(self, octets: i64) -> Events:
         """Events with at least `octets` of payload in all, or fewer if few are left."""
-        out = Events(BATCH_ROWS + self.room())
+        # A packet is a row as a rule; where that is not enough, the rest waits for the next batch.
+        rows = self.end - self.place
+        if rows > BATCH_ROWS:
+            rows = BATCH_ROWS
+        out = Events(rows + 2 * self.room())
         self.out = out
         order = self.flow.order
         blobs = self.flow.blobs
@@ -159,6 +163,7 @@ class Reassembler:
         if lane.fin >= 0:
             self.settle(lane)
         if flags & RST != 0:
+            lane.reset = True
             self.close(lane)
             if not lane.finished and not lane.aborted:
                 lane.aborted = True

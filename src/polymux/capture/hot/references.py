@@ -15,13 +15,15 @@ order of capture. References of one flow direction are concatenated into one `by
 
 from __future__ import annotations
 
+import struct
+import sys
 from typing import Final
 
-from librt.strings import BytesWriter, write_i64_le
 from librt.vecs import vec
 from mypy_extensions import i64
 
 RECORD: Final = 32
+RECORD_WORDS: Final[i64] = 4
 CAPTURED_BITS: Final[i64] = 20
 CAPTURED_MASK: Final[i64] = 0xFFFFF
 LARGEST_OFFSET: Final[i64] = 0x7FFFFFFFFFF
@@ -49,38 +51,84 @@ class Columns:
         self.count: i64 = 0
 
 
+# What files that are done leave for the next one: fresh memory costs more than filling it.
+SPARES: Final = 8
+SPARE_WORDS: Final[i64] = 524288
+spare: list[Columns] = []
+spare_sorted: list[Sorted] = []
+
+
+class Sorted:
+    """Room to sort in."""
+
+    def __init__(self, size: i64) -> None:
+        self.words: vec[i64] = vec[i64]([0] * size)
+        self.size: i64 = size
+
+
+def new_columns(rows: i64) -> Columns:
+    if rows == LARGEST_CHUNK and len(spare) > 0:
+        columns = spare.pop()
+        columns.count = 0
+        return columns
+    return Columns(rows)
+
+
+def new_sorted(size: i64) -> Sorted:
+    if len(spare_sorted) > 0:
+        room = spare_sorted.pop()
+        if room.size >= size:
+            return room
+    return Sorted(size)
+
+
 def pack_lanes(chunks: list[Columns], lanes: i64) -> list[bytes]:
-    """Sort references by lane, keeping their order: one packed `bytes` for each lane."""
-    starts: vec[i64] = vec[i64]([0] * (lanes + 1))
+    """Sort references by lane, keeping their order: one packed `bytes` for each lane.
+
+    Uses the chunks up: nobody else may look at them any more.
+    """
+    heads: vec[i64] = vec[i64]([0] * (lanes + 1))
     for chunk in chunks:
         words = chunk.words
         for row in range(chunk.count):
-            starts[words[row * STRIDE + 4] + 1] += 1
+            heads[words[row * STRIDE + 4] + 1] += RECORD_WORDS
     for n in range(lanes):
-        starts[n + 1] += starts[n]
-    total: i64 = starts[lanes]
-    place: vec[i64] = vec[i64]([0] * total)
-    heads: vec[i64] = vec[i64]([0] * (lanes + 1))
-    for n in range(lanes):
-        heads[n] = starts[n]
+        heads[n + 1] += heads[n]
+    room = new_sorted(heads[lanes])
+    into = room.words
+    used = Columns(0)
     for number in range(i64(len(chunks))):
         chunk = chunks[number]
+        chunks[number] = used
         words = chunk.words
         for row in range(chunk.count):
-            into = words[row * STRIDE + 4]
-            # chunks never hold more than LARGEST_CHUNK rows, so 16 bits name the row
-            place[heads[into]] = number * 65536 + row
-            heads[into] += 1
+            first = row * STRIDE
+            lane = words[first + 4]
+            head = heads[lane]
+            heads[lane] = head + RECORD_WORDS
+            into[head] = words[first]
+            into[head + 1] = words[first + 1]
+            into[head + 2] = words[first + 2]
+            into[head + 3] = words[first + 3]
+        if chunk.rows == LARGEST_CHUNK and len(spare) < SPARES:
+            spare.append(chunk)
+    # Now each head stands where its lane ends.
     packed: list[bytes] = []
+    octets = as_octets(into, heads[lanes])
+    begin: i64 = 0
     for n in range(lanes):
-        writer = BytesWriter()
-        for i in range(starts[n], starts[n + 1]):
-            where = place[i]
-            words = chunks[where >> 16].words
-            first = (where & 65535) * STRIDE
-            write_i64_le(writer, words[first])
-            write_i64_le(writer, words[first + 1])
-            write_i64_le(writer, words[first + 2])
-            write_i64_le(writer, words[first + 3])
-        packed.append(writer.getvalue())
+        end = heads[n] * 8
+        packed.append(bytes(octets[begin:end]) if end > begin else b"")
+        begin = end
+    if room.size <= SPARE_WORDS and len(spare_sorted) == 0:
+        spare_sorted.append(room)
     return packed
+
+
+def as_octets(words: vec[i64], count: i64) -> memoryview:
+    """The first `count` words as little-endian octets, where the machine allows it as they lie."""
+    if count == 0:
+        return memoryview(b"")
+    if sys.byteorder == "little":
+        return memoryview(words).cast("B")
+    return memoryview(struct.pack(f"<{count}q", *words[:count]))

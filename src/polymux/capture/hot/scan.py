@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from librt.strings import read_i64_be, read_i64_le
+from librt.strings import read_i32_be, read_i32_le, read_i64_be, read_i64_le
 from mypy_extensions import i64
 
 from polymux.capture.hot.interfaces import Interface
@@ -201,7 +201,11 @@ class Scanner:
             if length > size - pos:
                 self.need = length
                 break
-            if u32(data, pos + length - 4, big) != length:
+            if big:
+                again = i64(read_i32_be(data, pos + length - 4)) & LOW32
+            else:
+                again = i64(read_i32_le(data, pos + length - 4)) & LOW32
+            if again != length:
                 self.breaks(base + pos, "the two lengths of a block differ")
                 break
             if kind in (ENHANCED_PACKET, OLD_PACKET):
@@ -226,6 +230,7 @@ class Scanner:
             self.table.packets += 1
             self.spoil(base + pos, f"a packet block of {length} octets cannot be")
             return
+        # Whole words instead of calls for each field: this runs for every packet.
         if big:
             word = read_i64_be(data, pos + 8)
             which = (word >> 32) & LOW32
@@ -233,6 +238,7 @@ class Scanner:
             word = read_i64_be(data, pos + 16)
             low = (word >> 32) & LOW32
             captured = word & LOW32
+            wire = i64(read_i32_be(data, pos + 24)) & LOW32
         else:
             word = read_i64_le(data, pos + 8)
             which = word & LOW32
@@ -240,6 +246,7 @@ class Scanner:
             word = read_i64_le(data, pos + 16)
             low = word & LOW32
             captured = (word >> 32) & LOW32
+            wire = i64(read_i32_le(data, pos + 24)) & LOW32
         if kind == OLD_PACKET:
             which = u16(data, pos + 8, big)
         if which >= len(self.interfaces):
@@ -266,10 +273,9 @@ class Scanner:
             text = self.comment(data, options, pos + length - 4, big, base)
             if text != "":
                 hint = self.hint_number(text)
-        self.table.take(
-            data, pos + 28, captured, u32(data, pos + 24, big), interface.link, at, hint, base
-        )
-        if self.table.wrong_at >= 0:
+        table = self.table
+        table.take(data, pos + 28, captured, wire, interface.link, at, hint, base)
+        if table.wrong_at >= 0:
             self.note_wrong()
 
     def simple_packet(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:

@@ -1,0 +1,45 @@
+"""The capture part of the benchmark runs, and its captures hold what they are said to hold."""
+
+from pathlib import Path
+
+import pytest
+from bench.harness import Absence
+from bench.packets import FORMATS, carried, traffic
+
+from bench import captures
+from polymux.capture import read_sessions
+
+
+def test_the_capture_part_measures_all_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(captures, "PAYLOAD", 1 << 20)
+    monkeypatch.setattr(captures, "LISTED", 400_000)
+    monkeypatch.setattr(captures, "SLOW", 1)
+    lines = [line for line in captures.measure() if not isinstance(line, Absence)]
+    assert [line.name.split(",")[0] for line in lines] == [
+        "scan", "scan", "scan and reassembly", "polymux ls",
+    ]  # fmt: skip
+    assert all(line.value > 0 for line in lines)
+    targets = [[verdict.target for verdict in line.verdicts()] for line in lines]
+    assert targets[2:] == [[0.18], [1.0, None]]
+    assert all(each[:2] == [0.8, 60.0] for each in targets[:2])
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_measured_flows_are_whole(form: str, tmp_path: Path) -> None:
+    path = tmp_path / form
+    path.write_bytes(FORMATS[form](list(traffic(300 * 1448, flows=5))))
+    with read_sessions([str(path)]) as reading:
+        found = [session.survey() for session in reading]
+    assert len(found) == 5
+    assert sum(session.octets[0] for session in found) == 300 * 1448
+    assert all(session.ends == ("fin", None) and session.gaps == (0, 0) for session in found)
+
+
+def test_a_talk_is_carried_by_every_flow_to_both_ends(tmp_path: Path) -> None:
+    path = tmp_path / "carried.pcap"
+    talk = bytes(range(256)) * 20
+    path.write_bytes(FORMATS["pcap"](list(carried(talk, flows=3))))
+    with read_sessions([str(path)]) as reading:
+        found = list(reading)
+        assert [b"".join(b.data for b in session.batches()) for session in found] == [talk] * 3
+    assert all(session.ends == ("fin", "fin") for session in found)
