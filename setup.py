@@ -47,7 +47,7 @@ def extensions() -> list[object]:
 
         made = mypycify(["--strict", *COMPILED], opt_level="3", debug_level="0")
         for each in made:  # functions that are not exported can be inlined into one another
-            each.extra_compile_args.append("-fvisibility=hidden")
+            each.extra_compile_args = [*each.extra_compile_args, "-fvisibility=hidden"]
         return made
     except Exception as failure:
         if os.environ.get("POLYMUX_COMPILE") == "require":

@@ -18,6 +18,7 @@ from typing import IO, Protocol, cast
 
 from polymux.capture.joining import Mapping
 from polymux.capture.limits import CaptureLimits
+from polymux.core.allocator import settle_allocator
 from polymux.core.errors import CaptureError, MissingExtra
 
 STDIN = "-"
@@ -312,6 +313,7 @@ def spool(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> Pla
 
 def open_source(path: str, limits: CaptureLimits) -> Source:
     """Open `path`, or stdin for '-'; pipes are spooled, compression is found by its mark."""
+    settle_allocator()
     plain = _open_plain(path, limits)
     head = plain.window(0, 4)
     if head[:2] == b"\x1f\x8b":
