@@ -394,3 +394,8 @@ def test_more_than_two_gibibytes_missing_are_a_gap_not_the_past(
 def test_a_session_can_be_walked_twice(read: Callable[..., Reading]) -> None:
     (found,) = read(build.pcapng(build.talk((0, b"again"))))
     assert streams(found) == streams(found) == (b"again", b"")
+
+
+def test_a_handshake_in_one_instant_says_nothing_about_the_round_trip() -> None:
+    """Recorders write the three packets of a connection that stands already."""
+    assert session(build.talk((0, b"x"), (1, b"y"), step=0)).survey().rtt_ns is None

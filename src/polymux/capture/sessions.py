@@ -172,9 +172,9 @@ class TcpSession:
         self.zero_windows = (dialer.closed, acceptor.closed)
         self.retransmissions = (dialer.retransmitted, acceptor.retransmitted)
         quickest = [int(lane.quickest) for lane in (dialer, acceptor) if lane.quickest >= 0]
-        if walk.handshake >= 0:
+        if walk.handshake > 0:
             self.rtt_ns = int(walk.handshake)
-        elif quickest:
+        elif walk.handshake < 0 and quickest:  # none at all: it was written down, not measured
             # Seen from the middle, each direction's delay is one part of the way and back.
             self.rtt_ns = sum(quickest)
 
