@@ -396,6 +396,8 @@ def test_a_session_can_be_walked_twice(read: Callable[..., Reading]) -> None:
     assert streams(found) == streams(found) == (b"again", b"")
 
 
-def test_a_handshake_in_one_instant_says_nothing_about_the_round_trip() -> None:
+def test_a_handshake_in_one_instant_says_nothing_about_the_round_trip(
+    session: Callable[..., TcpSession],
+) -> None:
     """Recorders write the three packets of a connection that stands already."""
     assert session(build.talk((0, b"x"), (1, b"y"), step=0)).survey().rtt_ns is None
