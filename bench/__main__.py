@@ -5,11 +5,15 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from .harness import Line
+from .harness import Result
 from .report import show, write
 
-# A part is a module with `measure() -> list[Line]`; its docstring's first line says what it does.
-PARTS = ("kernels", "captures", "live", "pipeline", "streaming")
+# A part is a module with `measure()`, which gives lines or other results; its docstring's first
+# line says what it does.
+PARTS = (
+    "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "manners",
+    "pipeline", "streaming", "collect",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
@@ -18,11 +22,11 @@ def main(arguments: list[str]) -> int:
     if unknown:
         print(f"no part {unknown[0]!r}: choose from {', '.join(present)}", file=sys.stderr)
         return 2
-    lines: list[Line] = []
+    lines: list[Result] = []
     for name in arguments or present:
         part = importlib.import_module(f"bench.{name}")
         print(f"{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
-        found: list[Line] = part.measure()
+        found: list[Result] = part.measure()
         for line in found:
             line.part = name
         lines += found

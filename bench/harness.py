@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import statistics
@@ -11,6 +12,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
+
+
+@dataclass
+class Effort:
+    """How much the live parts do. Tests turn it down; a benchmark's figures need all of it."""
+
+    rounds: int = ROUNDS
+    share: float = 1.0  # of the work of each line
+    guests: bool = True  # are packages of others started, and installed where they are missing?
+
+    def of(self, amount: int, step: int = 1) -> int:
+        """So much of `amount`, in whole steps, one at least."""
+        return max(1, int(amount * self.share) // step) * step
+
+
+EFFORT = Effort()
 
 
 class Times:
@@ -60,6 +77,12 @@ def race(candidates: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> d
     return times
 
 
+def copier(data: bytes) -> Callable[[], object]:
+    """memcpy of these octets into memory that is there already."""
+    target = ctypes.create_string_buffer(len(data))
+    return lambda: ctypes.memmove(target, data, len(data))
+
+
 @dataclass
 class Floor:
     """What a line is held against. `target` is a ratio of speeds; None: shown for comparison."""
@@ -78,6 +101,7 @@ class Verdict:
     value: float
     ratio: float
     target: float | None
+    other_clock: float = 0.0  # the floor's best by the clock that does not decide
 
     @property
     def met(self) -> bool | None:
@@ -125,7 +149,13 @@ class Line:
             amount = floor.amount or self.amount
             best = floor.times.best(self.clock)
             ratio = best / amount / own
-            found.append(Verdict(floor.name, self.figure(best, amount), ratio, floor.target))
+            other = max(1e-9, floor.times.best("wall" if self.clock == "cpu" else "cpu"))
+            found.append(
+                Verdict(
+                    floor.name, self.figure(best, amount), ratio, floor.target,
+                    self.figure(other, amount),
+                )
+            )  # fmt: skip
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -145,7 +175,80 @@ class Line:
         }
 
 
-def behind(lines: Iterable[Line]) -> list[tuple[Line, Verdict]]:
+@dataclass
+class Bound:
+    """A fixed value that a figure is held against; with `target` 1.0 it is a demand."""
+
+    name: str
+    value: float
+    target: float | None = 1.0
+
+
+@dataclass
+class Figure:
+    """A line that is no time: octets, an index, a share. `more`: is more better?"""
+
+    name: str
+    samples: list[float]
+    unit: str
+    bounds: list[Bound] = field(default_factory=list)
+    more: bool = False
+    note: str = ""
+    part: str = ""
+    clock: str = ""
+
+    @property
+    def value(self) -> float:
+        return max(self.samples) if self.more else min(self.samples)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    def verdicts(self) -> list[Verdict]:
+        """Of the median, since no other load could have made a figure look worse than it is.
+
+        A ratio over 1 is better than the bound, whichever way better is.
+        """
+        found = []
+        middle = max(1e-9, self.median)
+        for bound in self.bounds:
+            ratio = middle / bound.value if self.more else bound.value / middle
+            found.append(Verdict(bound.name, bound.value, ratio, bound.target))
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "part": self.part,
+            "line": self.name,
+            "unit": self.unit,
+            "value": self.value,
+            "median": self.median,
+            "samples": self.samples,
+            "note": self.note,
+            "floors": [{**vars(verdict), "met": verdict.met} for verdict in self.verdicts()],
+        }
+
+
+@dataclass
+class Absence:
+    """A peer that could not be measured, and why: a line of the table like any other."""
+
+    name: str
+    reason: str
+    part: str = ""
+
+    def verdicts(self) -> list[Verdict]:
+        return []
+
+    def as_json(self) -> dict[str, Any]:
+        return {"part": self.part, "line": self.name, "absent": self.reason, "floors": []}
+
+
+Result = Line | Figure | Absence
+
+
+def behind(lines: Iterable[Result]) -> list[tuple[Result, Verdict]]:
     """The lines that do not reach a target of theirs."""
     return [
         (line, verdict) for line in lines for verdict in line.verdicts() if verdict.met is False

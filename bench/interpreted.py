@@ -1,30 +1,60 @@
-"""Run as a child with the plain source first in its path: nanoseconds a frame, interpreted."""
+"""The same work on the plain source, in a child: the figure for "interpreted"."""
+
+from __future__ import annotations
 
 import json
+import os
+import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 from polymux.core import conversation
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create
+from polymux.testing.hot.headers import Chain
 
+from .harness import ROUNDS, Times
 from .traffic import content
 
+FRAMES = 5000
 
-def main() -> None:
+
+def run_interpreted(work: str, protocol: str) -> tuple[Times, float]:
+    """Times of `loop` or `scan` on the plain source, and the frames it was done on."""
+    root = Path(__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(root / "src")}
+    command = [sys.executable, "-m", "bench.interpreted", work, protocol, str(ROUNDS)]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=True
+    )
+    times = Times()
+    for wall, cpu in json.loads(done.stdout):
+        times.add(wall, cpu)
+    return times, float(FRAMES)
+
+
+def main(work: str, protocol: str, rounds: int) -> None:
     assert conversation.__file__.endswith(".py"), "this must run the plain source"
-    traffic = content(sys.argv[1], [64] * 5000)
-    walls, cpus = [], []
-    for _ in range(int(sys.argv[2])):
+    traffic = content(protocol, [64] * FRAMES)
+    taken = []
+    for _ in range(rounds):
         observer = Observer(create(traffic.protocol), True)
         for side, data in traffic.opening:
             observer.feed(side, data, 0)
+        act: Callable[[], object]
+        if work == "scan":
+            chain = Chain(FRAMES)
+            book = observer.protocol
+            act = lambda: chain.read(book, 0, traffic.content, 0, 0)  # noqa: B023, E731
+        else:
+            act = lambda: observer.feed(0, traffic.content, 0)  # noqa: B023, E731
         wall, cpu = time.perf_counter(), time.process_time()
-        observer.feed(0, traffic.content, 0)
-        cpus.append(time.process_time() - cpu)
-        walls.append(time.perf_counter() - wall)
-    print(json.dumps({"frames": traffic.frames, "wall": walls, "cpu": cpus}))
+        act()
+        taken.append((time.perf_counter() - wall, time.process_time() - cpu))
+    print(json.dumps(taken))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

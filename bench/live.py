@@ -1,22 +1,19 @@
-"""Two processes over loopback: receiving and sending, against raw asyncio and the npm packages."""
+"""mplex between two processes over loopback: receiving and sending, against raw asyncio."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import polymux
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import ACCEPTOR
 
-from .harness import ROUNDS, Floor, Line, Times
-from .live_pairs import pair_lines
+from . import harness
+from .harness import Floor, Line, Times
+from .partner import Partner, partner
 from .traffic import mplex_frame
 
 SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload octets; MB that are sent
@@ -28,6 +25,10 @@ SEND = {100: 0.20, 1024: 0.45, 65536: 0.80}
 Act = Callable[[], Awaitable[None]]
 
 
+def sizes() -> list[tuple[int, int]]:
+    return [(size, harness.EFFORT.of(megabytes)) for size, megabytes in SIZES]
+
+
 def measure() -> list[Line]:
     return asyncio.run(measure_all())
 
@@ -36,37 +37,7 @@ async def measure_all() -> list[Line]:
     async with partner() as other:
         lines = await receive_lines(other)
         lines += await send_lines(other)
-        lines += await pair_lines(other.ports)
     return lines
-
-
-class Partner:
-    """The other process: see `partner.py`."""
-
-    def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
-        self.process = process
-        self.ports = ports
-
-    def blast(self, port: int, octets: int, opening: bytes, frame: bytes) -> None:
-        assert self.process.stdin is not None
-        order = {"port": port, "octets": octets, "opening": opening.hex(), "frame": frame.hex()}
-        self.process.stdin.write(json.dumps(order).encode() + b"\n")
-
-
-@contextlib.asynccontextmanager
-async def partner() -> AsyncIterator[Partner]:
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.partner", stdin=pipe, stdout=pipe,
-        cwd=Path(__file__).parent.parent,
-    )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield Partner(process, json.loads(await process.stdout.readline()))
-    finally:
-        process.stdin.close()
-        await process.wait()
 
 
 async def race(candidates: dict[str, Act]) -> dict[str, Times]:
@@ -75,7 +46,7 @@ async def race(candidates: dict[str, Act]) -> dict[str, Times]:
     times = {name: Times() for name in names}
     for name in names:
         await candidates[name]()
-    for turn in range(ROUNDS):
+    for turn in range(harness.EFFORT.rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             wall, cpu = time.perf_counter(), time.process_time()
@@ -144,15 +115,17 @@ def receiving(other: Partner, megabytes: int, size: int, way: str) -> Act:
 
 
 async def receive_lines(other: Partner) -> list[Line]:
-    candidates: dict[str, Act] = {"raw": receiving(other, RAW, 65536, "raw")}
-    for size, megabytes in SIZES:
+    candidates: dict[str, Act] = {"raw": receiving(other, harness.EFFORT.of(RAW), 65536, "raw")}
+    for size, megabytes in sizes():
         for way in ("streams", "events"):
             candidates[f"{way} {size}"] = receiving(other, megabytes, size, way)
     times = await race(candidates)
     lines = []
     for way, targets in (("streams", RECEIVE_STREAMS), ("events", RECEIVE_EVENTS)):
-        for size, megabytes in SIZES:
-            floor = Floor("raw asyncio.Protocol", times["raw"], targets[size], RAW)
+        for size, megabytes in sizes():
+            floor = Floor(
+                "raw asyncio.Protocol", times["raw"], targets[size], harness.EFFORT.of(RAW)
+            )
             name = f"receive, mplex, {way}, {size} B"
             line = Line(name, times[f"{way} {size}"], megabytes, "MB/s", [floor], "wall", 1.0)
             lines.append(line)
@@ -230,19 +203,19 @@ def sending(other: Partner, megabytes: int, size: int, way: str) -> Act:
 
 
 async def send_lines(other: Partner) -> list[Line]:
-    candidates: dict[str, Act] = {"raw": sending(other, RAW, 65536, "raw")}
+    candidates: dict[str, Act] = {"raw": sending(other, harness.EFFORT.of(RAW), 65536, "raw")}
     wanted: list[tuple[str, int, int, float]] = []
-    for size, megabytes in SIZES:
+    for size, megabytes in sizes():
         if size in SEND:
             for way in ("send_nowait", "send_many"):
                 wanted.append((way, size, megabytes, SEND[size]))
-    wanted.append(("await send", 100, 12, 0.08))
+    wanted.append(("await send", 100, harness.EFFORT.of(12), 0.08))
     for way, size, megabytes, _ in wanted:
         candidates[f"{way} {size}"] = sending(other, megabytes, size, way)
     times = await race(candidates)
     lines = []
     for way, size, megabytes, target in wanted:
-        floor = Floor("raw 64 KB writes", times["raw"], target, RAW)
+        floor = Floor("raw 64 KB writes", times["raw"], target, harness.EFFORT.of(RAW))
         name = f"send, mplex, {way}, {size} B"
         line = Line(name, times[f"{way} {size}"], megabytes, "MB/s", [floor], "wall", 1.0)
         lines.append(line)

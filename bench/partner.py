@@ -1,7 +1,7 @@
-"""The other process of the live benchmark. Prints the ports it listens on, then obeys lines.
+"""The other process of the live benchmarks. Prints the ports it listens on, then obeys lines.
 
-Started as `python -m bench.partner`. Listens for polymux peers (mplex, nerdbank: streams named
-`echo` are echoed, others are read to their end and closed) and for raw octets (a sink). Told
+Started as `python -m bench.partner`. For each of our protocols it listens for peers and does what
+`partner_work` says, and for raw octets and bare WebSockets what `raw_sides` says. Told
 `{"port": N, "octets": N, "opening": hex, "frame": hex}` on stdin it dials that port and sends the
 opening once and the frame over and over, as fast as a blocking socket takes it.
 """
@@ -9,40 +9,21 @@ opening once and the frame over and over, as fast as a blocking socket takes it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
 import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import polymux
 
+from .partner_work import HANDLERS, LIMITS
+from .raw_sides import LISTENERS
+
 PIECE = 256 * 1024
-
-
-async def serve_stream(stream: Any) -> None:
-    try:
-        if stream.name == "echo":
-            async for data in stream:
-                await stream.send(data)
-        else:
-            async for _ in stream:
-                pass
-        await stream.end()
-    except polymux.PolymuxError:
-        pass  # the benchmark is done with it
-
-
-async def handle(session: Any) -> None:
-    tasks = set()
-    async for stream in session.incoming:
-        task = asyncio.create_task(serve_stream(stream))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-
-class Drain(asyncio.Protocol):
-    """Reads what comes, to nobody."""
 
 
 def blast(port: int, octets: int, opening: bytes, frame: bytes) -> None:
@@ -65,18 +46,60 @@ async def main() -> None:
     loop = asyncio.get_running_loop()
     ports = {}
     servers: list[Any] = []
-    for name in ("mplex", "nerdbank"):
-        server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=name)
+    for name, (url, protocol, handle) in HANDLERS.items():
+        server = await polymux.serve(handle, url, protocol=protocol, limits=LIMITS)
         servers.append(server)
         ports[name] = server.port
-    sink = await loop.create_server(Drain, "127.0.0.1", 0)
-    ports["sink"] = sink.sockets[0].getsockname()[1]
+    for name, listen in LISTENERS.items():
+        listener, ports[name] = await listen()
+        servers.append(listener)
     print(json.dumps(ports), flush=True)
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         order = json.loads(line)
         opening, frame = bytes.fromhex(order["opening"]), bytes.fromhex(order["frame"])
         loop.run_in_executor(None, blast, order["port"], order["octets"], opening, frame)
     os._exit(0)  # whatever still runs was for nobody
+
+
+# --- the side that starts it
+
+
+class Partner:
+    """The other process, as the benchmark holds it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
+        self.process = process
+        self.ports = ports
+        self.pids = (os.getpid(), process.pid)
+
+    def blast(self, port: int, octets: int, opening: bytes, frame: bytes) -> None:
+        assert self.process.stdin is not None
+        order = {"port": port, "octets": octets, "opening": opening.hex(), "frame": frame.hex()}
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    def connect(self, name: str) -> contextlib.AbstractAsyncContextManager[Any]:
+        """A session of ours with the partner's listener of this name."""
+        url, protocol, _ = HANDLERS[name]
+        scheme = url.partition(":")[0]
+        path = "/omnistreams" if scheme == "ws" else ""
+        there = f"{scheme}://127.0.0.1:{self.ports[name]}{path}"
+        return polymux.connect(there, protocol=protocol, limits=LIMITS)
+
+
+@contextlib.asynccontextmanager
+async def partner() -> AsyncIterator[Partner]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.partner", stdin=pipe, stdout=pipe,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Partner(process, json.loads(await process.stdout.readline()))
+    finally:
+        process.stdin.close()
+        await process.wait()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-/* The whole loop in C, for the benchmark only: header, judge, apply, row into columns.
+/* The whole loop in C, for the benchmark only: header, judge, apply, row into columns. And the chain
+   of headers alone, into six columns.
 
    The same rules as polymux's mplex and Nerdbank v3, seen from the middle of a connection. What is
    owed at the end is not kept, and frames without a shape end the loop; everything else gives the
@@ -377,4 +378,56 @@ i64 mplex_feed(Loop *l, i64 sender, const u8 *data, i64 end, i64 at) {
 }
 i64 nerdbank_feed(Loop *l, i64 sender, const u8 *data, i64 end, i64 at) {
     return run(l, 0, sender, data, end, at);
+}
+
+/* --- the chain of headers alone */
+
+typedef struct { i64 room; u8 *width, *kind; i64 *offset, *key, *content, *size; } Chain;
+
+Chain *chain_new(i64 room) {
+    Chain *c = calloc(1, sizeof *c);
+    c->room = room, c->width = calloc(room, 1), c->kind = calloc(room, 1);
+    c->offset = calloc(room, 8), c->key = calloc(room, 8);
+    c->content = calloc(room, 8), c->size = calloc(room, 8);
+    return c;
+}
+
+static i64 streamux_header(const u8 *data, i64 pos, i64 end, i64 sender, Head *h) {
+    if (end - pos < 4) return SHORT; /* 17 bits of length, 13 of id; both sides alike */
+    i64 word = data[pos] | data[pos + 1] << 8 | data[pos + 2] << 16 | (i64)data[pos + 3] << 24;
+    i64 flags = word >> 30, reply = flags & 1;
+    h->kind = flags >> 1 | reply << 1, h->size = word >> 13 & 0x1FFFF, h->number = word & 0x1FFF;
+    if (!h->size) h->kind |= 4;
+    h->opener = sender ^ reply, h->key = h->number * 2 + h->opener;
+    h->flaws = 0, h->amount = -1;
+    return pos + 4;
+}
+
+enum { MPLEX, NERDBANK, STREAMUX };
+
+static inline i64 follow(Chain *c, int wire, i64 sender, const u8 *data, i64 end) {
+    i64 pos = 0, rows = 0, i = 0;
+    Head h;
+    while (pos < end) {
+        i64 start = wire == MPLEX ? mplex_header(data, pos, end, sender, &h)
+                    : wire == NERDBANK ? nerdbank_header(data, pos, end, sender, &h)
+                                       : streamux_header(data, pos, end, sender, &h);
+        if (start < 0) break;
+        c->offset[i] = pos, c->width[i] = start - pos, c->kind[i] = h.kind, c->key[i] = h.key;
+        c->content[i] = start, c->size[i] = h.size;
+        pos = start + h.size;
+        rows++;
+        if (++i == c->room) i = 0;
+    }
+    return rows;
+}
+
+i64 mplex_chain(Chain *c, i64 sender, const u8 *data, i64 end) {
+    return follow(c, MPLEX, sender, data, end);
+}
+i64 nerdbank_chain(Chain *c, i64 sender, const u8 *data, i64 end) {
+    return follow(c, NERDBANK, sender, data, end);
+}
+i64 streamux_chain(Chain *c, i64 sender, const u8 *data, i64 end) {
+    return follow(c, STREAMUX, sender, data, end);
 }

@@ -39,6 +39,17 @@ class Reference:
             feed = getattr(self.library, name)
             feed.argtypes = [ctypes.c_void_p, word, ctypes.c_char_p, word, word]
             feed.restype = word
+        self.library.chain_new.argtypes = [word]
+        self.library.chain_new.restype = ctypes.c_void_p
+        for name in ("mplex_chain", "nerdbank_chain", "streamux_chain"):
+            chain = getattr(self.library, name)
+            chain.argtypes = [ctypes.c_void_p, word, ctypes.c_char_p, word]
+            chain.restype = word
+        self.columns = self.library.chain_new(ROWS)
+
+    def chain(self, protocol: str, data: bytes) -> int:
+        """Follow the dialer's headers in `data` into columns; how many there are."""
+        return int(getattr(self.library, f"{protocol}_chain")(self.columns, 0, data, len(data)))
 
     def loop(self, protocol: str, findings: int) -> Loop:
         return Loop(self.library, protocol, findings)

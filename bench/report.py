@@ -14,9 +14,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from .harness import Line, behind
+from .harness import Absence, Line, Result, behind
 
-VERSIONS = ("librt", "mypy", "numpy", "pyarrow", "dpkt", "pyspark", "libp2p", "uvloop")
+VERSIONS = ("librt", "mypy", "numpy", "pyarrow", "dpkt", "pyspark", "websockets", "uvloop")
 
 
 def ratio_text(ratio: float) -> str:
@@ -27,7 +27,7 @@ def figure_text(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def show(lines: Sequence[Line]) -> None:
+def show(lines: Sequence[Result]) -> None:
     console = Console()
     if not console.is_terminal:
         console.width = 150
@@ -49,40 +49,47 @@ def show(lines: Sequence[Line]) -> None:
         )
 
 
-def table_of(part: str, lines: Sequence[Line]) -> Table:
+def table_of(part: str, lines: Sequence[Result]) -> Table:
     table = Table(title=part, title_justify="left", header_style="bold")
     table.add_column("line", min_width=28)
     for name in ("best", "median", "other clock"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("unit", no_wrap=True)
     table.add_column("against", no_wrap=True)
-    for name in ("its value", "ratio", "target"):
+    for name in ("its value", "other clock", "ratio", "target"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for line in lines:
-        other = "wall" if line.clock == "cpu" else "CPU"
+        if isinstance(line, Absence):
+            table.add_row(f"{line.name}: not measured, {line.reason}", *[""] * 10)
+            continue
+        other = ""
+        if isinstance(line, Line):
+            clock = "wall" if line.clock == "cpu" else "CPU"
+            other = f"{clock} {figure_text(line.other_clock)}"
         own = [
             line.name + (f" ({line.note})" if line.note else ""),
             figure_text(line.value),
             figure_text(line.median),
-            f"{other} {figure_text(line.other_clock)}",
+            other,
             line.unit,
         ]
         verdicts = line.verdicts()
         if not verdicts:
-            table.add_row(*own, "", "", "", "", "")
+            table.add_row(*own, "", "", "", "", "", "")
         for verdict in verdicts:
             target = "" if verdict.target is None else ratio_text(verdict.target)
             judged = "" if verdict.met is None else "met" if verdict.met else "[bold]behind[/bold]"
+            theirs = figure_text(verdict.other_clock) if verdict.other_clock else ""
             table.add_row(
-                *own, verdict.floor, figure_text(verdict.value), ratio_text(verdict.ratio), target,
-                judged,
+                *own, verdict.floor, figure_text(verdict.value), theirs,
+                ratio_text(verdict.ratio), target, judged,
             )  # fmt: skip
             own = [""] * len(own)
     return table
 
 
-def write(lines: Sequence[Line], folder: Path) -> Path:
+def write(lines: Sequence[Result], folder: Path) -> Path:
     """The same with every time taken, the machine, the commit and the versions."""
     folder.mkdir(exist_ok=True)
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""Octets to measure with: frames of mplex and Nerdbank v3, written without polymux's own code."""
+"""Octets to measure with: frames of three protocols, written without polymux's own code."""
 
 from __future__ import annotations
 
@@ -88,11 +88,26 @@ def nerdbank_content(sizes: Iterable[int], streams: int, seed: int, whole: bool)
     return Traffic("nerdbank", opening, b"".join(out), len(out))
 
 
+def streamux_content(sizes: Iterable[int], streams: int, seed: int, whole: bool) -> Traffic:
+    """Chunks of requests on random ids; 17 bits of length and 13 of id on both sides."""
+    rng = Random(seed)
+    initiator = bytes([1, 17, 13, 0])
+    out = []
+    for size in sizes:
+        size -= 4 if whole else 0
+        out.append((size << 13 | rng.randrange(streams)).to_bytes(4, "little") + bytes(size))
+    return Traffic(
+        "streamux", [(DIALER, initiator), (ACCEPTOR, initiator)], b"".join(out), len(out)
+    )
+
+
+MAKERS = {"mplex": mplex_content, "nerdbank": nerdbank_content, "streamux": streamux_content}
+
+
 def content(
     protocol: str, sizes: Iterable[int], streams: int = 1000, whole: bool = True
 ) -> Traffic:
-    make = mplex_content if protocol == "mplex" else nerdbank_content
-    return make(sizes, streams, 1, whole)
+    return MAKERS[protocol](sizes, streams, 1, whole)
 
 
 def mixed_sizes(octets: int, seed: int = 2) -> list[int]:

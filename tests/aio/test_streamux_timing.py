@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 from tests.aio.asking import SMALL, echo, held, pair
@@ -142,3 +143,37 @@ async def test_a_call_that_nobody_reads_makes_room_after_a_bounded_pause() -> No
         assert await big == b""
         await near.close()
         await task
+
+
+@virtual
+async def test_a_request_whose_data_never_comes_is_bounded_too() -> None:
+    async def nothing() -> AsyncIterator[bytes]:
+        yield b"a beginning"
+        await asyncio.Event().wait()
+
+    async with pair() as (near, _far):
+        with pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"):
+            await near.request(nothing(), timeout=0.05)
+        await settled()
+        assert held(near)["exchanges"] == held(near)["unborn"] == 0
+
+
+@virtual
+async def test_waiting_for_a_free_id_counts_against_the_time() -> None:
+    async with pair(SMALL) as (near, _far):
+        taken = [asyncio.create_task(near.request(b"x", timeout=5)) for _ in range(16)]
+        await asyncio.sleep(0.02)
+        with pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"):
+            await near.request(b"y", timeout=0.05)
+        for task in taken:
+            task.cancel()
+        await asyncio.gather(*taken, return_exceptions=True)
+
+
+@virtual
+async def test_a_request_that_cannot_leave_in_time_is_bounded_too() -> None:
+    async with pair() as (near, _far):
+        near.pause_writing()
+        with pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"):
+            await near.request(bytes(1_000_000), timeout=0.05)
+        near.resume_writing()

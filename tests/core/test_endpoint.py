@@ -32,5 +32,5 @@ def test_giving_a_stream_up_twice_says_it_once(text: str) -> None:
 def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> None:
     end = dialer("omnistreams:carrier=length")
     stream = end.open()
-    with pytest.raises(LimitExceeded, match="at most 1048576 are sent at once"):
+    with pytest.raises(LimitExceeded, match="limit frame=1048576"):
         end.send(stream, bytes(1048577))

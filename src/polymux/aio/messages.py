@@ -145,7 +145,7 @@ class Receiver(MessageStream, Piecewise):
         session = self.session
         if session._pacing.paused_at:
             session._pacing.look()
-        if self.record.over:
+        if self.record.over and not self.lane.inbox:
             session._forget(self)
         return message
 

@@ -16,10 +16,9 @@ from ..protocols.omnistreams_text import json_octets
 from .arrivals import Incoming
 from .duplex import Stream
 from .messages import Receiver, Sender
-from .session import Session
+from .session import AT_ONCE, Session
 from .websocket import quick_mask
 
-AT_ONCE = 64 * 1024  # octets of control messages formed together
 LEAST = 256  # octets that a control message counts for, however short: the object around it
 CLEAN_CLOSES = (1000, 1001, 1005)  # normal, going away, no code given
 POLICY = 1008  # the code of a close for going past a limit

@@ -30,6 +30,7 @@ from .writing import hand_over
 log = logging.getLogger("polymux.aio")
 
 HIGH = 256 * 1024  # octets formed at a time, and in the transport before we wait for it
+AT_ONCE = 64 * 1024  # octets that are worth a system call of their own
 BURST = 1024 * 1024  # octets a lone sender may send before everybody else has a turn of the loop
 
 
@@ -317,8 +318,10 @@ class Session(asyncio.Protocol):
 
     def _push(self) -> bool:
         """The same at once, for a sender that would have to wait; False if it has to."""
-        if self._blocked or self._room or self._burst >= BURST or not self.endpoint.pending():
+        if self._blocked or self._room or self._burst >= BURST:
             return False
+        if self.endpoint.outbox.queued < AT_ONCE:
+            return False  # it waits for leave; a system call for each who does would cost more
         before = self.written
         self._write()
         self._burst += self.written - before

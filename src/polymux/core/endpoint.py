@@ -277,8 +277,8 @@ class Endpoint:
         """Refuse content that could never leave."""
         if self.protocol.messages and len(data) > self.protocol.send_frame:
             raise LimitExceeded(
-                f"a message of {len(data)} octets: at most {self.protocol.send_frame} are sent at "
-                f"once; allow more with Limits(frame=...) on both sides"
+                f"a message of {len(data)} octets: limit frame={self.protocol.send_frame}; raise "
+                f"it with Limits(frame=...)"
             )
         problem = self.protocol.refuse(self.side, stream, data)
         if problem:

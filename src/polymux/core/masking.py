@@ -5,7 +5,8 @@ is an argument (`None`: not masked), since chance does not live here. Masking tw
 so the decoder in `websocket` unmasks with the same functions.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, TypeAlias
 
 from librt.strings import BytesWriter, read_i64_be, read_i64_le, write_i64_be, write_i64_le
 from mypy_extensions import i64
@@ -26,12 +27,15 @@ NORMAL: Final = 1000
 NO_STATUS: Final = 1005  # never on the wire: stands for a close frame without a code (7.1.5)
 SHORT: Final[i64] = -1
 HEAD_MAX: Final[i64] = 14  # octets of the longest header
+QUICK: Final[i64] = 1024  # octets from which a mask that somebody else does is worth its call
 BLOCK: Final[i64] = 4096  # interpreted: one big integer at a time, small enough for the cache
+
+Mask: TypeAlias = Callable[[bytes, bytes], bytes]  # octets and a key: the octets masked
 
 
 def mask_words(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
     """Append data[start:end] masked, eight octets a step: fast compiled, slow interpreted."""
-    turned = key[phase:] + key[:phase]
+    turned = key if phase == 0 else key[phase:] + key[:phase]
     word: i64 = read_i64_le(turned + turned, 0)
     pos = start
     while end - pos >= 8:

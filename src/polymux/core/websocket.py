@@ -42,6 +42,7 @@ from .websocket_items import (
     judge,
     read_close,
 )
+from .websocket_run import Run
 
 READING: Final[i64] = 0
 CLOSED: Final[i64] = 1  # a close frame was read; what follows it is not looked at
@@ -69,13 +70,9 @@ class Decoder:
     """
 
     def __init__(
-        self,
-        sender: i64,
-        limit: i64 = 1024 * 1024,
-        lenient: bool = False,
-        offset: int = 0,
+        self, sender: i64, limit: i64 = 1024 * 1024, lenient: bool = False, offset: int = 0,
         limit_name: str = "frame",
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`limit`: payload octets of a message; `limit_name`: what its error calls it.
 
         `offset`: octets of this direction before the first frame (the HTTP head), so that offsets
@@ -105,6 +102,7 @@ class Decoder:
         self.frame_missing = 0
         self.control = b""
         self.message = Assembly()
+        self.run = Run(sender, limit)
 
     def take(self) -> list[Item]:
         """The items found since the last call, in the order in which they ended."""
@@ -134,12 +132,16 @@ class Decoder:
                 self._pass_over(end - pos)
                 break
             if self.reading:
-                size = self.left
-                if size > end - pos:
-                    size = end - pos
+                size = self.left if self.left < end - pos else end - pos
                 self._read_payload(data, pos, pos + size)
                 pos += size
-            else:
+                continue
+            if not self.message.fragmented and len(self.held) == 0:
+                after = self.run.read(data, pos, end, self.offset, self.items)
+                self.offset += after - pos
+                self.delivered += after - pos
+                pos = after
+            if pos < end:
                 pos = self._read_head(data, pos, end)
         return len(self.items)
 
@@ -184,7 +186,7 @@ class Decoder:
         """The state as plain data, also in the middle of a frame. Take the items first."""
         if self.items:
             raise ValueError(f"take the {len(self.items)} waiting items before a snapshot")
-        head = self.head
+        head = self.head if self.reading else FrameHead()  # of a frame that is read, nothing stays
         message = self.message
         numbers = (
             FORMAT, int(self.state), self.offset, self.delivered, self.carrier, self.skipped,
@@ -291,13 +293,12 @@ class Decoder:
 
     def _read_payload(self, data: bytes, pos: i64, end: i64) -> None:
         if self.fate == DATA:
-            self.message.add(data, pos, end, self.head, self.phase, end - pos == self.left)
+            last = end - pos == self.left
+            self.message.add(data, pos, end, self.head, self.phase, last, self.run.mask)
         elif self.fate == CONTROL:
             key = self.head.key
-            if key is None:
-                self.control += data[pos:end]
-            else:
-                self.control += masked(data, pos, end, key, self.phase)
+            part = data[pos:end] if key is None else masked(data, pos, end, key, self.phase)
+            self.control += part
         self._advance(end - pos)
 
     def _advance(self, size: i64) -> None:
@@ -326,6 +327,9 @@ class Decoder:
             self.missing += self.frame_missing
         self.frame_octets = 0
         self.frame_missing = 0
+        self.frame_offset = 0
+        self.fate = SKIP
+        self.phase = 0
         if opcode <= BINARY:
             message.fragmented = self.head.first < FINAL
             if not message.fragmented:

@@ -13,9 +13,11 @@ from .masking import (
     FINAL,
     NO_STATUS,
     PONG,
+    QUICK,
     RESERVED,
     TEXT,
     FrameHead,
+    Mask,
     closes,
     masked,
     write_masked,
@@ -239,11 +241,14 @@ class Assembly:
         self.spoiled = False  # it will not be delivered
 
     def add(
-        self, data: bytes, start: i64, end: i64, head: FrameHead, phase: i64, last: bool
-    ) -> None:
-        """Append a piece of payload; `last` if it ends its frame."""
+        self, data: bytes, start: i64, end: i64, head: FrameHead, phase: i64, last: bool,
+        quick: Mask | None,
+    ) -> None:  # fmt: skip
+        """Append a piece of payload; `last` if it ends its frame. `quick`: a quicker mask."""
         key = head.key
-        if self.filled == 0 and last and head.first >= FINAL:
+        if key is not None and quick is not None and end - start >= QUICK:
+            self.body.write(quick(data[start:end], key[phase:] + key[:phase]))
+        elif self.filled == 0 and last and head.first >= FINAL:
             self.sole = data[start:end] if key is None else masked(data, start, end, key, phase)
         elif key is None:
             self.body.write(data[start:end])
@@ -270,6 +275,7 @@ class Assembly:
 
     def clear(self) -> None:
         """Make room for the next message."""
+        self.offset = 0
         self.octets = 0
         self.missing = 0
         self.filled = 0

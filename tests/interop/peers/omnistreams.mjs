@@ -99,6 +99,9 @@ class Session {
         sink.watch?.()
       }
       reader.keep(window)
+    } else if (way.incoming === 'answer') { // of `pings`
+      reader.onData = way.answered
+      reader.keep(window)
     } else if (way.incoming === 'reject') {
       reader.cancel()
     }
@@ -222,6 +225,28 @@ obey({
   sink: (command) => {
     if (ways[''].incoming !== 'sink') setMode({ incoming: 'sink', window: command.window })
     return sunk(sink, command)
+  },
+
+  // COUNT round trips of SIZE octets, one at a time, over a stream and the one an echo opens back.
+  pings: async (command) => {
+    const count = whole(command, 'count')
+    const message = octets(whole(command, 'seed', 0), 0, whole(command, 'size', 16))
+    let answered = null
+    ways['=echo'] = { incoming: 'answer', quiet: true, answered: () => answered() }
+    const writer = session(command).open(Buffer.from('echo'), true)
+    const seconds = []
+    for (let i = 0; i < count; i++) {
+      if (writer.credit <= 0) await writer.until(() => writer.credit > 0)
+      const start = performance.now()
+      await new Promise((resolve) => {
+        answered = resolve
+        writer.put(message)
+      })
+      seconds.push(secondsSince(start))
+    }
+    writer.end()
+    delete ways['=echo']
+    return { seconds }
   },
 
   // Open a stream, wait for the first request, end it. An end has no answer of its own.

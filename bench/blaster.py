@@ -1,0 +1,34 @@
+"""The other process of `collect`: sends prepared octets to a port as fast as they are taken.
+
+A line of JSON on standard input is an order: port, the octets to begin with, those to repeat and
+how often, those to end with. The answer is a line when the peer has answered or ended.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+
+
+def blast(order: dict[str, object]) -> None:
+    opening, body, closing = (bytes.fromhex(str(order[name])) for name in ("open", "body", "end"))
+    with socket.create_connection(("127.0.0.1", int(str(order["port"])))) as peer:
+        peer.sendall(opening)
+        for _ in range(int(str(order["times"]))):
+            peer.sendall(body)
+        peer.sendall(closing)
+        if order["half"]:
+            peer.shutdown(socket.SHUT_WR)
+        assert peer.recv(1), "the peer went away without an answer"
+
+
+def main() -> None:
+    print("ready", flush=True)
+    for line in sys.stdin:
+        blast(json.loads(line))
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The collector beside a plain server that writes the same octets, and the delay to table rows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import polymux
+from polymux.record import Collector
+
+from . import harness
+from .harness import Bound, Figure, Floor, Line, Result, Times
+from .traffic import mplex_frame
+
+FRAME = 64 * 1024  # octets of payload
+FRAMES = 3072  # 192 MiB
+WRITTEN = 16  # frames that the sender hands over at once
+LEAST = 0.5  # of the plain server's speed
+ROWS = 6  # rows whose delay is taken
+
+Act = Callable[[], Awaitable[None]]
+
+
+class PlainServer(asyncio.Protocol):
+    """What one would write without polymux: octets to a file, synced before they are answered."""
+
+    folder = ""
+    sync = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._path = os.path.join(self.folder, f"plain-{time.monotonic_ns()}")
+        self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def data_received(self, data: bytes) -> None:
+        os.write(self._file, data)
+
+    def eof_received(self) -> bool:
+        if self.sync:
+            os.fsync(self._file)
+        os.close(self._file)
+        self._transport.write(b"!")
+        os.unlink(self._path)
+        return False
+
+
+class PlainUnsynced(PlainServer):
+    """The same without a sync: what is answered may be lost."""
+
+    sync = False
+
+
+class Blaster:
+    """The sending process."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    async def send(self, port: int, times: int, half: bool) -> None:
+        """Octets of mplex: a stream, its frames, its end."""
+        body = b"".join(mplex_frame(0, 2, bytes(FRAME)) for _ in range(WRITTEN))
+        order = {
+            "port": port, "open": "000161", "body": body.hex(), "times": times, "end": "0400",
+            "half": half,
+        }  # fmt: skip
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        assert (await self._process.stdout.readline()).strip() == b"done"
+
+    async def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        await self._process.wait()
+
+
+def measure() -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="polymux-bench-") as folder:
+        lines: list[Result] = list(asyncio.run(speeds(Path(folder))))
+        lines.append(delay(Path(folder)))
+        return lines
+
+
+async def speeds(folder: Path) -> list[Line]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.blaster", stdin=pipe, stdout=pipe,
+        cwd=Path(__file__).parent.parent, limit=1 << 26,
+    )  # fmt: skip
+    assert process.stdout is not None
+    await process.stdout.readline()
+    blaster = Blaster(process)
+    times = harness.EFFORT.of(FRAMES, WRITTEN) // WRITTEN
+    PlainServer.folder = str(folder)
+    loop = asyncio.get_running_loop()
+    plain = await loop.create_server(PlainServer, "127.0.0.1", 0)
+    unsynced = await loop.create_server(PlainUnsynced, "127.0.0.1", 0)
+    collectors = {}
+    for sync in ("each", "none"):
+        collectors[sync] = Collector(str(folder / sync), sync=sync)
+        await collectors[sync].start()
+        await collectors[sync].listen("tcp://127.0.0.1:0", "mplex")
+
+    def collected(sync: str) -> Act:
+        async def act() -> None:
+            port = int(collectors[sync].urls[0].rpartition(":")[2])
+            await blaster.send(port, times, half=False)
+
+        return act
+
+    async def plainly() -> None:
+        await blaster.send(plain.sockets[0].getsockname()[1], times, half=True)
+
+    async def without_sync() -> None:
+        await blaster.send(unsynced.sockets[0].getsockname()[1], times, half=True)
+
+    found = await race(
+        {
+            "each": collected("each"), "none": collected("none"), "plain": plainly,
+            "unsynced": without_sync,
+        },
+        folder,
+    )  # fmt: skip
+    for collector in collectors.values():
+        await collector.close(0)
+    plain.close()
+    unsynced.close()
+    await blaster.close()
+    octets = times * WRITTEN * FRAME
+    synced = Floor("plain asyncio server, synced at the end", found["plain"], LEAST)
+    loose = Floor("plain asyncio server, never synced", found["unsynced"], LEAST)
+    about = f"mplex, one stream, frames of {FRAME // 1024} KiB, answered when durable"
+    return [
+        Line("collect, sync each", found["each"], octets, "MB/s", [synced], "wall", 1e6, about),
+        Line("collect, sync none", found["none"], octets, "MB/s", [loose], "wall", 1e6, about),
+    ]
+
+
+async def race(candidates: dict[str, Act], folder: Path) -> dict[str, Times]:
+    """Each in turn, who goes first changing; the first round is not counted."""
+    names = list(candidates)
+    times = {name: Times() for name in names}
+    for turn in range(harness.EFFORT.rounds + 1):
+        shift = turn % len(names)
+        for name in names[shift:] + names[:shift]:
+            wall, cpu = time.perf_counter(), time.process_time()
+            await candidates[name]()
+            if turn:
+                times[name].add(time.perf_counter() - wall, time.process_time() - cpu)
+            for path in folder.glob("*/*.pcapng*"):  # what is published is not needed
+                if not path.name.endswith(".part"):
+                    path.unlink(missing_ok=True)
+    return times
+
+
+def delay(folder: Path) -> Figure:
+    """From the last octet a sender sends to the row of it in the content table."""
+    from polymux.spark import spark_session
+    from polymux.spark.follow import start_following
+    from polymux.spark.follow_flows import Waits
+
+    captures, tables = folder / "live", folder / "tables"
+    captures.mkdir()
+    with spark_session("local[2]") as spark:
+        query = start_following(
+            spark, str(captures), str(tables), content=True, every=0.1,
+            waits=Waits(linger=0.1, idle=5),
+        )  # fmt: skip
+        samples = asyncio.run(delays(captures, tables))
+        query.stop()
+    bound = Bound("rotation 0.5 s, linger 0.1 s, look every 0.1 s", 0.7, None)
+    return Figure("delay from send to table row", samples, "s", [bound])
+
+
+async def delays(captures: Path, tables: Path) -> list[float]:
+    async with Collector(str(captures), rotate_seconds=0.5) as collector:
+        url = await collector.listen("tcp://127.0.0.1:0", "nerdbank")
+        samples = []
+        for number in range(harness.EFFORT.of(ROWS) + 1):
+            rows = content_files(tables)
+            async with polymux.connect(url, protocol="nerdbank") as session:
+                stream = await session.open(f"row {number}")
+                await stream.send(b"a row")
+                begun = time.perf_counter()
+                await stream.end()
+                await stream.receive()
+            while content_files(tables) == rows:
+                await asyncio.sleep(0.01)
+            if number:  # the first batch of a new Spark is no measure
+                samples.append(time.perf_counter() - begun)
+    return samples
+
+
+def content_files(tables: Path) -> int:
+    return sum(1 for _ in (tables / "content").glob("batch-*.parquet"))

@@ -1,0 +1,133 @@
+"""Memory of an idle stream and of an idle session, by what a fresh process grows.
+
+Run as `python -m bench.footprint PROTOCOL PORTS STREAMS SESSIONS` it prints the octets of each, by
+the dialing side: resident memory after, less resident memory before, by how many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+
+from . import harness
+from .harness import Bound, Figure, Result
+from .partner import Partner
+from .raw_acts import dialled
+from .raw_sides import Asking
+
+SMALL = 2048  # octets that an idle mplex stream may take
+# streams, sessions; omnistreams has 256 ids a session
+AMOUNTS = {
+    "mplex": (20000, 200),
+    "nerdbank": (5000, 200),
+    "omnistreams": (250, 100),
+    "streamux": (8000, 200),
+    "minmux": (5000, 200),
+    "raw TCP": (0, 200),
+}
+ROUNDS = 2  # each a process of its own
+
+
+async def footprint_lines(other: Partner) -> list[Result]:
+    found: dict[str, dict[str, list[float]]] = {}
+    for _ in range(min(ROUNDS, harness.EFFORT.rounds)):
+        for protocol in AMOUNTS:
+            octets = await grown(other, protocol)
+            for what, amount in octets.items():
+                found.setdefault(what, {}).setdefault(protocol, []).append(amount)
+    lines: list[Result] = []
+    for protocol, samples in found["stream"].items():
+        bounds = [Bound("demand", SMALL)] if protocol == "mplex" else []
+        lines.append(Figure(f"{protocol}, memory of an idle stream", samples, "B", bounds))
+    raw = min(found["session"].pop("raw TCP"))
+    for protocol, samples in found["session"].items():
+        bounds = [Bound("raw asyncio connection", max(1.0, raw), None)]
+        lines.append(Figure(f"{protocol}, memory of an idle session", samples, "B", bounds))
+    return lines
+
+
+async def grown(other: Partner, protocol: str) -> dict[str, float]:
+    """What a fresh process says of itself."""
+    streams, sessions = AMOUNTS[protocol]
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.footprint", protocol, json.dumps(other.ports),
+        str(harness.EFFORT.of(streams) if streams else 0), str(harness.EFFORT.of(sessions)),
+        stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    said, _ = await process.communicate()
+    octets: dict[str, float] = json.loads(said)
+    return octets
+
+
+# --- in the fresh process
+
+
+def resident() -> int:
+    gc.collect()
+    size: int = psutil.Process().memory_info().rss
+    return size
+
+
+async def weigh(protocol: str, ports: dict[str, int], streams: int, sessions: int) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        found: dict[str, float] = {}
+        other = Elsewhere(ports)
+        first = await enter(stack, other, protocol)
+        if streams:
+            held: list[Any] = await open_idle(protocol, first, streams // 10)  # warm
+            before = resident()
+            held += await open_idle(protocol, first, streams - streams // 10, streams // 10)
+            found["stream"] = (resident() - before) / max(1, streams - streams // 10)
+        warm = [await enter(stack, other, protocol) for _ in range(max(1, sessions // 10))]
+        before = resident()
+        more = [await enter(stack, other, protocol) for _ in range(sessions)]
+        found["session"] = (resident() - before) / len(more)
+        print(json.dumps(found), flush=True)
+        del warm
+        sys.stdout.flush()
+        psutil.Process().kill()  # thousands of streams need no farewell
+
+
+class Elsewhere(Partner):
+    """The partner, as a process that did not start it knows it."""
+
+    def __init__(self, ports: dict[str, int]) -> None:
+        self.ports = ports
+
+
+async def enter(stack: contextlib.AsyncExitStack, other: Partner, protocol: str) -> Any:
+    if protocol == "raw TCP":
+        return await stack.enter_async_context(dialled(other.ports["raw-echo"], Asking()))
+    return await stack.enter_async_context(other.connect(protocol))
+
+
+async def open_idle(protocol: str, session: Any, count: int, done: int = 0) -> list[Any]:
+    """So many streams, open and with nothing in them. Streamux: requests of which a first chunk
+    has been sent. Minmux: streams the peer has given credit for."""
+    from .minmux import order
+
+    if protocol == "minmux":
+        numbers = await order(session, b"h", iter(range(3 + 2 * done, 1 << 20, 2)), count)
+        senders = [session.sender(number) for number in numbers]
+        for sender in senders:
+            await sender.drain()
+        return senders
+    name = b"" if protocol == "streamux" else b"idle"
+    held = [await session.open(name) for _ in range(count)]
+    if protocol == "streamux":
+        for exchange in held:
+            await exchange.send(b"x")
+            await exchange.send(b"y")  # what is sent last is held back
+    await asyncio.sleep(0.2)
+    return held
+
+
+if __name__ == "__main__":
+    asyncio.run(weigh(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))

@@ -1,0 +1,39 @@
+"""One end of a guest: `SCRIPT listen` prints its port, `SCRIPT connect PORT` obeys JSON lines.
+
+A line `{"do": NAME, ...}` on stdin is answered by one line on stdout: what the command found, or
+`{"error": text}`. The end of stdin ends the program.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+Command = Callable[..., Awaitable[Any]]
+
+
+def say(message: dict[str, Any]) -> None:
+    print(json.dumps(message), flush=True)
+
+
+async def obey(commands: dict[str, Command], next_line: Callable[[], Awaitable[str]]) -> None:
+    """Run the commands that come, one after the other."""
+    say({"ready": True})
+    while line := await next_line():
+        order = json.loads(line)
+        command = commands[order.pop("do")]
+        try:
+            say({"found": await command(**order)})
+        except Exception as problem:
+            say({"error": f"{type(problem).__name__}: {problem}"[:300]})
+    os._exit(0)
+
+
+def quit_at_end() -> None:
+    """Runs in a thread of a listening side: gone when nobody wants it any more."""
+    while sys.stdin.readline():
+        pass
+    os._exit(0)

@@ -1,0 +1,98 @@
+"""The npm packages at both ends, each end a Node process: the same work as our own pairs do."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+
+from tests.interop import peer as peers
+from tests.interop.peer import Peer
+
+from . import harness
+from .turns import Act
+
+
+def missing() -> str | None:
+    """Why they cannot be measured here, or None."""
+    if not harness.EFFORT.guests:
+        return "left out by wish"
+    return peers.missing()
+
+
+class Couple:
+    """A package connected to itself in another process."""
+
+    def __init__(self, dialer: Peer, acceptor: Peer) -> None:
+        self.dialer = dialer
+        self.acceptor = acceptor
+        self.name = f"npm {dialer.script}"
+        self.pids: Sequence[int] = (dialer.process.pid, acceptor.process.pid)
+
+    def bulk(self, octets: int, size: int, streams: int) -> Act:
+        """From the first write until the other side has ended too (duplex packages)."""
+
+        async def act() -> float:
+            reply = await self.dialer.call(
+                "blast", octets=octets, size=size, streams=streams, timeout=60
+            )
+            return float(reply["seconds"])
+
+        return act
+
+    def sunk(self, octets: int, size: int, **more: object) -> Act:
+        """One way (WebSocket packages): from the first octet to come to the last."""
+
+        async def act() -> float:
+            await self.acceptor.call("mode", incoming="sink", quiet=True)
+            last = self.acceptor.begin("sink", octets=octets)
+            await self.dialer.call("blast", octets=octets, size=size, timeout=60, **more)
+            return float((await self.acceptor.result(last, timeout=60))["seconds"])
+
+        return act
+
+    def openings(self, count: int, flight: int) -> Act:
+        async def act() -> float:
+            reply = await self.dialer.call("openclose", count=count, in_flight=flight, timeout=60)
+            return float(reply["seconds"])
+
+        return act
+
+    async def pings(self, count: int, load: int) -> list[float]:
+        """Round trips of 16 octets, while `load` octets go beside them (0: none)."""
+        dialer = self.dialer
+        if dialer.script == "omnistreams":
+            busy = dialer.begin("blast", octets=load, size=65536) if load else None
+            found: list[float] = []
+            while len(found) < count and not (found and busy is not None and busy.done()):
+                some = 5 if busy is not None else count
+                reply = await dialer.call("pings", count=some, size=16, timeout=60)
+                found += [float(each) for each in reply["seconds"]]
+            if busy is not None:
+                await dialer.result(busy, timeout=60)
+            return found
+        opened = await dialer.call("open", names=["echo"])
+        number = opened["streams"][0]["stream"]
+        busy = dialer.begin("blast", octets=load, size=65536) if load else None
+        found = []
+        for _ in range(count):
+            reply = await dialer.call("ping", stream=number, size=16, timeout=30)
+            found.append(float(reply["seconds"]))
+            if busy is not None and busy.done():
+                break
+        if busy is not None:
+            await dialer.result(busy, timeout=60)
+        await dialer.call("end", stream=number)
+        return found
+
+
+@contextlib.asynccontextmanager
+async def couple(script: str) -> AsyncIterator[Couple]:
+    async with Peer.listen(script) as acceptor, Peer.connect(script, acceptor.port) as dialer:
+        await acceptor.event("session")
+        await dialer.event("session")
+        await acceptor.call("mode", incoming="sink", quiet=True)
+        if script != "ws":
+            await acceptor.call("mode", incoming="echo", name="echo", quiet=True)
+        if script not in ("ws", "omnistreams"):
+            await acceptor.call("mode", incoming="echo", name="stream", quiet=True)
+        yield Couple(dialer, acceptor)

@@ -1,0 +1,135 @@
+"""omnistreams over WebSocket: messages, many streams, openings; beside npm's and bare ones."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from . import harness, npm
+from .harness import Absence, Result
+from .partner import Partner, partner
+from .partner_work import DONE
+from .raw_acts import library_bulk, raw_websocket, websocket_bulk
+from .turns import Act, Candidate, Work, compare
+
+# name, messages, octets of each, streams, how they are sent, share of our own bare WebSocket
+LINES = (
+    ("64 KiB messages", 400, 65536, 1, "send", 0.5),
+    ("64 B messages, await send", 16384, 64, 1, "send", None),
+    ("64 B messages, send_many", 16384, 64, 1, "send_many", 0.1),
+    ("64 KiB messages, 256 streams", 512, 65536, 256, "send", None),
+    ("64 B messages, 256 streams", 32768, 64, 256, "send", None),
+    ("64 B messages, 256 streams, send_many", 32768, 64, 256, "send_many", None),
+)
+OPENINGS = (("open and end, 1 in flight", 128, 1), ("open and end, 100 in flight", 1000, 100))
+
+
+def measure() -> list[Result]:
+    return asyncio.run(measure_all())
+
+
+async def measure_all() -> list[Result]:
+    lines: list[Result] = []
+    async with contextlib.AsyncExitStack() as stack:
+        other = await stack.enter_async_context(partner())
+        session = await stack.enter_async_context(other.connect("omnistreams"))
+        floor = await stack.enter_async_context(raw_websocket(other))
+        couples = []
+        reason = npm.missing()
+        if reason is None:
+            for script in ("omnistreams", "ws"):
+                couples.append(await stack.enter_async_context(npm.couple(script)))
+        else:
+            lines.append(Absence("npm omnistreams, npm ws", reason))
+        for name, amount, size, streams, way, target in LINES:
+            count = harness.EFFORT.of(amount, streams)
+            candidates = [
+                Candidate("polymux", bulk(session, count, size, streams, way), other.pids),
+                Candidate("our bare WebSocket", websocket_bulk(floor, count, size), other.pids,
+                          target),
+                library(other, count, size),
+            ]  # fmt: skip
+            for each in couples:
+                candidates.append(npm_candidate(each, count, size, streams))
+            lines.append(await compare(f"omnistreams, {name}", candidates, rate(count, size)))
+        for name, amount, flight in OPENINGS:
+            count = harness.EFFORT.of(amount, flight)
+            candidates = [Candidate("polymux", openings(session, count, flight), other.pids)]
+            for each in couples:
+                if each.dialer.script == "omnistreams":
+                    act = each.openings(count, flight)
+                    candidates.append(Candidate(each.name, act, each.pids, 1.0))
+            lines.append(await compare(f"omnistreams, {name}", candidates, Work(count, "1/s")))
+    return lines
+
+
+def rate(count: int, size: int) -> Work:
+    """Small messages are counted, large ones weighed."""
+    return Work(count / 1e3, "1000/s") if size < 1024 else Work(count * size / 1e6, "MB/s")
+
+
+def library(other: Partner, count: int, size: int) -> Candidate:
+    """The PyPI library `websockets`; small messages are slow there, so it is given fewer."""
+    some = count // 8 if size < 1024 and count >= 8 else count
+    act = library_bulk(other, some, size)
+    return Candidate("websockets", act, other.pids, amount=rate(some, size).amount)
+
+
+def npm_candidate(couple: npm.Couple, count: int, size: int, streams: int) -> Candidate:
+    """The package must be left behind; raw npm ws has no streams and no credit: shown."""
+    if couple.dialer.script == "omnistreams":
+        act = couple.sunk(count * size, size, streams=streams)
+        return Candidate(couple.name, act, couple.pids, 1.0)
+    return Candidate(couple.name, couple.sunk(count * size, size), couple.pids)
+
+
+# --- polymux
+
+
+async def push(session: Any, count: int, size: int, way: str) -> None:
+    sender = await session.open("bulk")
+    message = bytes(size)
+    if way == "send":
+        for _ in range(count):
+            await sender.send(message)
+    else:
+        left = count
+        while left > 0:
+            await sender.drain()
+            batch = min(left, max(1, sender.credit))
+            sender.send_many([message] * batch)
+            left -= batch
+    await sender.end()
+
+
+def bulk(session: Any, count: int, size: int, streams: int, way: str) -> Act:
+    """Until the other side's word for every stream that it was read to its end."""
+
+    async def act() -> float:
+        start = time.perf_counter()
+        pushes = [push(session, count // streams, size, way) for _ in range(streams)]
+        await asyncio.gather(*pushes)
+        for _ in range(streams):
+            assert await session.receive_control() == DONE
+        return time.perf_counter() - start
+
+    return act
+
+
+def openings(session: Any, count: int, flight: int) -> Act:
+    """Open, wait for the first request, end: as the npm peer does it."""
+
+    async def some(share: int) -> None:
+        for _ in range(share):
+            sender = await session.open("stream")
+            await sender.drain()
+            await sender.end()
+
+    async def act() -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(some(count // flight) for _ in range(flight)))
+        return time.perf_counter() - start
+
+    return act

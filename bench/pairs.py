@@ -1,0 +1,161 @@
+"""mplex and Nerdbank at both ends, beside the npm packages, py-libp2p, HTTP/2 and raw TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from . import harness, npm
+from .guest import Guest, guest
+from .guest import missing as guest_missing
+from .harness import Absence, Result
+from .partner import Partner, partner
+from .raw_acts import raw_tcp, tcp_bulk
+from .raw_sides import Asking
+from .turns import Act, Candidate, Work, compare, demand
+
+# name, octets, octets of a write, streams
+BULK = (
+    ("bulk, 1 stream", 16_000_000, 65536, 1),
+    ("bulk, 100 streams", 16_000_000, 16384, 100),
+    ("bulk, 1,000 streams", 16_000_000, 16000, 1000),
+    ("100-octet messages", 2_000_000, 100, 1),
+)
+OPENINGS = (("open and close, 1 in flight", 150, 1), ("open and close, 100 in flight", 2000, 100))
+OPENINGS_WANTED = 20_000  # a second, of mplex with 100 in flight
+PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",)}
+GUESTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",)}
+SLOW = {"PyPI libp2p": 16, "h2 (HTTP/2)": 4, "npm libp2p-mplex": 2}  # do so many times less
+
+Side = npm.Couple | Guest
+
+
+def measure() -> list[Result]:
+    return asyncio.run(measure_all())
+
+
+async def measure_all() -> list[Result]:
+    lines: list[Result] = []
+    async with partner() as other:
+        for protocol in ("mplex", "nerdbank"):
+            async with contextlib.AsyncExitStack() as stack:
+                session = await stack.enter_async_context(other.connect(protocol))
+                tally = await stack.enter_async_context(raw_tcp(other, "tally"))
+                sides = await guests(protocol, stack, lines)
+                for name, amount, size, streams in BULK:
+                    candidates = bulks(other, session, tally, sides, amount, size, streams)
+                    octets = harness.EFFORT.of(amount, size * streams)
+                    work = Work(octets / 1e6, "MB/s")
+                    lines.append(await compare(f"{protocol}, {name}", candidates, work))
+                for name, amount, flight in OPENINGS:
+                    count = harness.EFFORT.of(amount, flight)
+                    candidates = opened(other, session, sides, count, flight)
+                    work = Work(count, "1/s")
+                    if protocol == "mplex" and flight == 100:
+                        text = f"{OPENINGS_WANTED:,}/s"
+                        work.demands.append(demand(text, count / OPENINGS_WANTED))
+                    lines.append(await compare(f"{protocol}, {name}", candidates, work))
+    return lines
+
+
+async def guests(
+    protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result]
+) -> list[Side]:
+    """The packages of others; one that is not to be had is a line that says so."""
+    sides: list[Side] = []
+    reason = npm.missing()
+    if reason is None:
+        for script in PACKAGES[protocol]:
+            sides.append(await stack.enter_async_context(npm.couple(script)))
+    else:
+        lines.append(Absence(f"{protocol}, npm peers", reason))
+    for script in GUESTS[protocol]:
+        reason = guest_missing(script)
+        if reason is None:
+            sides.append(await stack.enter_async_context(guest(script)))
+        else:
+            lines.append(Absence(f"{protocol}, {script}", reason))
+    return sides
+
+
+def wanted(side: Side) -> float | None:
+    """Who speaks the same protocol is to be left behind; HTTP/2 is a neighbour, shown."""
+    return None if side.name == "h2 (HTTP/2)" else 1.0
+
+
+def bulks(
+    other: Partner, session: Any, tally: Asking, sides: list[Side], amount: int, size: int,
+    streams: int,
+) -> list[Candidate]:  # fmt: skip
+    whole = size * streams
+    octets = harness.EFFORT.of(amount, whole)
+    candidates = [
+        Candidate("polymux", bulk(session, octets, size, streams), other.pids),
+        Candidate("raw TCP", tcp_bulk(tally, octets, size), other.pids),
+    ]
+    for side in sides:
+        if side.name == "PyPI libp2p" and streams > 100:
+            continue  # it would take a minute
+        some = max(1, octets // SLOW.get(side.name, 1) // whole) * whole
+        act = side.bulk(some, size, streams)
+        candidates.append(Candidate(side.name, act, side.pids, wanted(side), some / 1e6))
+    return candidates
+
+
+def opened(
+    other: Partner, session: Any, sides: list[Side], count: int, flight: int
+) -> list[Candidate]:
+    candidates = [Candidate("polymux", openings(session, count, flight), other.pids)]
+    for side in sides:
+        if side.name != "npm libp2p-mplex":  # ends a session that opens six a second
+            some = max(1, count // SLOW.get(side.name, 1) // flight) * flight
+            act = side.openings(some, flight)
+            candidates.append(Candidate(side.name, act, side.pids, wanted(side), some))
+    return candidates
+
+
+# --- polymux
+
+
+async def push(session: Any, octets: int, size: int) -> None:
+    """Open a stream, send, end, and wait until the other side has ended it too."""
+    stream = await session.open("bulk")
+    payload = bytes(size)
+    if size < 1024:
+        batch = [payload] * max(1, min(octets, 65536) // size)
+        for _ in range(octets // (size * len(batch))):
+            stream.send_many(batch)
+            await stream.drain()
+    else:
+        for _ in range(octets // size):
+            await stream.send(payload)
+    await stream.end()
+    async for _ in stream:
+        pass
+
+
+def bulk(session: Any, octets: int, size: int, streams: int) -> Act:
+    async def act() -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(push(session, octets // streams, size) for _ in range(streams)))
+        return time.perf_counter() - start
+
+    return act
+
+
+def openings(session: Any, count: int, flight: int) -> Act:
+    async def some(share: int) -> None:
+        for _ in range(share):
+            stream = await session.open("stream")
+            await stream.end()
+            async for _ in stream:
+                pass
+
+    async def act() -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(some(count // flight) for _ in range(flight)))
+        return time.perf_counter() - start
+
+    return act

@@ -1,0 +1,149 @@
+"""What the partner does for each protocol of ours: echo what is to be echoed, read the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import polymux
+
+LIMITS = polymux.Limits(streams=65536, pending=65536)  # benchmarks open more than peers should
+ORDER = struct.Struct(">cII")  # of Minmux: what to do, first id, how many of the dialer's streams
+ORDERS = 1  # the Minmux stream that brings such orders
+SINK = b"s"  # the first octet of a Streamux request to be read, not echoed, where both may come
+DONE = b"done"  # an omnistreams control message: a stream named `bulk` was read to its end
+
+
+def spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> None:
+    task = asyncio.create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+
+
+# --- mplex, Nerdbank: streams named `echo` are echoed, others are read to their end and closed
+
+
+async def serve_stream(stream: Any) -> None:
+    try:
+        if stream.name == "echo":
+            async for data in stream:
+                await stream.send(data)
+        else:
+            async for _ in stream:
+                pass
+        await stream.end()
+    except polymux.PolymuxError:
+        pass  # the benchmark is done with it
+
+
+async def duplex(session: Any) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+    async for stream in session.incoming:
+        spawn(tasks, serve_stream(stream))
+
+
+# --- omnistreams: a stream back for `echo`; a control message when one named `bulk` has ended
+
+
+async def serve_receiver(session: Any, receiver: Any) -> None:
+    name = receiver.name
+    try:
+        if name == "echo":
+            sender = await session.open("echo")
+            async for message in receiver:
+                await sender.send(message)
+            await sender.end()
+        else:
+            async for _ in receiver:
+                pass
+            if name == "bulk":
+                await session.control(DONE)
+    except polymux.PolymuxError:
+        pass
+
+
+async def one_way(session: Any) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+    async for receiver in session.incoming:
+        spawn(tasks, serve_receiver(session, receiver))
+
+
+# --- Streamux: requests are echoed, or read to their end and answered with nothing
+
+
+async def echo_call(call: Any) -> None:
+    await call.reply(await call.read())
+
+
+async def sink_call(call: Any) -> None:
+    async for _ in call:
+        pass
+    await call.reply()
+
+
+async def either_call(call: Any) -> None:
+    """For small requests and bulk on one session: what begins with SINK is bulk."""
+    first = await call.receive()
+    if first[:1] == SINK:
+        await sink_call(call)
+    else:
+        await call.reply(first + await call.read())
+
+
+def answering(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+    async def handle(session: Any) -> None:
+        await session.answer(work, at_once=16384)
+
+    return handle
+
+
+# --- Minmux: stream 1 says which streams to read, and which of them to echo on the next id
+
+
+async def read_items(session: Any, number: int) -> None:
+    try:
+        async for _ in session.receiver(number):
+            pass
+    except polymux.PolymuxError:
+        pass
+
+
+async def echo_items(session: Any, number: int) -> None:
+    try:
+        back = session.sender(number + 1)
+        async for items in session.receiver(number):
+            await back.send(items)
+        await back.end()
+    except polymux.PolymuxError:
+        pass
+
+
+async def items(session: Any) -> None:
+    tasks: set[asyncio.Task[None]] = set()
+    orders = b""
+    async for data in session.receiver(ORDERS):
+        orders += data
+        while len(orders) >= ORDER.size:
+            what, first, count = ORDER.unpack_from(orders)
+            orders = orders[ORDER.size :]
+            if what == b"h":  # hold: receivers that nobody reads
+                for number in range(first, first + 2 * count, 2):
+                    session.receiver(number)
+                continue
+            work = echo_items if what == b"e" else read_items
+            for number in range(first, first + 2 * count, 2):
+                spawn(tasks, work(session, number))
+
+
+TCP = "tcp://127.0.0.1:0"
+HANDLERS: dict[str, tuple[str, str, Callable[[Any], Awaitable[None]]]] = {
+    "mplex": (TCP, "mplex", duplex),
+    "nerdbank": (TCP, "nerdbank", duplex),
+    "omnistreams": ("ws://127.0.0.1:0/omnistreams", "omnistreams", one_way),
+    "streamux": (TCP, "streamux:timeout=0", answering(echo_call)),
+    "streamux-sink": (TCP, "streamux:timeout=0", answering(sink_call)),
+    "streamux-either": (TCP, "streamux:timeout=0", answering(either_call)),
+    "minmux": (TCP, "minmux", items),
+}

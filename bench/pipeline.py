@@ -1,0 +1,197 @@
+"""Captures to tables on Spark; against the same walk in plain processes, tshark and stock Spark.
+
+About six minutes on two cores. The captures are eight files of 500-octet packets that 64 mplex
+sessions of 100-octet frames share, two gigabytes in all; POLYMUX_BENCH_GIGABYTES changes that.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from polymux.capture import CaptureLimits
+from polymux.spark import spark_session
+
+from . import pipeline_floor as plain
+from . import pipeline_runs as runs
+from .harness import Absence, Bound, Figure, Floor, Line, Result, Times
+from .pipeline_captures import Conversations
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from pyspark.sql import SparkSession
+
+    from polymux.spark.pipeline import Analysis
+
+OCTETS = int(float(os.environ.get("POLYMUX_BENCH_GIGABYTES", "2")) * 1e9)
+FILES = 8
+ROUNDS = 3
+SIZES = (2, 4, 8)  # files, for time against size
+WORKER = (256 << 20) + 2 * CaptureLimits().window
+MB = 1e6
+COMMAND = "from polymux.cli import main; main()"
+
+T = TypeVar("T")
+
+
+def measure() -> list[Result]:
+    with tempfile.TemporaryDirectory(prefix="polymux-bench-") as name:
+        folder = Path(name)
+        talks = Conversations(64)
+        paths = []
+        for number in range(FILES):
+            path = folder / f"capture-{number}.pcap"
+            talks.write(path, OCTETS // FILES, last=number == FILES - 1)
+            paths.append(str(path))
+        octets = sum(os.path.getsize(path) for path in paths)
+        lines = warm(folder, paths, octets, talks.frames)
+        lines += commands(folder, paths, octets)
+        lines.append(start_up())
+    return lines
+
+
+def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Result]:
+    """What is measured in a session that is up, beside processes that are up."""
+    with plain.processes() as pool, spark_session("local[*]") as spark:
+        runs.tables(spark, paths[:1], folder / "warm-up")
+        found = Rounds(spark, pool, paths, folder, frames)
+        for _ in range(ROUNDS):
+            found.all()
+        lines: list[Result] = [
+            line("index stage", found.times["index"], octets,
+                 Floor("one process a core", found.times["headers"], 0.5)),
+            line("index, shuffle, reassembly", found.times["count"], octets,
+                 Floor("reading the files", found.times["read"], 0.10),
+                 Floor("without Spark", found.times["plain count"])),
+            line("pcap to all tables", found.times["tables"], octets,
+                 Floor("without Spark", found.times["plain tables"], 0.6)),
+        ]  # fmt: skip
+        lines += growth(found)
+        worker = runs.largest_worker(spark) / (1 << 20)
+        bound = Bound("256 MiB and two windows", WORKER / (1 << 20))
+        lines.append(Figure("largest worker", [worker], "MiB", [bound]))
+    return lines
+
+
+class Rounds:
+    """Every candidate and its floor once a round, in turns."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pool: ProcessPoolExecutor,
+        paths: list[str],
+        folder: Path,
+        frames: int,
+    ) -> None:
+        self.spark, self.pool, self.paths, self.frames = spark, pool, paths, frames
+        self.folder = folder
+        self.times: dict[str, Times] = {}
+
+    def all(self) -> None:
+        pool, spark, paths = self.pool, self.spark, self.paths
+        octets = self.clock(
+            "plain count", lambda: plain.over_flows(pool, paths, "", plain.count_octets)[0]
+        )
+        counted = self.clock("count", lambda: runs.count_octets(spark, paths, self.folder))
+        assert counted == octets, (counted, octets)
+        self.clock("read", lambda: sum(pool.map(plain.read, paths)))
+        self.clock("headers", lambda: sum(pool.map(plain.headers, paths)))
+        done = self.clock("tables", lambda: runs.tables(spark, paths, self.folder / "spark"))
+        self.note("index", done.seconds["index"])
+        assert done.total.frames == self.frames
+        out = self.folder / "plain"
+        found = self.clock("plain tables", lambda: plain.tables(pool, paths, str(out)))
+        shutil.rmtree(out)
+        assert found == self.frames
+        for files in SIZES[:-1]:
+            self.clock(f"{files} files", lambda: self.some(files))  # noqa: B023  # called at once
+
+    def some(self, files: int) -> Analysis:
+        return runs.tables(self.spark, self.paths[:files], self.folder / "spark")
+
+    def clock(self, name: str, act: Callable[[], T]) -> T:
+        begun = time.perf_counter()
+        found = act()
+        self.note(name, time.perf_counter() - begun)
+        return found
+
+    def note(self, name: str, seconds: float) -> None:
+        self.times.setdefault(name, Times()).add(seconds, seconds)
+
+
+def line(name: str, times: Times, octets: int, *floors: Floor) -> Line:
+    return Line(name, times, octets, "MB/s", list(floors), clock="wall", scale=MB)
+
+
+def growth(found: Rounds) -> list[Result]:
+    """How time grows with size: 1 is in step with it."""
+    least, most = SIZES[0], SIZES[-1]
+    slope = math.log(
+        found.times["tables"].best("wall") / found.times[f"{least} files"].best("wall")
+    )
+    slope /= math.log(most / least)
+    return [Figure(f"growth of time, {least} to {most} files", [slope], "", [Bound("slope", 1.25)])]
+
+
+def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
+    """The whole command from cold, beside the same walk from cold, and tshark."""
+    ours, theirs = Times(), Times()
+    for _ in range(2):
+        shutil.rmtree(folder / "cold", ignore_errors=True)
+        command = [
+            sys.executable,
+            "-m",
+            "polymux.cli",
+            "analyze",
+            *paths,
+            "--out",
+            str(folder / "cold"),
+        ]
+        runs.cold(command, ours)
+        shutil.rmtree(folder / "plain", ignore_errors=True)
+        runs.cold(
+            [sys.executable, "-m", "bench.pipeline_floor", str(folder / "plain"), *paths], theirs
+        )
+    command_line = line("whole command, from cold", ours, octets,
+                        Floor("without Spark, from cold", theirs, 1 / 2.5))  # fmt: skip
+    if shutil.which("tshark") is None:
+        return [command_line, Absence("tshark", "tshark is not installed")]
+    few = folder / "few.pcap"
+    Conversations(64).write(few, octets // 32)
+    times = tshark(few)
+    command_line.floors.append(
+        Floor("tshark -T fields, 1/32 of it", times, 10.0, os.path.getsize(few))
+    )
+    return [command_line]
+
+
+def tshark(path: Path) -> Times:
+    """TCP columns only: it knows none of the protocols inside."""
+    fields = [f"-e{name}" for name in ("frame.time_epoch", "tcp.stream", "tcp.seq", "tcp.len")]
+    times = Times()
+    begun = time.perf_counter()
+    subprocess.run(
+        ["tshark", "-n", "-r", str(path), "-Tfields", *fields], capture_output=True, check=True
+    )
+    times.add(time.perf_counter() - begun, 0.0)
+    return times
+
+
+def start_up() -> Line:
+    """From the start of Python to the end of the first task."""
+    ours, stock = Times(), Times()
+    for _ in range(ROUNDS):
+        runs.first_task(runs.OURS, ours)
+        runs.first_task(runs.STOCK, stock)
+    floor = Floor("stock settings", stock, 1 / 0.6)
+    return Line("start-up to first task", ours, 1, "1/s", [floor], clock="wall", scale=1.0)

@@ -1,0 +1,142 @@
+"""Captures of any size for the pipeline: mplex conversations, written a thousand packets at a time.
+
+Every data packet has the same size, so a block of them is an array with a few columns to fill in:
+a gigabyte takes about a second. Written without polymux's own code.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from .packets import ACK, FIN, PCAP_HEADER, SYN
+from .traffic import mplex_frame
+
+BLOCK = 16384  # packets written in one go
+STREAMS = 8
+HEAD = 16 + 14 + 20 + 20  # pcap record, Ethernet, IPv4, TCP
+TICK = 2000  # nanoseconds between packets
+START = 1_700_000_000_000_000_000
+NANOSECONDS = struct.pack("<I", 0xA1B23C4D) + PCAP_HEADER[4:]
+
+Octets = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
+
+
+class Conversations:
+    """`flows` mplex sessions that speak at the same time, three packets out of four by the dialer.
+
+    A data packet carries `payload` octets, frames of `frame` octets each. `weights` says how often
+    each flow speaks. Files written one after another continue each other.
+    """
+
+    def __init__(
+        self, flows: int, payload: int = 500, frame: int = 100, weights: Sequence[float] = ()
+    ) -> None:
+        assert payload % frame == 0
+        self.flows, self.payload, self.frame = flows, payload, frame
+        self.size = HEAD + payload
+        self._rng = np.random.default_rng(7)
+        chances = np.array(weights or [1.0] * flows)
+        self._chances = chances / chances.sum()
+        self._at = START
+        self._next: Numbers = np.ones((flows, 2), np.int64)  # sequence number, by flow and side
+        self._begun = False
+        self._forms = [self._form(side) for side in (0, 1)]
+        self.frames = 0
+
+    def write(self, path: Path, octets: int, last: bool = True) -> None:
+        """About `octets` of packets; `last` ends the sessions."""
+        with path.open("wb") as file:
+            file.write(NANOSECONDS)
+            if not self._begun:
+                self._begun = True
+                for flow in range(self.flows):
+                    file.write(self._opening(flow))
+            left = max(0, octets - file.tell()) // self.size
+            while left > 0:
+                file.write(self._block(min(left, BLOCK)).tobytes())
+                left -= BLOCK
+            if last:
+                for flow in range(self.flows):
+                    for side in (0, 1):
+                        file.write(self._packet(flow, side, ACK | FIN, b""))
+
+    def _form(self, side: int) -> Octets:
+        """A data packet of one side with nothing of its own filled in."""
+        flag = 2 if side == 0 else 1  # MessageInitiator, MessageReceiver
+        frames = b""
+        for n in range(self.payload // self.frame):
+            number = 2 * (n % STREAMS) + 1
+            body = self.frame - 2 if self.frame < 130 else self.frame - 3
+            frames += mplex_frame(number, flag, bytes(body))
+        assert len(frames) == self.payload
+        return np.frombuffer(self._headers(0, side, 0, 0, ACK, frames, 0), np.uint8)
+
+    def _block(self, count: int) -> Octets:
+        flow: Numbers = self._rng.choice(self.flows, count, p=self._chances)
+        side: Numbers = (self._rng.random(count) < 0.25).astype(np.int64)
+        out = np.empty((count, self.size), np.uint8)
+        for which in (0, 1):
+            out[side == which] = self._forms[which]
+        # How many packets of its flow and side come before each, within the block.
+        lane = flow * 2 + side
+        order = np.argsort(lane, kind="stable")
+        sizes = np.bincount(lane, minlength=2 * self.flows)
+        starts = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+        rank = np.empty(count, np.int64)
+        rank[order] = np.arange(count) - starts[lane[order]]
+        seq = self._next.reshape(-1)[lane] + rank * self.payload
+        ack = self._next[flow, 1 - side]
+        self._next += sizes.reshape(self.flows, 2) * self.payload
+        at = self._at + TICK * np.arange(1, count + 1)
+        self._at = int(at[-1])
+        self._put(out, 0, at // 10**9, "<u4")
+        self._put(out, 4, at % 10**9, "<u4")
+        client = 16 + 14 + 12  # where the dialer's address stands, if the dialer sends
+        for which, address, port in ((0, client, HEAD - 20), (1, client + 4, HEAD - 18)):
+            rows = np.flatnonzero(side == which)
+            self._put(out, address, 0x0A000000 + flow[rows], ">u4", rows)
+            self._put(out, port, 10000 + flow[rows], ">u2", rows)
+        self._put(out, HEAD - 16, seq & 0xFFFFFFFF, ">u4")
+        self._put(out, HEAD - 12, ack & 0xFFFFFFFF, ">u4")
+        self.frames += count * (self.payload // self.frame)
+        return out
+
+    def _put(
+        self, out: Octets, column: int, values: Numbers, form: str, rows: Numbers | None = None
+    ) -> None:
+        octets = values.astype(form).view(np.uint8).reshape(len(values), -1)
+        where = slice(None) if rows is None else rows
+        out[where, column : column + octets.shape[1]] = octets
+
+    def _opening(self, flow: int) -> bytes:
+        names = b"".join(mplex_frame(2 * n + 1, 0, b"s%d" % n) for n in range(STREAMS))
+        self.frames += STREAMS
+        self._next[flow] = 0
+        hello = self._packet(flow, 0, SYN, b"")
+        answer = self._packet(flow, 1, SYN | ACK, b"")
+        return hello + answer + self._packet(flow, 0, ACK, names)
+
+    def _packet(self, flow: int, side: int, flags: int, payload: bytes) -> bytes:
+        self._at += TICK
+        seq, ack = int(self._next[flow, side]), int(self._next[flow, 1 - side])
+        self._next[flow, side] += len(payload) + (1 if flags & (SYN | FIN) else 0)
+        return self._headers(flow, side, seq, ack, flags, payload, self._at)
+
+    def _headers(
+        self, flow: int, side: int, seq: int, ack: int, flags: int, payload: bytes, at: int
+    ) -> bytes:
+        size = 40 + len(payload)
+        ip = struct.pack(">BBHHHBBH", 0x45, 0, size, 1, 0x4000, 64, 6, 0)
+        ends = [(0x0A000000 + flow, 10000 + flow), (0x0A800001, 9000)]
+        (source, port), (target, other) = ends[side], ends[1 - side]
+        tcp = struct.pack(
+            ">HHIIBBHHH", port, other, seq & 0xFFFFFFFF, ack & 0xFFFFFFFF, 80, flags, 512, 0, 0
+        )
+        data = bytes(12) + b"\x08\x00" + ip + struct.pack(">II", source, target) + tcp + payload
+        return struct.pack("<IIII", at // 10**9, at % 10**9, len(data), len(data)) + data

@@ -1,0 +1,122 @@
+"""The pipeline's runs that a benchmark times: in a warm session, cold commands, start-ups."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+
+from polymux.capture import CaptureLimits, sessions_of
+from polymux.spark.exchange import RowsReader, StoredFlow, Wanted
+from polymux.spark.index_stage import index
+from polymux.spark.inputs import find_inputs
+from polymux.spark.partitions import index_tasks, walk_tasks
+from polymux.spark.pipeline import Analysis, analyze
+from polymux.spark.remote import CaptureFiles
+from polymux.spark.walk_stage import together
+
+from .harness import Times
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OURS = """
+import time
+begun = time.time()
+from polymux.spark import spark_session
+with spark_session("local[*]") as spark:
+    rows = spark.range(8).mapInArrow(lambda batches: batches, "id bigint")
+    assert len(rows.collect()) == 8
+    print(time.time() - begun)
+"""
+STOCK = """
+import time
+begun = time.time()
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[*]").getOrCreate()
+rows = spark.range(8).mapInArrow(lambda batches: batches, "id bigint")
+assert len(rows.collect()) == 8
+print(time.time() - begun)
+"""
+
+
+def tables(spark: SparkSession, paths: list[str], out: Path) -> Analysis:
+    """The whole pipeline in a session that is up."""
+    shutil.rmtree(out, ignore_errors=True)
+    done = analyze(spark, paths, str(out))
+    assert done.conserved
+    return done
+
+
+def count_octets(spark: SparkSession, paths: list[str], folder: Path) -> int:
+    """Index, exchange and reassembly as the pipeline does them, and only a count at the end."""
+    staging = folder / "counted"
+    staging.mkdir()
+    cores = spark.sparkContext.defaultParallelism
+    limits = CaptureLimits()
+    found = index(spark, index_tasks(find_inputs(paths), cores), str(staging), limits)
+    tasks = walk_tasks(found, cores)
+    names = [each.name for each in found]
+    numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
+    octets = sum(numbers.mapPartitions(counter(tasks, names, str(staging))).collect())
+    shutil.rmtree(staging)
+    return octets
+
+
+def counter(
+    tasks: list[Wanted], names: list[str], staging: str
+) -> Callable[[Iterable[int]], Iterator[int]]:
+    """A task: reassemble its flows, batch by batch, and say how many octets came out."""
+
+    def run(numbers: Iterable[int]) -> Iterator[int]:
+        for number in numbers:
+            with CaptureFiles(CaptureLimits()) as files:
+
+                def steps(flow: StoredFlow) -> Iterator[int]:
+                    for session in sessions_of(flow.rows(), files.reader):
+                        for batch in session.batches():
+                            yield len(batch.data)
+
+                yield sum(together(RowsReader(staging, names, tasks[number]), steps))
+
+    return run
+
+
+def cold(command: list[str], times: Times) -> str:
+    """A whole command in a process of its own; what it printed."""
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    times.add(time.perf_counter() - begun, 0.0)
+    return done.stdout
+
+
+def first_task(program: str, times: Times) -> None:
+    """Seconds from the start of Python to the end of the first task, as the program says."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    times.add(float(json.loads(done.stdout)), 0.0)
+
+
+def largest_worker(spark: SparkSession) -> int:
+    """The most memory that any Python worker of a local session ever had, in octets."""
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    most = 0
+    for process in psutil.Process(gateway.proc.pid).children(recursive=True):
+        status = Path(f"/proc/{process.pid}/status")
+        if not status.exists() or b"java" in Path(f"/proc/{process.pid}/comm").read_bytes():
+            continue
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                most = max(most, int(line.split()[1]) * 1024)
+    return most

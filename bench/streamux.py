@@ -1,0 +1,96 @@
+"""Streamux: bulk requests, small requests in flight and one at a time; beside raw TCP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Any
+
+from . import harness
+from .harness import Result
+from .partner import partner
+from .partner_work import SINK
+from .raw_acts import raw_tcp, tcp_bulk, tcp_requests
+from .turns import Act, Candidate, Work, compare
+
+CHUNK = 65535  # the most that 16 bits of length allow
+# name, chunks, requests, share of raw TCP that is wanted
+BULK = (("bulk, 1 request", 512, 1, 0.5), ("bulk, 100 requests", 600, 100, None))
+SMALL = 64  # octets of a small request and of its reply
+# name, requests, in flight
+REQUESTS = (
+    ("64 B requests, one at a time", 300, 1),
+    ("64 B requests, 64 in flight", 6400, 64),
+    ("64 B requests, 1,000 in flight", 8000, 1000),
+)
+
+
+def measure() -> list[Result]:
+    return asyncio.run(measure_all())
+
+
+async def measure_all() -> list[Result]:
+    lines: list[Result] = []
+    async with contextlib.AsyncExitStack() as stack:
+        other = await stack.enter_async_context(partner())
+        sink = await stack.enter_async_context(other.connect("streamux-sink"))
+        echo = await stack.enter_async_context(other.connect("streamux"))
+        tally = await stack.enter_async_context(raw_tcp(other, "tally"))
+        back = await stack.enter_async_context(raw_tcp(other, "raw-echo"))
+        for name, chunks, requests, target in BULK:
+            count = harness.EFFORT.of(chunks, requests)
+            octets = count * CHUNK
+            candidates = [
+                Candidate("polymux", bulk(sink, octets, requests), other.pids),
+                Candidate("raw TCP", tcp_bulk(tally, octets, CHUNK), other.pids, target),
+            ]
+            work = Work(octets / 1e6, "MB/s", note=f"{CHUNK:,} B chunks")
+            lines.append(await compare(f"Streamux, {name}", candidates, work))
+        for name, amount, flight in REQUESTS:
+            count = harness.EFFORT.of(amount, flight)
+            ours = asking(echo, count, flight)
+            alone = tcp_requests(back, count, SMALL, flight, tasks=False)
+            tasks = tcp_requests(back, count, SMALL, flight, tasks=True)
+            candidates = [
+                Candidate("polymux", ours, other.pids),
+                Candidate("raw TCP, a task each", tasks, other.pids),
+                Candidate("raw TCP, one callback", alone, other.pids),
+            ]
+            lines.append(await compare(f"Streamux, {name}", candidates, Work(count, "1/s")))
+    return lines
+
+
+def bulk(session: Any, octets: int, requests: int) -> Act:
+    """Requests of many chunks, each answered with nothing once it was read to its end."""
+    piece = SINK * CHUNK
+
+    async def ask(count: int) -> None:
+        async with session.exchange() as exchange:
+            for _ in range(count):
+                await exchange.send(piece)
+            await exchange.end()
+            assert await exchange.read() == b""
+
+    async def act() -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(ask(octets // CHUNK // requests) for _ in range(requests)))
+        return time.perf_counter() - start
+
+    return act
+
+
+def asking(session: Any, count: int, flight: int) -> Act:
+    """`flight` tasks, each with one request under way."""
+    request = bytes(SMALL)
+
+    async def some(share: int) -> None:
+        for _ in range(share):
+            await session.request(request)
+
+    async def act() -> float:
+        start = time.perf_counter()
+        await asyncio.gather(*(some(count // flight) for _ in range(flight)))
+        return time.perf_counter() - start
+
+    return act

@@ -1,0 +1,60 @@
+"""Each live part of the benchmark runs, with little work and without the packages of others."""
+
+import importlib
+
+import pytest
+from bench.harness import Absence, Bound, Effort, Figure, behind
+from bench.manners import jain, percentile
+from bench.report import show
+from bench.turns import demand
+
+from bench import footprint, harness
+
+
+@pytest.mark.parametrize(
+    ("part", "least"),
+    [("live", 15), ("pairs", 12), ("omnistreams", 8), ("streamux", 5), ("minmux", 6),
+     ("manners", 27)],
+)  # fmt: skip
+def test_a_live_part_measures_all_its_lines(
+    part: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(harness, "EFFORT", Effort(rounds=1, share=0.01, guests=False))
+    monkeypatch.setattr(footprint, "AMOUNTS", {"mplex": (2000, 200), "raw TCP": (0, 200)})
+    lines = importlib.import_module(f"bench.{part}").measure()
+    measured = [line for line in lines if not isinstance(line, Absence)]
+    assert len(measured) >= least
+    assert all(line.value > 0 for line in measured if "memory" not in line.name)
+    for line in lines:
+        line.part = part
+        assert line.as_json()["part"] == part
+    show(lines)
+    said = capsys.readouterr().out
+    assert "targets are" in said
+    assert "raw TCP" in said or "raw " in said or "bare" in said
+
+
+def test_a_figure_is_better_when_it_is_less_unless_more_is_better() -> None:
+    small = Figure("octets", [1000.0, 900.0], "B", [Bound("demand", 2048)])
+    large = Figure("octets", [4096.0], "B", [Bound("demand", 2048)])
+    unfair = Figure("index", [0.5], "Jain", [Bound("demand", 0.95)], more=True)
+    assert small.value == 900
+    assert [line for line, _ in behind([small, large, unfair])] == [large, unfair]
+
+
+def test_a_demand_is_a_floor_of_fixed_time() -> None:
+    line = harness.Line("opens", harness.Times(), 2000, "1/s", [demand("20,000/s", 0.1)], "wall", 1)
+    line.times.add(0.2, 0.2)
+    (verdict,) = line.verdicts()
+    assert verdict.ratio == pytest.approx(0.5)
+    assert verdict.met is False
+
+
+def test_fairness_is_one_for_equals_and_a_share_for_a_hog() -> None:
+    assert jain([3.0, 3.0, 3.0, 3.0]) == pytest.approx(1)
+    assert jain([1.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+
+
+def test_the_ninety_ninth_percentile_is_near_the_worst() -> None:
+    assert percentile([float(i) for i in range(100)]) == 99
+    assert percentile([1.0]) == 1
