@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from polymux.capture import PcapngWriter
-from polymux.capture.frames import ACK, PSH, SYN, FrameMaker
+from polymux.capture.frames import ACK, PSH, SYN, FrameMaker, payload_sum
 
 from .stage import ACCEPTOR, DIALER, START, Record
 
@@ -29,7 +29,8 @@ class Wire:
         self, side: int, at: int, seq: int, ack: int, flags: int, data: bytes = b"",
         window: int = 65535,
     ) -> None:  # fmt: skip
-        headers = self.makers[side].headers(seq, ack, flags, data, window)
+        words = payload_sum(data, 0, len(data))
+        headers = self.makers[side].headers(seq, ack, flags, len(data), words, window)
         self.writer.packet(at, [headers, data] if data else [headers])
 
     def data(self, side: int, data: bytes, at: int) -> None:

@@ -17,7 +17,7 @@ from scapy.packet import Raw
 
 from polymux.capture import index_file, read_sessions
 from polymux.capture.flows import flow_endpoints
-from polymux.capture.frames import FrameMaker
+from polymux.capture.frames import FrameMaker, payload_sum
 
 from . import build
 from .build import Packet
@@ -141,7 +141,11 @@ def test_scapy_computes_the_checksums_we_write(version: int) -> None:
     for size in (0, 1, 2, 63, 64, 65, 1448, 65495):
         payload = chance.randbytes(size)
         headers = FrameMaker(ends[0], ends[1], 0).headers(
-            chance.randrange(2**32), chance.randrange(2**32), 24, payload
+            chance.randrange(2**32),
+            chance.randrange(2**32),
+            24,
+            size,
+            payload_sum(payload, 0, size),
         )
         parsed = Ether(headers + payload)
         said = parsed[TCP].chksum

@@ -15,12 +15,12 @@ _MACS = (b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2")
 _COMPILED = not checksum.__file__.endswith(".py")
 
 
-def payload_sum(data: bytes) -> int:
-    """The words of `data` added up, in the way that is quickest here."""
-    if _COMPILED or len(data) < 64:
-        return octet_sum(data, 0, len(data))
+def payload_sum(data: bytes, start: int, end: int) -> int:
+    """The words of `data[start:end]` added up, in the way that is quickest here."""
+    if _COMPILED or end - start < 64:
+        return octet_sum(data, start, end)
     # Interpreted, one division of a large number beats a loop: 65536 is 1 modulo 65535.
-    return int.from_bytes(data + b"\0" * (len(data) % 2), "big") % 65535
+    return int.from_bytes(data[start:end] + b"\0" * ((end - start) % 2), "big") % 65535
 
 
 class FrameMaker:
@@ -41,13 +41,16 @@ class FrameMaker:
         if self._ipv4:
             self._ip_sum = 0x4500 + 0x4000 + 0x4006 + octet_sum(self._addresses, 0, 8)
 
-    def headers(self, seq: int, ack: int, flags: int, payload: bytes, window: int = 65535) -> bytes:
-        """What goes before `payload`, of at most LARGEST_PAYLOAD octets."""
-        length = 20 + len(payload)
+    def headers(
+        self, seq: int, ack: int, flags: int, size: int = 0, words: int = 0, window: int = 65535
+    ) -> bytes:
+        """What goes before a payload of `size` octets, LARGEST_PAYLOAD at most, whose words add up
+        to `words`."""
+        length = 20 + size
         seq &= 0xFFFFFFFF
         ack &= 0xFFFFFFFF
         # (seq, ack: 32-bit words add up to the same once folded)
-        total = self._sum + length + seq + ack + (0x5000 | flags) + window + payload_sum(payload)
+        total = self._sum + length + seq + ack + (0x5000 | flags) + window + words
         right = 0xFFFF - fold(total)
         tcp = self._ports + struct.pack(">IIHHHH", seq, ack, 0x5000 | flags, window, right, 0)
         if self._ipv4:

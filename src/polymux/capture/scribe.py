@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from polymux.capture.frames import ACK, FIN, LARGEST_PAYLOAD, PSH, RST, SYN, FrameMaker
+from polymux.capture.frames import ACK, FIN, LARGEST_PAYLOAD, PSH, RST, SYN, FrameMaker, payload_sum
 
 DIALER, ACCEPTOR = 0, 1
 
@@ -55,11 +55,13 @@ class TcpScribe:
 
     def data(self, side: int, octets: bytes | memoryview, at: int) -> None:
         """`side` sent these octets."""
-        view = memoryview(octets)
-        for start in range(0, len(view), LARGEST_PAYLOAD):
-            part = view[start : start + LARGEST_PAYLOAD]
-            self._write(side, at, PSH | ACK, bytes(part))
-            self._next[side] += len(part)
+        data = octets if isinstance(octets, bytes) else bytes(octets)
+        view = memoryview(data)
+        for start in range(0, len(data), LARGEST_PAYLOAD):
+            stop = min(start + LARGEST_PAYLOAD, len(data))
+            words = payload_sum(data, start, stop)
+            self._write(side, at, PSH | ACK, view[start:stop], words)
+            self._next[side] += stop - start
 
     def end(self, side: int, at: int) -> None:
         """`side` closed its direction."""
@@ -83,10 +85,16 @@ class TcpScribe:
             self._write(DIALER, at, ACK)
 
     def _write(
-        self, side: int, at: int, flags: int, payload: bytes = b"", acknowledges: bool = True
+        self,
+        side: int,
+        at: int,
+        flags: int,
+        payload: bytes | memoryview = b"",
+        words: int = 0,
+        acknowledges: bool = True,
     ) -> None:
         ack = self._next[1 - side] if acknowledges else 0
-        headers = self._makers[side].headers(self._next[side], ack, flags, payload)
+        headers = self._makers[side].headers(self._next[side], ack, flags, len(payload), words)
         comment = self._comment if self._sink.file != self._said_in else ""
         self._said_in = self._sink.file
         self._sink.packet(at, [headers, payload] if payload else [headers], comment)
