@@ -1,6 +1,8 @@
-"""The examples in the README and the docs run as they stand."""
+"""The examples in the README and the docs run as they stand, those of a page one after another."""
 
+import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -9,21 +11,73 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```", re.S | re.M)
+SHOWN = re.compile(r"^```(\w*)", re.M)
+
+# What a block may be that is not run: output, another language, a directive of the docs.
+NOT_RUN = {"text", "toml", "csharp", "js", ""}
+
+# On a busy machine a second may not be enough for a server to start: `sleep` also waits for it.
+BEFORE = """set -euo pipefail
+trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
+sleep() {
+    for _ in {1..300}; do
+        grep -qi ":$(printf %04X ${LISTENS#:}) 00000000:0000 0A" /proc/net/tcp && break
+        command sleep 0.1
+    done
+    command sleep $1
+}
+LISTENS=:9000
+"""
 
 
-def examples() -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for page in PAGES:
-        for number, match in enumerate(re.finditer(r"```python\n(.*?)```", page.read_text(), re.S)):
-            found.append((f"{page.relative_to(ROOT)} {number + 1}", match[1]))
+def examples() -> dict[str, list[tuple[str, str]]]:
+    """The blocks of each page that has any, with their language."""
+    found = {
+        str(page.relative_to(ROOT)): [(match[1], match[2]) for match in EXAMPLE.finditer(text)]
+        for page in PAGES
+        if EXAMPLE.search(text := page.read_text())
+    }
     return found
 
 
-@pytest.mark.parametrize(("where", "code"), examples(), ids=lambda value: str(value)[:40])
-def test_an_example_runs(where: str, code: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True,
-        timeout=100,
-    )  # fmt: skip
-    assert done.returncode == 0, f"{where}:\n{done.stderr}"
-    assert done.stdout, f"{where} printed nothing"
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """A PATH on which `polymux` is the one under test."""
+    (tmp_path / "bin").mkdir()
+    command = tmp_path / "bin" / "polymux"
+    command.write_text(f"#!{sys.executable}\nfrom polymux.cli import main\nmain()\n")
+    command.chmod(0o755)
+    return f"{command.parent}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("page", examples())
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path, path: str) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    for number, (language, code) in enumerate(examples()[page], 1):
+        if language == "sh":
+            command = ["bash", "-m", "-c", free_ports(BEFORE + code)]
+        else:
+            command = [sys.executable, "-W", "error", "-c", code]
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, timeout=100,
+            env={**os.environ, "PATH": path}, stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert done.returncode == 0, f"example {number}:\n{done.stdout}\n{done.stderr}"
+        assert done.stdout, f"example {number} printed nothing"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_block_is_run_or_says_what_it_is(page: Path) -> None:
+    fences = SHOWN.findall(page.read_text())[::2]
+    own = {"py", "bash"} if page.name == "spark.md" else set()  # run by the tests of Spark
+    assert set(fences) <= {"python", "sh", *NOT_RUN, *own}
+
+
+def free_ports(code: str) -> str:
+    """Ports 9000 and 9001 may be taken here: use others."""
+    for port in ("9000", "9001"):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            code = code.replace(f":{port}", f":{free.getsockname()[1]}")
+    return code

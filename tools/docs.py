@@ -4,10 +4,13 @@ import re
 from pathlib import Path
 
 import click
+from tools.api_reference import api_page
+from tools.rule_examples import as_json
 
 from polymux import cli
 from polymux.analysis.tables import column_reference
 from polymux.core import limits
+from polymux.report.rulebook import EXAMPLES, ORIGINS, REACTIONS, RulePage, all_rules, page_of
 
 DOCS = Path(__file__).parent.parent / "docs"
 SOURCE = Path(__file__).parent.parent / "src" / "polymux" / "core" / "limits.py"
@@ -30,7 +33,7 @@ def commands() -> str:
         inner = click.Context(
             command, info_name=name, parent=context, terminal_width=90, max_content_width=90
         )
-        parts += ["", f"## polymux {name}", "", "```", command.get_help(inner), "```"]
+        parts += ["", f"## polymux {name}", "", "```text", command.get_help(inner), "```"]
     return "\n".join(parts) + "\n"
 
 
@@ -55,8 +58,55 @@ def limits_page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-PAGES = {"tables.md": column_reference, "commands.md": commands, "limits.md": limits_page}
+def rule_page(page: RulePage) -> str:
+    """One rule: what it says, where, what it weighs, and a conversation that breaks it."""
+    parts = [f"# {page.name}", "", page.sentence, "", "| | |", "|---|---|"]
+    parts += [f"| severity | {page.severity} |", f"| section | {page.section} |"]
+    parts += [f"| comes from | {ORIGINS[page.origin]} |"]
+    parts += [f"| a live session | {REACTIONS[page.reaction]} |", ""]
+    if page.lines:
+        parts += [f"An example, {page.protocol}: {page.story}.", "", "```text"]
+        parts += [*page.example(), "```", ""]
+    book = page.name.partition(".")[0]
+    home = "omnistreams" if book == "websocket" else book
+    parts += [f"See [the page of the protocol](../../protocols/{home}.md).", ""]
+    return "\n".join(parts)
+
+
+def rules_index() -> str:
+    """All rules, protocol by protocol, each with a link to its page."""
+    parts = ["# Rules", "", "`polymux rules RULE` shows the same in a terminal, and the report"]
+    parts += ["behind each violation. `error`: a live session refuses to send it. `warning`: a"]
+    parts += ["finding. `note`: worth knowing, never a finding.", ""]
+    by_book: dict[str, list[RulePage]] = {}
+    for page in map(page_of, all_rules()):
+        by_book.setdefault(page.name.partition(".")[0], []).append(page)
+    for book, pages in by_book.items():
+        parts += [f"## {book}", "", "| rule | severity | what it says |", "|---|---|---|"]
+        for page in pages:
+            link = f"[`{page.name}`]({book}/{page.name.partition('.')[2]}.md)"
+            parts.append(f"| {link} | {page.severity} | {page.sentence} |")
+        parts += ["", "```{toctree}", ":hidden:", ":glob:", "", f"{book}/*", "```", ""]
+    return "\n".join(parts)
+
+
+def pages() -> dict[str, str]:
+    """Every page that is made from the code, by its path under docs/."""
+    made = {
+        "tables.md": column_reference(),
+        "commands.md": commands(),
+        "limits.md": limits_page(),
+        "api.md": api_page(),
+        "rules/index.md": rules_index(),
+    }
+    for page in map(page_of, all_rules()):
+        book, _, name = page.name.partition(".")
+        made[f"rules/{book}/{name}.md"] = rule_page(page)
+    return made
+
 
 if __name__ == "__main__":
-    for page, make in PAGES.items():
-        (DOCS / page).write_text(make())
+    EXAMPLES.write_text(as_json())
+    for path, text in pages().items():
+        (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
+        (DOCS / path).write_text(text)

@@ -12,6 +12,7 @@ from tests.aio.talk import PROTOCOLS, channels, joined, opened, settled
 import polymux
 from polymux import Session
 from polymux.aio import memory
+from polymux.aio.duplex import ROOM
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -200,9 +201,9 @@ async def test_room_that_was_meant_for_a_cancelled_sender_goes_to_the_next(
             streams = [await near.open(name) for name in "abcd"]
             await settled()
             near.pause_writing()
-            streams[0].send_nowait(bytes(10_000))  # these two leave in one go, later
-            streams[1].send_nowait(bytes(257_144))
-            sending = asyncio.create_task(cut(streams[2].send(bytes(300_000))))  # wants it all
+            streams[0].send_nowait(bytes(10_000))  # these two leave later
+            streams[1].send_nowait(bytes(ROOM - 5_000))
+            sending = asyncio.create_task(cut(streams[2].send(bytes(2 * ROOM))))  # wants it all
             await settled()
             waiting = asyncio.create_task(streams[3].send(b"x"))
             await settled()

@@ -194,7 +194,7 @@ async def test_offers_that_nobody_accepts_do_not_hold_up_the_close() -> None:
 async def test_everybody_who_waits_is_told_of_the_end(protocol: str) -> None:
     async with joined(protocol, limits=polymux.Limits(window=1000)) as (near, far):
         mine, _ = await opened(near, far)
-        mine.send_nowait(bytes(400_000))
+        mine.send_nowait(bytes(800_000))
         assert far.transport is not None
         far.transport.pause_reading()
         waiting = [

@@ -57,6 +57,21 @@ def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) ->
     )
 
 
+def test_the_window_stands_beside_what_it_allows_and_what_was_reached(tmp_path: Path) -> None:
+    stage, stream = nerdbank(102_400)
+    stage.reading = False
+    stage.send(0, stream, b"x" * 150_000)
+    stage.exchange()
+    stage.wait(900 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
+    stage.exchange()
+    row = analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=80 * MS)).stream("d1")
+    assert (row["window_dialer"], row["window_rate_dialer"]) == (102_400, 10_240_000)
+    assert row["rate_dialer"] == pytest.approx(150_000 * 8 / 0.9, rel=0.02)
+    assert (row["stalled_us_dialer"], row["behind_us_dialer"]) == (900_000, 0)
+    assert row["rate_acceptor"] is None
+
+
 def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path) -> None:
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"late")
@@ -68,6 +83,7 @@ def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path
     stage.exchange()
     (row,) = findings(analyse(stage.save(tmp_path / "a.pcapng")))
     assert (row["cause"], row["lasted_us"]) == ("no-credit", 300_000)
+    assert row["detail"] == "no leave for 300 ms before its first octet"
 
 
 def test_a_channel_that_nobody_wanted_to_use_did_not_stall(tmp_path: Path) -> None:
@@ -79,6 +95,18 @@ def test_a_channel_that_nobody_wanted_to_use_did_not_stall(tmp_path: Path) -> No
     stage.exchange()
     stage.wait(300 * MS)
     assert analyse(stage.save(tmp_path / "a.pcapng")).rows("stalls") == []
+
+
+def test_without_a_round_trip_the_window_is_named_all_the_same(tmp_path: Path) -> None:
+    stage, stream = nerdbank(4096)
+    stage.reading = False
+    stage.send(0, stream, b"x" * 5000)
+    stage.exchange()
+    stage.wait(300 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 4096)
+    stage.exchange()
+    (row,) = findings(analyse(stage.save(tmp_path / "a.pcapng")))
+    assert row["detail"] == "the window of 4 KiB was full for 300 ms"
 
 
 def test_five_round_trips_are_not_a_stall(tmp_path: Path) -> None:
@@ -184,6 +212,22 @@ def test_a_backlog_that_comes_out_behind_a_hog_was_waiting(tmp_path: Path) -> No
     backlog = [(0, b"\x1a\x02hi", START + 400 * MS), (0, b"\x1a\x02hi", START + 401 * MS)]
     (row,) = findings(hog(tmp_path, [*OPENINGS, first, *busy(10, 400), *backlog]))
     assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+
+
+def test_a_backlog_in_one_packet_was_waiting_too(tmp_path: Path) -> None:
+    first = (0, b"\x1a\x02hi", START + 6 * MS)
+    backlog = (0, b"\x1a\x02hi\x1a\x02hi", START + 400 * MS)
+    (row,) = findings(hog(tmp_path, [*OPENINGS, first, *busy(10, 400), backlog]))
+    assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+
+
+def test_what_waiting_behind_others_cost_stands_with_the_victim(tmp_path: Path) -> None:
+    frames = [*OPENINGS, *busy(10, 400), (0, b"\x1a\x02hi", START + 401 * MS)]
+    found = hog(tmp_path, frames)
+    (row,) = findings(found)
+    victim, culprit = found.stream("d3"), found.stream("d1")
+    assert victim["behind_us_dialer"] == victim["stalled_us_dialer"] == row["lasted_us"]
+    assert (victim["behind_us_acceptor"], culprit["behind_us_dialer"]) == (0, 0)
 
 
 def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) -> None:

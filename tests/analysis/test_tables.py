@@ -22,11 +22,14 @@ DESIGNED = {
     "ending note rtt_us",
     "streams": "session_id stream opener number incarnation name name_bytes opened_at accepted_at "
     "closed_at ending reset_by error octets_S units_S frames_S ended_S granted_S "
-    "peak_outstanding_S blocked_us_S first_at_S last_at_S",
+    "peak_outstanding_S blocked_us_S first_at_S last_at_S window_S window_rate_S rate_S "
+    "stalled_us_S behind_us_S",
     "frames": "session_id sender ordinal at offset size kind stream amount payload_octets verdict",
     "violations": "session_id sender ordinal offset at stream rule origin severity certainty "
     "detail",
     "stalls": "session_id stream sender began_at lasted_us cause culprit detail",
+    "requests": "session_id opener requests answered latency_p50_us latency_p90_us latency_p99_us "
+    "latency_max_us",
     "timeline": "session_id stream sender bucket frames octets blocked_us",
     "content": "session_id stream sender ordinal at data",
 }

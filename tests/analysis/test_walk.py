@@ -92,7 +92,7 @@ def test_every_table_has_exactly_the_columns_that_are_designed(
     stage.exchange()
     stage.record.append((0, b"\xc1" if protocol != "mplex" else b"\x0f\x00", stage.now))
     found = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan().with_content())
-    assert set(found.batches) == ALWAYS | {"content"}
+    assert set(found.batches) == (ALWAYS | {"content"}) - {"requests"}  # only Streamux has them
     for table, batches in found.batches.items():
         for batch in batches:
             exact = plain(table, batch)

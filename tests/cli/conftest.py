@@ -58,32 +58,42 @@ def run(
     return go
 
 
+def in_terminal(code: str, arguments: tuple[str, ...]) -> Ran:
+    """Run Python code in a terminal of its own; both outputs come together, without colours."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        stdin=follower, stdout=follower, stderr=follower, close_fds=True,
+        env={**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"},
+    )  # fmt: skip
+    os.close(follower)
+    said = b""
+    while True:
+        try:
+            part = os.read(leader, 65536)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        said += part
+    os.close(leader)
+    return Ran(process.wait(30), said.decode("utf-8", "replace"), "", said)
+
+
 @pytest.fixture
 def terminal() -> Callable[..., Ran]:
-    """Runs `polymux` in a terminal of its own; both outputs come together, without colours."""
+    """Runs `polymux` in a terminal."""
+    return lambda *arguments: in_terminal("from polymux.cli import main; main()", arguments)
 
-    def go(*arguments: str) -> Ran:
-        leader, follower = pty.openpty()
-        code = "from polymux.cli import main; main()"
-        process = subprocess.Popen(
-            [sys.executable, "-c", code, *arguments],
-            stdin=follower, stdout=follower, stderr=follower, close_fds=True,
-            env={**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"},
-        )  # fmt: skip
-        os.close(follower)
-        said = b""
-        while True:
-            try:
-                part = os.read(leader, 65536)
-            except OSError:  # the other end is closed
-                break
-            if not part:
-                break
-            said += part
-        os.close(leader)
-        return Ran(process.wait(30), said.decode("utf-8", "replace"), "", said)
 
-    return go
+@pytest.fixture
+def impatient() -> Callable[..., Ran]:
+    """The same, with progress bars shown at once."""
+    code = (
+        "from polymux.cli import main, progress; progress.PATIENCE = 0; progress.REFRESH = 0.001; "
+        "main()"
+    )
+    return lambda *arguments: in_terminal(code, arguments)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from polymux.analysis.tables_out import fill_empty
+
 from .conftest import CLEAN, Ran
 
 Run = Callable[..., Ran]
@@ -151,6 +153,63 @@ def test_without_pyarrow_the_missing_extra_is_named(
     assert ran.err.strip() == (
         "polymux: analysing captures needs an optional part: pip install 'polymux[captures]'"
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "command", "extra"),
+    [
+        ("pyarrow", "frames", "captures"),
+        ("pyarrow", "check", "captures"),
+        ("pyspark", "analyze", "spark"),
+        ("zstandard", "ls", "captures"),
+        ("jinja2", "report", "report"),
+    ],
+)
+def test_a_missing_extra_is_one_line_that_says_what_to_install(
+    module: str, command: str, extra: str, capture: Callable[..., str], tmp_path: Path
+) -> None:
+    path = capture(CLEAN)
+    if module == "zstandard":
+        import zstandard
+
+        packed = zstandard.compress(Path(path).read_bytes())
+        path = str(tmp_path / "talk.pcapng.zst")
+        Path(path).write_bytes(packed)
+    arguments = [command, path]
+    if command == "report":
+        fill_empty(tmp_path / "tables")
+        arguments = [command, str(tmp_path / "tables"), "-o", str(tmp_path / "r.html")]
+    elif command == "analyze":
+        arguments += ["--out", str(tmp_path / "tables")]
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; sys.argv = ['polymux', *{arguments!r}]\n"
+        "from polymux.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode in (2, 3), done.stderr
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert f"pip install 'polymux[{extra}]'" in line
+
+
+def test_a_report_on_what_is_no_analysis_is_one_line(run: Run, tmp_path: Path) -> None:
+    ran = run("report", str(tmp_path), "-o", str(tmp_path / "r.html"))
+    assert ran.code == 2
+    (line,) = ran.err.splitlines()
+    assert "give the directory that 'polymux analyze --out' wrote" in line
+
+
+def test_a_word_that_is_no_command_and_an_option_that_is_none(run: Run) -> None:
+    for arguments, said in (
+        (["lss"], "No such command 'lss'"),
+        (["ls", "--colour"], "--colour"),
+        (["decode", "zz"], "is not hex"),
+        (["connect", "tcp://127.0.0.1:1"], "Missing option '--protocol'"),
+    ):
+        ran = run(*arguments)
+        assert (ran.code, ran.out) == (2, "")
+        (line,) = [line for line in ran.err.splitlines() if line.startswith("Error: ")]
+        assert said in line
 
 
 def test_commands_without_captures_need_no_extra() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from polymux.analysis.tables import TABLES
 from polymux.cli import COMMANDS
-from polymux.cli.rules import all_rules
+from polymux.report.rulebook import all_rules
 
 from .conftest import CLEAN, HOSTILE, Ran
 
@@ -220,8 +220,9 @@ def test_rules_lists_all_rules_of_a_protocol_or_one(run: Run) -> None:
     (one,) = lines(run("rules", "mplex.bad-flag"))
     assert one == {
         "rule": "mplex.bad-flag", "severity": "error", "origin": "spec", "section": "Flag Values",
-        "sentence": "Flag 7 is not defined.",
+        "sentence": "Flag 7 is not defined.", "reaction": "session", "example": one["example"],
     }  # fmt: skip
+    assert one["example"]["lines"][0].endswith("Undefined  <-- breaks the rule")
     assert run("rules", "telnet").code == 2
 
 

@@ -102,6 +102,7 @@ def _calm(stage: Stage) -> None:
 
 def _cut(stage: Stage) -> None:
     play = Play(stage, "0badcafe00000001", "streamux", acceptor="10.0.0.9:7100")
+    play.requests("dialer", 31, 30, 1_200, 4_000, 9_100, 12_345)
     play.frame(0, "dialer", "Initiator")
     play.frame(900, "acceptor", "Initiator")
     play.stream("d0", at=2_000, ending="half-closed")
@@ -211,4 +212,6 @@ def _crowd_stream(id: str, number: int, frames: int) -> dict[str, object]:
         "incarnation": 1, "name": f"stream {number}", "opened_at": START, "ending": "open",
         "octets_dialer": frames * 1000, "octets_acceptor": 0, "units_dialer": frames * 1000,
         "units_acceptor": 0, "frames_dialer": frames, "frames_acceptor": 0,
+        "stalled_us_dialer": 0, "stalled_us_acceptor": 0, "behind_us_dialer": 0,
+        "behind_us_acceptor": 0,
     }  # fmt: skip

@@ -107,6 +107,16 @@ class Play:
         if cause == "no-credit":
             self.blocked[stream, sender].append((at, at + lasted))
 
+    def requests(self, opener: str, asked: int, answered: int, *latencies: int) -> None:
+        """What `requests` says of one side; `latencies` are p50, p90, p99 and the longest."""
+        names = ("latency_p50_us", "latency_p90_us", "latency_p99_us", "latency_max_us")
+        self.stage.rows["requests"].append(
+            {
+                "session_id": self.id, "opener": opener, "requests": asked, "answered": answered,
+                **dict(zip(names, latencies, strict=bool(latencies))),
+            }
+        )  # fmt: skip
+
     def end(self, lasted: int, **session: object) -> None:
         """Number the frames, add everything up, and write the rows."""
         self.frames.sort(key=lambda frame: int(str(frame["at"])))
@@ -150,6 +160,18 @@ class Play:
                 sums: Values = {
                     f"octets_{side}": octets, f"units_{side}": octets, f"frames_{side}": len(own)
                 }  # fmt: skip
+                stood = [
+                    row
+                    for row in self.stage.rows["stalls"]
+                    if (row["session_id"], row["stream"], row["sender"]) == (self.id, key, side)
+                ]
+                for name, causes in (
+                    ("stalled_us", ("no-credit", "slow-reader", "behind-other-stream")),
+                    ("behind_us", ("behind-other-stream",)),
+                ):
+                    sums[f"{name}_{side}"] = sum(
+                        int(str(row["lasted_us"])) for row in stood if row["cause"] in causes
+                    )
                 if own:
                     sums |= {f"first_at_{side}": own[0]["at"], f"last_at_{side}": own[-1]["at"]}
                 if (key, side) in self.blocked:

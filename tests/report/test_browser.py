@@ -141,14 +141,32 @@ def test_a_finding_leads_to_its_place(told: Path, open_alone: Opener) -> None:
     assert page.run("document.activeElement.id") == "lanes"
 
 
+def test_a_session_shows_how_long_its_requests_took(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    found = "[...document.querySelectorAll('#session-grid tbody tr[tabindex]')]"
+    page.run(f"{found}.find((row) => row.textContent.includes('streamux')).click()")
+    facts = text(page, "#session-facts")
+    assert "requests of the dialer 31, 30 answered" in facts
+    assert "half within 1.20 ms, 90 % within 4.00 ms, 99 % within 9.10 ms, longest 12.3 ms" in facts
+
+
+def test_a_victim_shows_what_waiting_behind_others_cost(told: Path, open_alone: Opener) -> None:
+    page = open_alone(told)
+    (row,) = [row for row in rows(page, "stream-grid") if "thumbnails" in row]
+    assert "312 ms" in row
+
+
 def test_a_rule_has_a_page_behind_its_violations(told: Path, open_alone: Opener) -> None:
     page = open_alone(told)
     page.click("#findings .rule")
     shown = text(page, "#rule")
     assert page.run("document.getElementById('rule').open") is True
     assert "nerdbank.frame-after-termination" in shown
-    for word in ("section", "severity", "error", "2 times"):
+    for word in ("section", "severity", "error", "2 times", "a live session", "An example"):
         assert word in shown
+    example = text(page, "#rule .example")
+    assert "ChannelTerminated" in example
+    assert "<-- breaks the rule" in example
     page.press("Escape")
     assert page.run("document.getElementById('rule').open") is False
 

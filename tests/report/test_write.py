@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from polymux.report import ReportError, write, write_report
+from polymux.report import ReportError, rows_to_read, write, write_report
 from polymux.report.lanes import Lane
 
 from .scenes import crowd, story
@@ -30,6 +31,13 @@ def test_a_report_is_one_file_and_says_what_was_found(tmp_path: Path) -> None:
         3, 3, 2542, 2542,
     )  # fmt: skip
     assert (info.errors, info.warnings, info.notes, info.stalls) == (3, 2, 1, 4)
+
+
+def test_progress_counts_the_rows_that_were_announced(tmp_path: Path) -> None:
+    tables = story().write(tmp_path / "tables")
+    told: list[int] = []
+    write_report(tables, tmp_path / "r.html", progress=told.append)
+    assert sum(told) == rows_to_read(tables) > 2542
 
 
 def test_findings_come_in_the_order_a_person_needs(tmp_path: Path) -> None:
@@ -133,6 +141,29 @@ def test_a_table_of_another_version_is_refused_by_its_column(tmp_path: Path) -> 
     pq.write_table(pq.read_table(file).drop_columns(["rtt_us"]), file)
     with pytest.raises(ReportError, match="column 'rtt_us' is missing"):
         write_report(tables, tmp_path / "r.html")
+
+
+def test_tables_from_before_a_column_was_added_are_still_read(tmp_path: Path) -> None:
+    tables = story().write(tmp_path / "tables")
+    file = tables / "streams" / "part-0.parquet"
+    names = [f"{stem}_{side}" for stem in ("behind_us",) for side in ("dialer", "acceptor")]
+    pq.write_table(pq.read_table(file).drop_columns(names), file)
+    shutil.rmtree(tables / "requests")
+    write_report(tables, tmp_path / "r.html")
+    data = data_of(tmp_path / "r.html")
+    assert data["notes"] == []
+    assert {count for detail in data["details"] for count in detail["streams"]["behindD"]} == {None}
+
+
+def test_streams_that_were_given_up_are_listed_with_who_and_why(tmp_path: Path) -> None:
+    write_report(story().write(tmp_path / "tables"), tmp_path / "r.html")
+    found = {finding["title"]: finding for finding in data_of(tmp_path / "r.html")["findings"]}
+    (item,) = found["Streams were reset"]["items"]
+    assert item["text"] == "stream d5 (thumbnails): reset by the acceptor: disk quota exceeded"
+    assert (found["Streams were reset"]["level"], item["stream"], item["at"]) == (
+        "note", "d5", 7_300_000,
+    )  # fmt: skip
+    assert found["Offers were never accepted"]["count"] == 1
 
 
 def test_other_writers_types_are_read_as_well(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ SESSIONS: dict[str, type[Session]] = {
 
 # Python 3.11 has no name for it on Linux.
 NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else -1)
-UNSENT = 128 * 1024  # octets the system takes ahead of the network: a small message waits behind
+UNSENT = 512 * 1024  # octets the system takes ahead of the network: a small message waits behind
 
 
 def session_maker(

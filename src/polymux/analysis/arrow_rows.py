@@ -14,6 +14,7 @@ from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.stalls import StallRows
 from polymux.analysis.hot.stream_columns import HalfColumns, StreamColumns
 from polymux.analysis.hot.timeline import TimelineRows
+from polymux.analysis.latencies import PERCENTILES, AskerRow
 from polymux.analysis.tables import SIDES, TABLES, VERDICTS
 from polymux.core.errors import MissingExtra
 from polymux.core.protocol import Protocol
@@ -92,7 +93,7 @@ def streams_batch(rows: StreamColumns, session_id: str) -> pa.RecordBatch:
 def _half(side: str, half: HalfColumns) -> dict[str, object]:
     names = (
         "octets", "units", "frames", "ended", "granted", "peak_outstanding", "blocked_us",
-        "first_at", "last_at",
+        "first_at", "last_at", "window", "window_rate", "rate", "stalled_us", "behind_us",
     )  # fmt: skip
     return {f"{name}_{side}": getattr(half, name) for name in names}
 
@@ -128,6 +129,23 @@ def stalls_batch(rows: StallRows, session_id: str) -> pa.RecordBatch:
             "cause": rows.cause,
             "culprit": [culprit or None for culprit in rows.culprit],
             "detail": rows.detail,
+        },
+    )
+
+
+def requests_batch(rows: Sequence[AskerRow], session_id: str) -> pa.RecordBatch:
+    return batch_of(
+        "requests",
+        {
+            "session_id": [session_id] * len(rows),
+            "opener": [SIDES[row.side] for row in rows],
+            "requests": [row.requests for row in rows],
+            "answered": [row.answered for row in rows],
+            **{
+                f"latency_{name}_us": [row.latency(share) for row in rows]
+                for name, share in PERCENTILES
+            },
+            "latency_max_us": [row.longest for row in rows],
         },
     )
 

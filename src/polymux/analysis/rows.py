@@ -12,6 +12,7 @@ from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.stream_columns import StreamColumns
 from polymux.analysis.hot.timeline import Timeline
 from polymux.analysis.hot.watch import Watch
+from polymux.analysis.latencies import Latencies
 from polymux.core.observer import Observer
 from polymux.core.streams import Stream
 
@@ -45,6 +46,7 @@ class Rows:
         self.findings = 0
         self.payload = [0, 0]
         self._columns = StreamColumns()
+        self._latencies = Latencies()
         self._kinds: pa.Array | None = None
 
     def collect(self, observer: Observer, watch: Watch, at: int) -> None:
@@ -67,6 +69,9 @@ class Rows:
         self._violations(observer)
         self._measured(watch.stalls, watch.timeline)
         self._flush_streams()
+        asked = self._latencies.rows()
+        if asked and "requests" in self.wanted:
+            self.emit("requests", arrow_rows.requests_batch(asked, self.name))
         if watch.contents is not None:
             self._content(watch.contents, 0)
 
@@ -84,7 +89,9 @@ class Rows:
         self.payload[0] += stream.dialer.octets
         self.payload[1] += stream.acceptor.octets
         if "streams" in self.wanted:
-            self._columns.add(observer.protocol, stream, track)
+            self._columns.add(observer.protocol, stream, track, watch.stalls.rtt)
+        if "requests" in self.wanted:
+            self._latencies.add(observer.protocol, stream)
 
     def _flush_streams(self) -> None:
         if self._columns.rows:

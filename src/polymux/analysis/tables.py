@@ -1,18 +1,15 @@
 """Every table polymux writes, as data: names, columns, types, words and meanings.
 
 The writers, the readers, the report and the column reference in the documentation all take their
-columns from here, so that there is one place where a table can be read or changed. pyarrow is
-imported only when a schema is asked for.
+columns from here, so that there is one place where a table can be read or changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from polymux.core.errors import MissingExtra
+from polymux.analysis.columns import Column, ColumnType, TableSchema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,61 +17,10 @@ if TYPE_CHECKING:
 BUCKETS: Final = 500  # a timeline has at most this many buckets a session
 LEAST_BUCKET_US: Final = 1_000
 
-
-class ColumnType(Enum):
-    """What a column holds; the value is the word the column reference uses for it."""
-
-    TEXT = "text"
-    TEXTS = "list of text"
-    INTEGER = "integer"
-    BIG = "decimal(20,0)"
-    INSTANT = "timestamp"
-    OCTETS = "binary"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column. `words`, where there are any, are all the texts it can hold besides null."""
-
-    name: str
-    type: ColumnType
-    meaning: str
-    nullable: bool = False
-    words: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TableSchema:
-    """One table: a folder of Parquet files called `name`.
-
-    `row` says what one row stands for; the columns in `key` together are different in every row.
-    """
-
-    name: str
-    row: str
-    meaning: str
-    key: tuple[str, ...]
-    columns: tuple[Column, ...]
-
-    def names(self) -> tuple[str, ...]:
-        """The column names, in order."""
-        return tuple(column.name for column in self.columns)
-
-    def column(self, name: str) -> Column:
-        """The column called `name`; KeyError if there is none."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        raise KeyError(name)
-
-    def arrow(self) -> pa.Schema:
-        """The pyarrow schema; MissingExtra where pyarrow is not installed."""
-        types = _arrow_types()
-        import pyarrow as pa
-
-        return pa.schema(
-            [pa.field(c.name, types[c.type], nullable=c.nullable) for c in self.columns]
-        )
+__all__ = [
+    "BUCKETS", "TABLES", "Column", "ColumnType", "TableSchema", "arrow_schema", "bucket_of",
+    "bucket_width_us", "column_reference",
+]  # fmt: skip
 
 
 def bucket_width_us(session_us: int) -> int:
@@ -94,7 +40,12 @@ def arrow_schema(table: str) -> pa.Schema:
 
 def column_reference() -> str:
     """All tables and columns as Markdown, for the documentation."""
-    parts: list[str] = []
+    parts = [
+        "# Tables\n",
+        "What `polymux analyze` writes: one folder of Parquet files a table, every folder there "
+        "even if it is empty. `sender` and `opener` are `dialer` or `acceptor`; times are UTC, "
+        "durations end in `_us`; what a protocol does not have is null.\n",
+    ]
     for table in TABLES.values():
         parts.append(f"## `{table.name}`\n\nOne row per {table.row}. {table.meaning}\n")
         parts.append("Key: " + ", ".join(f"`{name}`" for name in table.key) + ".\n")
@@ -109,21 +60,6 @@ def column_reference() -> str:
             )
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
-
-
-def _arrow_types() -> dict[ColumnType, pa.DataType]:
-    try:
-        import pyarrow as pa
-    except ImportError:
-        raise MissingExtra("captures", "reading or writing tables") from None
-    return {
-        ColumnType.TEXT: pa.string(),
-        ColumnType.TEXTS: pa.list_(pa.string()),
-        ColumnType.INTEGER: pa.int64(),
-        ColumnType.BIG: pa.decimal128(20, 0),
-        ColumnType.INSTANT: pa.timestamp("us", tz="UTC"),
-        ColumnType.OCTETS: pa.binary(),
-    }
 
 
 SIDES: Final = ("dialer", "acceptor")
@@ -276,6 +212,28 @@ _STREAMS: Final = TableSchema(
         ),
         *_both("first_at", ColumnType.INSTANT, "First frame of the {side}.", null=True),
         *_both("last_at", ColumnType.INSTANT, "Last frame of the {side}.", null=True),
+        *_counts(
+            "window",
+            "Largest window the {peer} announced to the {side}, in octets (Nerdbank v2, v3).",
+            null=True,
+        ),
+        *_counts(
+            "window_rate",
+            "Bits a second that this window allows the {side} at most: once full in a round trip. "
+            "Null without a window or a round trip.",
+            null=True,
+        ),
+        *_counts(
+            "rate",
+            "Bits of content a second that the {side} reached between its first and last frame; "
+            "near `window_rate`, the window is smaller than the path's bandwidth-delay product.",
+            null=True,
+        ),
+        *_counts("stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."),
+        *_counts(
+            "behind_us",
+            "Microseconds the {side} waited behind other streams: what head-of-line blocking cost.",
+        ),
     ),
 )
 
@@ -351,6 +309,30 @@ _STALLS: Final = TableSchema(
     ),
 )
 
+_REQUESTS: Final = TableSchema(
+    "requests",
+    "session and side that asked",
+    "How long requests took, where the protocol has requests and replies (Streamux). A latency is "
+    "`closed_at` - `opened_at` of an exchange that ended `clean`; percentiles are at most one "
+    "percent too high.",
+    ("session_id", "opener"),
+    (
+        _SESSION,
+        _text("opener", "The side that asked.", *SIDES),
+        _count("requests", "Requests it sent."),
+        _count("answered", "Those that were answered to the end."),
+        *(
+            _count(f"latency_{name}_us", f"{word} of the answers came within this time.", null=True)
+            for name, word in (
+                ("p50", "Half"),
+                ("p90", "Nine tenths"),
+                ("p99", "Ninety-nine hundredths"),
+            )
+        ),
+        _count("latency_max_us", "The longest.", null=True),
+    ),
+)
+
 _TIMELINE: Final = TableSchema(
     "timeline",
     "session, stream, sender and time bucket",
@@ -386,6 +368,7 @@ _CONTENT: Final = TableSchema(
 TABLES: Final[dict[str, TableSchema]] = {
     table.name: table
     for table in (
-        _CAPTURES, _SESSIONS, _STREAMS, _FRAMES, _VIOLATIONS, _STALLS, _TIMELINE, _CONTENT,
+        _CAPTURES, _SESSIONS, _STREAMS, _FRAMES, _VIOLATIONS, _STALLS, _REQUESTS, _TIMELINE,
+        _CONTENT,
     )
 }  # fmt: skip

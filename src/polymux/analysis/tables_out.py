@@ -24,8 +24,10 @@ try:
 except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
-GROUP_ROWS: Final = 131_072
+GROUP_ROWS: Final = 65_536
 GROUP_OCTETS: Final = 16 << 20
+# A batch may be a few rows of a page with room for many: so many octets of pages are kept.
+LOOSE_OCTETS: Final = 8 << 20
 EMPTY: Final = "part-empty"
 
 
@@ -42,22 +44,28 @@ class _File:
         self.path = folder / table / f"{name}.parquet"
         self.hidden = folder / table / f".{name}.parquet.part"
         self._waiting: list[pa.RecordBatch] = []
-        self._rows = self._octets = 0
+        self._loose: list[pa.RecordBatch] = []
+        self._rows = self._octets = self._held = 0
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
+        self._loose.append(batch)
+        self._held += batch.get_total_buffer_size()
         self._rows += batch.num_rows
         self._octets += batch.nbytes
         self.rows += batch.num_rows
         if self._rows >= GROUP_ROWS or self._octets >= GROUP_OCTETS:
             self.flush()
+        elif self._held >= LOOSE_OCTETS and len(self._loose) > 1:
+            self._waiting += _joined(self._loose).to_batches()
+            self._loose, self._held = [], 0
 
     def flush(self) -> None:
-        if self._waiting:
-            group = pa.Table.from_batches(self._waiting).unify_dictionaries().combine_chunks()
+        if self._waiting or self._loose:
+            group = _joined([*self._waiting, *self._loose])
             self._open(group.schema).write_table(group, row_group_size=GROUP_ROWS)
-            self._waiting, self._rows, self._octets = [], 0, 0
+            self._waiting, self._loose = [], []
+            self._rows = self._octets = self._held = 0
 
     def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
         if self._writer is None:
@@ -163,6 +171,11 @@ def read_batches(folder: Path | str, table: str) -> Iterator[pa.RecordBatch]:
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
                 yield batch.cast(SCHEMAS[table])
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    """The rows of these batches in one piece of their own; a single one stays as it is."""
+    return pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
 
 
 def _cannot(path: Path, problem: OSError) -> OutputError:

@@ -7,7 +7,7 @@ with the session.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 
 from polymux.analysis import arrow_rows
 from polymux.analysis.endings import conserved, ending_of, note_of
@@ -36,6 +36,7 @@ BATCH = 512 * 1024
 _NO_STREAM_CONTENT = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
 
 Progress = Callable[[int], None]
+Steps = Generator[int, None, SessionSummary]
 
 
 def walk(
@@ -47,18 +48,29 @@ def walk(
     `progress(octets)` is told how much was read. A file that cannot be read on ends the session
     there and is named in its note; nothing is raised about what was captured.
     """
+    steps = walk_steps(session, plan, emit)
+    while True:
+        try:
+            octets = next(steps)
+        except StopIteration as end:
+            summary: SessionSummary = end.value
+            return summary
+        if progress is not None:
+            progress(octets)
+
+
+def walk_steps(session: TcpSession, plan: Plan, emit: Emit) -> Steps:
+    """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
+    and the last returns the summary."""
     try:
         session.survey()
-    except CaptureError as problem:
-        return _unread(session, emit, plan, problem)
-    try:
         verdict = choose(session, plan)
     except CaptureError as problem:
         return _unread(session, emit, plan, problem)
     if verdict.protocol is None:
         summary = _undecoded(session, verdict)
     else:
-        summary = _decoded(session, verdict, plan, emit, progress)
+        summary = yield from _decoded(session, verdict, plan, emit)
     _emit_session(summary, plan, emit)
     return summary
 
@@ -80,9 +92,7 @@ def walk_flow(
     return [walk(session, plan, emit) for session in sessions]
 
 
-def _decoded(
-    session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit, progress: Progress | None
-) -> SessionSummary:
+def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit) -> Steps:
     assert verdict.protocol is not None
     summary = _begun(session, verdict)
     vantage = Vantage[summary.vantage.upper()]
@@ -108,8 +118,7 @@ def _decoded(
             rows.collect(observer, watch, session.ended_at)
             if protocol.streams.used - _closed(observer) > LIVE:
                 watch.give_up(f"more than {LIVE} streams are open at once", session.ended_at)
-            if progress is not None:
-                progress(len(batch.data))
+            yield len(batch.data)
     except CaptureError as problem:
         summary.failure = str(problem)
     watch.close(session.ended_at)

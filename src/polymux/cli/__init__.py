@@ -12,12 +12,18 @@ from importlib import import_module
 
 import click
 
-from ..core.errors import CaptureError, LimitExceeded, PolymuxError
+from ..core.errors import (
+    CaptureError,
+    LimitExceeded,
+    PolymuxError,
+    SessionClosed,
+    StreamAborted,
+)
 
 # Name of the command, and the module here that holds it under the same name.
 COMMANDS = (
-    "analyze", "check", "decode", "demo", "doctor", "follow", "frames", "index", "ls", "record",
-    "recover", "report", "rules",
+    "analyze", "check", "collect", "connect", "decode", "demo", "doctor", "follow", "frames",
+    "index", "ls", "record", "recover", "report", "rules", "serve",
 )  # fmt: skip
 
 FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
@@ -84,7 +90,7 @@ def exit_code(problem: PolymuxError) -> int:
 
     if isinstance(problem, CaptureError):
         return UNREADABLE
-    if isinstance(problem, Unreachable):
+    if isinstance(problem, Unreachable | SessionClosed | StreamAborted):
         return NO_PEER
     if isinstance(problem, LimitExceeded):
         return LIMIT

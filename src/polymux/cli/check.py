@@ -8,6 +8,7 @@ import click
 
 from .options import Asked, capture_options, session_option
 from .printing import console, counted, for_people, json_line, rows_of, shown
+from .progress import say
 from .reading import walk_captures
 
 if TYPE_CHECKING:
@@ -69,11 +70,9 @@ def check(
 def print_violation(row: dict[str, object]) -> None:
     where = f" on {row['stream']}" if row["stream"] else ""
     doubt = " (possibly)" if row["certainty"] == "possible" else ""
-    console().print(
+    say(
         shown(
             f"{row['session_id']} {row['severity']}: {row['rule']}{doubt}{where}: "
             f"{row['detail'] or ''} ({row['sender']} frame {row['ordinal']}, octet {row['offset']})"
-        ),
-        markup=False,
-        soft_wrap=True,
+        )
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import click
 
 from ..capture.writer import PcapngWriter
 from .analyze import analyze
-from .demo_traffic import SCENES, play
+from .demo_traffic import SCENES, record
 
 
 @click.command(epilog="Example: polymux demo --out demo-out")
@@ -28,8 +27,10 @@ def demo(context: click.Context, out: str, master: str) -> None:
     click.echo("Real peers on loopback, through a recording proxy:")
     with PcapngWriter(str(capture)) as sink:
         for scene in SCENES:
-            click.echo(f"  {scene.protocol:<20} {scene.story}")
-            asyncio.run(play(scene, sink))
+            click.echo(f"  {scene.protocol.split(',')[0]:<20} {scene.story}")
+            takes = record(scene, sink)
+            if takes > 1:
+                click.echo(f"  {'':<20} (take {takes}: this machine was busy)")
     click.echo(f"recorded: {capture} ({capture.stat().st_size} octets)\n")
     context.invoke(
         analyze, captures=(str(capture),), out=str(folder / "tables"), protocol="auto", ports=(),

@@ -10,6 +10,7 @@ import click
 
 from .options import Asked, capture_options, session_option
 from .printing import for_people, json_line, rows_of, shown
+from .progress import say
 from .reading import Captures
 from .stream_files import StreamFiles
 
@@ -59,7 +60,7 @@ def follow(
     senders = (sender,) if sender else SIDES
     plan = asked.plan("streams", "content", stream=stream)
     people = for_people(as_json)
-    with Captures(asked, plan, quiet=people and out is None) as reading:
+    with Captures(asked, plan, printing=people and out is None) as reading:
         if out is not None:
             with StreamFiles(out, senders) as files:
                 for each in reading.sessions():
@@ -125,4 +126,4 @@ def put_text(row: dict[str, object]) -> None:
     assert isinstance(data, bytes)
     arrow = ">" if row["sender"] == "dialer" else "<"
     for line in data.decode("utf-8", "backslashreplace").splitlines():
-        click.echo(f"{arrow} {shown(line)}")
+        say(f"{arrow} {shown(line)}")

@@ -8,6 +8,7 @@ import click
 
 from .options import Asked, capture_options, session_option
 from .printing import for_people, json_line, rows_of, shown
+from .progress import say
 from .reading import walk_captures
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def frames(
                 json_line(row)
 
     try:
-        code = walk_captures(asked, asked.plan("frames"), emit, quiet=people)
+        code = walk_captures(asked, asked.plan("frames"), emit, printing=people)
     except Enough:
         code = 0
     context.exit(code)
@@ -99,7 +100,7 @@ def print_frame(row: dict[str, object]) -> None:
     mark = "" if row["verdict"] == "clean" else f"  {row['verdict']}"
     at = row["at"]
     moment = f"{at:%H:%M:%S.%f}" if at is not None else ""
-    click.echo(
+    say(
         shown(
             f"{row['session_id']} {moment} {arrow} {row['ordinal']:>6} {row['stream'] or '-':<6} "
             f"{row['kind']:<28} {row['payload_octets']:>8} octets{amount}{mark}"

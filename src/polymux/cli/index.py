@@ -20,12 +20,14 @@ def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> N
     """Walk CAPTURES once and write FILE.idx beside each: `analyze` then need not find out where
     a large file can be cut. An index that no longer fits its file is never used."""
     from ..capture import find_captures, plan, write_index
-    from .progress import Waiting
+    from .progress import Waiting, octets_read, say
+    from .reading import sizes
 
     people = for_people(as_json)
     code = 0
-    with Waiting("indexing") as waiting:
-        for path in find_captures(captures):
+    paths = find_captures(captures)
+    with Waiting("indexing", sizes(captures), octets_read(), printing=people):
+        for path in paths:
             try:
                 name = write_index(path)
             except CaptureError as problem:
@@ -33,12 +35,9 @@ def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> N
                 code = UNREADABLE
                 continue
             octets = os.path.getsize(path)
-            waiting.advance(octets)
             row = {"file": path, "index": name, "octets": octets, "ranges": len(plan(path))}
             if people:
-                click.echo(
-                    f"{click.format_filename(name)}: {row['ranges']} ranges, {octets} octets"
-                )
+                say(f"{click.format_filename(name)}: {row['ranges']} ranges, {octets} octets")
             else:
                 json_line(row)
     context.exit(code)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 
-from ..capture import FileSummary, TcpSession, read_sessions
+from ..capture import FileSummary, TcpSession, find_captures, read_sessions
+from ..core.errors import CaptureError
 from .options import Asked
 from .printing import warn
-from .progress import Waiting
+from .progress import Waiting, octets_read
 
 if TYPE_CHECKING:
     from ..analysis.plan import Plan
@@ -25,13 +27,13 @@ class Captures:
     """The captures a command was asked to read; use as a context.
 
     What is wrong with a file is one line on standard error; everything readable is read. `code` is
-    the exit code so far. `quiet`: no progress bar, because lines are printed all the while.
+    the exit code so far. `printing`: lines are printed to a terminal all the while, with `say`.
     """
 
-    def __init__(self, asked: Asked, plan: Plan, quiet: bool = False) -> None:
+    def __init__(self, asked: Asked, plan: Plan, printing: bool = False) -> None:
         self.asked = asked
         self.code = 0
-        self._waiting = Waiting("reading", quiet)
+        self._waiting = Waiting("looking", sizes(asked.files), octets_read(), printing=printing)
         self._waiting.__enter__()
         try:
             self._reading = read_sessions(asked.files, ports=plan.ports, filters=asked.filters)
@@ -42,7 +44,7 @@ class Captures:
             raise
         for file in self._reading.files:
             self.code = max(self.code, report_file(file))
-        self._waiting.total = sum(file.octets for file in self._reading.files)
+        self._waiting.phase("reading", sum(file.octets for file in self._reading.files))
 
     def sessions(self) -> Iterator[TcpSession]:
         """The sessions that are asked for; says so if there are none."""
@@ -104,13 +106,21 @@ def walk_captures(
     plan: Plan,
     emit: Emit,
     finished: Callable[[SessionSummary], None] = lambda summary: None,
-    quiet: bool = False,
+    printing: bool = False,
 ) -> int:
     """Walk every session that is asked for; returns the exit code."""
-    with Captures(asked, plan, quiet) as captures:
+    with Captures(asked, plan, printing) as captures:
         for session in captures.sessions():
             finished(captures.walk(session, plan, emit))
     return captures.code
+
+
+def sizes(names: tuple[str, ...]) -> int:
+    """Octets of these files as they lie on the disk; 0 if that cannot be told."""
+    try:
+        return sum(os.path.getsize(path) for path in find_captures(names))
+    except (OSError, CaptureError):
+        return 0
 
 
 def report_file(file: FileSummary) -> int:

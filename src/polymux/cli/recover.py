@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from ..core.errors import CaptureError
 from .printing import shown, warn
+from .progress import Waiting, octets_read, say
+from .reading import sizes
 
 UNREADABLE = 3
 
@@ -25,12 +29,13 @@ def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> 
     if out is not None and len(files) != 1:
         raise click.UsageError("--out takes one FILE at a time")
     code = 0
-    for path in files:
-        try:
-            click.echo(shown(published(path) if out is None else repaired(path, out)))
-        except CaptureError as problem:
-            warn(str(problem))
-            code = UNREADABLE
+    with Waiting("recovering", sizes(files), octets_read(), printing=sys.stdout.isatty()):
+        for path in files:
+            try:
+                say(shown(published(path) if out is None else repaired(path, out)))
+            except CaptureError as problem:
+                warn(str(problem))
+                code = UNREADABLE
     context.exit(code)
 
 

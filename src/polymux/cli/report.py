@@ -12,9 +12,12 @@ import click
 @click.option("--payload", default="none", show_default=True, help="none, hash, head:N or full.")
 def report(tables: str, out: str, title: str, payload: str) -> None:
     """Write the report of tables made by `polymux analyze`."""
-    from ..report import write_report
+    from ..report import rows_to_read, write_report
+    from .progress import Waiting
 
-    info = write_report(tables, out, title=title, payload=payload)
+    with Waiting("reading tables", unit="rows") as waiting:
+        waiting.total = rows_to_read(tables)
+        info = write_report(tables, out, title=title, payload=payload, progress=waiting.advance)
     click.echo(
         f"{info.path}: {info.octets} octets; {info.sessions} sessions, {info.errors} errors, "
         f"{info.warnings} warnings, {info.stalls} stalls"

@@ -1,59 +1,64 @@
-"""`polymux rules`: what the protocols demand, and where it is written."""
+"""`polymux rules`: what the protocols demand, where it is written, and how it is broken."""
 
 from __future__ import annotations
 
 import click
 
 from ..core.rules import Rule
+from ..report.rulebook import ORIGINS, REACTIONS, RulePage, all_rules, page_of
 from .printing import for_people, json_line, print_table
 
 
-@click.command(epilog="Example: polymux rules mplex")
+@click.command(epilog="Example: polymux rules mplex, or polymux rules mplex.write-after-close")
 @click.argument("names", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
 def rules(names: tuple[str, ...], as_json: bool) -> None:
-    """List all rules, or those of a protocol (mplex) or one rule (mplex.bad-flag)."""
-    found = [rule for rule in all_rules() if not names or any(_is(rule, name) for name in names)]
+    """List all rules, or those of a protocol (mplex); one rule (mplex.bad-flag) with an example."""
+    known = all_rules()
+    found = [rule for rule in known if not names or any(_is(rule, name) for name in names)]
     for name in names:
         if not any(_is(rule, name) for rule in found):
-            known = ", ".join(sorted({rule.name.partition(".")[0] for rule in all_rules()}))
-            raise click.UsageError(f"no rule or protocol {name!r}; there are {known}")
+            books = ", ".join(sorted({rule.name.partition(".")[0] for rule in known}))
+            raise click.UsageError(f"no rule or protocol {name!r}; there are {books}")
     if not for_people(as_json):
         for rule in found:
-            json_line(
-                {
-                    "rule": rule.name,
-                    "severity": rule.severity.value,
-                    "origin": rule.origin.value,
-                    "section": rule.section,
-                    "sentence": rule.sentence,
-                }
-            )
-        return
-    print_table(
-        f"{len(found)} rules",
-        ("rule", "severity", "origin", "what it says", "where"),
-        [
-            (rule.name, rule.severity.value, rule.origin.value, rule.sentence, rule.section)
-            for rule in found
-        ],
-    )
+            json_line(row_of(page_of(rule)))
+    elif len(found) == 1:
+        print_page(page_of(found[0]))
+    else:
+        print_table(
+            f"{len(found)} rules",
+            ("rule", "severity", "origin", "what it says", "where"),
+            [
+                (rule.name, rule.severity.value, rule.origin.value, rule.sentence, rule.section)
+                for rule in found
+            ],
+        )
 
 
-def all_rules() -> list[Rule]:
-    """The rules of every protocol, and those of the WebSocket framing below one of them."""
-    from ..core.websocket_items import (
-        AFTER_CLOSE,
-        BAD_CODE,
-        BAD_REASON,
-        FRAME_RULES,
-        SHORT_CLOSE,
-        TRUNCATED,
-    )  # fmt: skip
-    from ..protocols.registry import create, names
+def row_of(page: RulePage) -> dict[str, object]:
+    return {
+        "rule": page.name,
+        "severity": page.severity,
+        "origin": page.origin,
+        "section": page.section,
+        "sentence": page.sentence,
+        "reaction": page.reaction,
+        "example": {"story": page.story, "protocol": page.protocol, "lines": page.example()},
+    }
 
-    found: list[Rule] = [rule for name in names() for rule in create(name).rules]
-    return [*found, *FRAME_RULES, SHORT_CLOSE, BAD_CODE, BAD_REASON, AFTER_CLOSE, TRUNCATED]
+
+def print_page(page: RulePage) -> None:
+    """Everything about one rule."""
+    click.echo(f"{page.name}: {page.sentence}\n")
+    click.echo(f"severity   {page.severity}")
+    click.echo(f"section    {page.section}")
+    click.echo(f"comes from {ORIGINS[page.origin]}")
+    click.echo(f"reaction   a live session {REACTIONS[page.reaction]}")
+    if page.lines:
+        click.echo(f"\nExample ({page.protocol}): {page.story}\n")
+        for line in page.example():
+            click.echo(f"  {line}")
 
 
 def _is(rule: Rule, name: str) -> bool:

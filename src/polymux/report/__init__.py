@@ -5,6 +5,6 @@ Reads Parquet with pyarrow only, in batches; imports `analysis`, `protocols` and
 """
 
 from .reading import ReportError
-from .write import ReportInfo, write_report
+from .write import ReportInfo, rows_to_read, write_report
 
-__all__ = ["ReportError", "ReportInfo", "write_report"]
+__all__ = ["ReportError", "ReportInfo", "rows_to_read", "write_report"]

@@ -101,7 +101,9 @@ def _stream_columns(
     for side, letter in zip(SIDES, "DA", strict=True):
         made["first" + letter] = instants(f"first_at_{side}")
         made["last" + letter] = instants(f"last_at_{side}")
-        for stem in ("octets", "units", "frames", "granted", "peak_outstanding", "blocked_us"):
+        for stem in (
+            "octets", "units", "frames", "granted", "peak_outstanding", "blocked_us", "behind_us",
+        ):  # fmt: skip
             made[stem.partition("_")[0] + letter] = each(f"{stem}_{side}")
     return made
 

@@ -59,3 +59,14 @@ class Material:
 def since(session: SessionRow, at: object) -> int | None:
     """Microseconds from the session's start; None where there is no instant."""
     return at - session.started if isinstance(at, int) else None
+
+
+def place_of(material: Material, id: object, stream: object, at: object) -> Json:
+    """Where to look: the session if it is listed, and the time from its start."""
+    session = material.session(id)
+    return {
+        "session": material.places.get(str(id)),
+        "id": material.clean(id, 12),
+        "stream": material.clean(stream, KEY),
+        "at": since(session, at) if session else None,
+    }

@@ -62,6 +62,9 @@ def _rule(material: Material, name: str) -> Json:
         "severity": page.severity if page else (group.level if group else None),
         "count": group.count if group else 0,
         "possible": group.possible if group else 0,
+        "reaction": page.reaction if page else None,
+        "story": page.story if page else None,
+        "example": page.example() if page else [],
     }
 
 
@@ -90,6 +93,7 @@ def _session(material: Material, session: SessionRow) -> Json:
         "ending": material.clean(row["ending"], 40),
         "note": material.clean(row["note"]),
         "rtt": session.rtt_us,
+        "requests": [list(row[1:]) for row in session.requests],
         "captures": [material.clean(file) for file in files[:_FILES]],
         "moreCaptures": max(0, len(files) - _FILES),
     }

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from .endings import HEADLINES, ending_item
 from .findings import STALL_COLUMNS, VIOLATION_COLUMNS, Finding
 from .grouping import Row
-from .material import KEY, SIDES, Json, Material, since
+from .material import KEY, SIDES, Json, Material, place_of
 from .overview import SessionRow
 from .sentences import (
     Stall,
@@ -76,6 +77,8 @@ def _finding(
 def _items(material: Material, finding: Finding) -> list[Json]:
     if finding.rule:
         return [_violation(material, row) for row in finding.rows]
+    if finding.cause in HEADLINES:
+        return [ending_item(material, row) for row in finding.rows]
     if finding.rows:
         return [_stall(material, row) for row in finding.rows]
     return [{"text": text} for text in finding.sentences]
@@ -86,7 +89,7 @@ def _violation(material: Material, row: Row) -> Json:
     return {
         "text": violation_text(material, named),
         "ordinal": named["ordinal"],
-        **_place(material, named["session_id"], named["stream"], named["at"]),
+        **place_of(material, named["session_id"], named["stream"], named["at"]),
     }
 
 
@@ -96,18 +99,7 @@ def _stall(material: Material, row: Row) -> Json:
         "text": stall_text(material, named),
         "detail": material.clean(named["detail"]),
         "lasted": named["lasted_us"],
-        **_place(material, named["session_id"], named["stream"], named["began_at"]),
-    }
-
-
-def _place(material: Material, id: object, stream: object, at: object) -> Json:
-    """Where to look: the session if it is listed, and the time from its start."""
-    session = material.session(id)
-    return {
-        "session": material.places.get(str(id)),
-        "id": material.clean(id, 12),
-        "stream": material.clean(stream, KEY),
-        "at": since(session, at) if session else None,
+        **place_of(material, named["session_id"], named["stream"], named["began_at"]),
     }
 
 
@@ -125,7 +117,7 @@ def _window_finding(material: Material) -> tuple[Finding, list[Json]] | None:
                 finding.count += 1
                 finding.lasted_us += blocked
                 first, last = stream.number(f"first_at_{side}"), stream.number(f"last_at_{side}")
-                place = _place(material, session.id, stream.key, first)
+                place = place_of(material, session.id, stream.key, first)
                 lasted = (last or 0) - (first or 0)
                 items.append((-blocked, {"text": text, "lasted": lasted, **place}))
     items.sort(key=lambda item: item[0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from .budget import Budget
-from .grouping import Best, codes
+from .grouping import Best, Row, codes
 from .reading import Tables
 from .visible import visible
 
@@ -25,6 +25,10 @@ _SESSION_COLUMNS: Final = (
     "undecoded_acceptor", "violations", "ending", "note", "rtt_us",
 )  # fmt: skip
 _CAPTURE_COLUMNS: Final = ("file", "status", "packets", "octets", "error", "offset", "format")
+REQUEST_COLUMNS: Final = (
+    "session_id", "opener", "requests", "answered", "latency_p50_us", "latency_p90_us",
+    "latency_p99_us", "latency_max_us",
+)  # fmt: skip
 _SUMMED: Final = ("frames", "streams", "octets_dialer", "octets_acceptor", "violations")
 
 
@@ -39,6 +43,7 @@ class SessionRow:
     notes: int = 0
     stalls: int = 0
     stalled_us: int = 0
+    requests: list[Row] = field(default_factory=list)  # of `requests`, as read
 
     def number(self, column: str) -> int:
         """An integer column; 0 where it is null."""
@@ -89,7 +94,18 @@ def look(tables: Tables, budget: Budget) -> Overview:
         session = SessionRow(str(named["session_id"]), named)
         session.stalls, session.stalled_us = stalled.get(session.id, (0, 0))
         found.sessions.append(session)
+    _requests(tables, found.sessions)
     return found
+
+
+def _requests(tables: Tables, sessions: list[SessionRow]) -> None:
+    """Give each listed session what is known of its requests: at most a row for each side."""
+    ids = [session.id for session in sessions]
+    best = Best([2] * len(ids), keys=2)
+    for batch in tables.batches("requests", REQUEST_COLUMNS):
+        best.offer(codes(batch["session_id"], ids), _zeros(batch.num_rows), batch)
+    for group, session in enumerate(sessions):
+        session.requests = best.rows(group)
 
 
 def _captures(tables: Tables, budget: Budget, found: Overview) -> None:

@@ -6,7 +6,7 @@ Memory does not grow with the tables: a batch is looked at and let go. Instants 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS: Final = 1 << 16
+LATER: Final = {"streams": ("behind_us_dialer", "behind_us_acceptor"), "requests": ()}
+"""Tables and columns that older analyses do not have: what they hold is then null, or not shown."""
 
 
 class ReportError(PolymuxError):
@@ -26,7 +28,8 @@ class ReportError(PolymuxError):
 class Tables:
     """The table folders of one analysis."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, progress: Callable[[int], None] | None = None) -> None:
+        self.progress = progress
         try:
             import pyarrow.parquet  # noqa: F401  (only to learn early whether it is there)
         except ImportError:
@@ -38,7 +41,9 @@ class Tables:
             )
         self.folder = folder
         self.missing = [
-            name for name in TABLES if name != "content" and not (folder / name).is_dir()
+            name
+            for name in TABLES
+            if name != "content" and LATER.get(name) != () and not (folder / name).is_dir()
         ]
 
     def files(self, table: str) -> list[Path]:
@@ -49,6 +54,19 @@ class Tables:
             for path in root.rglob("*.parquet")
             if path.is_file() and not any(part[0] in "._" for part in path.relative_to(root).parts)
         )
+
+    def rows(self, table: str) -> int:
+        """How many rows a table has, from what its files say of themselves."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        found = 0
+        for path in self.files(table):
+            try:
+                found += pq.read_metadata(path).num_rows
+            except (pa.ArrowException, OSError):
+                continue  # whoever reads it will say so
+        return found
 
     def batches(
         self, table: str, columns: Sequence[str], rows: int = BATCH_ROWS
@@ -66,14 +84,23 @@ class Tables:
             try:
                 with pq.ParquetFile(path, pre_buffer=False) as file:
                     absent = sorted(set(columns) - set(file.schema_arrow.names))
-                    if absent:
+                    lost = [name for name in absent if name not in LATER.get(table, ())]
+                    if lost:
                         raise ReportError(
-                            f"{path}: column {absent[0]!r} is missing; analyze the captures again "
+                            f"{path}: column {lost[0]!r} is missing; analyze the captures again "
                             "with this version of polymux"
                         )
-                    for batch in file.iter_batches(batch_size=rows, columns=list(columns)):
+                    there = [name for name in columns if name not in absent]
+                    for batch in file.iter_batches(batch_size=rows, columns=there):
+                        if self.progress is not None:
+                            self.progress(batch.num_rows)
                         yield pa.record_batch(
-                            [_plain(batch.column(name), kinds[name]) for name in columns],
+                            [
+                                _plain(batch.column(name), kinds[name])
+                                if name in there
+                                else pa.nulls(batch.num_rows, pa.int64())
+                                for name in columns
+                            ],
                             names=list(columns),
                         )
             except (pa.ArrowException, OSError) as failure:

@@ -23,7 +23,7 @@ STREAM_COLUMNS: Final = (
     "frames_dialer", "frames_acceptor", "granted_dialer", "granted_acceptor",
     "peak_outstanding_dialer", "peak_outstanding_acceptor", "blocked_us_dialer",
     "blocked_us_acceptor", "first_at_dialer", "first_at_acceptor", "last_at_dialer",
-    "last_at_acceptor", "ended_dialer", "ended_acceptor",
+    "last_at_acceptor", "ended_dialer", "ended_acceptor", "behind_us_dialer", "behind_us_acceptor",
 )  # fmt: skip
 _INSTANTS: Final = ("opened_at", "first_at_dialer", "first_at_acceptor")
 

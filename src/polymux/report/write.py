@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from .budget import MAX_OCTETS, Budget
+from .endings import given_up
 from .findings import find
 from .frames import pick
 from .lanes import draw
@@ -20,6 +22,11 @@ from .reading import ReportError, Tables
 from .streams import choose
 from .visible import visible
 
+# How often each table is read for one report.
+_READ: Final = {
+    "captures": 1, "sessions": 1, "requests": 1, "streams": 2, "violations": 3, "stalls": 4,
+    "timeline": 1, "frames": 1,
+}  # fmt: skip
 _FACTORS: Final = (1.0, 0.5, 0.2, 0.05, 0.01)
 
 
@@ -45,16 +52,18 @@ def write_report(
     *,
     title: str = "polymux report",
     payload: str = "none",
+    progress: Callable[[int], None] | None = None,
 ) -> ReportInfo:
     """Write the report on the tables under `tables_dir` to `out_html`, replacing it whole.
 
     The file is at most 5 MB whatever the size of the tables, needs no network and runs nothing
     that came from a capture. `payload` is `none`, `hash`, `head:N` or `full`, and needs the
-    `content` table. Raises ReportError if a table cannot be read, MissingExtra if pyarrow or
-    jinja2 is not installed; a report that stood there before is then still whole.
+    `content` table. `progress` is told how many more rows were read. Raises ReportError if a table
+    cannot be read, MissingExtra if pyarrow or jinja2 is not installed; a report that stood there
+    before is then still whole.
     """
     choice = Payload.parse(payload)
-    tables = Tables(Path(tables_dir))
+    tables = Tables(Path(tables_dir), progress)
     for factor in _FACTORS:
         material = _gather(tables, Budget().scaled(factor), choice)
         page = render(visible(title, 200), build(material)).encode("utf-8")
@@ -78,10 +87,17 @@ def write_report(
     )
 
 
+def rows_to_read(tables_dir: str | os.PathLike[str]) -> int:
+    """About how many rows a report on these tables reads: some tables are read more than once."""
+    tables = Tables(Path(tables_dir))
+    return sum(tables.rows(table) * times for table, times in _READ.items())
+
+
 def _gather(tables: Tables, budget: Budget, choice: Payload) -> Material:
     seen = look(tables, budget)
     detailed = seen.sessions[: budget.detailed]
     found = find(tables, seen, detailed, budget)
+    found.groups += given_up(tables, budget)
     streams = choose(tables, detailed, found, budget)
     lanes = draw(tables, detailed, streams)
     frames = pick(tables, detailed, streams, found, budget)

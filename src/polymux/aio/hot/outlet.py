@@ -11,8 +11,8 @@ from ...core.streams import OPEN, Half, Lane
 from ...core.streams import Stream as Record
 from ..failures import again
 
-LANE_ROOM: Final[i64] = 131072  # octets one stream may have waiting before its senders wait
-ROOM: Final[i64] = 262144  # and all streams of a session that wait for the transport
+LANE_ROOM: Final[i64] = 262144  # octets one stream may have waiting before its senders wait
+ROOM: Final[i64] = 524288  # and all streams of a session that wait for the transport
 
 
 class Signal:

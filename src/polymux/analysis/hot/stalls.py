@@ -104,13 +104,14 @@ class Stalls:
 
     # --- what passes
 
-    def progress(self, track: Track, side: i64, began: i64, at: i64, size: i64) -> None:
-        """A content frame of `size` octets began to pass at `began` and was whole at `at`."""
+    def progress(self, track: Track, side: i64, began: i64, at: i64, size: i64, more: bool) -> None:
+        """A content frame of `size` octets began to pass at `began` and was whole at `at`; `more`
+        of this side's content came with it."""
         own = track.side(side)
         if own.held_at != UNSEEN:
             self.decide(track, side, own, began - own.held_at <= self.pause)
         if own.progress_at != UNSEEN and began - own.progress_at >= self.least:
-            self.judge(track, side, own, began, at, size)
+            self.judge(track, side, own, began, at, size, more)
         own.progress_at = at
         own.span_began = UNSEEN
         own.span_ended = UNSEEN
@@ -165,13 +166,13 @@ class Stalls:
     # --- causes
 
     def judge(
-        self, track: Track, side: i64, own: HalfTrack, until: i64, at: i64, size: i64
+        self, track: Track, side: i64, own: HalfTrack, until: i64, at: i64, size: i64, more: bool
     ) -> None:
         """The stream stood still from its last content to `until`: say why."""
         since = own.progress_at
         if own.span_began != UNSEEN and own.span_ended - own.span_began >= self.least:
             self.put(track, side, own.span_began, own.span_ended, NO_CREDIT, "",
-                     self.credit_text(own.half, own.span_ended - own.span_began))  # fmt: skip
+                     self.credit_text(own, own.span_ended - own.span_began))  # fmt: skip
             return
         cause, detail = self.held_up(side, since, until)
         if cause == SLOW_READER:
@@ -187,7 +188,7 @@ class Stalls:
             own.held_culprit = stretch.culprit.label
             own.held_octets = stretch.culprits
             opening = own.octets == 0 and track.opener == side
-            if own.asked or own.full or opening:
+            if own.asked or own.full or opening or more:
                 self.decide(track, side, own, True)
             return
         self.put(track, side, since, until, cause, "", detail)
@@ -229,18 +230,28 @@ class Stalls:
             self.put(track, side, began, ended, SLOW_READER, "",
                      f"{text}, for {duration_text(ended - began)}")  # fmt: skip
 
-    def credit_text(self, half: Half, lasted: i64) -> str:
-        if half.window > 0 and self.rtt > 0 and half.octets > 0:
+    def credit_text(self, own: HalfTrack, lasted: i64) -> str:
+        half = own.half
+        if own.octets == 0:
+            return f"no leave for {duration_text(lasted)} before its first octet"
+        if half.window > 0 and self.rtt > 0:
             return (
                 f"window-limited: {size_text(half.window)} window, {duration_text(self.rtt)} round "
                 f"trip, so at most {rate_text(half.window, self.rtt)}; "
                 f"no leave for {duration_text(lasted)}"
             )
+        if half.window > 0:
+            return f"the window of {size_text(half.window)} was full for {duration_text(lasted)}"
         return f"no leave for {duration_text(lasted)}, of {half.granted} given in all"
 
     def put(
         self, track: Track, side: i64, began: i64, ended: i64, cause: str, culprit: str, detail: str
     ) -> None:
+        if cause != IDLE:
+            own = track.side(side)
+            own.stalled += ended - began
+            if cause == BEHIND:
+                own.behind += ended - began
         rows = self.rows
         rows.stream.append(track.label)
         rows.sender.append(int(side))

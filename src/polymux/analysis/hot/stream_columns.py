@@ -10,6 +10,7 @@ from ...core.streams import ABORTED, OPEN, UNSEEN, WORD, Half, Stream
 from .tracks import HalfTrack, Track
 
 LARGEST: Final = 99_999_999_999_999_999_999  # what decimal(20,0) can hold
+MOST: Final = 9_223_372_036_854_775_807  # and what an integer column can
 
 
 class HalfColumns:
@@ -22,11 +23,16 @@ class HalfColumns:
         self.ended: list[str | None] = []
         self.granted: list[int | None] = []
         self.peak_outstanding: list[int | None] = []
+        self.window: list[int | None] = []
+        self.window_rate: list[int | None] = []
+        self.rate: list[int | None] = []
+        self.stalled_us: list[int] = []
+        self.behind_us: list[int] = []
         self.blocked_us: list[int | None] = []
         self.first_at: list[int | None] = []
         self.last_at: list[int | None] = []
 
-    def add(self, half: Half, own: HalfTrack) -> None:
+    def add(self, half: Half, own: HalfTrack, rtt: i64) -> None:
         self.octets.append(int(half.octets))
         self.units.append(int(half.units))
         self.frames.append(int(half.frames))
@@ -41,6 +47,12 @@ class HalfColumns:
             self.granted.append(None)
             self.blocked_us.append(None)
         self.peak_outstanding.append(half.peak if half.window >= 0 else None)
+        window: int = half.window
+        self.window.append(min(window, MOST) if window > 0 else None)
+        self.window_rate.append(bits_a_second(window, rtt) if window > 0 else None)
+        self.rate.append(bits_a_second(half.octets, own.last_at - own.first_at))
+        self.stalled_us.append(int(own.stalled // 1000))
+        self.behind_us.append(int(own.behind // 1000))
         self.first_at.append(instant(own.first_at))
         self.last_at.append(instant(own.last_at))
 
@@ -64,7 +76,8 @@ class StreamColumns:
         self.dialer: HalfColumns = HalfColumns()
         self.acceptor: HalfColumns = HalfColumns()
 
-    def add(self, protocol: Protocol, stream: Stream, track: Track) -> None:
+    def add(self, protocol: Protocol, stream: Stream, track: Track, rtt: i64) -> None:
+        """One stream; `rtt` is its session's round trip in nanoseconds, 0 or less if not seen."""
         number: int = stream.number
         self.rows += 1
         self.stream.append(track.label)
@@ -78,13 +91,20 @@ class StreamColumns:
         self.ending.append(protocol.ending(stream))
         self.reset_by.append(side_word(stream.reset_by))
         self.error.append(stream.error)
-        self.dialer.add(stream.dialer, track.dialer)
-        self.acceptor.add(stream.acceptor, track.acceptor)
+        self.dialer.add(stream.dialer, track.dialer, rtt)
+        self.acceptor.add(stream.acceptor, track.acceptor, rtt)
 
 
 def instant(at: i64) -> int | None:
     """Microseconds, or None for an instant that never came."""
     return int(at // 1000) if at != UNSEEN else None
+
+
+def bits_a_second(octets: int, ns: i64) -> int | None:
+    """So many octets in so long a time; None where there was no time, or no octet."""
+    if ns <= 0 or octets <= 0:
+        return None
+    return min(octets * 8_000_000_000 // int(ns), MOST)
 
 
 def side_word(side: i64) -> str | None:

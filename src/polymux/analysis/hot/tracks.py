@@ -16,9 +16,10 @@ class HalfTrack:
     """One side of a stream: what its half showed at the last look, and what has passed since."""
 
     __slots__ = (
-        "asked", "blocked", "first_at", "frames", "full", "gained", "half", "held_at",
+        "asked", "behind", "blocked", "first_at", "frames", "full", "gained", "half", "held_at",
         "held_began", "held_culprit", "held_octets", "held_since", "held_until", "largest",
-        "last_at", "octets", "progress_at", "since", "span_began", "span_ended", "told_us",
+        "last_at", "octets", "progress_at", "since", "span_began", "span_ended", "stalled",
+        "told_us",
     )  # fmt: skip
 
     def __init__(self, half: Half, opened_at: i64) -> None:
@@ -47,6 +48,9 @@ class HalfTrack:
         self.held_began: i64 = 0  # and when in it the others began
         self.held_octets: i64 = 0
         self.held_culprit: str = ""
+        # All its stalls together, those of an idle sender not counted:
+        self.stalled: i64 = 0
+        self.behind: i64 = 0  # and those behind another stream
 
 
 class Track:

@@ -238,7 +238,7 @@ class Watch(Sink):
         if half.octets != own.octets:
             gained = half.octets - own.octets
             own.gained += gained
-            self.stalls.progress(track, side, began, at, payload)
+            self.stalls.progress(track, side, began, at, payload, gained > payload)
             own.octets = half.octets
 
     # --- ends

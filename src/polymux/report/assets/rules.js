@@ -1,5 +1,10 @@
 // The page behind a violation: what the rule says, where it stands, what it weighs.
 
+const REACTION_WORDS = {
+  ignore: "drops the frame and counts it",
+  stream: "aborts the stream",
+  session: "ends the session",
+};
 const ORIGIN_WORDS = {
   spec: "the protocol's specification",
   limit: "a limit of this program, which can be set",
@@ -17,7 +22,9 @@ function showRule(index) {
       rule.section && [el("dt", {}, "section"), el("dd", {}, rule.section)],
       rule.severity && [el("dt", {}, "severity"), el("dd", { class: rule.severity }, rule.severity)],
       rule.origin && [el("dt", {}, "comes from"), el("dd", {}, ORIGIN_WORDS[rule.origin] || rule.origin)],
+      rule.reaction && [el("dt", {}, "a live session"), el("dd", {}, REACTION_WORDS[rule.reaction] || rule.reaction)],
       el("dt", {}, "broken"), el("dd", {}, many(rule.count, "time"), rule.possible ? `, ${count(rule.possible)} of them only possible` : "")),
+    rule.example.length > 0 && [el("h3", {}, "An example: ", rule.story), el("pre", { class: "example" }, rule.example.join("\n"))],
     finding && finding.items.length > 0 && el("h3", {}, "First occurrences"),
     finding && el("ul", { class: "items" }, finding.items.map((item) => {
       const node = itemNode(item);

@@ -62,6 +62,13 @@ function fact(label, value) {
   return el("li", {}, el("span", { class: "dim" }, label), " ", value instanceof Node ? value : el("b", {}, value));
 }
 
+/** How long requests took: [asker, requests, answered, half, nine tenths, 99 of 100, longest]. */
+function requestFact([asker, asked, answered, half, most, nearly, longest]) {
+  const open = asked > answered ? `, ${count(answered)} answered` : "";
+  const times = longest === null ? "" : `: half within ${span(half)}, 90 % within ${span(most)}, 99 % within ${span(nearly)}, longest ${span(longest)}`;
+  return fact(`requests of the ${asker}`, `${count(asked)}${open}${times}`);
+}
+
 function pair(values) {
   return `${octets(values[0])} → ${octets(values[1])} ←`;
 }
@@ -73,6 +80,7 @@ function showSessionFacts() {
     fact("started", date(session.started)),
     fact("lasted", span(session.lasted)),
     fact("round trip", session.rtt ? span(session.rtt) : null),
+    session.requests.map(requestFact),
     fact("streams", count(session.streams)),
     fact("frames", count(session.frames)),
     fact("wire", pair(session.octets)),

@@ -15,6 +15,7 @@ function startStreams() {
     { label: "granted", value: (s) => Number(s.grantedD || 0) + Number(s.grantedA || 0), text: (s) => both(s.grantedD, s.grantedA, grouped), number: true, title: "leave given to the dialer / to the acceptor" },
     { label: "most in flight", value: (s) => Math.max(s.peakD || 0, s.peakA || 0), text: (s) => both(s.peakD, s.peakA, octets), number: true, title: "octets sent and not acknowledged: dialer's / acceptor's" },
     { label: "no leave", value: (s) => (s.blockedD || 0) + (s.blockedA || 0), text: (s) => both(s.blockedD, s.blockedA, span), number: true, title: "time the dialer / the acceptor had no leave to send" },
+    { label: "behind others", value: (s) => (s.behindD || 0) + (s.behindA || 0), text: (s) => (s.behindD || s.behindA ? both(s.behindD, s.behindA, span) : ""), number: true, title: "time the dialer's / the acceptor's octets waited behind other streams" },
     { label: "findings", value: weightOf, node: foundNode },
   ], {
     choose: (s) => { chooseStream(s.index === view.stream ? -1 : s.index); },

@@ -1,0 +1,84 @@
+"""What a table is: columns with their types, words and meanings. pyarrow is imported only when a
+schema is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from polymux.core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class ColumnType(Enum):
+    """What a column holds; the value is the word the column reference uses for it."""
+
+    TEXT = "text"
+    TEXTS = "list of text"
+    INTEGER = "integer"
+    BIG = "decimal(20,0)"
+    INSTANT = "timestamp"
+    OCTETS = "binary"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `words`, where there are any, are all the texts it can hold besides null."""
+
+    name: str
+    type: ColumnType
+    meaning: str
+    nullable: bool = False
+    words: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """One table: a folder of Parquet files called `name`.
+
+    `row` says what one row stands for; the columns in `key` together are different in every row.
+    """
+
+    name: str
+    row: str
+    meaning: str
+    key: tuple[str, ...]
+    columns: tuple[Column, ...]
+
+    def names(self) -> tuple[str, ...]:
+        """The column names, in order."""
+        return tuple(column.name for column in self.columns)
+
+    def column(self, name: str) -> Column:
+        """The column called `name`; KeyError if there is none."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+    def arrow(self) -> pa.Schema:
+        """The pyarrow schema; MissingExtra where pyarrow is not installed."""
+        types = _arrow_types()
+        import pyarrow as pa
+
+        return pa.schema(
+            [pa.field(c.name, types[c.type], nullable=c.nullable) for c in self.columns]
+        )
+
+
+def _arrow_types() -> dict[ColumnType, pa.DataType]:
+    try:
+        import pyarrow as pa
+    except ImportError:
+        raise MissingExtra("captures", "reading or writing tables") from None
+    return {
+        ColumnType.TEXT: pa.string(),
+        ColumnType.TEXTS: pa.list_(pa.string()),
+        ColumnType.INTEGER: pa.int64(),
+        ColumnType.BIG: pa.decimal128(20, 0),
+        ColumnType.INSTANT: pa.timestamp("us", tz="UTC"),
+        ColumnType.OCTETS: pa.binary(),
+    }

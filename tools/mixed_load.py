@@ -1,0 +1,167 @@
+"""Mixed load on every protocol at once, for as long as asked, and what it does to memory.
+
+Each protocol has a server in a process of its own. Its client keeps opening streams: most are small
+and answered, some are large, some are given up half-way by either side. The memory of each server
+is looked at after each session; after a warm-up it must not grow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import statistics
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+from tests.attacks.target import Target, Zygote
+
+import polymux
+from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
+
+MIB = 1024 * 1024
+PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
+             "omnistreams", "streamux", "minmux"]  # fmt: skip
+AT_ONCE = 4  # exchanges of one session
+WARM_UP = 0.4  # of the time
+SLOPE = 1.0  # MiB an hour
+NOISE = 0.75  # MiB that a short run may differ by: what a heap frees and takes again
+
+
+@dataclass
+class Course:
+    """One protocol's run."""
+
+    protocol: str
+    streams: int = 0
+    octets: int = 0
+    problems: list[str] = field(default_factory=list)
+    weights: list[tuple[float, float]] = field(default_factory=list)  # seconds, MiB
+
+    def growth(self) -> float:
+        """MiB an hour after the warm-up, by the median of all slopes."""
+        late = self.weights[int(len(self.weights) * WARM_UP) :]
+        step = max(1, len(late) // 60)
+        late = late[::step]
+        slopes = [(b - a) / (t - s) for i, (s, a) in enumerate(late) for t, b in late[i + 1 :]]
+        return statistics.median(slopes) * 3600 if slopes else 0.0
+
+    def passed(self) -> bool:
+        late = self.weights[int(len(self.weights) * WARM_UP) :]
+        lasted = late[-1][0] - late[0][0] if late else 0.0
+        allowed = max(SLOPE, NOISE / max(lasted, 1.0) * 3600)
+        return not self.problems and self.growth() <= allowed
+
+    def line(self) -> str:
+        word = "pass" if self.passed() else "FAIL"
+        said = f"; {self.problems[0]}" if self.problems else ""
+        first, last = (self.weights[0][1], self.weights[-1][1]) if self.weights else (0.0, 0.0)
+        return (
+            f"{word}  R21 {self.protocol}: {self.streams} streams, {self.octets / MIB:.0f} MiB, "
+            f"memory {first:.1f} to {last:.1f} MiB, slope {self.growth():+.2f} MiB/h{said}"
+        )
+
+
+async def one_exchange(session: Session, chance: Random, course: Course) -> None:
+    """Open, talk, and end in one way or another."""
+    size = chance.choice([1, 50, 1000, 1000, 20_000, 300_000])
+    data = bytes(size)
+    how = chance.random()
+    if isinstance(session, StreamuxSession):
+        with contextlib.suppress(TimeoutError):
+            assert await session.request(data, timeout=0.0005 if how < 0.05 else 60) == data
+    elif isinstance(session, OmnistreamsSession):
+        async with await session.open("x") as outlet:
+            back = await session.accept()
+            if how < 0.05:
+                back.cancel()
+                return
+            sending = asyncio.create_task(outlet.send_all(data))
+            got = 0
+            while got < size:
+                got += len(await back.receive())
+            await sending
+            await outlet.end()
+            async for _ in back:
+                pass
+    else:
+        stream = await session.open("x")
+        if how < 0.05:
+            stream.abort("given up")
+            return
+        sending = asyncio.create_task(send_and_end(stream, data))
+        assert await stream.receive_all() == data
+        await sending
+    course.octets += 2 * size
+
+
+async def send_and_end(stream: polymux.Stream, data: bytes) -> None:
+    for start in range(0, len(data), 50_000):
+        await stream.send(data[start : start + 50_000])
+    await stream.end()
+
+
+async def items(session: MinmuxSession, chance: Random, course: Course, until: float) -> None:
+    """Minmux opens no streams: one pair carries everything."""
+    outlet, inlet = session.sender(1), session.receiver(2)
+    while time.monotonic() < until:
+        size = chance.choice([1, 1000, 20_000, 300_000])
+        sending = asyncio.create_task(outlet.send(bytes(size)))
+        got = 0
+        while got < size:
+            got += len(await inlet.receive())
+        await sending
+        course.octets += 2 * size
+        course.streams += 1
+
+
+async def drive(course: Course, target: Target, until: float) -> None:
+    """Sessions one after the other, each for a while, with several exchanges at once."""
+    chance = Random(course.protocol)
+    began = time.monotonic()
+    url = f"tcp://127.0.0.1:{target.port}"
+    while time.monotonic() < until:
+        end = min(until, time.monotonic() + chance.uniform(1, 6))
+        async with polymux.connect(url, protocol=course.protocol) as session:
+
+            async def work(session: Session = session, end: float = end) -> None:
+                while time.monotonic() < end:
+                    await one_exchange(session, chance, course)
+                    course.streams += 1
+
+            many = 1 if isinstance(session, OmnistreamsSession) else AT_ONCE
+            if isinstance(session, MinmuxSession):
+                await items(session, chance, course, end)
+            else:
+                async with asyncio.TaskGroup() as tasks:
+                    for _ in range(many):
+                        tasks.create_task(work())
+        await target.tell()  # which sweeps: a session that ended goes when Python looks for it
+        weight = target.process.memory_info().rss / MIB
+        course.weights.append((time.monotonic() - began, weight))
+
+
+async def run_course(protocol: str, zygote: Zygote, seconds: float) -> Course:
+    course = Course(protocol)
+    order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": "echo", "limits": {},
+             "policy": {}}  # fmt: skip
+    async with await zygote.fork(order) as target:
+        driving = asyncio.create_task(drive(course, target, time.monotonic() + seconds))
+        await asyncio.wait([driving])
+        if driving.exception() is not None:
+            course.problems.append(repr(driving.exception()))
+        facts = await target.tell()
+        course.problems += facts["loud"][:1]
+        course.problems += [s["failure"] for s in facts["sessions"] if s["failure"]][:1]
+    return course
+
+
+async def run(seconds: float, folder: Path) -> list[Course]:
+    """Every protocol at once."""
+    async with Zygote(folder) as zygote:
+        courses = await asyncio.gather(*[run_course(p, zygote, seconds) for p in PROTOCOLS])
+    said = (folder / "errors").read_text()
+    if said:
+        courses[0].problems.append(said)
+    return list(courses)

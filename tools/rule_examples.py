@@ -1,0 +1,143 @@
+"""An example for every rule: the shortest of our test conversations that breaks it.
+
+`python -m tools.docs` writes them to `report/assets/rules.json`, which the report, `polymux rules`
+and the pages under docs/rules take them from.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from polymux.core.observer import Observer
+from polymux.core.side import Vantage
+from polymux.core.streams import WORD
+from polymux.protocols.registry import create, names
+
+VECTORS = Path(__file__).parent.parent / "tests" / "vectors"
+SIDES = {"d": 0, "a": 1}
+WORDS = ("dialer", "acceptor")
+SHOWN = 32  # octets of a frame written out
+STEPS = 1024  # microseconds between two steps of a conversation
+
+Vector = dict[str, Any]
+Example = dict[str, Any]
+
+
+def examples() -> dict[str, Example]:
+    """For each rule: `story`, `protocol`, and `lines` of [sender, hex, what it is, broken here]."""
+    best: dict[str, tuple[tuple[int, int, str], Vector]] = {}
+    for vector in conversations():
+        size = sum(len(octets(step[1])) for step in vector["steps"])
+        rank = (len(vector["violations"]), size, str(vector["name"]))
+        for _, _, rule in vector["violations"]:
+            if rule not in best or rank < best[rule][0]:
+                best[rule] = (rank, vector)
+    found = {rule: conversation(rule, vector) for rule, (_, vector) in best.items()}
+    found |= frames()
+    return dict(sorted(found.items()))
+
+
+def conversations() -> list[Vector]:
+    return [
+        vector
+        for name in names()
+        for path in sorted((VECTORS / name).glob("*.json"))
+        for vector in json.loads(path.read_text())
+    ]
+
+
+def conversation(rule: str, vector: Vector) -> Example:
+    """The frames of a vector in the order in which they passed, the guilty one marked."""
+    vantage = Vantage[vector.get("vantage", "middle").upper()]
+    text = vector["protocol"].replace("tests/vectors", str(VECTORS))
+    observer = Observer(create(text, vantage=vantage))
+    wire = [b"", b""]
+    for number, (letter, digits) in enumerate(vector["steps"], 1):
+        data = octets(digits)
+        wire[SIDES[letter]] += data
+        observer.feed(SIDES[letter], data, number * STEPS)
+    ended = vector.get("ended", True)
+    over = (len(vector["steps"]) + 1) * STEPS
+    observer.finish(over, ended, ended)
+    guilty = {
+        (int(each.sender), each.ordinal if each.at < over else -1)  # -1: by what never came
+        for each in observer.take_violations()
+        if each.rule.name == rule
+    }
+    lines: list[list[object]] = []
+    read = [0, 0]
+    assert observer.rows is not None
+    for batch in observer.rows.take():
+        for i in range(batch.used):
+            side, start, size = int(batch.sender[i]), int(batch.offset[i]), int(batch.size[i])
+            key = (side, int(batch.ordinal[i]))
+            stream = label(int(batch.opener[i]), int(batch.number[i]), int(batch.incarnation[i]))
+            what = observer.protocol.kind_name(int(batch.kind[i])) + (
+                f" {stream}" if stream else ""
+            )
+            lines.append(
+                [WORDS[side], hexes(wire[side][start : start + size]), what, key in guilty]
+            )
+            guilty.discard(key)
+            read[side] = max(read[side], start + size)
+    for side in (0, 1):
+        rest = wire[side][read[side] :]
+        blamed = any(sender == side for sender, _ in guilty)
+        if rest or blamed:
+            what = "not decoded" if rest else "the connection ends"
+            lines.append([WORDS[side], hexes(rest), what, blamed])
+    protocol = vector["protocol"].partition(":profile=")[0]
+    return {"story": vector["name"], "protocol": protocol, "lines": lines}
+
+
+def frames() -> dict[str, Example]:
+    """The rules of the WebSocket framing, from its own vectors: one direction's octets each."""
+    best: dict[str, tuple[int, Vector]] = {}
+    for path in sorted((VECTORS / "websocket").glob("*.json")):
+        for case in json.loads(path.read_text()).get("cases", ()):
+            if not all(isinstance(part, str) for part in case.get("wire", [0])):
+                continue
+            size = sum(len(part) for part in case["wire"])
+            for item in case.get("finds", ()):
+                rule = item.get("fault")
+                if rule and (rule not in best or size < best[rule][0]):
+                    best[rule] = (size, case)
+    return {
+        f"websocket.{rule}": {
+            "story": case["name"],
+            "protocol": "omnistreams",
+            "lines": [
+                [case.get("sender", "acceptor"), hexes(bytes.fromhex("".join(case["wire"]))),
+                 "WebSocket", True]
+            ],
+        }
+        for rule, (_, case) in best.items()
+    }  # fmt: skip
+
+
+def octets(text: str) -> bytes:
+    """Hex with blanks; `7b*300` is that octet 300 times."""
+    parts = [part.partition("*") for part in text.split()]
+    return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
+
+
+def label(opener: int, number: int, incarnation: int) -> str:
+    if opener > 2:
+        return ""
+    use = f".{incarnation}" if incarnation > 1 else ""
+    return f"{'das'[opener]}{number if number >= 0 else number + WORD}{use}"
+
+
+def hexes(data: bytes) -> str:
+    """Octets in hex; of a long frame the beginning and how many there are."""
+    if len(data) <= SHOWN:
+        return data.hex()
+    return f"{data[:SHOWN].hex()}... ({len(data)} octets)"
+
+
+def as_json() -> str:
+    """One rule a line, so that changes can be read."""
+    entries = [
+        f" {json.dumps(rule)}: {json.dumps(example)}" for rule, example in examples().items()
+    ]
+    return "{\n" + ",\n".join(entries) + "\n}\n"
