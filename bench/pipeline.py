@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 OCTETS = int(float(os.environ.get("POLYMUX_BENCH_GIGABYTES", "2")) * 1e9)
 FILES = 8
-ROUNDS = 3
+ROUNDS = 2
 SIZES = (2, 4, 8)  # files, for time against size
 WORKER = (256 << 20) + 2 * CaptureLimits().window
 MB = 1e6
@@ -150,8 +150,8 @@ def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
         shutil.rmtree(folder / "cold", ignore_errors=True)
         command = [
             sys.executable,
-            "-m",
-            "polymux.cli",
+            "-c",
+            COMMAND,
             "analyze",
             *paths,
             "--out",

@@ -54,6 +54,38 @@ def record(paths: Sequence[Path], talks: list[tuple[str, World]], seed: int = 0)
                     scribe.close(last + 1000)
 
 
+def blocks_of(capture: Path) -> tuple[bytes, list[bytes]]:
+    """The head of a pcapng file, and its packets as they stand in it."""
+    data = capture.read_bytes()
+    blocks, at = [], 0
+    while at < len(data):
+        size = int.from_bytes(data[at + 4 : at + 8], "little")
+        blocks.append(data[at : at + size])
+        at += size
+    packets = [block for block in blocks if block[0] == 6]
+    return b"".join(blocks[: len(blocks) - len(packets)]), packets
+
+
+def roughen(packets: list[bytes], seed: int) -> list[bytes]:
+    """The same packets, some late by a few and some sent twice; the first dozen stay."""
+    rng = Random(seed)
+    places: list[tuple[float, bytes]] = []
+    for number, packet in enumerate(packets):
+        calm = number < 12
+        late = rng.uniform(1.1, 6) if rng.random() < 0.1 and not calm else 0
+        places.append((number + late, packet))
+        if rng.random() < 0.05 and not calm:
+            places.append((number + late + rng.uniform(0.1, 20), packet))
+    return [packet for _, packet in sorted(places, key=lambda place: place[0])]
+
+
+def rotate(head: bytes, packets: list[bytes], paths: Sequence[Path], seed: int) -> None:
+    """Write packets into these files, one after another, cut anywhere."""
+    cuts = sorted(Random(seed).sample(range(1, len(packets)), len(paths) - 1))
+    for path, begin, end in zip(paths, [0, *cuts], [*cuts, len(packets)], strict=True):
+        path.write_bytes(head + b"".join(packets[begin:end]))
+
+
 class Switch:
     """Passes packets to whichever file is being written."""
 

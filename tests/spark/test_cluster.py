@@ -9,7 +9,8 @@ import pytest
 from polymux.core import errors
 from polymux.spark.spark_home import package_folder
 
-from .conftest import Cluster, RunDriver
+from .cluster import Cluster
+from .conftest import RunDriver
 
 pytestmark = pytest.mark.timeout(300)  # six Javas, on a machine that may be busy
 

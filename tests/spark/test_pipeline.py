@@ -9,10 +9,9 @@ import pytest
 from polymux.analysis.digest import digest_tables
 from polymux.analysis.tables_out import read_table
 from polymux.core.errors import PolymuxError
-from polymux.spark.partitions import landing, murmur3
 from polymux.spark.pipeline import analyze
 
-from .captures import conversations, record, without_spark
+from .captures import blocks_of, conversations, record, rotate, roughen, without_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,6 +52,36 @@ def test_sessions_cut_over_five_files_in_any_order_give_the_same_tables(
     assert done.conserved
     assert digest_tables(tmp_path / "t") == material[1]
     assert read_table(tmp_path / "t", "captures").num_rows == 5
+
+
+def test_reordered_and_repeated_packets_give_the_same_tables_however_they_are_cut(
+    spark: "SparkSession", material: tuple[Path, dict[str, str]], tmp_path: Path
+) -> None:
+    capture, smooth = material
+    head, packets = blocks_of(capture)
+    rough = roughen(packets, 9)
+    assert len(rough) > len(packets)
+    whole = tmp_path / "rough.pcapng"
+    rotate(head, rough, [whole], 0)
+    without_spark([whole], tmp_path / "plain")
+    expected = digest_tables(tmp_path / "plain")
+    assert expected["frames"] != smooth["frames"]  # instants have moved
+    parts = [tmp_path / f"part-{number}.pcapng" for number in range(5)]
+    rotate(head, rough, parts, 4)
+    for number, files in enumerate([[whole], [parts[n] for n in (3, 0, 4, 2, 1)]]):
+        out = tmp_path / f"t{number}"
+        octets = whole.stat().st_size // 7
+        done = analyze(spark, map(str, files), str(out), content=True, task_octets=octets)
+        assert done.conserved
+        assert digest_tables(out) == expected
+    assert carried(tmp_path / "plain") == carried(capture.parent / "plain")
+
+
+def carried(tables: Path) -> set[tuple[object, ...]]:
+    """What every session carried, which no reordering changes."""
+    names = ("session_id", "octets_dialer", "octets_acceptor")
+    rows = read_table(tables, "sessions").to_pylist()
+    return {tuple(row[name] for name in names) for row in rows}
 
 
 def test_a_second_run_replaces_the_first_and_a_failed_one_changes_nothing(
@@ -107,14 +136,3 @@ def test_missing_paths_and_unwritable_outputs_are_said_before_any_work(
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(PolymuxError, match="something other than polymux tables"):
         analyze(spark, [str(capture)], str(tmp_path / "mine"))
-
-
-def test_our_murmur3_is_sparks(spark: "SparkSession") -> None:
-    rows = spark.sql("select id, hash(cast(id as int)) as hash from range(500)").collect()
-    assert [murmur3(row["id"]) for row in rows] == [row["hash"] for row in rows]
-
-
-@pytest.mark.parametrize("buckets", [1, 2, 7, 64])
-def test_every_partition_has_a_number_that_lands_there(buckets: int) -> None:
-    numbers = landing(buckets)
-    assert [murmur3(number) % buckets for number in numbers] == list(range(buckets))

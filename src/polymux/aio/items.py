@@ -184,8 +184,9 @@ class ItemSender(ItemStream):
             await self.stop()
 
     async def close(self) -> None:
-        """The same as `end`: what is queued still leaves."""
+        """The same as `end`: what is queued still leaves, as far as the peer takes it."""
         await self.end()
+        self._wither()
         self.session._relieved(self)
 
     async def __aenter__(self) -> "ItemSender":
@@ -265,6 +266,16 @@ class ItemSender(ItemStream):
         """Is there neither credit for what waits nor hope of any?"""
         own = self._own
         return self._theirs.state != OPEN and own.granted <= own.spent and own.limit != 0
+
+    def _wither(self) -> None:
+        """Drop queued items that can never leave: the reader has stopped and all credit is used.
+
+        Once this side has announced its end too, nothing else would ever end the stream.
+        """
+        if self.lane.queued and not self._finale and self._is_starved():
+            self._endpoint.outbox.drop(self.lane)
+            if self._own.limit > 0:
+                self._hush()
 
     def _hush(self) -> None:
         own = self._own

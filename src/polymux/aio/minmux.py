@@ -28,6 +28,7 @@ class MinmuxSession(Session):
         assert isinstance(protocol, Minmux)
         self.protocol = protocol
         self._strangers: dict[Record, bool] = {}  # nobody asked for them; has the peer ended it?
+        endpoint.outbox.noting = True
         self._thirsty: dict[ItemReceiver, None] = {}  # to give credit once the transport has room
 
     def sender(self, number: int) -> ItemSender:
@@ -142,11 +143,15 @@ class MinmuxSession(Session):
                 stream._forgone(event.amount)
             elif event.kind in (PROMISE_READ, PROMISE_WRITE):
                 stream.promised = event.amount
+            elif isinstance(stream, ItemSender):
+                stream._wither()
             stream._wake_writers()
         elif isinstance(event, Ended):
             if isinstance(stream, ItemReceiver):
                 stream._ended()
             else:
+                if isinstance(stream, ItemSender):
+                    stream._wither()
                 stream._wake_writers()
         elif isinstance(event, Closed):
             stream._over()
@@ -188,6 +193,12 @@ class MinmuxSession(Session):
         thirsty, self._thirsty = self._thirsty, {}
         for receiver in thirsty:
             receiver._give_back()
+
+    def _stalled(self) -> None:
+        for lane in self.endpoint.outbox.stalled:
+            if isinstance(lane.owner, ItemSender):
+                lane.owner._wither()
+        super()._stalled()
 
     def _is_offer(self, stream: Stream) -> bool:
         """A close does not wait for items that the peer will never take."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,9 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from ..analysis.plan import parse_ports
+from ..analysis.plan import Plan, parse_ports
+from ..capture import FlowFilter
+from .analyze_follow import follow_options, run_following, the_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
 @click.option("--port", "ports", multiple=True, help="What runs behind a port: 9000=mplex.")
 @click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
 @click.option("--content", is_flag=True, help="Also write the payload as rows.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option(
+    "--master", default="local[*]", show_default=True, help="Where Spark runs: spark://host:7077."
+)
 @click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
-@click.option("--memory", default="1g", show_default=True, help="Heap of the driver.")
+@click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
 @click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@follow_options
 @click.pass_context
 def analyze(
     context: click.Context,
@@ -47,16 +52,42 @@ def analyze(
     confs: tuple[str, ...],
     memory: str,
     wanted: bool,
+    following: bool,
+    available_now: bool,
+    every: float,
+    linger: float,
+    idle: float,
+    patience: float,
+    remember: float,
 ) -> None:
-    """Turn captures into tables: sessions, streams, frames, violations, stalls, timeline."""
+    """Turn captures into tables: sessions, streams, frames, violations, stalls, timeline.
+
+    CAPTURES are files, directories, globs and URLs (s3://, hdfs://, gs://, file://).
+    """
+    from ..spark.inputs import find_inputs
     from ..spark.pipeline import analyze as run
+    from ..spark.publish import check_output
     from ..spark.session import spark_session
 
     try:
         port_map = parse_ports(ports)
+        FlowFilter(port_map, filters)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    settings = dict(pair.partition("=")[::2] for pair in confs)
+    settings = read_settings(confs)
+    # Spark takes seconds to start; what can be known now is said now.
+    Plan(protocol, port_map)
+    if following:
+        folder = the_folder(captures)
+        with spark_session(master, memory=memory, conf=settings) as spark:
+            run_following(
+                spark, folder, out, protocol=protocol, ports=ports, filters=filters,
+                content=content, available_now=available_now, every=every,
+                waits=(linger, idle, patience, remember),
+            )  # fmt: skip
+        return
+    find_inputs(captures)
+    check_output(out)
     console = Console(stderr=True)
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
@@ -70,6 +101,19 @@ def analyze(
     print_summary(done, page)
     if done.unread or done.total.failures:
         context.exit(3)
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """The Spark settings of `--conf`; a usage error for what is none."""
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise click.UsageError(f"--conf {pair}: write spark.name=value")
+        if name == "spark.master":
+            raise click.UsageError(f"--conf {pair}: write --master {value}")
+        settings[name] = value
+    return settings
 
 
 @contextmanager

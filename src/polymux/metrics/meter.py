@@ -88,10 +88,11 @@ def read(session: Metered, into: dict[str, Family]) -> None:
     labels = who(session)
     protocol = labels[0]
     conversation = endpoint.conversation
-    own, theirs = conversation.direction(endpoint.side), conversation.direction(1 - endpoint.side)
+    theirs = conversation.direction(1 - endpoint.side)
+    sight = endpoint.protocol.sight
     into["streams_opened"].add(labels, conversation.serials)
-    into["frames"].add((*labels, "in"), theirs.frames)
-    into["frames"].add((*labels, "out"), own.frames)
+    into["frames"].add((*labels, "in"), sight.sent(1 - endpoint.side))
+    into["frames"].add((*labels, "out"), sight.sent(endpoint.side))
     into["octets"].add((*labels, "in"), theirs.octets)
     into["octets"].add((*labels, "out"), session.written)
     into["stalls"].add(labels, session.pauses)

@@ -36,7 +36,7 @@ from .streamux_rules import (
     TERMINATION_BIT,
 )
 
-UNSIGNED: Final[i64] = 0xFFFFFFFF
+MAX_WORD: Final[i64] = 0xFFFFFFFF
 
 
 class Streamux(StreamuxBooks):
@@ -52,7 +52,7 @@ class Streamux(StreamuxBooks):
 
     def header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
         if end - pos >= 4 and self.layout0.width == 4 and self.layout1.width == 4:
-            word = i64(read_i32_le(data, pos)) & UNSIGNED
+            word = i64(read_i32_le(data, pos)) & MAX_WORD
             flags = word >> 30
             asker = sender ^ (flags & 1)
             if asker == DIALER:

@@ -60,6 +60,7 @@ class Attendant:
         self._comment = hint_comment(protocol, VANTAGES[side])
         self._side = side
         self._scribe: TcpScribe | None = None
+        self._heard_end = False
 
     def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
         names = self._recorder.names(transport, self._side)
@@ -86,6 +87,7 @@ class Attendant:
             self._scribe.abort(self._side, time.time_ns())
 
     def ended(self) -> None:
+        self._heard_end = True
         if self._scribe is not None:
             self._scribe.end(1 - self._side, time.time_ns())
 
@@ -93,8 +95,12 @@ class Attendant:
         if self._scribe is not None:
             if error is not None:
                 self._scribe.abort(1 - self._side, time.time_ns())
-            else:
+            elif self._heard_end:
                 self.finished()  # the transport closes itself once the peer has ended
+            else:
+                # This side closed while the peer had not ended, as a WebSocket is closed: what
+                # the peer would still send is refused, which to a reader is a reset.
+                self.aborted()
             self._scribe = None
 
 
@@ -119,11 +125,6 @@ class Pen:
     def write_eof(self) -> None:
         self._attendant.finished()
         self._transport.write_eof()
-
-    def close(self) -> None:
-        if not self._transport.is_closing():
-            self._attendant.finished()
-        self._transport.close()
 
     def abort(self) -> None:
         self._attendant.aborted()

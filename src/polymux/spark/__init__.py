@@ -14,18 +14,21 @@ if TYPE_CHECKING:
     from polymux.spark.jobs import Progress, progress
     from polymux.spark.pipeline import Analysis, analyze
     from polymux.spark.session import SparkStartError, spark_session
+    from polymux.spark.source import PolymuxSource, register
 
 __all__ = [
     "Analysis",
     "Check",
     "Java",
     "NoJava",
+    "PolymuxSource",
     "Progress",
     "SparkStartError",
     "analyze",
     "checks",
     "find_java",
     "progress",
+    "register",
     "spark_session",
 ]
 
@@ -35,11 +38,13 @@ _HOMES = {
     "Check": "doctor",
     "Java": "java",
     "NoJava": "java",
+    "PolymuxSource": "source",
     "Progress": "jobs",
     "SparkStartError": "session",
     "checks": "doctor",
     "find_java": "java",
     "progress": "jobs",
+    "register": "source",
     "spark_session": "session",
 }
 

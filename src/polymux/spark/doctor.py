@@ -2,7 +2,6 @@
 
 import platform
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module, metadata
@@ -14,17 +13,16 @@ from polymux.core.errors import PolymuxError
 from polymux.spark import classdata
 from polymux.spark.cache import cache_folder, usable_folder
 from polymux.spark.java import NoJava, find_java
-from polymux.spark.jobs import progress
 from polymux.spark.memory import available, size_text
 from polymux.spark.session import spark_session
 from polymux.spark.settings import check_memory
 from polymux.spark.spark_home import package_folder
+from polymux.spark.workers import WORKER_SECONDS, ask
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OLDEST_PYTHON = (3, 11)
-WORKER_SECONDS = 60.0  # a cluster without free cores lets a job wait without end
 
 # extra -> the distributions it brings and the module that shows each is there
 EXTRAS = {
@@ -187,37 +185,11 @@ def _worker(worker: WorkerFacts) -> Check:
 
 
 def ask_workers(spark: "SparkSession", seconds: float = WORKER_SECONDS) -> list[WorkerFacts]:
-    """Run a small task on every executor that has come up; nothing if none takes it in time.
+    """What every executor that has come up says of itself; nothing if none answers in time.
 
     One row an executor, in order of host and folder.
     """
-    context = spark.sparkContext
-    question = _question()
-    late = threading.Event()
-
-    def give_up(group: str) -> None:
-        late.set()
-        context.cancelJobGroup(group)
-
-    try:
-        with progress(spark, lambda _: None, description="polymux doctor") as group:
-            timer = threading.Timer(seconds, give_up, [group])
-            timer.daemon = True
-            timer.start()
-            try:
-                # The first round waits for an executor, and shows how many cores there are.
-                for _ in range(2):
-                    tasks = max(4, 3 * context.defaultParallelism)
-                    rows = (
-                        context.parallelize(range(tasks), tasks).mapPartitions(question).collect()
-                    )
-            finally:
-                timer.cancel()
-    except Exception:
-        if late.is_set():
-            return []
-        raise
-    return sorted({WorkerFacts(*row) for row in rows})
+    return sorted(WorkerFacts(*row) for row in ask(spark, _question(), seconds))
 
 
 def _question() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:

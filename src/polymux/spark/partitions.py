@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import heapq
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..capture import Range, plan
+from ..capture import CaptureLimits, FileIndex, FileSummary, FlowFilter, Range, index_range, plan
+from ..capture.summary import UNREADABLE
+from ..core.errors import CaptureError
+from .exchange import Found, Wanted, bucket_of
+from .inputs import Capture
+from .remote import is_url, open_capture
 
-TASK = 192 << 20  # octets of captures a task should have: a Python task costs about 40 ms by itself
+TASK = 256 << 20  # octets of captures a task should have: a Python task costs about 40 ms by itself
 LEAST = 4 << 20  # below this nothing is worth splitting further
+SHARES = 2  # walk tasks for each core at least
+SPARE = 1.25  # a file that is larger than its share by less than this is not cut
+HOT = 64 << 20  # weight from which a flow has a task of its own
 
 
 @dataclass(frozen=True)
@@ -20,61 +28,74 @@ class Span:
     range: Range
 
 
-def index_tasks(paths: Sequence[str], cores: int, target: int = 0) -> list[list[Span]]:
+def index_tasks(captures: Sequence[Capture], cores: int, target: int = 0) -> list[list[Span]]:
     """Spans grouped into tasks of about equal size; large files are cut, small ones share a task.
 
-    `target` octets a task; 0 chooses so that every core has work but no task is too small.
+    `target` octets a task; 0 chooses so that every core has work but no task is too small. Files
+    behind URLs are not cut: finding the cuts would mean reading them here.
     """
-    sizes = {path: os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths}
-    total = sum(sizes.values())
+    total = sum(capture.octets for capture in captures)
     share = target or max(LEAST, min(TASK, -(-total // max(1, cores))))
     tasks: list[list[Span]] = []
     room = 0
-    for path in paths:
-        ranges = plan(path, target=share) if sizes[path] > share else [Range()]
-        for piece in ranges:
-            size = (piece.end if piece.end >= 0 else sizes[path]) - piece.start
+    for capture in captures:
+        whole = is_url(capture.path) or capture.octets <= share * SPARE
+        for piece in [Range()] if whole else plan(capture.path, target=share):
+            size = (piece.end if piece.end >= 0 else capture.octets) - piece.start
             if not tasks or size > room:
                 tasks.append([])
                 room = share
-            tasks[-1].append(Span(path, piece))
+            tasks[-1].append(Span(capture.path, piece))
             room -= size
     return tasks
 
 
-def bucket_count(octets: int, flows: int, cores: int, target: int = 0) -> int:
-    """How many tasks to walk the flows in."""
-    by_size = -(-octets // (target or TASK))
-    return max(1, min(flows, max(by_size, 2 * cores)))
+def index_span(span: Span, limits: CaptureLimits, wanted: FlowFilter) -> FileIndex:
+    """Walk the packet headers of a span, wherever its file lies. Never raises about the file."""
+    if not is_url(span.path):
+        return index_range(span.path, span.range, limits=limits, wanted=wanted)
+    try:
+        source = open_capture(span.path, limits)
+    except CaptureError as failure:
+        return FileIndex(FileSummary(span.path, None, UNREADABLE, error=str(failure)))
+    try:
+        return index_range(span.path, span.range, limits=limits, wanted=wanted, source=source)
+    finally:
+        source.close()
 
 
-def landing(buckets: int) -> list[int]:
-    """For each of `buckets` shuffle partitions, a number that Spark's hash sends just there.
+def walk_tasks(found: Iterable[Found], cores: int, target: int = 0) -> list[Wanted]:
+    """Who walks which flows, the heaviest task first: Spark begins them in this order.
 
-    `repartition(n, column)` puts a row into partition pmod(murmur3(column), n); with these numbers
-    in the column every partition gets exactly one bucket and none stays empty.
+    A heavy flow has a task of its own; buckets of the others are shared out by weight, the
+    heaviest to whoever has least.
     """
-    found: dict[int, int] = {}
-    number = 0
-    while len(found) < buckets:
-        found.setdefault(murmur3(number) % buckets, number)
-        number += 1
-    return [found[i] for i in range(buckets)]
+    buckets: dict[int, int] = {}
+    flows: dict[bytes, int] = {}
+    for each in found:
+        for bucket, weight in each.buckets.items():
+            buckets[bucket] = buckets.get(bucket, 0) + weight
+        for flow, weight in each.flows.items():
+            flows[flow] = flows.get(flow, 0) + weight
+    share = target or TASK
+    hot = {flow: weight for flow, weight in flows.items() if weight >= min(HOT, share)}
+    for flow, weight in hot.items():
+        buckets[bucket_of(flow)] -= weight
+    left = sum(buckets.values())
+    count = max(-(-left // share), SHARES * cores if not target else 1)
+    tasks = [(weight, Wanted(flows=frozenset({flow}))) for flow, weight in hot.items()]
+    groups = _even(buckets, min(count, len(buckets)))
+    names = frozenset(hot)
+    tasks += [(weight, Wanted(frozenset(group), names)) for weight, group in groups if weight]
+    tasks.sort(key=lambda task: -task[0])
+    return [task for _, task in tasks]
 
 
-def murmur3(number: int, seed: int = 42) -> int:
-    """Spark's hash of a 32-bit integer, as a signed number; Python's % then is Spark's pmod."""
-    word = 0xFFFFFFFF
-    mixed = (number * 0xCC9E2D51) & word
-    mixed = ((mixed << 15) | (mixed >> 17)) & word
-    mixed = (mixed * 0x1B873593) & word
-    value = seed ^ mixed
-    value = ((value << 13) | (value >> 19)) & word
-    value = (value * 5 + 0xE6546B64) & word
-    value ^= 4
-    value ^= value >> 16
-    value = (value * 0x85EBCA6B) & word
-    value ^= value >> 13
-    value = (value * 0xC2B2AE35) & word
-    value ^= value >> 16
-    return value - (1 << 32) if value >> 31 else value
+def _even(weights: dict[int, int], groups: int) -> list[tuple[int, list[int]]]:
+    """About equally heavy groups of these keys."""
+    heap: list[tuple[int, int, list[int]]] = [(0, number, []) for number in range(groups)]
+    for key in sorted(weights, key=lambda key: (-weights[key], key)):
+        weight, number, keys = heapq.heappop(heap)
+        keys.append(key)
+        heapq.heappush(heap, (weight + weights[key], number, keys))
+    return [(weight, keys) for weight, _, keys in heap]

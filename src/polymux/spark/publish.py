@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import tempfile
 import uuid
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.errors import PolymuxError
+from .remote import is_url, local_path
 
 STAGING = ".polymux-staging-"
 EXCHANGE = 2  # renameat2's flag: swap two names in one step
@@ -18,51 +21,76 @@ AT_HERE = -100
 class Output:
     """A directory of tables being written beside the one it will replace.
 
-    Workers write under `staging`; `publish` swaps it in. A run that fails or is killed leaves the
-    old output untouched, and its leftovers are removed by the next run.
+    Workers write under `staging`; `gather` takes the files of the winning attempts out of it into
+    `ready`, and `publish` swaps that in. A worker that was given up may go on writing: what it
+    writes stays in `staging`. A run that fails or is killed leaves the old output untouched, and
+    its leftovers are removed by the next run.
     """
 
     def __init__(self, out: str) -> None:
-        self.final = Path(out).absolute()
-        if self.final.exists() and not self.final.is_dir():
-            raise PolymuxError(f"{out}: is a file; --out names a directory")
-        if self.final.is_dir() and any(self.final.iterdir()) and not self.is_ours(self.final):
-            raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
+        check_output(out)
+        self.final = Path(local_path(out)).absolute()
+        name = f"{STAGING}{self.final.name}-{uuid.uuid4().hex}"
+        self.staging = self.final.parent / name
+        self.ready = self.final.parent / f"{name}-ready"
         try:
-            self.final.parent.mkdir(parents=True, exist_ok=True)
-            self.staging = self.final.parent / f"{STAGING}{self.final.name}-{uuid.uuid4().hex}"
             self.clear_leftovers()
             self.staging.mkdir()
+            self.ready.mkdir()
         except OSError as problem:
             raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
-
-    @staticmethod
-    def is_ours(folder: Path) -> bool:
-        return (folder / "sessions").is_dir()
 
     def clear_leftovers(self) -> None:
         for path in self.final.parent.glob(f"{STAGING}{self.final.name}-*"):
             shutil.rmtree(path, ignore_errors=True)
 
-    def keep_only(self, files: set[str]) -> None:
-        """Remove what attempts that did not win have written. `files` are relative to staging."""
-        for path in self.staging.rglob("*.parquet"):
-            if str(path.relative_to(self.staging)) not in files:
-                path.unlink()
+    def gather(self, files: Iterable[str]) -> None:
+        """Take what the attempts that won have written; `files` are relative to staging."""
+        for file in files:
+            target = self.ready / file
+            target.parent.mkdir(exist_ok=True)
+            try:
+                os.rename(self.staging / file, target)
+            except FileNotFoundError:
+                raise PolymuxError(
+                    f"{self.staging / file}: a worker wrote it, and here it is not: --out must be "
+                    "on a file system that the driver and all workers share"
+                ) from None
 
     def publish(self) -> None:
         """Swap the finished tables in."""
         if not self.final.exists():
-            os.rename(self.staging, self.final)
-        elif not exchange(self.staging, self.final):
-            old = self.staging.with_name(self.staging.name + "-old")
+            os.rename(self.ready, self.final)
+        elif not exchange(self.ready, self.final):
+            old = self.ready.with_name(self.ready.name + "-old")
             os.rename(self.final, old)
-            os.rename(self.staging, self.final)
+            os.rename(self.ready, self.final)
             shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(self.staging, ignore_errors=True)
+        self.abandon()
 
     def abandon(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
+        shutil.rmtree(self.ready, ignore_errors=True)
+
+
+def check_output(out: str) -> None:
+    """Raise if tables cannot be written to `out`; makes its parent directories and nothing else."""
+    final = Path(local_path(out)).absolute()
+    if is_url(local_path(out)):
+        raise PolymuxError(
+            f"{out}: tables are written to a directory that the driver and all workers see; "
+            "copy them elsewhere when they are finished"
+        )
+    if final.exists() and not final.is_dir():
+        raise PolymuxError(f"{out}: is a file; --out names a directory")
+    try:
+        if final.is_dir() and any(final.iterdir()) and not (final / "sessions").is_dir():
+            raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f"{STAGING}{final.name}-", dir=final.parent):
+            pass
+    except OSError as problem:
+        raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
 
 
 def exchange(one: Path, other: Path) -> bool:

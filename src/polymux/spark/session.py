@@ -18,6 +18,7 @@ from polymux.spark.java import Java, find_java
 from polymux.spark.jobs import Progress, interruptible, progress
 from polymux.spark.jvm_output import JvmOutput
 from polymux.spark.settings import (
+    ARROW_POOL,
     LOOPBACK,
     QUICK_START,
     Master,
@@ -187,6 +188,7 @@ def _environ(master: Master, java: Java, home: Path) -> dict[str, str]:
     }
     if master.local:
         environ["PYSPARK_DRIVER_PYTHON"] = environ["PYSPARK_PYTHON"]
+        environ.setdefault(*ARROW_POOL)
     if master.loopback:
         environ["SPARK_LOCAL_IP"] = LOOPBACK
     return environ

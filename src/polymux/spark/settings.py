@@ -23,6 +23,8 @@ QUICK_START = (
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
 )
+# Arrow's own allocator keeps what was freed in each of its threads, tens of megabytes a worker.
+ARROW_POOL = ("ARROW_DEFAULT_MEMORY_POOL", "system")
 QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 # A failed task is raised in Python with its whole trace; two more copies of it are no help. The
@@ -162,6 +164,8 @@ def session_settings(
         "spark.python.worker.faulthandler.enabled": "true",
         "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
     }
+    if not master.local:
+        settings[f"spark.executorEnv.{ARROW_POOL[0]}"] = ARROW_POOL[1]
     if master.local:
         options = [*QUICK_START, *options]
         # Spark would make a folder `spark-warehouse` wherever the user happens to be.

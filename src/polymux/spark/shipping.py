@@ -15,6 +15,7 @@ from pathlib import Path
 from polymux.spark.spark_home import package_folder
 
 UNPACKED = "polymux_pkg"
+DISCOVERED = "pyspark_polymux"  # the package beside it by which Spark finds the data source
 COMPANIONS = ("librt", "mypy_extensions")  # what the core imports beyond the standard library
 
 
@@ -23,6 +24,9 @@ def pack(target: Path) -> None:
     package = package_folder()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
         _add(file, package, package.parent)
+        found = package.parent / DISCOVERED
+        if found.is_dir():
+            _add(file, found, package.parent)
         for shared in _shared_modules(package):
             file.write(shared, shared.name)
         for name in COMPANIONS:

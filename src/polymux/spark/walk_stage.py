@@ -1,29 +1,32 @@
 """Stage 2: walk the flows of a task, one after another, and write their rows as Parquet.
 
-Payload never travels through the JVM: references do, and the walk reads what they point to. Rows go
-to files of this attempt's own; back to Spark goes one line of counts and file names.
+Nothing of the captures travels through the JVM: the walk reads what the references point to. Rows
+go to files of this attempt's own; back to the driver go counts and file names.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..analysis.plan import Plan
+from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
-from ..analysis.walk import walk_flow
-from ..capture import CaptureLimits, Files
-from .index_stage import flow_rows
+from ..analysis.walk import walk_steps
+from ..capture import CaptureLimits, sessions_of
+from .exchange import RowsReader, StoredFlow, Wanted
+from .lean_files import release_memory
+from .remote import CaptureFiles
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
-COLUMNS = "told string"
 TOLD = 20  # sessions of each kind that are named one by one
+SIDE_BY_SIDE = 3  # flows walked in turns
+HELD = 16 << 20  # octets of references that flows walked in turns may have
 
 
 @dataclass
@@ -42,6 +45,20 @@ class Outcome:
     unbalanced_count: int = 0
     failures: list[str] = field(default_factory=list)  # files that could not be read on
 
+    def count(self, summary: SessionSummary) -> None:
+        """One more session."""
+        self.sessions += 1
+        self.streams += summary.streams
+        self.frames += summary.frames
+        self.octets += summary.octets_dialer + summary.octets_acceptor
+        self.violations += summary.violations
+        self.findings += summary.findings
+        if not summary.balanced:
+            self.unbalanced_count += 1
+            self.unbalanced = [*self.unbalanced, summary.session_id][:TOLD]
+        if summary.failure:
+            self.failures = [*self.failures, summary.failure][:TOLD]
+
     def add(self, other: Outcome) -> None:
         self.files += other.files
         self.sessions += other.sessions
@@ -56,46 +73,91 @@ class Outcome:
         self.failures = (self.failures + other.failures)[:TOLD]
 
 
+def walk(
+    spark: SparkSession,
+    tasks: list[Wanted],
+    names: list[str],
+    staging: str,
+    plan: Plan,
+    limits: CaptureLimits,
+) -> Outcome:
+    """Run the stage; what all its tasks came to. Only what attempts that won have told counts."""
+    total = Outcome()
+    if tasks:
+        numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
+        for told in numbers.mapPartitions(walker(tasks, names, staging, plan, limits)).collect():
+            total.add(told)
+    return total
+
+
 def walker(
-    staging: str, plan: Plan, limits: CaptureLimits
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """The function a task runs over the shuffled rows of its flows."""
+    tasks: list[Wanted], names: list[str], staging: str, plan: Plan, limits: CaptureLimits
+) -> Callable[[Iterable[int]], Iterator[Outcome]]:
+    """The function a task runs: each number it is given names its flows."""
 
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        import pyarrow as pa
-
-        parts = [batch for batch in batches if batch.num_rows]
-        if not parts:
-            return
-        outcome = walk_flows(pa.Table.from_batches(parts), staging, plan, limits)
-        yield pa.record_batch({"told": pa.array([json.dumps(asdict(outcome))])})
+    def run(numbers: Iterable[int]) -> Iterator[Outcome]:
+        for number in numbers:
+            release_memory()
+            flows = RowsReader(staging, names, tasks[number])
+            yield walk_flows(flows, staging, plan, limits)
 
     return run
 
 
-def walk_flows(table: pa.Table, staging: str, plan: Plan, limits: CaptureLimits) -> Outcome:
-    """Walk every flow in these rows; the files are this attempt's own, whatever else runs."""
+def walk_flows(
+    flows: Iterable[StoredFlow], staging: str, plan: Plan, limits: CaptureLimits
+) -> Outcome:
+    """Walk all flows; the files are this attempt's own, whatever else runs."""
     outcome = Outcome()
     writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
-    with Files(limits) as files, writer:
-        for rows in flow_rows(table).values():
-            for summary in walk_flow(rows, files.reader, plan, writer.emit, limits=limits):
-                outcome.sessions += 1
-                outcome.streams += summary.streams
-                outcome.frames += summary.frames
-                outcome.octets += summary.octets_dialer + summary.octets_acceptor
-                outcome.violations += summary.violations
-                outcome.findings += summary.findings
-                if not summary.balanced:
-                    outcome.unbalanced_count += 1
-                    outcome.unbalanced.append(summary.session_id)
-                if summary.failure:
-                    outcome.failures.append(summary.failure)
+    with CaptureFiles(limits) as files, writer:
+
+        def steps(flow: StoredFlow) -> Iterator[int]:
+            for session in sessions_of(flow.rows(), files.reader, limits=limits, ports=plan.ports):
+                outcome.count((yield from walk_steps(session, plan, writer.emit)))
+
+        for _ in together(flows, steps):
+            pass
         rows_by_table = writer.rows()
         outcome.stalls = rows_by_table.get("stalls", 0)
         outcome.files = [
             str(Path(table_name) / f"{writer.name}.parquet") for table_name in rows_by_table
         ]
-    outcome.unbalanced = outcome.unbalanced[:TOLD]
-    outcome.failures = outcome.failures[:TOLD]
     return outcome
+
+
+def together(
+    flows: Iterable[StoredFlow], steps: Callable[[StoredFlow], Iterator[int]]
+) -> Iterator[int]:
+    """Some flows side by side, a step of each in turn.
+
+    Flows that began together lie together in the files: side by side they look at the same parts
+    of them, one after another each would go through all of them again. How many is bounded by
+    the references they hold; a flow with more has its turn alone.
+    """
+    active: list[tuple[int, Iterator[int]]] = []
+    held = 0
+    for flow in flows:
+        while active and (len(active) == SIDE_BY_SIDE or held + flow.octets > HELD):
+            active, ended = yield from _round(active)
+            held -= ended
+        active.append((flow.octets, steps(flow)))
+        held += flow.octets
+    while active:
+        active, _ = yield from _round(active)
+
+
+def _round(
+    active: list[tuple[int, Iterator[int]]],
+) -> Generator[int, None, tuple[list[tuple[int, Iterator[int]]], int]]:
+    """One step of each; those that go on, and the references of those that have ended."""
+    going = []
+    ended = 0
+    for octets, walk in active:
+        step = next(walk, None)
+        if step is None:
+            ended += octets
+        else:
+            going.append((octets, walk))
+            yield step
+    return going, ended

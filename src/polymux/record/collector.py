@@ -1,0 +1,287 @@
+"""The collector: takes in sessions of any protocol and lands their octets as captures.
+
+A sender is told that something was processed, by credit, by the answer to its end or by a reply,
+only when it is durable. What a killed collector leaves behind is published by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import ssl
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from ..aio import Server, Session, serve
+from ..capture import write_index
+from ..capture.rotation import RotatingWriter, numbered
+from ..capture.writer import PART
+from ..core.errors import CaptureError, PolymuxError
+from ..core.limits import Limits, Policy
+from .holding import Holding
+from .journal import Journal, NotDurable, Sync
+from .leftovers import Leftovers, recover_left
+from .recorder import Recorder
+
+log = logging.getLogger("polymux.record")
+
+MIB = 1024 * 1024
+NAME = "collect.pcapng"
+LEAST_BUDGET = 64 * 1024  # octets a session without credit may have waiting, however many there are
+
+
+@dataclass
+class Bounds:
+    """What one client and all of them may take. 0 of `per_host` means as many as in all."""
+
+    clients: int = 1024  # sessions at once
+    per_host: int = 0  # of them from one address
+    streams: int = 1024  # streams a session may have open
+    buffer: int = 256 * MIB  # octets in memory, all sessions together
+    session_buffer: int = 16 * MIB  # and one of them
+
+
+@dataclass
+class Counts:
+    """What has come so far."""
+
+    sessions: int = 0
+    open: int = 0
+    turned_away: int = 0
+    streams: int = 0
+    open_streams: int = 0
+
+    def opened(self, change: int) -> None:
+        self.open_streams += change
+        self.streams += max(0, change)
+
+
+class Collector:
+    """Listens wherever it is told to and writes `OUT/collect-00001.pcapng` and so on.
+
+        async with Collector("captures") as collector:
+            await collector.listen("tcp://127.0.0.1:9000", protocol="mplex")
+            await collector.wait_failed()
+
+    `sync` is when what came counts as durable: "each" (syncs shared by all who wait), seconds
+    between syncs, or "none" for what the operating system has. Files are published, with their
+    index, once they hold `rotate_octets` or are `rotate_seconds` old. `early` are ids of Minmux
+    streams that get credit before the peer says anything on them.
+    """
+
+    def __init__(
+        self,
+        out: str,
+        *,
+        sync: Sync = "each",
+        rotate_octets: int = 64 * MIB,
+        rotate_seconds: float = 10.0,
+        bounds: Bounds | None = None,
+        policy: Policy | None = None,
+        early: Sequence[int] = (),
+        comment: str = "",
+    ) -> None:
+        self.out = out
+        self.counts = Counts()
+        self.bounds = bounds or Bounds()
+        self.policy = policy or Policy()
+        self.recovered = Leftovers()
+        """What an earlier collector had left in the directory."""
+        self.published: list[str] = []
+        self._sync = sync
+        self._rotation = (rotate_octets, rotate_seconds or 3600.0)
+        self._early = list(early)
+        self._comment = comment
+        self._journal: Journal | None = None
+        self._servers: list[Server] = []
+        self._sessions: dict[Session, Holding | None] = {}
+        self._hosts: Counter[str] = Counter()
+        self._failed = asyncio.Event()
+        self._full = False
+        self._closing = False
+
+    @property
+    def journal(self) -> Journal:
+        assert self._journal is not None, "the collector was not started"
+        return self._journal
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url for server in self._servers]
+
+    @property
+    def failure(self) -> str:
+        """Why nothing can be promised any more; empty while all is well."""
+        return self.journal.failure
+
+    async def start(self) -> None:
+        """Publish what was left in the directory, and begin the first file."""
+        path = os.path.join(self.out, NAME)
+        try:
+            os.makedirs(self.out, exist_ok=True)
+        except OSError as problem:
+            raise CaptureError(f"cannot be made: {problem.strerror}", self.out) from None
+        loop = asyncio.get_running_loop()
+        self.recovered = await loop.run_in_executor(None, partial(recover_all, path))
+        octets, seconds = self._rotation
+        writer = RotatingWriter(
+            path, octets=octets, seconds=seconds, sync="none", index=True, background=True,
+            comment=self._comment,
+        )  # fmt: skip
+        self._journal = Journal(writer, self._sync, self._when_full, self._failed.set)
+
+    async def listen(self, url: str, protocol: str, *, tls: ssl.SSLContext | None = None) -> str:
+        """Take sessions of `protocol` at `url`; returns where, as port 0 takes a free one."""
+        bounds = self.bounds
+        limits = Limits(
+            streams=bounds.streams, pending=max(128, bounds.streams),
+            session_buffer=bounds.session_buffer,
+        )  # fmt: skip
+        server = await serve(
+            self._take, url, protocol=protocol, limits=limits, policy=self.policy, tls=tls,
+            recorder=Recorder(self.journal),
+        )  # fmt: skip
+        self._servers.append(server)
+        return server.url
+
+    async def wait_failed(self) -> None:
+        """Wait for the disk to fail, for ever if it does not; raises NotDurable then."""
+        await self._failed.wait()
+        raise NotDurable(self.failure)
+
+    async def close(self, grace: float = 5.0) -> list[str]:
+        """Stop listening, let streams that are under way finish within `grace` seconds, end the
+        sessions, and publish. Returns the files published; raises CaptureError if the last could
+        not be.
+
+        What is cut by the end of the grace was not told to be processed beyond what is durable.
+        """
+        if self._closing:
+            return self.published
+        self._closing = True
+        for server in self._servers:
+            if server._listener is not None:
+                server._listener.close()
+        loop = asyncio.get_running_loop()
+        limit = loop.time() + grace
+        while self.counts.open_streams and loop.time() < limit and not self._failed.is_set():
+            await asyncio.sleep(0.01)
+        try:
+            if self._sessions and not self.failure:
+                async with asyncio.timeout(max(1.0, grace)):
+                    await self.journal.durable()
+        except (NotDurable, TimeoutError) as problem:
+            log.warning("the last octets are not durable: %s", problem or "the disk is too slow")
+        await asyncio.gather(*(server.close() for server in self._servers))
+        self.published = await self.journal.close()
+        return self.published
+
+    async def __aenter__(self) -> Collector:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
+        await self.close()
+
+    # --- sessions
+
+    async def _take(self, session: Session) -> None:
+        """The life of one session."""
+        host = session.peer.rpartition(":")[0]
+        refusal = self._refusal(host)
+        if refusal:
+            self.counts.turned_away += 1
+            log.warning("%s turned away: %s", session, refusal)
+            session.abort(refusal)
+            return
+        holding = Holding(session, self.journal, self.counts.opened, self._early)
+        self.counts.sessions += 1
+        self.counts.open += 1
+        self._hosts[host] += 1
+        self._sessions[session] = holding
+        self._share_out()
+        if self._full and session.transport is not None:
+            session.transport.pause_reading()
+        try:
+            await holding.run()
+        finally:
+            self.counts.open -= 1
+            self._hosts[host] -= 1
+            del self._sessions[session]
+            self._share_out()
+
+    def _refusal(self, host: str) -> str:
+        bounds = self.bounds
+        if self.journal.failure:
+            return self.journal.failure
+        if self.counts.open >= bounds.clients:
+            return f"limit clients={bounds.clients}: so many sessions are open"
+        if bounds.per_host and self._hosts[host] >= bounds.per_host:
+            return f"limit per_host={bounds.per_host}: so many sessions come from there"
+        return ""
+
+    def _share_out(self) -> None:
+        """Divide the memory between the sessions: together they never hold more than the limit."""
+        bounds = self.bounds
+        share = max(LEAST_BUDGET, bounds.buffer // max(1, len(self._sessions)))
+        for session in self._sessions:
+            session.endpoint.limits.session_buffer = min(bounds.session_buffer, share)
+
+    def _when_full(self, full: bool) -> None:
+        """No room on the disk: nobody is read from until there is."""
+        self._full = full
+        for session in self._sessions:
+            transport = session.transport
+            if transport is None or transport.is_closing():
+                continue
+            if full:
+                transport.pause_reading()
+            elif not session._pacing.paused_at:
+                transport.resume_reading()
+
+
+async def collect(
+    url: str,
+    *,
+    protocol: str,
+    out: str,
+    tls: ssl.SSLContext | None = None,
+    sync: Sync = "each",
+    rotate_octets: int = 64 * MIB,
+    rotate_seconds: float = 10.0,
+    bounds: Bounds | None = None,
+    policy: Policy | None = None,
+    early: Sequence[int] = (),
+) -> Collector:
+    """A collector that listens at one URL; see `Collector`. Close it, or use it in `async with`
+    a `Collector`, when done."""
+    collector = Collector(
+        out, sync=sync, rotate_octets=rotate_octets, rotate_seconds=rotate_seconds,
+        bounds=bounds, policy=policy, early=early,
+    )  # fmt: skip
+    await collector.start()
+    try:
+        await collector.listen(url, protocol, tls=tls)
+    except BaseException:
+        await collector.close(0)
+        raise
+    return collector
+
+
+def recover_all(path: str) -> Leftovers:
+    """Publish what was left, and give every file that has none its index."""
+    found = recover_left(path)
+    for _, name in numbered(path):
+        if name.endswith(PART) or os.path.exists(f"{name}.idx"):
+            continue
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(f"{name}.idx{PART}")  # its writer was killed
+            write_index(name)
+        except (PolymuxError, OSError) as problem:  # readers do without
+            found.problems.append(f"{name}: has no index: {problem}")
+    return found

@@ -1,0 +1,272 @@
+"""One attack from start to end, and the common oracle.
+
+The witness is a session opened before the attack. While the attack runs and after it, the witness
+must get one MiB back; the server must say what it held against the attacker; its memory must stay
+within the attack's bound; and nothing may be logged as a warning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from tests.attacks.foe import WS, Foe
+from tests.attacks.target import Facts, Target, Zygote
+
+import polymux
+from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
+
+SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
+SLACK = 1.5 if SOAK else 5.0  # a busy machine may take so many times what is demanded
+MIB = 1024 * 1024
+ECHO = bytes(range(256)) * (MIB // 256)
+
+ENDED = "ended"  # the session ended, with one of `names` in its failure
+COUNTED = "counted"  # the session lives on, and one of `names` was counted
+UNHARMED = "unharmed"  # the session lives on
+REFUSED = "refused"  # the connection was closed before there was a session to speak of
+
+Play = Callable[["Scene"], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class Attack:
+    """What an attacker does to a server of one protocol, and what is to come of it."""
+
+    number: int  # of the class
+    title: str
+    protocol: str
+    play: Play
+    verdict: str
+    names: tuple[str, ...] = ()  # rules, limits or deadlines; one of them is to be named
+    memory: float = 8  # MiB the server may grow
+    within: float = 1.0  # seconds from the last octet sent to the end
+    mode: str = "echo"  # what the server's application does with the attacker's streams
+    handled: int = 0  # at most so many streams may reach the application; 0: any number
+    limits: dict[str, int] = field(default_factory=dict)
+    policy: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"ATK-{self.number:02d} {short(self.protocol)}: {self.title}"
+
+
+def short(protocol: str) -> str:
+    if protocol == WS:
+        return "websocket"
+    if protocol.startswith("minmux:"):
+        return "minmux with a profile"
+    return protocol.replace("nerdbank:version=", "nerdbank v")
+
+
+@dataclass
+class Scene:
+    """What a play has at hand."""
+
+    attack: Attack
+    target: Target
+    foe: Foe
+    foes: list[Foe] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # figures of its own
+
+    async def another(self, hello: bool = True, unread: bool = False) -> Foe:
+        foe = Foe(self.attack.protocol, self.target.port)
+        self.foes.append(foe)
+        await foe.dial(hello, unread)
+        return foe
+
+    async def told(self) -> Facts:
+        """What the server says of the newest session."""
+        facts: Facts = (await self.target.tell())["sessions"][-1]
+        return facts
+
+
+@dataclass
+class Outcome:
+    """What came of an attack; `problems` is empty if all is as demanded."""
+
+    attack: Attack
+    growth: int = 0
+    echo: float = 0.0
+    said: str = ""
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        """One line for people: what, memory against its bound, the witness's time."""
+        word = "pass" if not self.problems else "FAIL"
+        figures = f"memory +{self.growth / MIB:.2f} MiB (at most {self.attack.memory:g})"
+        notes = "".join(f", {note}" for note in self.notes)
+        said = f"; {self.said}" if self.said else ""
+        return f"{word}  {self.attack}: {figures}, echo {self.echo:.2f} s{notes}{said}"
+
+
+async def run(attack: Attack, zygote: Zygote) -> Outcome:
+    """Attack a fresh server."""
+    outcome = Outcome(attack)
+    carried = attack.protocol == WS
+    protocol = "omnistreams" if carried else attack.protocol
+    url = "ws://127.0.0.1:0/" if carried else "tcp://127.0.0.1:0"
+    order = {
+        "protocol": protocol, "url": url, "mode": attack.mode, "limits": attack.limits,
+        "policy": attack.policy,
+    }  # fmt: skip
+    async with await zygote.fork(order) as target:
+        address = url.replace(":0", f":{target.port}", 1)
+        witness = await polymux.connect(address, protocol=protocol, timeout=60)
+        try:
+            await echo(witness)
+            await echo(witness)
+            await assault(attack, target, witness, outcome)
+        finally:
+            witness.abort("the attack is over")
+            await witness.wait_closed()
+    return outcome
+
+
+async def assault(attack: Attack, target: Target, witness: Session, outcome: Outcome) -> None:
+    await target.tell()  # its memory is swept and its answer made before the weighing
+    target.weigh()
+    foe = Foe(attack.protocol, target.port)
+    scene = Scene(attack, target, foe, [foe], outcome.notes)
+    over = asyncio.Event()
+    watching = asyncio.create_task(watch(target, witness, outcome, over))
+    try:
+        await attack.play(scene)
+        outcome.growth = target.growth()
+        await judge(scene, outcome)
+    except Exception as problem:  # the outcome of this attack, not of all of them
+        outcome.problems.append(f"the attack itself failed: {problem!r}")
+    finally:
+        over.set()
+        await watching
+        for each in scene.foes:
+            await each.leave()
+    await measure_echo(witness, outcome)
+    outcome.growth = max(outcome.growth, target.growth())
+    if outcome.growth > attack.memory * MIB:
+        outcome.problems.append(
+            f"memory grew by {outcome.growth / MIB:.2f} MiB, the bound is {attack.memory:g}"
+        )
+    if outcome.echo > 2 * SLACK:
+        outcome.problems.append(f"the witness waited {outcome.echo:.2f} s for its echo")
+    if not target.process.is_running():
+        outcome.problems.append("the server is gone")
+
+
+async def watch(target: Target, witness: Session, outcome: Outcome, over: asyncio.Event) -> None:
+    """While the attack runs: the witness is served, and memory is looked at."""
+    while not over.is_set():
+        for _ in range(10):
+            target.sample()
+            await asyncio.sleep(0.01)
+        await measure_echo(witness, outcome)
+
+
+async def measure_echo(witness: Session, outcome: Outcome) -> None:
+    began = time.monotonic()
+    try:
+        async with asyncio.timeout(10 * SLACK):
+            await echo(witness)
+    except (TimeoutError, polymux.PolymuxError) as problem:
+        outcome.problems.append(f"the witness got no echo: {problem!r}")
+    outcome.echo = max(outcome.echo, time.monotonic() - began)
+
+
+async def judge(scene: Scene, outcome: Outcome) -> None:
+    """Compare what came of the attacker's session with what should."""
+    attack, foe = scene.attack, scene.foe
+    problems = outcome.problems
+    allowed = attack.within * SLACK
+    if attack.verdict == REFUSED:
+        if not await foe.wait_closed(allowed):
+            problems.append(f"still open {allowed:g} s after the attack")
+        return
+    facts = await verdict_in_time(scene, allowed)
+    if facts["loud"]:
+        problems.append(f"logged: {facts['loud'][0]}")
+    sessions = facts["sessions"][1:]
+    if not sessions:
+        problems.append("there never was a session")
+        return
+    found = sessions[0]
+    outcome.said = found["failure"]
+    if attack.verdict == ENDED:
+        if not found["closed"]:
+            problems.append(f"still open {allowed:g} s after the attack")
+        if not any(name in found["failure"] for name in attack.names):
+            problems.append(f"no word of {attack.names} in {found['failure']!r} {found['hits']}")
+    elif found["closed"]:
+        problems.append(f"the session has ended: {found['failure']}")
+    if attack.verdict == COUNTED and not any(name in found["hits"] for name in attack.names):
+        problems.append(f"none of {attack.names} was counted: {found['hits']}")
+    if "\n" in found["failure"] or not all(text.isprintable() for text in found["texts"]):
+        problems.append("a text of the peer is not safe to print")
+    if attack.handled and found["handled"] > attack.handled:
+        problems.append(f"{found['handled']} streams reached the application")
+    most = found["most"]
+    bounds = {"control": 1000, "pending": attack.limits.get("pending", 128), "remembered": 65536}
+    if attack.protocol == "streamux":
+        bounds["pending"] = 1024  # calls: there is no acceptance to wait for
+    problems += [f"{name}: {most[name]} at once" for name in bounds if most[name] > bounds[name]]
+
+
+async def verdict_in_time(scene: Scene, allowed: float) -> Facts:
+    """What the server says once it has come to its verdict, or once its time is over."""
+    attack = scene.attack
+    began = time.monotonic()
+    while True:
+        facts = await scene.target.tell()
+        sessions = facts["sessions"][1:]
+        waited = time.monotonic() - began
+        if sessions:
+            found = sessions[0]
+            counted = any(name in found["hits"] for name in attack.names)
+            if (
+                found["closed"]
+                or (attack.verdict == COUNTED and counted)
+                or (attack.verdict == UNHARMED and waited > 0.2)
+            ):
+                return facts
+        if waited > allowed:
+            return facts
+        await asyncio.sleep(0.02)
+
+
+async def echo(session: Session) -> None:
+    """The witness sends one MiB and gets it back."""
+    if isinstance(session, StreamuxSession):
+        assert await session.request(ECHO, timeout=0) == ECHO
+    elif isinstance(session, MinmuxSession):
+        inlet = session.receiver(2)
+        got = 0
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(session.sender(1).send(ECHO))
+            while got < len(ECHO):
+                got += len(await inlet.receive())
+    elif isinstance(session, OmnistreamsSession):
+        await echo_messages(session)
+    else:
+        stream = await session.open("witness")
+        async with asyncio.TaskGroup() as tasks:
+            reply = tasks.create_task(stream.receive_all())
+            for start in range(0, len(ECHO), 50_000):
+                await stream.send(ECHO[start : start + 50_000])
+            await stream.end()
+        assert reply.result() == ECHO
+
+
+async def echo_messages(session: OmnistreamsSession) -> None:
+    async with asyncio.TaskGroup() as tasks:
+        outlet = await session.open("witness")
+        back = await session.accept()
+        tasks.create_task(send_all(outlet))
+        got = b"".join([message async for message in back])
+    assert got == ECHO
+
+
+async def send_all(outlet: polymux.Sender) -> None:
+    async with outlet:
+        await outlet.send_all(ECHO)

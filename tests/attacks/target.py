@@ -1,0 +1,123 @@
+"""A server under attack as the tester sees it: its process, its memory, what it says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+
+ROOT = Path(__file__).parents[2]
+STARTING = 60.0  # seconds for a process to come up on a busy machine
+
+Facts = dict[str, Any]
+
+
+class Zygote:
+    """The process that forks servers. What it or a server writes to standard error is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.errors = folder / "errors"
+        self.process: asyncio.subprocess.Process
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> Zygote:
+        with self.errors.open("wb") as errors:
+            self.process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.attacks.zygote", cwd=ROOT, stderr=errors,
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        try:
+            async with asyncio.timeout(10):
+                await self.process.wait()
+        except TimeoutError:
+            self.process.kill()
+            await self.process.wait()
+
+    async def fork(self, order: Facts) -> Target:
+        """A fresh server."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        async with self._turn:
+            stdin.write(json.dumps(order).encode() + b"\n")
+            async with asyncio.timeout(STARTING):
+                line = await stdout.readline()
+        assert line, f"no server: {self.errors.read_text()}"
+        said = json.loads(line)
+        return Target(said["pid"], said["port"], said["control"], self.errors)
+
+
+class Target:
+    """One server, until the block is left."""
+
+    def __init__(self, pid: int, port: int, control: int, errors: Path) -> None:
+        self.process = psutil.Process(pid)
+        self.port = port
+        self._control = control
+        self._errors = errors
+        self._reader: asyncio.StreamReader
+        self._writer: asyncio.StreamWriter
+        self._base = 0
+        self._peak = 0
+
+    async def __aenter__(self) -> Target:
+        self._reader, self._writer = await asyncio.open_connection(
+            "127.0.0.1", self._control, limit=1 << 24
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            await asyncio.to_thread(psutil.wait_procs, [self.process], 5)
+            if self.process.is_running():
+                self.process.kill()
+
+    async def tell(self) -> Facts:
+        """What the server knows of its sessions, in the order they came."""
+        self._writer.write(b"\n")
+        async with asyncio.timeout(STARTING):
+            line = await self._reader.readline()
+        assert line, f"the server is gone: {self._errors.read_text()[-2000:]}"
+        facts: Facts = json.loads(line)
+        return facts
+
+    def cpu(self) -> float:
+        """Seconds of processor time the server has used."""
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+    # --- memory
+
+    def weigh(self) -> None:
+        """From here on growth is counted."""
+        with contextlib.suppress(OSError):  # where the system has it: forget the highest so far
+            Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+        self._base = self._peak = self.process.memory_info().rss
+
+    def sample(self) -> None:
+        self._peak = max(self._peak, self.process.memory_info().rss)
+
+    def growth(self) -> int:
+        """The most octets of memory that were in use beyond those at `weigh`, at any moment."""
+        self.sample()
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
+                if line.startswith("VmHWM:"):
+                    self._peak = max(self._peak, int(line.split()[1]) * 1024)
+        return max(0, self._peak - self._base)

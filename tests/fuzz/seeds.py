@@ -1,0 +1,89 @@
+"""Where fuzzing begins: the vectors' conversations, the lying captures, and what was found."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from random import Random
+
+from tests.capture import build
+from tests.capture.hostile import CORPUS
+
+VECTORS = Path(__file__).parents[1] / "vectors"
+FOUND = VECTORS / "fuzz"  # one folder a target, one file an input that once did harm
+
+
+def octets(text: str) -> bytes:
+    """Hex with blanks; `7b*300` is that octet 300 times."""
+    parts = [part.partition("*") for part in text.split()]
+    return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
+
+
+def conversations(folder: str, sides: str = "da") -> list[bytes]:
+    """What one side says in every vector of a protocol; and both, for those who watch."""
+    found: list[bytes] = []
+    for path in sorted((VECTORS / folder).glob("*.json")):
+        for vector in json.loads(path.read_text()):
+            steps = vector.get("steps", [])
+            whole = b"".join(octets(text) for side, text in steps if side in sides)
+            if 0 < len(whole) <= 4096:
+                found.append(whole)
+    return found
+
+
+def hex_strings(folder: str) -> list[bytes]:
+    """Every string of hex in the vectors of a folder, whatever its place."""
+    found: list[bytes] = []
+    for path in sorted((VECTORS / folder).glob("*.json")):
+        for text in re.findall(r'"((?:[0-9a-f]{2} ?){2,2000})"', path.read_text()):
+            found.append(bytes.fromhex(text))
+    return found
+
+
+def seeds_of(target: str) -> list[bytes]:
+    """Whole inputs of a target: its choosing octets, then a conversation."""
+    made: list[bytes] = []
+    if target == "captures":
+        talk = build.frame(build.ALICE, build.BOB, 1, payload=b"\x08\x00\x0a\x01x")
+        packets = [build.Packet(build.START + n, talk) for n in range(3)]
+        made = [build.pcapng(packets), build.pcap(packets), build.pcap(packets, nano=True)]
+        made += [lie.data for lie in CORPUS if len(lie.data) <= 8192]
+    elif target == "websocket":
+        for data in hex_strings("websocket"):
+            made += [bytes([0, 0]) + data, bytes([3, 2]) + data]
+    elif target in ("observer", "guess"):
+        names = ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
+        for n, name in enumerate(names):
+            for data in conversations(name):
+                made.append(bytes([n if target == "observer" else 4, n % 8, n % 32]) + data)
+    else:
+        folder = target.rstrip("123")
+        made = [bytes([220]) + data for data in conversations(folder, "d")]
+        made += [bytes([0]) + data for data in made]
+    return made + [path.read_bytes() for path in sorted((FOUND / target).glob("*"))]
+
+
+def mutated(chance: Random, seeds: list[bytes]) -> bytes:
+    """One more input: a seed with a few of its octets changed, moved, doubled or lost."""
+    data = bytearray(chance.choice(seeds))
+    for _ in range(chance.choice([1, 1, 2, 4, 8])):
+        place = chance.randrange(len(data) + 1)
+        act = chance.randrange(7)
+        if act == 0 and place < len(data):
+            data[place] ^= 1 << chance.randrange(8)
+        elif act == 1 and place < len(data):
+            data[place] = chance.choice([0, 1, 0x7F, 0x80, 0xFF, chance.randrange(256)])
+        elif act == 2:
+            del data[place : place + chance.randrange(1, 9)]
+        elif act == 3:
+            data[place:place] = chance.randbytes(chance.randrange(1, 9))
+        elif act == 4:
+            data[place:place] = data[place : place + chance.randrange(1, 40)]
+        elif act == 5:
+            other = chance.choice(seeds)
+            start = chance.randrange(len(other) + 1)
+            data[place:] = other[start : start + 600]
+        else:
+            data[place:place] = chance.choice([b"\xff" * 8, b"\x80" * 9, bytes(4), b"\xc6\xff\xff"])
+    return bytes(data[:6000])

@@ -1,0 +1,185 @@
+"""What is fuzzed: each target takes any octets and must neither crash, hang nor wedge.
+
+A target returns, or raises AssertionError for a property that does not hold; any other exception is
+a crash. The first octets of an input choose how the rest is cut.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+
+from tests.attacks import words
+from tests.attacks.families.common import opening
+
+from polymux.analysis.guess import guess
+from polymux.analysis.sample import Sample
+from polymux.capture import CaptureLimits, read_sessions
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import CaptureError, LimitExceeded, PeerViolation
+from polymux.core.events import Opened
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.websocket import Decoder
+from polymux.protocols.registry import create
+
+Target = Callable[[bytes], None]
+
+TIGHT = {"frame": 1024, "control": 1024, "metadata": 1024, "held": 1024, "name": 512}
+HOWEVER_MANY = 1_000_000_000
+OPENINGS = 80  # honest ones behind each input; what was begun before must have ended by then
+PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
+             "omnistreams:carrier=length", "streamux", "minmux"]  # fmt: skip
+HELLOS = {"nerdbank:version=1": words.HELLO[1], "nerdbank:version=2": words.HELLO[2],
+          "streamux": words.INITIATOR}  # fmt: skip
+
+
+def pieces(data: bytes, cut: int) -> Iterator[bytes]:
+    """The input in one piece, in two, or octet by octet."""
+    if cut % 4 == 0:
+        yield data
+    elif cut % 4 == 1:
+        place = cut * 7 % (len(data) + 1)
+        yield data[:place]
+        yield data[place:]
+    else:
+        step = 1 + cut % 13
+        for start in range(0, len(data), step):
+            yield data[start : start + step]
+
+
+def decoder(protocol: str) -> Target:
+    """A live endpoint. Behind whatever came it must still see an opening, or have given up."""
+    name = "omnistreams" if protocol.startswith("omnistreams") else protocol
+    behind = b"".join(opening(name, n) for n in range(1000, 1000 + OPENINGS))
+    limits = dict.fromkeys(("open_reset_burst", "unknown_burst", "idle_burst"), HOWEVER_MANY)
+
+    def target(data: bytes) -> None:
+        if not data:
+            return
+        protocol_limits = Limits(**TIGHT, **limits)
+        endpoint = Endpoint(create(protocol, protocol_limits, vantage=1), 1, direct=True)
+        endpoint.start(bytes(16))
+        hello = HELLOS.get(protocol, b"") if data[0] < 200 else b""
+        try:
+            for piece in pieces(hello + data[1:], data[0]):
+                endpoint.receive(piece, 1.0)
+                endpoint.data_to_send()
+            finish_frame(endpoint)
+            for _ in range(3):  # a header cut short swallows some of what follows
+                before = endpoint.conversation.direction(0).frames
+                events = endpoint.receive(behind, 2.0)
+                endpoint.data_to_send()
+                if any(isinstance(event, Opened) for event in events):
+                    return
+                finish_frame(endpoint)
+                went_on = endpoint.conversation.direction(0).frames > before
+                assert went_on, "wedged: it neither failed nor went on"
+        except (PeerViolation, LimitExceeded):
+            return
+
+    return target
+
+
+def finish_frame(endpoint: Endpoint) -> None:
+    """Send what the frame at hand still lacks, by its own header; no more than a limit allows."""
+    d = endpoint.conversation.direction(0)
+    for _ in range(8):
+        lacking = d.rest if d.open else max(0, d.need - d.waiting())
+        if not lacking or d.lost:
+            return
+        assert lacking <= 70_000, f"it waits for {lacking} octets"
+        endpoint.receive(bytes(lacking), 1.5)
+        endpoint.data_to_send()
+
+
+def observer(data: bytes) -> None:
+    """Whatever is watched, every octet is accounted for, also across a snapshot and a gap."""
+    if len(data) < 3:
+        return
+    text = [*PROTOCOLS, "omnistreams:carrier=websocket", "omnistreams"][data[0] % 9]
+    watching = Observer(create(text, Limits(**TIGHT)))
+    side, at = data[1] & 1, 0
+    for piece in pieces(data[3:], data[1] >> 1):
+        at += 1000
+        watching.feed(side, piece, at)
+        assert watching.balanced(), "octets are not conserved"
+        side ^= data[2] & 1
+    if data[2] & 2:
+        watching.take_violations()
+        assert watching.rows is not None
+        watching.rows.take()
+        saved = watching.snapshot()
+        watching = Observer(create(text, Limits(**TIGHT)))
+        watching.restore(saved)
+    if data[2] & 4:
+        watching.gap(side, data[2] * 5, at)
+        watching.feed(side, data[3:], at + 1)
+    watching.finish(at + 2, bool(data[2] & 8), bool(data[2] & 16))
+    assert watching.balanced(), "octets are not conserved at the end"
+
+
+def websocket(data: bytes) -> None:
+    """Both ways of reading frames: every octet is in exactly one count."""
+    if len(data) < 2:
+        return
+    for lenient in (False, True):
+        reading = Decoder(data[0] & 1, 1000, lenient)
+        fed = 0
+        for piece in pieces(data[2:], data[1]):
+            reading.feed(piece)
+            fed += len(piece)
+            if lenient and data[0] & 2 and fed % 3 == 0:
+                reading.gap(5)
+                fed += 5
+            counted = reading.delivered + reading.carrier + reading.skipped + reading.missing
+            assert counted + reading.pending() == fed, "octets are not conserved"
+        reading.finish()
+        assert len(reading.take()) <= len(data) + 20
+
+
+def captures(data: bytes) -> None:
+    """A capture file: read to its end, or refused with a place; never more octets than it has."""
+    refused = ""
+    handle, path = tempfile.mkstemp(suffix=".pcapng")
+    try:
+        with os.fdopen(handle, "wb") as out:
+            out.write(data)
+        limits = CaptureLimits(inflated=1 << 22, ratio_from=1 << 16)
+        with read_sessions([path], limits=limits) as found:
+            for session in found:
+                for piece in session.pieces():
+                    assert len(piece.data) <= 1 << 22
+    except CaptureError as refusal:
+        refused = str(refusal)
+    finally:
+        os.unlink(path)
+    assert "\n" not in refused
+
+
+def guessing(data: bytes) -> None:
+    """Any two directions: a verdict with evidence, or none with a reason."""
+    if len(data) < 3:
+        return
+    parts: list[tuple[int, bytes, int]] = []
+    side = data[0] & 1
+    for at, piece in enumerate(pieces(data[2:], data[1])):
+        parts.append((side, piece, at * 1000))
+        side ^= data[0] >> 1 & 1
+        if at > 50:
+            break
+    verdict = guess(Sample(tuple(parts), bool(data[0] & 4)))
+    assert verdict.evidence
+    if verdict.protocol is not None:
+        create(verdict.protocol)  # what is guessed can be spoken
+
+
+TARGETS: dict[str, Target] = {
+    **{protocol.replace(":version=", "").partition(":")[0]: decoder(protocol)
+       for protocol in PROTOCOLS},
+    "observer": observer,
+    "websocket": websocket,
+    "captures": captures,
+    "guess": guessing,
+}  # fmt: skip

@@ -1,0 +1,73 @@
+"""Any octets into any decoder: no crash, no hang, no wedge; a few seconds each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.fuzz.seeds import FOUND, mutated, seeds_of
+from tests.fuzz.targets import PROTOCOLS, TARGETS
+
+ROOT = Path(__file__).parents[2]
+SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
+SECONDS = min(120.0, 1 + SOAK * 0.5)  # each target
+LONGEST = 1.0  # seconds an input may take, on an idle machine
+
+
+def inputs(target: str, seconds: float) -> Iterator[bytes]:
+    """The seeds as they are, then changed at random, for so long; the same ones in every run."""
+    seeds = seeds_of(target)
+    yield from seeds
+    chance = Random(target)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        for _ in range(20):
+            yield mutated(chance, seeds)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("target", TARGETS)
+def test_mutated_conversations_do_no_harm(target: str) -> None:
+    run = TARGETS[target]
+    count, worst = 0, 0.0
+    for data in inputs(target, SECONDS):
+        began = time.process_time()
+        try:
+            run(data)
+        except Exception as problem:
+            raise AssertionError(f"{target}: {data.hex()}") from problem
+        worst = max(worst, time.process_time() - began)
+        count += 1
+    print(f"R13 {target}: {count} inputs, the slowest took {worst * 1000:.0f} ms")
+    assert worst < LONGEST
+
+
+@pytest.mark.timeout(7200 if SOAK else 300)
+def test_atheris_finds_nothing_either() -> None:
+    """Guided by coverage, which only interpreted code shows."""
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
+    command = [sys.executable, "-m", "tests.fuzz", "--seconds", str(min(120.0, 2 + SOAK))]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
+                          check=False)  # fmt: skip
+    print(done.stdout)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("pass") == len(TARGETS)
+
+
+def test_what_once_did_harm_does_none() -> None:
+    for path in sorted(FOUND.glob("*/*")):
+        TARGETS[path.parent.name](path.read_bytes())
+
+
+def test_there_is_a_target_for_every_wire() -> None:
+    assert len(PROTOCOLS) == 7
+    assert set(TARGETS) >= {"observer", "websocket", "captures", "guess"}
+    assert len(TARGETS) == 11
+    for target in TARGETS:
+        assert len(seeds_of(target)) >= 5, f"{target} has no seeds"

@@ -1,0 +1,127 @@
+"""`polymux analyze`: what it says before Spark starts, and what it shows while Spark works."""
+
+import io
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from polymux.cli.analyze import analyze, stages
+from polymux.core.errors import PolymuxError
+from polymux.spark import pipeline, session
+
+from .captures import conversations, record
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> str:
+    path = tmp_path / "all.pcapng"
+    record([path], conversations(61, 4))
+    return str(path)
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
+    """What the command says when it ends without having started Spark."""
+
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(session, "spark_session", started)
+    done = CliRunner().invoke(analyze, list(arguments))
+    assert done.exit_code != 0
+    if isinstance(done.exception, PolymuxError):
+        return str(done.exception)
+    assert isinstance(done.exception, SystemExit), done.exception
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--conf", "spark.driver.memory"], "write spark.name=value"),
+        (["--conf", "executor.memory=1g"], "write spark.name=value"),
+        (["--conf", "spark.master=local[2]"], "write --master local[2]"),
+        (["--filter", "nobody"], "no IP address"),
+        (["--port", "mplex"], "write 9000=mplex"),
+        (["--protocol", "smtp"], "smtp"),
+        (["nowhere.pcap"], "nowhere.pcap: no such file"),
+    ],
+)
+def test_what_can_be_known_is_said_before_spark_starts(
+    capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, extra: list[str], words: str
+) -> None:
+    said = refused(monkeypatch, capture, "--out", str(tmp_path / "t"), *extra)
+    assert words in said
+    assert not (tmp_path / "t").exists()
+
+
+def test_an_output_that_cannot_be_written_is_said_before_spark_starts(
+    capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("x")
+    assert "is a file" in refused(monkeypatch, capture, "--out", str(tmp_path / "file"))
+    below = str(tmp_path / "file" / "t")
+    assert "cannot be written" in refused(monkeypatch, capture, "--out", below)
+    assert "a directory that" in refused(monkeypatch, capture, "--out", "s3://bucket/tables")
+    if os.geteuid() != 0:
+        (tmp_path / "locked").mkdir(mode=0o500)
+        locked = str(tmp_path / "locked" / "t")
+        assert "cannot be written" in refused(monkeypatch, capture, "--out", locked)
+
+
+def test_settings_master_and_memory_reach_the_session(
+    capture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    class Enough(Exception):
+        pass
+
+    def started(master: str, **options: object) -> None:
+        given.update(options, master=master)
+        raise Enough
+
+    monkeypatch.setattr(session, "spark_session", started)
+    done = CliRunner().invoke(
+        analyze,
+        [capture, "--out", str(tmp_path / "t"), "--master", "spark://head:7077", "--memory", "2g",
+         "--conf", "spark.executor.memory=3g", "--conf", "spark.a=b=c"],
+    )  # fmt: skip
+    assert isinstance(done.exception, Enough)
+    assert given["master"] == "spark://head:7077"
+    assert given["memory"] == "2g"
+    assert given["conf"] == {"spark.executor.memory": "3g", "spark.a": "b=c"}
+
+
+def test_the_command_uses_the_running_session_and_leaves_it_running(
+    spark: "SparkSession", capture: str, tmp_path: Path
+) -> None:
+    done = CliRunner().invoke(analyze, [capture, "--out", str(tmp_path / "t"), "--no-report"])
+    assert done.exit_code == 0, done.output
+    assert "conservation: every octet of every session is accounted for" in done.output
+    assert "4 sessions" in done.output
+    assert spark.range(3).count() == 3
+
+
+def test_a_bar_shows_every_stage(spark: "SparkSession", capture: str, tmp_path: Path) -> None:
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=80)
+    with stages(spark, console) as tell:
+        pipeline.analyze(spark, [capture], str(tmp_path / "t"), stage=tell)
+    shown = screen.getvalue()
+    assert all(stage in shown for stage in ("index", "walk", "publish"))
+    assert "━" in shown
+
+
+def test_a_connect_session_is_told_what_to_do_instead(capture: str, tmp_path: Path) -> None:
+    class Client:
+        """A session as Spark Connect has it: without a driver of its own."""
+
+    with pytest.raises(PolymuxError, match="Spark Connect client"):
+        pipeline.analyze(Client(), [capture], str(tmp_path / "t"))  # type: ignore[arg-type]  # that is the point

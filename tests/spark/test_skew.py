@@ -1,0 +1,72 @@
+"""One huge session beside many small ones: who walks it when, and who walks beside it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polymux.analysis.digest import digest_tables
+from polymux.capture import CaptureLimits
+from polymux.spark.exchange import StoredFlow
+from polymux.spark.index_stage import index
+from polymux.spark.inputs import find_inputs
+from polymux.spark.partitions import index_tasks, walk_tasks
+from polymux.spark.pipeline import analyze
+from polymux.spark.walk_stage import HELD, SIDE_BY_SIDE, together
+from polymux.testing.simulator import World
+
+from .captures import conversations, record, without_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def test_the_huge_session_begins_first_in_a_task_of_its_own(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    huge = World("mplex", 5)
+    huge.run(6000)
+    capture = tmp_path / "all.pcapng"
+    record([capture], [*conversations(50, 30), ("mplex", huge)])
+    found = find_inputs([str(capture)])
+    (tmp_path / "staging").mkdir()
+    share = found[0].octets // 4
+    told = index(spark, index_tasks(found, 2, share), str(tmp_path / "staging"), CaptureLimits())
+    heaviest = max(told[0].flows, key=lambda flow: sum(each.flows.get(flow, 0) for each in told))
+    tasks = walk_tasks(told, 2, share // 2)
+    assert tasks[0].flows == {heaviest}
+    assert all(heaviest in task.flows for task in tasks[1:])
+    without_spark([capture], tmp_path / "plain")
+    done = analyze(spark, [str(capture)], str(tmp_path / "t"), content=True, task_octets=share)
+    assert done.total.sessions == 31
+    assert digest_tables(tmp_path / "t") == digest_tables(tmp_path / "plain")
+
+
+@dataclass
+class Flow:
+    """A flow as `together` sees it: what it holds, and how many steps it takes."""
+
+    octets: int
+    steps: int
+
+
+@given(st.lists(st.builds(Flow, st.integers(0, HELD * 2), st.integers(0, 5)), max_size=30))
+def test_flows_side_by_side_are_few_and_hold_little(flows: list[Flow]) -> None:
+    active: dict[int, Flow] = {}
+    ended = []
+
+    def steps(flow: StoredFlow) -> Iterator[int]:
+        mine = cast(Flow, flow)
+        active[id(mine)] = mine
+        for _ in range(mine.steps):
+            assert len(active) <= SIDE_BY_SIDE
+            assert len(active) == 1 or sum(each.octets for each in active.values()) <= HELD
+            yield 1
+        del active[id(mine)]
+        ended.append(mine)
+
+    assert sum(together(cast(list[StoredFlow], flows), steps)) == sum(f.steps for f in flows)
+    assert sorted(map(id, ended)) == sorted(map(id, flows))
