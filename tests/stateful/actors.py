@@ -184,7 +184,9 @@ class ItemActor(Actor):
     async def reach(self) -> None:
         number = self.chance.randrange(10)
         writes = number % 2 == 1 - self.session.endpoint.side
-        stream: Any = self.session.sender(number) if writes else self.session.receiver(number, window=5000)
+        stream: Any = (
+            self.session.sender(number) if writes else self.session.receiver(number, window=5000)
+        )
         if stream not in self.streams:
             self.streams.append(stream)
 
