@@ -35,9 +35,20 @@ def child(script: str, *arguments: str) -> str:
     return "exec:" + shlex.join([sys.executable, "-W", "error", "-c", script, *arguments])
 
 
+@pytest.fixture(autouse=True)
+def strangers() -> list[psutil.Process]:
+    """Processes that other tests have started are none of ours."""
+    STRANGERS[:] = psutil.Process().children(recursive=True)
+    return STRANGERS
+
+
+STRANGERS: list[psutil.Process] = []
+
+
 def children() -> list[psutil.Process]:
-    """Processes that we have started and that still run."""
-    return list(psutil.Process().children(recursive=True))
+    """Processes that the test has started and that still run."""
+    now = psutil.Process().children(recursive=True)
+    return [process for process in now if process not in STRANGERS]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -27,7 +27,8 @@ from polymux.spark import analyze, spark_session
 
 def most(pid):
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+    # A process that has just ended has no such line.
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0) * 1024
 
 with spark_session("local[2]") as spark:
     done = analyze(spark, [sys.argv[1]], sys.argv[2])
