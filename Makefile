@@ -38,8 +38,8 @@ lint: $(VENV)/dependencies
 	$(BIN)/mypy --strict src tests bench tools
 
 test: lint $(VENV)/installed
-	$(BIN)/python -m pytest -q
-	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q $(INTERPRETED)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q -n 2 --dist loadfile $(INTERPRETED)
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out

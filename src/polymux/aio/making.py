@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-import sys
 from collections.abc import Callable
 
 from ..core.endpoint import Endpoint
@@ -26,10 +25,6 @@ SESSIONS: dict[str, type[Session]] = {
     "streamux": StreamuxSession,
     "minmux": MinmuxSession,
 }
-
-# Python 3.11 has no name for it on Linux.
-NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else -1)
-UNSENT = 512 * 1024  # octets the system takes ahead of the network: a small message waits behind
 
 
 def session_maker(
@@ -70,10 +65,7 @@ def vars_of(limits: Limits) -> dict[str, int]:
 
 
 def prepare_socket(session: Session) -> None:
-    """Notice a peer that vanished: keepalive probes, and a limit on unacknowledged data.
-
-    And let no megabytes of bulk pile up in the system before a small message.
-    """
+    """Notice a peer that vanished: keepalive probes, and a limit on unacknowledged data."""
     transport = session.transport
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
@@ -85,7 +77,6 @@ def prepare_socket(session: Session) -> None:
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", -1), interval),
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", -1), 1),
         (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1), 2000 * interval),
-        (socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT),
     ]
     for level, option, value in options:
         if option >= 0:

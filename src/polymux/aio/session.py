@@ -25,7 +25,7 @@ from .preamble import Preamble
 from .recording import SessionRecorder, write_formed
 from .room import Room
 from .spacing import Spacing
-from .writing import hand_over
+from .writing import hand_over, keep_short
 
 log = logging.getLogger("polymux.aio")
 
@@ -282,6 +282,8 @@ class Session(asyncio.Protocol):
     def _adopt(self, record: Record) -> Stream:
         stream = Stream(self, record)
         self._live[record.serial] = stream
+        if len(self._live) == 2:
+            keep_short(self.transport)
         return stream
 
     def _forget(self, stream: Stream) -> None:
@@ -318,10 +320,9 @@ class Session(asyncio.Protocol):
 
     def _push(self) -> bool:
         """The same at once, for a sender that would have to wait; False if it has to."""
-        if self._blocked or self._room or self._burst >= BURST:
+        busy = self._blocked or self._room or self._burst >= BURST
+        if busy or self.endpoint.outbox.queued < AT_ONCE:  # too little: it waits for leave
             return False
-        if self.endpoint.outbox.queued < AT_ONCE:
-            return False  # it waits for leave; a system call for each who does would cost more
         before = self.written
         self._write()
         self._burst += self.written - before
@@ -329,9 +330,8 @@ class Session(asyncio.Protocol):
 
     def _write(self) -> None:
         transport = self.transport
-        if self._ending.shut or self._blocked or transport is None or transport.is_closing():
-            return
-        if self.preamble is not None:  # frames follow it
+        held = self._ending.shut or self._blocked or self.preamble is not None
+        if held or transport is None or transport.is_closing():
             return
         endpoint = self.endpoint
         endpoint.now = int(self.loop.time() * 1e9)

@@ -1,10 +1,17 @@
 """Chunks to the transport: few system calls, and no copy of what is large."""
 
 import asyncio
+import contextlib
 import os
+import socket
+import sys
 
 GATHERED = 64 * 1024  # octets from which a copy costs more than asking for the socket
+AT_A_TIME = 64 * 1024  # octets handed to the system: it takes more of them while the peer reads
 MOST_BUFFERS = 512  # in one system call; every system takes as many
+UNSENT = 512 * 1024  # octets the system takes ahead of the network while streams share it
+# Python 3.11 has no name for it on Linux.
+NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else -1)
 
 
 def hand_over(transport: asyncio.Transport, chunks: list[bytes]) -> int:
@@ -22,6 +29,8 @@ def hand_over(transport: asyncio.Transport, chunks: list[bytes]) -> int:
         transport.write(b"".join(chunks))
         return size
     taken = write_now(transport, chunks) if transport.get_write_buffer_size() == 0 else 0
+    if taken == size:
+        return size
     for chunk in chunks:  # once something waits, more of it costs no system call
         if taken >= len(chunk):
             taken -= len(chunk)
@@ -39,7 +48,26 @@ def is_plain_socket(transport: asyncio.Transport) -> bool:
 
 def write_now(transport: asyncio.Transport, chunks: list[bytes]) -> int:
     """Octets the socket took at once. What is wrong with it, the transport will find out."""
-    try:
-        return os.writev(transport.get_extra_info("socket").fileno(), chunks)
-    except OSError:
-        return 0
+    fd = transport.get_extra_info("socket").fileno()
+    taken = size = first = 0
+    with contextlib.suppress(OSError):
+        for after, chunk in enumerate(chunks, 1):
+            size += len(chunk)
+            if size >= AT_A_TIME or after == len(chunks):
+                written = os.writev(fd, chunks[first:after])
+                taken += written
+                if written < size:
+                    break
+                first, size = after, 0
+    return taken
+
+
+def keep_short(transport: asyncio.Transport | None) -> None:
+    """Let no megabytes of one stream pile up in the system before a small message of another.
+
+    Half a megabyte is plenty for the network; more of it only makes everybody wait.
+    """
+    sock = transport.get_extra_info("socket") if transport is not None else None
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and NOTSENT_LOWAT > 0:
+        with contextlib.suppress(OSError):  # a system without this option does without
+            sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
