@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from bench import captures
 from bench.harness import Absence
 from bench.packets import FORMATS, carried, traffic
 
-from bench import captures
 from polymux.capture import read_sessions
 
 

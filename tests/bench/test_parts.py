@@ -3,12 +3,11 @@
 import importlib
 
 import pytest
+from bench import footprint, harness
 from bench.harness import Absence, Bound, Effort, Figure, behind
 from bench.manners import jain, percentile
 from bench.report import show
 from bench.turns import demand
-
-from bench import footprint, harness
 
 
 @pytest.mark.parametrize(

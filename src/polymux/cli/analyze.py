@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
@@ -116,6 +126,13 @@ def read_settings(pairs: Sequence[str]) -> dict[str, str]:
     return settings
 
 
+class Rate(ProgressColumn):
+    """Tasks a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f} tasks/s" if task.speed else "")
+
+
 @contextmanager
 def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], None]]:
     """A progress bar over the stages of the run, on a terminal."""
@@ -125,7 +142,8 @@ def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], No
         yield lambda name: None
         return
     bar = Progress(
-        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), Rate(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         console=console, transient=True,
     )  # fmt: skip
     with bar:
