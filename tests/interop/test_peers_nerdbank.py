@@ -52,6 +52,7 @@ async def test_offer_and_acceptance_meet_by_name_in_either_order(version: str) -
         await dialer.call("ping", stream=offered["stream"])
 
         acceptance = acceptor.begin("accept", name="first awaited", incoming="echo")
+        await acceptor.call("mode", incoming="echo", name="other")  # so it has begun to wait
         offered = await dialer.call("offer", name="first awaited")
         await acceptor.event("offered", name="first awaited", accepted=True)
         assert (await acceptor.result(acceptance))["id"] == offered["id"]
