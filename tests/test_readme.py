@@ -14,8 +14,9 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```", re.S | re.M)
 SHOWN = re.compile(r"^```(\w*)", re.M)
 
-# What a block may be that is not run: output, another language, a directive of the docs.
-NOT_RUN = {"text", "toml", "csharp", "js", ""}
+# What a block may be that is not run here: output, a file, a directive of the docs; JavaScript runs
+# in the tests of interop.
+NOT_RUN = {"text", "toml", "js", ""}
 
 # On a busy machine a second may not be enough for a server to start: `sleep` also waits for it.
 BEFORE = """set -euo pipefail
