@@ -42,7 +42,7 @@ class Attack:
     play: Play
     verdict: str
     names: tuple[str, ...] = ()  # rules, limits or deadlines; one of them is to be named
-    memory: float = 8  # MiB the server may grow
+    memory: float = 8  # MiB the server may grow; a fresh fork touches one by itself
     within: float = 1.0  # seconds from the last octet sent to the end
     mode: str = "echo"  # what the server's application does with the attacker's streams
     handled: int = 0  # at most so many streams may reach the application; 0: any number

@@ -99,16 +99,16 @@ def unfinished() -> list[Attack]:
     }  # fmt: skip
     made = [
         Attack(9, "half a header, then nothing", protocol, saying(half), ENDED,
-               ("deadline header",), memory=1, policy={"header": PATIENCE}, within=PATIENCE + 1.5)
+               ("deadline header",), memory=2, policy={"header": PATIENCE}, within=PATIENCE + 1.5)
         for protocol, half in halves.items()
     ]  # fmt: skip
     made += [
         Attack(9, "a number without end", MPLEX, saying(b"\x80" * 5000), ENDED,
-               ("mplex.varint-too-long",), memory=1),
+               ("mplex.varint-too-long",), memory=2),
         Attack(9, "an empty message", OMNI, saying(bytes(4)), COUNTED,
-               ("omnistreams.empty-message",), memory=1),
+               ("omnistreams.empty-message",), memory=2),
         Attack(9, "half a control frame, octet by octet", V3, drip(b"\x94\x00\x01\x01\xc4\x06"),
-               ENDED, ("deadline header",), memory=1, policy={"header": PATIENCE},
+               ENDED, ("deadline header",), memory=2, policy={"header": PATIENCE},
                within=PATIENCE + 1.5),
     ]  # fmt: skip
     return made
