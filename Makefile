@@ -11,10 +11,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
-# Two test processes, a file in one of them. Many tests measure time and memory, which a neighbour
-# can spoil: what fails so is run once more with nothing beside it, and has to pass then.
+# Tests that measure time or memory, or drive other processes, run with nothing beside them; the
+# others in two processes, each file in one of them.
+ALONE := tests/attacks tests/aio tests/interop tests/record tests/collect tests/stateful tests/e2e
 TWO := -n 2 --dist loadfile
-ALONE := --last-failed --last-failed-no-failures none
 INTERPRETED := tests/core tests/protocols tests/testing tests/capture tests/aio
 
 .PHONY: demo test lint bench soak fuzz mutants docs install clean
@@ -42,9 +42,9 @@ lint: $(VENV)/dependencies
 	$(BIN)/mypy --strict src tests bench tools
 
 test: lint $(VENV)/installed
-	$(BIN)/python -m pytest -q $(TWO) || $(BIN)/python -m pytest -q $(ALONE)
-	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted sh -c \
-	  '$(BIN)/python -m pytest -q $(TWO) $(INTERPRETED) || $(BIN)/python -m pytest -q $(ALONE) $(INTERPRETED)'
+	$(BIN)/python -m pytest -q $(ALONE)
+	$(BIN)/python -m pytest -q $(TWO) tests $(addprefix --ignore=,$(ALONE))
+	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q $(INTERPRETED)
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out

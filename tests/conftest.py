@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-# Forms of the soak, of the other build, and what takes privileges rather than a tool.
-ALLOWED_SKIPS = ("runs interpreted", "only in the soak", "no network namespaces here")
+ALLOWED_SKIPS = ("runs interpreted", "only in the soak")
 
 
 @pytest.hookimpl(wrapper=True)

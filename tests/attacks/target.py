@@ -108,10 +108,10 @@ class Target:
         """From here on growth is counted."""
         with contextlib.suppress(OSError):  # where the system has it: forget the highest so far
             Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
-        self._base = self._peak = self.process.memory_info().rss
+        self._base = self._peak = self._own()
 
     def sample(self) -> None:
-        self._peak = max(self._peak, self.process.memory_info().rss)
+        self._peak = max(self._peak, self._own())
 
     def growth(self) -> int:
         """The most octets of memory that were in use beyond those at `weigh`, at any moment."""
@@ -119,5 +119,12 @@ class Target:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
                 if line.startswith("VmHWM:"):
-                    self._peak = max(self._peak, int(line.split()[1]) * 1024)
+                    highest = int(line.split()[1]) * 1024
+                    self._peak = max(self._peak, highest - self.process.memory_info().shared)
         return max(0, self._peak - self._base)
+
+    def _own(self) -> int:
+        """Octets that are the process's own. Pages of the program's files, which a fresh fork has
+        not touched yet, come and go with the code that runs and hold nothing of a peer's."""
+        info = self.process.memory_info()
+        return int(info.rss - info.shared)

@@ -48,36 +48,36 @@ def oversized() -> list[Attack]:
         head = wire.offer(wire.number(0)) + wire.frame(words.CONTENT, wire.number(0), b"x")
         for title, form in (("4 GiB", b"\xc6" + b"\xff" * 4), ("1 MiB", b"\xc6\0\x10\0\0")):
             made.append(Attack(8, f"a payload of {title}", protocol, trailing(head[:-3] + form),
-                               ENDED, ("nerdbank.frame-too-long",), memory=2))  # fmt: skip
+                               ENDED, ("nerdbank.frame-too-long",), memory=1))  # fmt: skip
     wire = nerdbank(V1)
     full = struct.pack(">BIH", words.CONTENT, 1, 65_535)
     made.append(Attack(8, "the longest payload there is, unfinished", V1,
-                       saying(wire.offer(1) + full), UNHARMED, memory=2))  # fmt: skip
+                       saying(wire.offer(1) + full), UNHARMED, memory=1))  # fmt: skip
     for bits in (21, 32, 40, 56, 62):
         head = opening(MPLEX, 0) + words.uvarint(2) + words.uvarint(1 << bits)
         made.append(Attack(8, f"a message of 2^{bits}", MPLEX, trailing(head), ENDED,
-                           ("mplex.frame-too-long",), memory=2))  # fmt: skip
+                           ("mplex.frame-too-long",), memory=1))  # fmt: skip
     made += [
         Attack(8, "a message of 2^63", MPLEX,
                trailing(opening(MPLEX, 0) + words.uvarint(2) + words.uvarint(1 << 63)), ENDED,
-               ("mplex.varint-too-long",), memory=2),
+               ("mplex.varint-too-long",), memory=1),
         Attack(8, "a name of 512 MiB", MPLEX, trailing(b"\0" + words.uvarint(512 * MIB)), ENDED,
-               ("mplex.frame-too-long",), memory=2),
+               ("mplex.frame-too-long",), memory=1),
         Attack(8, "a message of 64 MiB", OMNI, trailing(struct.pack(">I", 64 * MIB)), ENDED,
-               ("omnistreams.message-too-long",), memory=2),
+               ("omnistreams.message-too-long",), memory=1),
         Attack(8, "a message of 64 MiB", WS, trailing(words.websocket(b"", size=64 * MIB)), ENDED,
-               ("too-long", "too-big", "limit", "size"), memory=2),
+               ("too-long", "too-big", "limit", "size"), memory=1),
         Attack(8, "a message of 2^63-1", WS, trailing(words.websocket(b"", size=(1 << 63) - 1)),
-               ENDED, ("too-long", "too-big", "limit", "size"), memory=2),
+               ENDED, ("too-long", "too-big", "limit", "size"), memory=1),
         Attack(8, "a chunk of 2^29", STREAMUX,
                trailing(WIDE + struct.pack("<I", ((1 << 29) - 1) << 1), hello=False), ENDED,
-               ("streamux.chunk-too-long",), memory=2),
+               ("streamux.chunk-too-long",), memory=1),
         Attack(8, "2^64-1 items", MINMUX, trailing(words.minmux(0, 1, TOP)), ENDED,
-               ("minmux.credit-exceeded",), memory=2),
+               ("minmux.credit-exceeded",), memory=1),
         Attack(8, "an item of 2^62 octets", PROFILE, item_of(1 << 62), ENDED,
-               ("minmux.bad-item",), memory=2, mode="read"),
+               ("minmux.bad-item",), memory=1, mode="read"),
         Attack(8, "an item of 64 MiB", PROFILE, item_of(64 * MIB), ENDED,
-               ("minmux.item-too-long",), memory=2, mode="read"),
+               ("minmux.item-too-long",), memory=1, mode="read"),
     ]  # fmt: skip
     return made
 
@@ -99,16 +99,16 @@ def unfinished() -> list[Attack]:
     }  # fmt: skip
     made = [
         Attack(9, "half a header, then nothing", protocol, saying(half), ENDED,
-               ("deadline header",), memory=2, policy={"header": PATIENCE}, within=PATIENCE + 1.5)
+               ("deadline header",), memory=1, policy={"header": PATIENCE}, within=PATIENCE + 1.5)
         for protocol, half in halves.items()
     ]  # fmt: skip
     made += [
         Attack(9, "a number without end", MPLEX, saying(b"\x80" * 5000), ENDED,
-               ("mplex.varint-too-long",), memory=2),
+               ("mplex.varint-too-long",), memory=1),
         Attack(9, "an empty message", OMNI, saying(bytes(4)), COUNTED,
-               ("omnistreams.empty-message",), memory=2),
+               ("omnistreams.empty-message",), memory=1),
         Attack(9, "half a control frame, octet by octet", V3, drip(b"\x94\x00\x01\x01\xc4\x06"),
-               ENDED, ("deadline header",), memory=2, policy={"header": PATIENCE},
+               ENDED, ("deadline header",), memory=1, policy={"header": PATIENCE},
                within=PATIENCE + 1.5),
     ]  # fmt: skip
     return made
