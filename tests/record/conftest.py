@@ -13,6 +13,11 @@ LONGEST = 600 if os.environ.get("POLYMUX_SOAK") else 100
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
+    return run_async(pyfuncitem, LONGEST)
+
+
+def run_async(pyfuncitem: Any, longest: float) -> bool | None:
+    """Run an `async def` test; one that leaves an unheard exception fails."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters
@@ -22,7 +27,7 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
         complaints: list[Any] = []
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: complaints.append(context))
-        async with asyncio.timeout(LONGEST):
+        async with asyncio.timeout(longest):
             await pyfuncitem.obj(**arguments)
         await asyncio.sleep(0)
         assert not complaints, complaints

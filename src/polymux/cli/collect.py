@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import sys
 import time
-from contextlib import suppress
 
 import click
 
@@ -17,6 +15,7 @@ from ..record import tls
 from ..record.collector import Bounds, Collector
 from ..record.journal import NotDurable, Sync
 from .record import size, syncs
+from .stopping import when_told
 
 NOT_RECORDED = 5
 SHOWN_EVERY = 0.5  # seconds between two lines of progress on a terminal
@@ -127,11 +126,7 @@ async def attend(collector: Collector, protocols: tuple[str, ...], grace: float)
         click.echo(f"polymux: left alone: {problem}", err=True)
     for url, protocol in zip(collector.urls, protocols, strict=True):
         click.echo(f"listening at {url} for {protocol}, writing to {collector.out}", err=True)
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+    stop = when_told()
     waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(collector.wait_failed())]
     showing = asyncio.create_task(show(collector)) if sys.stderr.isatty() else None
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -6,7 +6,6 @@ import asyncio
 import math
 import os
 import re
-import signal
 import sys
 from contextlib import suppress
 from typing import Literal
@@ -19,6 +18,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.leftovers import recover_left
 from ..record.tap import Tap
+from .stopping import when_told
 
 NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
 NOT_RECORDED = 5
@@ -190,11 +190,7 @@ def tell(tap: Tap, writer: RotatingWriter) -> bool:
 
 async def run(tap: Tap) -> None:
     """Until interrupted or terminated."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+    stop = when_told()
     async with tap:
         click.echo(f"listening at {tap.url}, forwarding to {tap.upstream}", err=True)
         await stop.wait()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-from contextlib import suppress
 
 import click
 
@@ -15,6 +13,7 @@ from .live import live_options, recording
 from .printing import counted, warn
 from .received_files import ReceivedFiles
 from .serving import Job, Visit
+from .stopping import when_told
 
 ACTS = ("echo", "discard", "print")
 
@@ -69,7 +68,7 @@ def serve(
     job = Job(act, as_json, files, numbers or (1,))
 
     async def run() -> None:
-        stop = asyncio.Event()
+        stop = when_told()
 
         async def handle(session: Session) -> None:
             visit = Visit(job, session)
@@ -79,10 +78,6 @@ def serve(
             if once or job.broken is not None:
                 stop.set()
 
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            with suppress(NotImplementedError):
-                loop.add_signal_handler(number, stop.set)
         with recording(record_to) as recorder:
             try:
                 server = await listen(handle, url, protocol=protocol, tls=own, recorder=recorder)

@@ -32,9 +32,11 @@ class Outgoing:
     """One stream. `finish` returns when the peer has taken everything."""
 
     async def send(self, data: bytes) -> None:
-        raise NotImplementedError
+        """Queue the data of one row, waiting for leave."""
+        raise NotImplementedError  # each shape of protocol has its own
 
     async def finish(self) -> None:
+        """End the stream and wait for the peer's word that it has everything."""
         raise NotImplementedError
 
 
