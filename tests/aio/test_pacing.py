@@ -198,3 +198,36 @@ async def random_schedule(protocol: str, rng: Random) -> None:
         await mine.send(b"ping")
         await theirs.receive()
         assert far.loop.time() - begun <= 6 * len(pairs)
+
+
+@virtual
+async def test_what_waits_to_be_sent_leaves_less_room_for_what_is_unread() -> None:
+    limits = polymux.Limits(session_buffer=1_600_000)
+    async with joined("mplex", limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        assert far._pacing.allowed() == 1_200_000
+        theirs.send_nowait(bytes(500_000))
+        assert far._pacing.allowed() == 700_000
+        theirs.send_nowait(bytes(500_000))
+        assert far._pacing.allowed() == 400_000  # a quarter is left in any case
+        await settled()
+        assert far._pacing.allowed() == 1_200_000  # it has left
+        assert len(await mine.receive()) > 0
+        mine.abort()
+
+
+@virtual
+async def test_a_pause_ends_when_what_waited_to_be_sent_has_left() -> None:
+    limits = polymux.Limits(session_buffer=400_000)
+    async with joined("mplex", limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        far.pause_writing()
+        theirs.send_nowait(bytes(200_000))
+        mine.send_nowait(bytes(150_000))
+        await settled()
+        assert far._pacing.paused_at
+        far.resume_writing()
+        await settled()
+        assert not far._pacing.paused_at
+        assert len(await theirs.receive()) == 150_000
+        mine.abort()

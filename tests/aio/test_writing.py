@@ -7,8 +7,19 @@ import random
 
 import polymux
 from polymux import Session
-from polymux.aio.session import BURST
-from polymux.aio.writing import hand_over
+from polymux.aio.hot.leaving import BURST, Leaving
+from polymux.aio.writing import plain_socket
+from polymux.core.endpoint import Endpoint
+from polymux.core.side import DIALER
+
+
+def way_out(transport: asyncio.Transport) -> Leaving:
+    """Of a session that has nothing to say itself."""
+    endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
+    leaving = Leaving(endpoint, lambda: None, lambda: transport, lambda: None)
+    leaving.fd = plain_socket(transport)
+    assert leaving.fd >= 0
+    return leaving
 
 
 class Collecting(asyncio.Protocol):
@@ -44,11 +55,12 @@ async def test_chunks_of_any_size_arrive_whole_and_in_order() -> None:
         server = await loop.create_server(accepted, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+        leaving = way_out(transport)
         sent = bytearray()
         for _ in range(40):
             sizes = [rng.choice((1, 5, 300, 20_000, 70_000)) for _ in range(rng.randrange(1, 30))]
             chunks = [rng.randbytes(size) for size in sizes]
-            assert hand_over(transport, chunks) == sum(sizes)
+            assert leaving.hand_over(transport, chunks) == sum(sizes)
             sent += b"".join(chunks)
             if rng.random() < 0.3:
                 await asyncio.sleep(0)
@@ -65,9 +77,12 @@ async def test_chunks_for_a_connection_that_is_gone_raise_nothing() -> None:
     server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+    leaving = way_out(transport)
     transport.abort()
     chunks = [bytes(70_000), bytes(70_000)]
-    assert hand_over(transport, chunks) == 140_000
+    assert leaving.hand_over(transport, chunks) == 140_000
+    await asyncio.sleep(0)  # the socket is closed by now, and its number may be another's
+    assert leaving.hand_over(transport, chunks) == 140_000
     server.close()
 
 

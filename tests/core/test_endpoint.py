@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded
 from polymux.protocols.registry import create
+
+PIECES = st.one_of(st.binary(max_size=40), st.integers(0, 70_000).map(bytes))
 
 
 def dialer(text: str) -> Endpoint:
@@ -34,3 +38,38 @@ def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> 
     stream = end.open()
     with pytest.raises(LimitExceeded, match="limit frame=1048576"):
         end.send(stream, bytes(1048577))
+
+
+@given(st.lists(PIECES, max_size=30), st.integers(1, 200_000), st.booleans())
+def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apart(
+    pieces: list[bytes], room: int, shared: bool
+) -> None:
+    together, apart = dialer("mplex"), dialer("mplex")
+    said = []
+    for end in (together, apart):
+        stream = end.open(b"x")
+        octets = end.data_to_send()
+        if shared:  # another stream takes turns
+            end.send(end.open(b"y"), bytes(100))
+        if end is together:
+            end.send_many(stream, pieces)
+        for piece in pieces if end is apart else ():
+            end.send(stream, piece)
+            octets += end.data_to_send()
+        while end.pending():
+            octets += b"".join(end.chunks_to_send(room))
+        half = stream.half(0)
+        said.append((half.octets, half.units, stream.lane.queued if stream.lane else -1))
+        assert half.octets == sum(map(len, pieces))
+        assert end.outbox.queued == 0
+        reader = Endpoint(create("mplex", vantage=1), 1, direct=True)
+        reader.start(bytes(16))
+        reader.receive(octets, 1.0)
+        theirs = reader.protocol.streams.find(stream.key)
+        assert theirs is not None
+        assert theirs.half(0).octets == half.octets
+        assert theirs.half(0).frames == half.frames
+        assert reader.protocol.sight.sent(0) == end.protocol.sight.sent(0)
+        assert theirs.lane is not None
+        assert b"".join(bytes(part) for part in theirs.lane.inbox) == b"".join(pieces)
+    assert said[0] == said[1]

@@ -9,9 +9,11 @@ from librt.strings import BytesWriter
 
 from polymux.core.wire import (
     BAD,
+    MOST_VALUES,
     SHORT,
     msgpack_blob,
     msgpack_int,
+    msgpack_skip,
     put_msgpack_bin,
     put_msgpack_int,
     put_msgpack_str,
@@ -97,3 +99,20 @@ def test_strings_say_their_size_in_the_shortest_form(size: int, head: str) -> No
     written = out.getvalue()
     assert written[: len(head) // 2].hex() == head
     assert written[len(head) // 2 :] == b"x" * size
+
+
+@pytest.mark.parametrize(("opening", "inner"), [(b"\x91", 1), (b"\x92\xc0", 2), (b"\x81\xa0", 2)])
+def test_values_are_stepped_over_up_to_a_number_that_nobody_needs(
+    opening: bytes, inner: int
+) -> None:
+    nests = (MOST_VALUES - 1) // inner
+    data = opening * nests + b"\xc0"
+    assert msgpack_skip(data, 0, len(data), 1) == len(data)
+    data = opening * (nests + 1) + b"\xc0"
+    assert msgpack_skip(data, 0, len(data), 1) == BAD
+
+
+def test_more_values_than_are_stepped_over_are_refused_before_they_come() -> None:
+    for count, verdict in ((MOST_VALUES - 1, SHORT), (MOST_VALUES, BAD)):
+        head = b"\xdc" + struct.pack(">H", count)
+        assert msgpack_skip(head, 0, len(head), 1) == verdict

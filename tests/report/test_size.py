@@ -14,7 +14,7 @@ from polymux.report import ReportInfo, write_report
 from .conftest import Opener
 from .scenes import crowd
 
-SOAK = os.environ.get("POLYMUX_SOAK") == "1"
+SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 SIZES = [10_000, 1_000_000, *([10_000_000] if SOAK else [])]
 
 

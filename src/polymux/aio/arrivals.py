@@ -6,9 +6,11 @@ A taker may be cancelled at any moment: what was already handed to it goes back 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from ..core.errors import SessionClosed
 from .duplex import Stream
+from .failures import again
 
 
 class Arrivals:
@@ -79,6 +81,14 @@ class Arrivals:
         for _, waiter in self._takers:
             if not waiter.done():
                 waiter.set_result(None)
+
+    def finish(self, problem: SessionClosed | None) -> None:
+        """The connection is gone: whoever finds nothing here is told so, without the session."""
+        self._check = partial(refuse, problem or SessionClosed("the connection was closed"))
+
+
+def refuse(problem: SessionClosed) -> None:
+    raise again(problem)
 
 
 class Incoming:

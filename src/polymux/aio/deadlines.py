@@ -4,6 +4,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ..core.errors import SessionClosed
+from .belonging import Belonging
 
 if TYPE_CHECKING:
     from .session import Session
@@ -11,11 +12,11 @@ if TYPE_CHECKING:
 TICK = 1.0  # how often deadlines are looked at, at most
 
 
-class Deadlines:
+class Deadlines(Belonging["Session"]):
     """One timer a session; a deadline is noticed within a tenth of the shortest, or a second."""
 
     def __init__(self, session: "Session") -> None:
-        self.session = session
+        super().__init__(session)
         policy = session.policy
         shortest = min(policy.handshake, policy.header, policy.write, policy.keepalive)
         self._tick = min(TICK, max(0.01, shortest / 10))

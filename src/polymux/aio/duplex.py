@@ -1,8 +1,8 @@
 """A duplex stream (mplex, Nerdbank) as the application holds it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import TYPE_CHECKING, cast
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 from ..core.errors import LimitExceeded, PolymuxError, StreamAborted, StreamEnded
 from ..core.streams import ABORTED, OPEN
@@ -82,16 +82,6 @@ class Stream(Outlet):
             await self._wait_to_send(len(data))
         self.send_nowait(data)
 
-    def send_many(self, pieces: Iterable[Octets]) -> None:
-        """Queue many pieces, each a frame of its own if it fits, without waiting; all or none."""
-        if self._no_send is not None:
-            raise again(self._no_send)
-        pieces = list(pieces)
-        if set(map(type, pieces)) - {bytes}:
-            pieces = [octets(piece) for piece in pieces]
-        self._endpoint.send_many(self.record, cast(list[bytes], pieces))
-        self._leaving.give()
-
     async def drain(self) -> None:
         """Wait until `send` would not have to wait."""
         if self._must_wait():
@@ -105,7 +95,11 @@ class Stream(Outlet):
         session = self.session
         woken = False
         while self._must_wait():
-            if session._push():
+            if self._leaving.push():
+                continue
+            if self._leaving.spent() and len(session._live) == 1:  # only the loop wants its turn
+                session._flush_soon()
+                await asyncio.sleep(0)
                 continue
             waiter = session.loop.create_future()
             self._writers[waiter] = size

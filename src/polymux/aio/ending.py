@@ -9,6 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from ..core.streams import OPEN
+from .belonging import Belonging
 from .duplex import Stream
 
 if TYPE_CHECKING:
@@ -19,11 +20,11 @@ log = logging.getLogger("polymux.aio")
 LINGER = 1.0  # seconds for the peer to close its side once everything has left ours
 
 
-class Ending:
+class Ending(Belonging["Session"]):
     """The end of one session, whoever begins it; every wait in it is bounded."""
 
     def __init__(self, session: "Session") -> None:
-        self.session = session
+        super().__init__(session)
         self.begun = False  # `close` was called
         self.shut = False  # this side has said its last word: nothing is read or written now
         self._sent: asyncio.Future[None] | None = None  # settled when everything has left

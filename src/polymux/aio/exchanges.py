@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterable
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 from ..core.errors import LimitExceeded, PolymuxError, StreamAborted
@@ -14,6 +15,34 @@ if TYPE_CHECKING:
 
 
 SMALL = 16 * 1024  # octets of a message that may leave at once
+JOINED = 256 * 1024  # octets of a message up to which its parts are kept and joined at its end
+
+
+class Whole:
+    """Parts that become one message. It is never held twice, as parts and joined: a large one is
+    written into one place as it comes."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._parts: list[bytes] = []
+        self._place: BytesIO | None = None
+
+    def add(self, part: bytes) -> None:
+        self.size += len(part)
+        if self._place is not None:
+            self._place.write(part)
+            return
+        self._parts.append(part)
+        if self.size > JOINED and len(self._parts) > 1:
+            self._place = BytesIO()
+            for each in self._parts:
+                self._place.write(each)
+            self._parts.clear()
+
+    def octets(self) -> bytes:
+        if self._place is not None:
+            return self._place.getvalue()
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 
 class Message(Stream):
@@ -36,24 +65,21 @@ class Message(Stream):
         """
         limits = self._endpoint.limits
         most = limit or limits.message
-        parts: list[bytes] = []
-        size = 0
+        whole = Whole()
         while True:
             if not self.lane.inbox:
                 if self._is_over():
                     break
                 await self._wait_to_receive()
                 continue
-            part = self._take()
-            parts.append(part)
-            size += len(part)
-            if size > most:
+            whole.add(self._take())
+            if whole.size > most:
                 what = f"a message of more than {most} octets"
                 self._endpoint.counters.count("message")
                 self._refuse_message(what)
                 how = "raise read(limit=...)" if limit else limits.describe("message")
                 raise LimitExceeded(f"{self}: {what}; {how}")
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        return whole.octets()
 
     async def _send_whole(self, data: Octets | AsyncIterable[Octets]) -> None:
         """Send a message, at once or piece by piece as it comes, and end it."""
@@ -78,7 +104,7 @@ class Message(Stream):
             or len(data) > SMALL
             or leaving.given
             or len(session._live) > 1
-            or session._blocked
+            or leaving.blocked
         ):
             return False
         leaving.given = True  # nothing needs to be scheduled

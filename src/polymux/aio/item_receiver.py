@@ -182,7 +182,7 @@ class ItemReceiver(ItemStream, Piecewise):
         if self._manual or not self._read or self._read * 2 < self.window:
             return
         session = self.session
-        if session._blocked:
+        if session._leaving.blocked:
             session._thirsty[self] = None
             return
         amount = self._read

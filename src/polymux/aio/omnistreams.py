@@ -15,8 +15,9 @@ from ..protocols.omnistreams_rules import CONTROL_MESSAGE
 from ..protocols.omnistreams_text import json_octets
 from .arrivals import Incoming
 from .duplex import Stream
+from .hot.leaving import AT_ONCE
 from .messages import Receiver, Sender
-from .session import AT_ONCE, Session
+from .session import Session
 from .websocket import quick_mask
 
 LEAST = 256  # octets that a control message counts for, however short: the object around it
@@ -175,7 +176,7 @@ class OmnistreamsSession(Session):
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self._check_open()
-        while self._blocked:
+        while self._leaving.blocked:
             waiter: asyncio.Future[None] = self.loop.create_future()
             self._unblocking.append(waiter)
             try:

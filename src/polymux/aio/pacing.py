@@ -3,53 +3,74 @@
 Small amounts unread never hold up anybody. When the session's budget is full, reading stops and a
 clock starts. It ends as soon as what was too much has been read. If that takes too long, the stream
 that holds most is reset, and the next, until the session can go on.
+
+What waits to be sent is held too: while the peer takes nothing, less is read of it. A quarter of
+the budget is left to reading all the same, or two sides that only send would wait for each other.
 """
 
 import asyncio
 from typing import TYPE_CHECKING
 
+from .belonging import Belonging
 from .duplex import Stream
 
 if TYPE_CHECKING:
     from .session import Session
 
+LEAST = 4  # a quarter of the budget is for reading, however much waits to be sent
+AROUND = 4  # and a quarter for what is being read or put together, and for what all of it weighs
 
-class Pacing:
+
+class Pacing(Belonging["Session"]):
     """Watches the unread octets of one session and pauses its transport, never without end."""
 
     def __init__(self, session: "Session") -> None:
-        self.session = session
+        super().__init__(session)
         self.paused_at = 0.0
         self.pauses = 0  # how often reading had to stop
         self._clock: asyncio.TimerHandle | None = None
 
     def look(self) -> None:
-        """Octets have come or were read."""
+        """Octets have come, were read, or have left."""
         session = self.session
         endpoint = session.endpoint
         transport = session.transport
-        budget = endpoint.limits.session_buffer
         if transport is None or transport.is_closing():
             return
         if endpoint.protocol.credit and not endpoint.protocol.messages:  # messages have any size
             return
         unread = endpoint.inbox.unread
-        if not self.paused_at and unread > budget:
-            transport.pause_reading()
-            self.paused_at = session.loop.time()
-            self.pauses += 1
-            endpoint.counters.count("session_buffer")
-            self._clock = session.loop.call_later(session.policy.pause, self.expire)
-        elif self.paused_at and unread <= budget:
+        if not self.paused_at:
+            if unread * LEAST > endpoint.limits.session_buffer and unread > self.allowed():
+                transport.pause_reading()
+                self.paused_at = session.loop.time()
+                self.pauses += 1
+                endpoint.counters.count("session_buffer")
+                self._clock = session.loop.call_later(session.policy.pause, self.expire)
+        elif unread <= self.allowed():
             self.stop()
             transport.resume_reading()
+
+    def allowed(self) -> int:
+        """Octets that may wait unread now."""
+        session = self.session
+        endpoint = session.endpoint
+        transport = session.transport
+        budget = endpoint.limits.session_buffer
+        held = endpoint.outbox.queued
+        if transport is not None and session._leaving.blocked:  # else it does not say when it ends
+            held += transport.get_write_buffer_size()
+        if endpoint.protocol.messages:
+            # One that is not whole yet, and one that is being handed on.
+            held += 2 * endpoint.protocol.max_frame
+        return max(budget // LEAST, budget - budget // AROUND - held)
 
     def expire(self) -> None:
         """The pause has lasted long enough: those who hold most make room."""
         session = self.session
         endpoint = session.endpoint
         limits = endpoint.limits
-        while endpoint.inbox.unread > limits.session_buffer:
+        while endpoint.inbox.unread > self.allowed():
             hog = max(session._live.values(), key=unread_of, default=None)
             if hog is None or not unread_of(hog):
                 break

@@ -38,5 +38,5 @@ def write_formed(session: "Session") -> None:
     if transport is not None and not session._ending.shut and not transport.is_closing():
         data = session.endpoint.data_to_send(0)
         if data:
-            session.written += len(data)
+            session._leaving.written += len(data)
             transport.write(data)

@@ -17,6 +17,7 @@ class Room:
 
     def __init__(self, session: "Session") -> None:
         self._outbox = session.endpoint.outbox
+        self._leaving = session._leaving
         self._first: dict[Stream, None] = {}
         self._then: dict[Stream, None] = {}
 
@@ -26,6 +27,7 @@ class Room:
     def join(self, stream: Stream, again: bool) -> None:
         if stream.lane.queued >= LANE_ROOM or self._outbox.queued >= ROOM:
             (self._first if again else self._then)[stream] = None
+            self._leaving.crowded = True
 
     def wake(self) -> None:
         """Wake as many as there is room for; the rest are not disturbed."""
@@ -36,8 +38,10 @@ class Room:
                     del waiting[stream]
                     room -= stream._wake_writers()
                     if room <= 0:
-                        return
+                        break
+        self._leaving.crowded = bool(self)
 
     def clear(self) -> None:
         self._first.clear()
         self._then.clear()
+        self._leaving.crowded = False

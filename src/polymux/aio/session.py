@@ -14,24 +14,21 @@ from ..core.limits import Policy
 from ..core.streams import ABORTED
 from ..core.streams import Stream as Record
 from .arrivals import Arrivals, Incoming
+from .belonging import let_go
 from .deadlines import Deadlines
 from .duplex import Stream
 from .ending import Ending, settle
 from .failures import again, closing, plain, why
-from .hot.outlet import Signal
+from .hot.leaving import HIGH, Leaving
 from .metering import Metering
 from .pacing import Pacing
 from .preamble import Preamble
 from .recording import SessionRecorder, write_formed
 from .room import Room
 from .spacing import Spacing
-from .writing import hand_over, keep_short
+from .writing import keep_short, plain_socket
 
 log = logging.getLogger("polymux.aio")
-
-HIGH = 256 * 1024  # octets formed at a time, and in the transport before we wait for it
-AT_ONCE = 64 * 1024  # octets that are worth a system call of their own
-BURST = 1024 * 1024  # octets a lone sender may send before everybody else has a turn of the loop
 
 
 class Session(asyncio.Protocol):
@@ -54,7 +51,6 @@ class Session(asyncio.Protocol):
         self.peer = ""
         self.failure: SessionClosed | None = None
         self.transport: asyncio.Transport | None = None
-        self.written = 0  # octets handed to the transport
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
         self.recorder: SessionRecorder | None = None
         self.meter: Metering | None = None
@@ -63,9 +59,7 @@ class Session(asyncio.Protocol):
         self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
         self._theirs = 0  # how many of them the peer has opened
         self._arrivals = Arrivals(self.loop, self._check_open)
-        self._leaving = Signal(self._schedule)  # given: a flush is on its way
-        self._blocked = False  # the transport takes nothing more for now
-        self._burst = 0  # octets sent since the loop had its last turn
+        self._leaving = Leaving(endpoint, self._schedule, self._way, self._written)
         self._room = Room(self)
         self._ending = Ending(self)
         self._pacing = Pacing(self)
@@ -135,6 +129,11 @@ class Session(asyncio.Protocol):
         return len(self._live)
 
     @property
+    def written(self) -> int:
+        """Octets handed to the transport."""
+        return self._leaving.written
+
+    @property
     def pauses(self) -> int:
         """How often reading had to stop for a slow reader."""
         return self._pacing.pauses
@@ -148,8 +147,10 @@ class Session(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         if self.recorder is not None:
             self.transport = self.recorder.begin(self.transport)
+        self._leaving.fd = plain_socket(self.transport)
+        # What a socket does not take is copied by its transport: no more than once, then we wait.
+        self.transport.set_write_buffer_limits(high=HIGH if self._leaving.fd < 0 else 0)
         self.endpoint.now = int(self.loop.time() * 1e9)
-        self.transport.set_write_buffer_limits(high=HIGH)
         self.endpoint.start(os.urandom(16))
         self._deadlines.start()
         if self.meter is not None:
@@ -214,17 +215,16 @@ class Session(asyncio.Protocol):
         self._ending.lost()
         if self.meter is not None:
             self.meter.ended(self)
-        self._live.clear()
-        self._room.clear()
+        let_go(self)
         if self.recorder is not None:
             self.recorder.closed(error)
         settle(self.closed)
 
     def pause_writing(self) -> None:
-        self._blocked = True
+        self._leaving.blocked = True
 
     def resume_writing(self) -> None:
-        self._blocked = False
+        self._leaving.blocked = False
         self._flush_soon()
 
     # --- what has come
@@ -314,39 +314,31 @@ class Session(asyncio.Protocol):
 
     def _flush(self) -> None:
         """Form what may leave now and hand it to the transport, once a loop turn."""
-        self._leaving.given = False
-        self._burst = 0
-        self._write()
+        self._leaving.flush()
 
-    def _push(self) -> bool:
-        """The same at once, for a sender that would have to wait; False if it has to."""
-        busy = self._blocked or self._room or self._burst >= BURST
-        if busy or self.endpoint.outbox.queued < AT_ONCE:  # too little: it waits for leave
-            return False
-        before = self.written
-        self._write()
-        self._burst += self.written - before
-        return self.written > before
-
-    def _write(self) -> None:
+    def _way(self) -> asyncio.Transport | None:
+        """The transport to write to now, if anything may be written."""
         transport = self.transport
-        held = self._ending.shut or self._blocked or self.preamble is not None
+        held = self._ending.shut or self.preamble is not None
         if held or transport is None or transport.is_closing():
-            return
+            return None
+        self.endpoint.now = int(self.loop.time() * 1e9)
+        return transport
+
+    def _written(self) -> None:
+        """What could leave has left: see what that changes."""
         endpoint = self.endpoint
-        endpoint.now = int(self.loop.time() * 1e9)
-        chunks = endpoint.chunks_to_send(HIGH)
-        if chunks:
-            self.written += hand_over(transport, chunks)
         if endpoint.inbox.events:
             for event in endpoint.take_events():
                 self._handle(event)
         if endpoint.outbox.stalled:
             self._stalled()
-        if self._room:
+        if self._leaving.crowded:
             self._room.wake()
+        if self._pacing.paused_at:
+            self._pacing.look()
         if endpoint.pending():
-            if not self._blocked:
+            if not self._leaving.blocked:
                 self._flush_soon()
         elif self._over is not None or self._ending.begun:
             self._ending.look()

@@ -8,6 +8,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from ..core.errors import SessionClosed
+from .belonging import Belonging
 
 if TYPE_CHECKING:
     from .streamux import StreamuxSession
@@ -16,15 +17,16 @@ GRACE = 0.5  # for octets that came while this process itself was stopped and co
 IDLE = 3600.0  # seconds until the next look when there is nothing to look for
 
 
-class Signs:
+class Signs(Belonging["StreamuxSession"]):
     """One timer a session. Both times are seconds; 0 turns that one off."""
 
     def __init__(self, session: "StreamuxSession") -> None:
-        self.session = session
+        super().__init__(session)
         self.every = 0.0  # after how much idleness a keep alive is sent
         self.silence = 0.0  # how long the peer may say nothing
         self.sent_at = self.heard_at = session.loop.time()
         self.sent = 0  # keep alives
+        self._written = 0  # octets handed to the transport by then
         self._doubted = -1.0  # the last word of the peer that was found to be too long ago
         self._timer: asyncio.TimerHandle | None = None
 
@@ -42,6 +44,12 @@ class Signs:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def note(self, written: int) -> None:
+        """So many octets have been handed to the transport by now."""
+        if written != self._written:
+            self._written = written
+            self.sent_at = self.session.loop.time()
 
     def look(self) -> None:
         """Do what is due, and come back when the next thing is."""
@@ -75,7 +83,7 @@ class Signs:
         """A keep alive, if nothing else is about to go and an id is free for it."""
         session = self.session
         endpoint = session.endpoint
-        if session._blocked or endpoint.pending():
+        if session._leaving.blocked or endpoint.pending():
             return
         frame = session.protocol.keep_alive(endpoint.side)
         if frame is not None:

@@ -29,8 +29,9 @@ Worker = Callable[[Call], Awaitable[None]]
 class StreamuxSession(Session):
     """A session of requests and replies; each side may ask and answer.
 
-    When all ids are taken or locked, asking waits until one is free. At most `Limits.streams` of
-    the peer's calls are kept at once; those beyond are left unanswered, and counted.
+    When all ids are taken, asking waits until one is free; NoFreeIds, and `retiring`, if none can
+    become free because the peer acknowledges no cancel. At most `Limits.streams` of the peer's
+    calls are kept at once; those beyond are left unanswered, and counted.
     """
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
@@ -48,6 +49,7 @@ class StreamuxSession(Session):
         self._askers: deque[asyncio.Future[None]] = deque()  # who waits for a free id
         self._asked = 0  # requests of the peer whose ids it cannot use again yet
         self._acks = 0  # that the peer owes us
+        self.retiring = False  # no id is left, and the peer gives none back: time to reconnect
 
     # --- asking
 
@@ -104,7 +106,11 @@ class StreamuxSession(Session):
             yield exchange
 
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
-        """Begin a request; waits while all ids are taken. If cancelled, no id was taken."""
+        """Begin a request; waits while all ids are taken. If cancelled, no id was taken.
+
+        NoFreeIds when all of them were cancelled and the peer has acknowledged none for as long as
+        the policy lets a pause last.
+        """
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self._check_open()
@@ -139,17 +145,35 @@ class StreamuxSession(Session):
         else:
             self._askers.append(waiter)
         try:
-            await waiter
+            while not waiter.done():
+                await asyncio.wait([waiter], timeout=self.policy.pause)
+                if not waiter.done() and self._all_locked():
+                    raise self._exhausted()
         except asyncio.CancelledError:
-            if waiter.done() and not waiter.cancelled():
+            if waiter.done():
                 self._wake_asker()
             raise
         finally:
             if waiter in self._askers:
                 self._askers.remove(waiter)
 
+    def _all_locked(self) -> bool:
+        """Does every id of ours wait for the peer to acknowledge its cancel?"""
+        self._allow_acks()
+        return self._acks > self.protocol.layout(self.endpoint.side).last_id
+
+    def _exhausted(self) -> NoFreeIds:
+        self.retiring = True
+        count = self._acks
+        bits = self.protocol.layout(self.endpoint.side).id_bits
+        return NoFreeIds(
+            f"all {count} ids of this side were cancelled, and the peer has acknowledged none for "
+            f"{self.policy.pause:g} s: use a new connection, or announce more than id_bits={bits}"
+        )
+
     def _wake_asker(self) -> None:
         """An id has become free."""
+        self.retiring = False
         while self._askers:
             waiter = self._askers.popleft()
             if not waiter.done():
@@ -179,6 +203,7 @@ class StreamuxSession(Session):
             with contextlib.suppress(SessionClosed):  # told below, and not as one of a group
                 async for call in self.calls:
                     await free.acquire()
+                    await call.drain()  # no new work while the peer does not take what is done
                     task = tasks.create_task(self._work(work, call))
                     task.add_done_callback(lambda _: free.release())
                     call._task = task
@@ -313,11 +338,9 @@ class StreamuxSession(Session):
         else:
             super()._forget(stream)
 
-    def _write(self) -> None:
-        written = self.written
-        super()._write()
-        if self.written != written:
-            self._signs.sent_at = self.loop.time()
+    def _written(self) -> None:
+        super()._written()
+        self._signs.note(self.written)
         for stream, place in list(self._unborn.items()) if self._unborn else ():
             if stream.record.serial >= 0:
                 del self._unborn[stream], self._live[place]

@@ -93,8 +93,9 @@ class Direction:
         """Put everything that waits into `pending`."""
         self.need = 0
         if len(self.heap) > 0:
-            self.pending = self.pending + self.heap.getvalue()
-            self.heap = BytesWriter()
+            later = self.heap.getvalue()
+            self.heap = BytesWriter()  # gone before the next copy is made
+            self.pending = self.pending + later
 
     def balanced(self) -> bool:
         """Conservation: every octet is in a frame, a gap, the carrier, or undecoded."""

@@ -91,10 +91,10 @@ class Inbox(Sink):
                     self.shed.append(lane)
             return
         part: bytes | memoryview
-        if size < VIEWED:
-            part = data[start:end]
-        elif size == len(data):
+        if size == len(data):
             part = data
+        elif size < VIEWED or self.messages:  # a message is copied once anyway, when it is read
+            part = data[start:end]
         else:
             part = memoryview(data)[start:end]
         if not self.direct:

@@ -123,6 +123,8 @@ class Outbox:
             used += size
             if used >= quantum:
                 break
+            if self.protocol.alike and lane.sent == 0:
+                used += self.say_alike(lane, quantum - used, now)
         if lane.next < len(lane.outgoing):
             if lane.next > 4096:
                 lane.outgoing = lane.outgoing[lane.next :]
@@ -175,6 +177,37 @@ class Outbox:
         c.count(half, head.size, head.units, now)
         if half.state != c.before:
             c.conclude(self.side, stream, b"", now)
+
+    def say_alike(self, lane: Lane, room: i64, now: i64) -> i64:
+        """More whole pieces of the stream that has just spoken, judged by its last frame."""
+        stream = lane.stream
+        if stream.incarnation > 1 or stream.dialer.state != OPEN or stream.acceptor.state != OPEN:
+            return 0
+        p = self.protocol
+        head = self.conversation.head
+        most = p.send_frame if p.send_frame < APART else APART - 1
+        pieces = lane.outgoing
+        first = lane.next
+        place = first
+        used: i64 = 0
+        while place < len(pieces):
+            piece = pieces[place]
+            size: i64 = len(piece)
+            if size > most or size > room - used:
+                break
+            head.size = size
+            p.put(self.writer, self.side, head, b"")
+            self.writer.write(piece)
+            used += size
+            place += 1
+        if place > first:
+            lane.next = place
+            lane.queued -= used
+            half = stream.half(self.side)
+            half.frames += place - first
+            p.sight.step(self.side, place - first)
+            self.conversation.count(half, used, used, now)
+        return used
 
     def say(self, frame: Frame, now: i64) -> bool:
         """Judge, write and apply one whole frame; False if it has become pointless."""

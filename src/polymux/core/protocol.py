@@ -49,6 +49,7 @@ class Protocol:
         # What the generic machine must know of a protocol:
         self.credit: bool = False  # do halves have ledgers?
         self.messages: bool = False  # is content handed on in whole messages?
+        self.alike: bool = False  # without leave to spend, is content judged as that before it?
         self.max_frame: i64 = limits.frame  # octets of content accepted in a frame
         self.send_frame: i64 = limits.frame  # octets of content we put in a frame at most
         self.max_control: i64 = limits.control  # octets of any other frame accepted

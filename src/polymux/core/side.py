@@ -56,12 +56,12 @@ class Sight:
         """Frames this side has sent; also the ordinal of its next one."""
         return self.sent0 if side == DIALER else self.sent1
 
-    def step(self, side: i64) -> None:
-        """One more frame of this side has passed."""
+    def step(self, side: i64, frames: i64 = 1) -> None:
+        """One more frame of this side, or several, have passed."""
         if side == DIALER:
-            self.sent0 += 1
+            self.sent0 += frames
         else:
-            self.sent1 += 1
+            self.sent1 += frames
 
     def freeze(self, side: i64) -> None:
         """A frame of this side begins: what it knows now is what it knows in that frame."""

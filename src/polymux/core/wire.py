@@ -13,6 +13,7 @@ SHORT: Final[i64] = -1
 BAD: Final[i64] = -2
 HOLD: Final[i64] = -3  # readable only once the other direction has said more
 
+MOST_VALUES: Final[i64] = 4096  # that are stepped over in one place; a frame has five
 HUGE: Final[i64] = 0x7FFFFFFFFFFFFFFF  # stands for everything larger
 TOP_OCTET: Final[i64] = 0x0100000000000000  # 2**56, the weight of a 64-bit number's first octet
 
@@ -197,12 +198,19 @@ def msgpack_array(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
-    """Step over `values` values of any type. Flat: nesting costs no stack, only its own octets."""
+    """Step over `values` values of any type. Flat: nesting costs no stack, only its own octets.
+
+    BAD for more values than anybody has a use for: looking for their end would be work for nothing.
+    """
+    left = MOST_VALUES
     while values > 0:
+        if values > left:
+            return BAD
         if pos >= end:
             return SHORT
         code: i64 = data[pos]
         values -= 1
+        left -= 1
         size: i64 = 1
         if code < 0x80 or code >= 0xE0 or code == 0xC0 or code == 0xC2 or code == 0xC3:
             pass

@@ -24,10 +24,13 @@ class Metered(Protocol):
     """What a meter reads of a session."""
 
     endpoint: Endpoint
-    written: int  # octets handed to the transport
 
     @property
     def failure(self) -> Exception | None: ...
+
+    @property
+    def written(self) -> int:
+        """Octets handed to the transport."""
 
     @property
     def live(self) -> int:

@@ -111,6 +111,7 @@ class Mplex(Protocol):
         self.send_frame = MAX_PAYLOAD if self.max_frame > MAX_PAYLOAD else self.max_frame
         self.too_long = TOO_LONG
         self.truncated = TRUNCATED
+        self.alike = True
         self.counting = counting
         self.next0: i64 = 0 if counting else 1
         self.next1: i64 = 0

@@ -131,7 +131,8 @@ class NerdbankLaw(Protocol):
             verdict |= BEFORE_ACCEPTANCE
         if own.state != OPEN:
             verdict |= AFTER_COMPLETED
-        if own.granted >= 0 and own.spent + head.size > own.granted:
+        size: int = head.size  # no native number: a peer may grant more than 2^63
+        if own.granted >= 0 and own.spent + size > own.granted:
             verdict |= WINDOW_EXCEEDED
         return verdict
 
@@ -303,7 +304,8 @@ class NerdbankLaw(Protocol):
             return text
         own, peer = stream.half(sender), stream.half(1 - sender)
         if rule == WINDOW_EXCEEDED:
-            over = own.spent + head.size - own.granted
+            size: int = head.size
+            over = own.spent + size - own.granted
             return f"{text}: {over} octets beyond the window of {own.window}"
         if rule == ACKED_TOO_MUCH:
             return (

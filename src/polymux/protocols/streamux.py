@@ -51,17 +51,13 @@ class Streamux(StreamuxBooks):
     # --- wire
 
     def header(self, sender: i64, data: bytes, pos: i64, end: i64, head: Head) -> i64:
-        if end - pos >= 4 and self.layout0.width == 4 and self.layout1.width == 4:
+        if end - pos >= 4 and self.fields > 0:
             word = i64(read_i32_le(data, pos)) & MAX_WORD
-            flags = word >> 30
-            asker = sender ^ (flags & 1)
-            if asker == DIALER:
-                size = (word & self.layout0.fields) >> self.layout0.id_bits
-                number = word & self.layout0.last_id
-            else:
-                size = (word & self.layout1.fields) >> self.layout1.id_bits
-                number = word & self.layout1.last_id
+            size = (word & self.fields) >> self.id_bits
             if size > 0:  # the usual: a chunk that is not empty
+                flags = word >> 30
+                asker = sender ^ (flags & 1)
+                number = word & self.last_id
                 head.kind = (flags >> 1) | ((flags & 1) << 1)
                 head.number = number
                 head.opener = asker

@@ -43,6 +43,7 @@ class StreamuxBooks(StreamuxLaw):
     def greet(self, sender: i64) -> None:
         own, other = self.layout(sender), self.layout(1 - sender)
         own.announce(self.said)
+        self.compare_layouts()
         self.unlocked = own.status == BROKEN or other.status != UNKNOWN
         self.handshaken = own.status == GOOD and other.width == own.width
 
@@ -189,6 +190,7 @@ class StreamuxBooks(StreamuxLaw):
         assert isinstance(muddled, list)
         self.layout0.load(layouts[0])
         self.layout1.load(layouts[1])
+        self.compare_layouts()
         self.ids0.load(ids[0])
         self.ids1.load(ids[1])
         self.locked = set(locked)

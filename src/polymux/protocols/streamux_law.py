@@ -72,6 +72,9 @@ class StreamuxLaw(Protocol):
         self.handshaken = False
         self.layout0: Layout = Layout()
         self.layout1: Layout = Layout()
+        self.fields: i64 = 0  # of both layouts where they are alike and wide; 0: they are not
+        self.id_bits: i64 = 0
+        self.last_id: i64 = 0
         self.ids0: Ids = Ids()
         self.ids1: Ids = Ids()
         self.locked: set[int] = set()  # keys cancelled and not acknowledged since
@@ -81,6 +84,14 @@ class StreamuxLaw(Protocol):
     def layout(self, side: i64) -> Layout:
         """What `side` announced; its requests and the replies to them are laid out so."""
         return self.layout0 if side == DIALER else self.layout1
+
+    def compare_layouts(self) -> None:
+        """Both sides usually announce the same; their headers are then read the short way."""
+        one, other = self.layout0, self.layout1
+        if one.width == 4 and other.width == 4 and one.id_bits == other.id_bits:
+            self.fields = one.fields
+            self.id_bits = one.id_bits
+            self.last_id = one.last_id
 
     def ids(self, side: i64) -> Ids:
         return self.ids0 if side == DIALER else self.ids1

@@ -1,0 +1,140 @@
+"""A session that is over holds nothing back: what nobody uses any more is gone at once."""
+
+import asyncio
+import contextlib
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+import polymux
+from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
+from polymux.core.streams import OPEN
+from polymux.core.streams import Stream as Record
+
+CASES = [("mplex", "tcp"), ("nerdbank:version=1", "tcp"), ("nerdbank:version=3", "tcp"),
+         ("omnistreams", "tcp"), ("omnistreams", "ws"), ("streamux", "tcp"),
+         ("minmux", "tcp")]  # fmt: skip
+
+
+@pytest.fixture
+def nobody_sweeps() -> Iterator[None]:
+    """Python's search for cycles is off."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def talk(session: Session) -> None:
+    """A few streams: some ended, one left as it is."""
+    if isinstance(session, StreamuxSession):
+        for _ in range(3):
+            assert await session.request(b"x") == b"x"
+        await session.open()
+    elif isinstance(session, MinmuxSession):
+        await session.sender(1).send(b"abc")
+        assert await session.receiver(2).receive() == b"abc"
+    elif isinstance(session, OmnistreamsSession):
+        async with await session.open("x") as outlet:
+            await outlet.send(b"x")
+        await (await session.open("y")).send(b"never read")
+    else:
+        for _ in range(3):
+            async with await session.open("x") as stream:
+                await stream.send(b"x")
+                await stream.end()
+                assert await stream.receive_all() == b"x"
+        await (await session.open("y")).send(b"never read")
+
+
+async def answer(session: Session) -> None:
+    with contextlib.suppress(polymux.PolymuxError):
+        if isinstance(session, StreamuxSession):
+            async for call in session.calls:
+                await call.reply(await call.read())
+        elif isinstance(session, MinmuxSession):
+            outlet = session.sender(2)
+            async for items in session.receiver(1):
+                await outlet.send(items)
+        else:
+            async for stream in session.incoming:
+                if stream.name == "x" and not isinstance(session, OmnistreamsSession):
+                    async with stream:
+                        await stream.send(await stream.receive_all())
+
+
+@pytest.mark.parametrize("how", ["closed", "cut"])
+@pytest.mark.parametrize(("protocol", "carrier"), CASES)
+def test_a_session_that_is_over_and_held_by_nobody_is_gone(
+    protocol: str, carrier: str, how: str, nobody_sweeps: None
+) -> None:
+    gone: list[weakref.ref[Session]] = []
+
+    async def handle(session: Session) -> None:
+        gone.append(weakref.ref(session))
+        await answer(session)
+
+    async def visit(url: str) -> None:
+        session = await polymux.connect(url, protocol=protocol)
+        gone.append(weakref.ref(session))
+        await talk(session)
+        if how == "closed":
+            await session.close()
+        else:
+            session.abort("enough")
+            await session.wait_closed()
+
+    async def run() -> None:
+        server = await polymux.serve(handle, f"{carrier}://127.0.0.1:0", protocol=protocol)
+        await visit(server.url)
+        async with asyncio.timeout(20):
+            while any(session() is not None for session in gone):
+                await asyncio.sleep(0.01)
+        await server.close()
+
+    asyncio.run(run())
+    assert len(gone) == 2
+
+
+def test_who_keeps_an_ended_session_keeps_no_records_of_its_streams(nobody_sweeps: None) -> None:
+    def records() -> int:
+        return sum(isinstance(each, Record) for each in gc.get_objects())
+
+    async def run() -> None:
+        near, far = await polymux.pipe("mplex")
+        before = records()
+        answering = asyncio.create_task(answer(far))
+        for _ in range(50):
+            async with await near.open("x") as stream:
+                await stream.end()
+        await near.close()
+        await answering
+        assert near.failure is None
+        del stream
+        assert records() < before + 10
+
+    asyncio.run(run())
+
+
+def test_what_came_before_the_end_can_be_read_after_it() -> None:
+    async def run() -> None:
+        near, far = await polymux.pipe("nerdbank:version=3")
+        opening = asyncio.create_task(near.open("x"))
+        theirs = await far.accept()
+        ours = await opening
+        await ours.send(b"the last words")
+        await ours.end()
+        async with asyncio.timeout(20):
+            while theirs.record.half(0).state == OPEN:
+                await asyncio.sleep(0.001)
+        far.abort("enough")
+        await far.wait_closed()
+        assert await theirs.receive_all() == b"the last words"
+        theirs.abort()
+        with pytest.raises(polymux.SessionClosed, match="enough"):
+            await far.accept()
+        await near.wait_closed()
+
+    asyncio.run(run())
