@@ -102,12 +102,13 @@ async def polymux(*arguments: str, before: Sequence[str] = ()) -> tuple[int, str
     return process.returncode, out.decode(), problems.decode()
 
 
-def strace(*faults: str) -> list[str]:
-    """The command that runs another with these faults injected (see strace --inject)."""
+def strace(*faults: str, log: str = os.devnull) -> list[str]:
+    """The command that runs another with these faults injected (see strace --inject); `log` gets
+    a line for each call that could have failed."""
     if shutil.which("strace") is None:
         if os.environ.get("POLYMUX_NO_SKIP") == "1":
             pytest.fail("strace is not installed and POLYMUX_NO_SKIP=1")
         pytest.skip("strace is not installed")
     calls = ",".join(dict.fromkeys(fault.partition(":")[0] for fault in faults))
     injected = [word for fault in faults for word in ("-e", f"inject={fault}")]
-    return ["strace", "-qq", "-f", "-o", os.devnull, "-e", f"trace={calls}", *injected]
+    return ["strace", "-qq", "-f", "-o", log, "-e", f"trace={calls}", *injected]

@@ -50,10 +50,13 @@ class Files:
         self.limits = limits or CaptureLimits()
         self._open: OrderedDict[str, Source] = OrderedDict()
         self._kept: dict[str, Source] = {}
+        self._last: Source | None = None  # the one of `_open` that was asked for last
         self._stage: Stage | None = None
 
     def source(self, path: str) -> Source:
         """The opened file; raises `CaptureError`."""
+        if self._last is not None and self._last.path == path:
+            return self._last
         if path in self._kept:
             return self._kept[path]
         source = self._open.pop(path, None)
@@ -62,7 +65,7 @@ class Files:
             if path == STDIN or not os.path.isfile(path):
                 self._kept[path] = source
                 return source
-        self._open[path] = source
+        self._open[path] = self._last = source
         while len(self._open) > OPEN_FILES:
             self._open.popitem(last=False)[1].close()
         return source
@@ -98,6 +101,7 @@ class Files:
             self._stage = None
         for source in self._every():
             source.close()
+        self._last = None
         self._open.clear()
         self._kept.clear()
 
@@ -131,8 +135,14 @@ class FileReader:
         stage = self._files.stage()
         if mapping is None or stage is None:
             return None
-        given = vectors(events, run, mapping.address, mapping.touched)
+        touched = mapping.touched
+        before = touched.count
+        given = vectors(events, run, mapping.address, touched)
+        new = touched.count - before
+        if new * 2 > run.blocks() <= RESIDENT:
+            mapping.bring(run.begin, run.end)
         data = stage.join(given, run.pieces, run.octets)
-        self._files.bound_resident()
+        if new:
+            self._files.bound_resident()
         # A page that was cut short still reads as zeros up to its end.
         return data if source.still_holds(run.end) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import struct
 from collections.abc import Iterable
@@ -16,6 +17,7 @@ def flow_endpoints(flow: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
     return (_address(address1), port1), (_address(address2), port2)
 
 
+@functools.lru_cache(maxsize=1024)
 def _address(octets: bytes) -> str:
     if octets.startswith(_MAPPED):
         a, b, c, d = octets[12:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from polymux.capture.summary import (
 from polymux.core.errors import CaptureError
 
 _AT = struct.Struct("<q").unpack_from
+PIECE = 1 << 18  # packets whose references are handed on together
 _FORMS = {PCAP: "pcap", PCAPNG: "pcapng"}
 MAGICS = (
     b"\x0a\x0d\x0d\x0a",
@@ -57,7 +58,8 @@ class FlowRefs(NamedTuple):
     Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is 36
     octets (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `refs` records of 32
     octets (see `hot.references`), `start` the range's place in the file, `hints` the comments
-    that references name by number.
+    that references name by number. Those of a huge flow may be stored elsewhere: then `refs` is
+    empty, `stored(place, size)` reads octets of them and `records` says how many they are.
     """
 
     flow: bytes
@@ -68,10 +70,15 @@ class FlowRefs(NamedTuple):
     last_at: int
     refs: bytes
     hints: tuple[str, ...] = ("",)
+    stored: Callable[[int, int], bytes] | None = None
+    records: int = 0
 
     @property
     def packets(self) -> int:
-        return len(self.refs) // RECORD
+        return self.records if self.stored is not None else len(self.refs) // RECORD
+
+
+Emit = Callable[[list[FlowRefs]], None]
 
 
 @dataclass(slots=True)
@@ -108,13 +115,18 @@ def index_range(
     wanted: FlowFilter | None = None,
     source: Source | None = None,
     verify: bool = False,
+    emit: Emit | None = None,
 ) -> FileIndex:
-    """Read one range of a file. The indexes of all ranges together equal that of the file."""
+    """Read one range of a file. The indexes of all ranges together equal that of the file.
+
+    With `emit`, rows are handed to it whenever `PIECE` packets were read, and only what is left
+    is in the result: memory does not grow with the range.
+    """
     limits = limits or CaptureLimits()
     opened = source
     try:
         opened = source or open_source(path, limits)
-        return _index(opened, span, limits, wanted or FlowFilter(), verify)
+        return _index(opened, span, limits, wanted or FlowFilter(), verify, emit)
     except CaptureError as failure:
         offset = failure.offset if failure.offset >= 0 else None
         return FileIndex(FileSummary(path, None, UNREADABLE, error=str(failure), offset=offset))
@@ -175,15 +187,25 @@ def scan_windows(
 
 
 def _index(
-    source: Source, span: Range, limits: CaptureLimits, wanted: FlowFilter, verify: bool
+    source: Source,
+    span: Range,
+    limits: CaptureLimits,
+    wanted: FlowFilter,
+    verify: bool,
+    emit: Emit | None,
 ) -> FileIndex:
     scanner = scanner_for(span, limits)
     scanner.table.verify = verify
-    reached = span.start
+    reached = begun = span.start
+    handed_on = 0  # packets
     stopped: CaptureError | None = None
     try:
         for offset in scan_windows(source, scanner, span, limits):
             reached = offset
+            if emit is not None and scanner.table.tcp_packets() >= PIECE:
+                handed_on += int(scanner.table.tcp_packets())
+                emit(list(_rows(source.path, begun, scanner, wanted)))
+                begun = reached
     except CaptureError as failure:
         stopped = failure
     left = b""
@@ -191,11 +213,11 @@ def _index(
         left = source.window(reached, scanner.need)
         if span.end >= 0:
             left = left[: span.end - reached]
-    summary = _summary(source, scanner, span, reached, left, stopped)
+    summary = _summary(source, scanner, span, reached, left, stopped, handed_on)
     resume = None
     if not scanner.broken and stopped is None and scanner.form != UNKNOWN:
         resume = range_at(scanner, reached, -1)
-    return FileIndex(summary, list(_rows(source.path, span.start, scanner, wanted)), resume)
+    return FileIndex(summary, list(_rows(source.path, begun, scanner, wanted)), resume)
 
 
 def _summary(
@@ -205,8 +227,10 @@ def _summary(
     reached: int,
     left: bytes,
     stopped: CaptureError | None,
+    handed_on: int,
 ) -> FileSummary:
     table = scanner.table
+    tcp_packets = handed_on + int(table.tcp_packets())
     status, error, offset = _verdict(source, scanner, span, reached, left, stopped)
     if error is None and table.flows.refused > 0:
         error = (
@@ -219,8 +243,8 @@ def _summary(
         format=f"{form}+{source.packing}" if form and source.packing else form,
         status=status,
         packets=int(table.packets),
-        tcp_packets=int(table.tcp_packets()),
-        other_packets=int(table.packets - table.tcp_packets()),
+        tcp_packets=tcp_packets,
+        other_packets=int(table.packets) - tcp_packets,
         fragments=int(table.fragments),
         octets=reached - span.start + len(left),
         error=error,

@@ -114,6 +114,20 @@ class RotatingWriter:
         self._writer.offer(at, parts, comment, wire)
         self._after(at)
 
+    def burst(
+        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
+    ) -> None:
+        """Append several packets; see `PcapngWriter.burst`."""
+        self._writer.burst(at, frames, comment)
+        self._after(at)
+
+    def offer_burst(
+        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
+    ) -> None:
+        """Append several packets; see `PcapngWriter.offer_burst`."""
+        self._writer.offer_burst(at, frames, comment)
+        self._after(at)
+
     def tick(self) -> None:
         """Sync if the interval is over, and rotate if the file is old: call it now and then."""
         self._writer.tick()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from polymux.capture.frames import ACK, FIN, LARGEST_PAYLOAD, PSH, RST, SYN, FrameMaker, payload_sum
 
 DIALER, ACCEPTOR = 0, 1
+# Packets written at once. Four parts each, and Linux takes 1,024 parts in one call.
+BURST = 64
 
 
 class PacketSink(Protocol):
@@ -19,6 +21,13 @@ class PacketSink(Protocol):
     def packet(
         self, at: int, parts: list[bytes | memoryview], comment: str = "", wire: int = -1
     ) -> None: ...
+
+
+@runtime_checkable
+class BurstSink(Protocol):
+    """A sink that takes several packets of one instant at once; the comment is the first one's."""
+
+    def burst(self, at: int, frames: list[list[bytes | memoryview]], comment: str = "") -> None: ...
 
 
 class TcpScribe:
@@ -41,6 +50,7 @@ class TcpScribe:
         comment: str = "",
     ) -> None:
         self._sink = sink
+        self._bursts = sink if isinstance(sink, BurstSink) else None
         self._makers = (FrameMaker(dialer, acceptor, 0), FrameMaker(acceptor, dialer, 1))
         self._comment = comment
         self._said_in = -1
@@ -56,12 +66,33 @@ class TcpScribe:
     def data(self, side: int, octets: bytes | memoryview, at: int) -> None:
         """`side` sent these octets."""
         data = octets if isinstance(octets, bytes) else bytes(octets)
+        if len(data) <= LARGEST_PAYLOAD:
+            if data:
+                self._write(side, at, PSH | ACK, data, payload_sum(data, 0, len(data)))
+                self._next[side] += len(data)
+            return
+        frames = self._frames(side, data)
+        if self._bursts is None:
+            for frame in frames:
+                self._sink.packet(at, frame, self._comment_now())
+            return
+        for first in range(0, len(frames), BURST):
+            self._bursts.burst(at, frames[first : first + BURST], self._comment_now())
+
+    def _frames(self, side: int, data: bytes) -> list[list[bytes | memoryview]]:
+        """More octets than one packet can have, as packets."""
         view = memoryview(data)
+        headers = self._makers[side].headers
+        seq, ack = self._next[side], self._next[1 - side]
+        frames: list[list[bytes | memoryview]] = []
         for start in range(0, len(data), LARGEST_PAYLOAD):
             stop = min(start + LARGEST_PAYLOAD, len(data))
             words = payload_sum(data, start, stop)
-            self._write(side, at, PSH | ACK, view[start:stop], words)
-            self._next[side] += stop - start
+            frames.append(
+                [headers(seq + start, ack, PSH | ACK, stop - start, words), view[start:stop]]
+            )
+        self._next[side] = seq + len(data)
+        return frames
 
     def end(self, side: int, at: int) -> None:
         """`side` closed its direction."""
@@ -95,6 +126,11 @@ class TcpScribe:
     ) -> None:
         ack = self._next[1 - side] if acknowledges else 0
         headers = self._makers[side].headers(self._next[side], ack, flags, len(payload), words)
-        comment = self._comment if self._sink.file != self._said_in else ""
-        self._said_in = self._sink.file
-        self._sink.packet(at, [headers, payload] if payload else [headers], comment)
+        self._sink.packet(at, [headers, payload] if payload else [headers], self._comment_now())
+
+    def _comment_now(self) -> str:
+        """What the next packet has to say: it may be the first of this connection in its file."""
+        file = self._sink.file
+        comment = self._comment if file != self._said_in else ""
+        self._said_in = file
+        return comment

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,8 +12,8 @@ from mypy_extensions import i64
 from polymux.capture.files import FileReader
 from polymux.capture.flows import endpoint_text, flow_endpoints
 from polymux.capture.hints import read_hint
+from polymux.capture.hot.blobs import Spool, Stored
 from polymux.capture.hot.gather import Run, read_run
-from polymux.capture.hot.lanes import Lane
 from polymux.capture.hot.order import Flow
 from polymux.capture.hot.reassembly import FINISHED, GAP, OCTETS, Events, Reassembler
 from polymux.capture.hot.survey import Survey
@@ -24,7 +23,6 @@ from polymux.capture.limits import CaptureLimits
 DIALER, ACCEPTOR = 0, 1
 BATCH = 512 * 1024
 _EPHEMERAL = 32768
-_start = operator.attrgetter("start")
 _NOTHING = FlowRefs(b"", 0, "", 0, 0, 0, b"")
 
 Reader = Callable[[int, int], bytes]
@@ -36,12 +34,13 @@ class Batch:
 
     `side[n]` 0 dialer, 1 acceptor; `kind[n]` OCTETS, GAP, FINISHED (its FIN) or ABORTED (its
     RST); `at[n]` nanoseconds; `size[n]` octets. The payload of the OCTETS rows lies in `data`,
-    one after another.
+    one after another. `events` are the same columns as one compiled object.
     """
 
-    __slots__ = ("at", "count", "data", "kind", "side", "size")
+    __slots__ = ("at", "count", "data", "events", "kind", "side", "size")
 
     def __init__(self, events: Events, data: bytes) -> None:
+        self.events = events
         self.count: int = events.count
         self.side: vec[i64] = events.side
         self.kind: vec[i64] = events.kind
@@ -166,17 +165,13 @@ class TcpSession:
 
     def _learn(self, walk: Reassembler) -> None:
         dialer, acceptor = walk.dialer, walk.acceptor
-        self.ends = (_end(dialer, acceptor), _end(acceptor, dialer))
-        self.octets = (int(dialer.octets), int(acceptor.octets))
-        self.gaps = (int(dialer.gaps), int(acceptor.gaps))
+        self.ends = (dialer.ended(acceptor), acceptor.ended(dialer))
+        self.octets = (dialer.octets, acceptor.octets)
+        self.gaps = (dialer.gaps, acceptor.gaps)
         self.zero_windows = (dialer.closed, acceptor.closed)
         self.retransmissions = (dialer.retransmitted, acceptor.retransmitted)
-        quickest = [int(lane.quickest) for lane in (dialer, acceptor) if lane.quickest >= 0]
-        if walk.handshake > 0:
-            self.rtt_ns = int(walk.handshake)
-        elif walk.handshake < 0 and quickest:  # none at all: it was written down, not measured
-            # Seen from the middle, each direction's delay is one part of the way and back.
-            self.rtt_ns = sum(quickest)
+        round_trip = walk.round_trip()
+        self.rtt_ns = round_trip if round_trip >= 0 else None
 
 
 def sessions_of(
@@ -185,26 +180,36 @@ def sessions_of(
     *,
     limits: CaptureLimits | None = None,
     ports: Iterable[int] = (),
+    spool: Spool | None = None,
 ) -> list[TcpSession]:
     """The sessions of one flow, from all its rows in any order.
 
     `open_reader(path)` gives a function that reads `size` octets at `offset` of that file;
-    `Files(limits).reader` does. Rows given twice change nothing.
+    `Files(limits).reader` does. Rows given twice change nothing. `spool` opens a file for what a
+    huge flow has to set aside; without it that stays in memory.
     """
-    by_file: dict[str, list[FlowRefs]] = {}
-    for row in rows:
-        by_file.setdefault(row.file, []).append(row)
-    order = Flow()
-    hints: list[tuple[str, ...]] = []
-    files = sorted(by_file)
+    places: dict[tuple[str, int], list[FlowRefs]] = {}
     flow = b""
-    for file in files:
-        flow = by_file[file][0].flow
-        pairs: dict[int, list[FlowRefs]] = {}
-        for row in sorted(by_file[file], key=_start):
-            pairs.setdefault(row.start, [_NOTHING, _NOTHING])[row.direction] = row
-        order.add_file([(forth.refs, back.refs) for forth, back in pairs.values()])
-        hints += [row.hints for pair in pairs.values() for row in pair]
+    for row in rows:
+        flow, direction, file, start = row[:4]
+        if (file, start) not in places:
+            places[file, start] = [_NOTHING, _NOTHING]
+        places[file, start][direction] = row
+    order = Flow(spool)
+    hints: list[tuple[str, ...]] = []
+    files: list[str] = []
+    ranges: list[tuple[Stored, Stored]] = []
+    for place in sorted(places):
+        if files and place[0] != files[-1]:
+            order.add_stored(ranges)
+            ranges = []
+        if not ranges:
+            files.append(place[0])
+        forth, back = places[place]
+        ranges.append((_stored(forth), _stored(back)))
+        hints += (forth.hints, back.hints)
+    if ranges:
+        order.add_stored(ranges)
     order.arrange()
     bounds = [*order.sessions, order.count]
     readers = [open_reader(file) for file in files]
@@ -216,25 +221,25 @@ def sessions_of(
     ]
 
 
+def _stored(row: FlowRefs) -> Stored:
+    return row.refs, row.stored, row.packets
+
+
 def gather(events: Events, readers: Sequence[Reader]) -> bytes:
     """Payload of all OCTETS rows, in order, with as few calls as the files allow."""
     found: list[bytes] = []
-    run = Run(events, 0)
-    while run.pieces > 0:
+    stop = 0
+    while stop < events.count:
+        run = Run(events, stop)
+        stop = run.stop
+        if run.pieces == 0:
+            break
         reader = readers[run.file]
         data = None
-        if isinstance(reader, FileReader) and run.is_sparse():
+        if run.is_sparse() and isinstance(reader, FileReader):
             data = reader.join(events, run)
         found.append(read_run(events, run, reader) if data is None else data)
-        run = Run(events, run.stop)
     return found[0] if len(found) == 1 else b"".join(found)
-
-
-def _end(lane: Lane, peer: Lane) -> str | None:
-    """How a side ended. After its FIN a RST still counts if it ended the other side as well."""
-    if lane.aborted or (lane.reset and not peer.finished and not peer.aborted):
-        return "rst"
-    return "fin" if lane.finished else None
 
 
 def _who_dialled(flow: bytes, survey: Survey, ports: frozenset[int]) -> tuple[int, str | None]:

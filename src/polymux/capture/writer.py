@@ -1,9 +1,9 @@
 """Writing pcapng so that a crash loses nothing that was handed over.
 
-A file is written under `NAME.part`, each block by one system call, and published as `NAME` by
-sync, rename and sync of the directory. A disk that is full or fails never stops the traffic
-unless asked to: what could not be written is counted and a gap record says so in the file. A file
-that could not be synced is not published: it stays `NAME.part`, and `recover` can be asked.
+A file is written under `NAME.part`, whatever is handed over by one system call, and published as
+`NAME` by sync, rename and sync of the directory. A disk that is full or fails never stops the
+traffic unless asked to: what could not be written is counted and a gap record says so in the file.
+A file that could not be synced is not published: it stays `NAME.part`, and `recover` can be asked.
 """
 
 from __future__ import annotations
@@ -110,36 +110,70 @@ class PcapngWriter:
     ) -> None:
         """Append one packet made of `parts`. It has reached the system when this returns, or it
         is counted as missed."""
-        while True:
-            try:
-                self.offer(at, parts, comment, wire)
-                return
-            except DiskFull as full:
-                if not self._block:
-                    self._miss(parts, str(full))
-                    return
-                self._pause(RETRY)
+        self._insist(lambda: self.offer(at, parts, comment, wire), [parts])
+
+    def burst(
+        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
+    ) -> None:
+        """Append several packets of one instant, by one call to the system: all, or none, of
+        them are there when this returns. The comment is the first one's."""
+        self._insist(lambda: self.offer_burst(at, frames, comment), frames)
 
     def offer(
         self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
     ) -> None:
         """Like `packet`, but raises `DiskFull` where that waits or counts: ask again later."""
         before, after = blocks.packet_ends(sum(map(len, parts)), at, comment, wire)
+        self._offer(at, [before, *parts, after], [parts])
+
+    def offer_burst(
+        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
+    ) -> None:
+        """Like `burst`, but raises `DiskFull` where that waits or counts: ask again later."""
+        written: list[bytes | memoryview] = []
+        for parts in frames:
+            before, after = blocks.packet_ends(sum(map(len, parts)), at, comment)
+            written += (before, *parts, after)
+            comment = ""
+        self._offer(at, written, frames)
+
+    def _insist(
+        self, offer: Callable[[], None], frames: Sequence[Sequence[bytes | memoryview]]
+    ) -> None:
+        while True:
+            try:
+                offer()
+                return
+            except DiskFull as full:
+                if not self._block:
+                    self._miss(frames, str(full))
+                    return
+                self._pause(RETRY)
+
+    def _offer(
+        self,
+        at: int,
+        written: list[bytes | memoryview],
+        frames: Sequence[Sequence[bytes | memoryview]],
+    ) -> None:
+        unsaid = self._unsaid
+        if unsaid.packets:
+            written = [blocks.gap(at, unsaid.packets, unsaid.octets), *written]
         try:
-            if self._unsaid.packets:
-                self._say_gap(at)
-            self._append([before, *parts, after])
+            self._append(written)
         except OSError as failure:
             if failure.errno in _FULL:
                 raise DiskFull(failure.strerror) from None
-            self._miss(parts, failure.strerror or str(failure))
+            self._miss(frames, failure.strerror or str(failure))
             return
-        self.packets += 1
+        if unsaid.packets:
+            self._gap_is_said()
+        self.packets += len(frames)
         if self.size - (self.marks[-1] if self.marks else 0) >= MARK:
             self.marks.append(self.size)
         if self._sync == "each":
             self.sync()
-        else:
+        elif self._sync != "none":
             self.tick()
 
     def tick(self) -> None:
@@ -216,7 +250,7 @@ class PcapngWriter:
         self.close()
 
     def _append(self, parts: list[bytes | memoryview]) -> None:
-        """Write one block whole, or leave the file as it was and raise OSError."""
+        """Write blocks whole and all of them, or leave the file as it was and raise OSError."""
         total = sum(len(part) for part in parts)
         done = 0
         try:
@@ -247,15 +281,19 @@ class PcapngWriter:
 
     def _say_gap(self, at: int) -> None:
         self._append([blocks.gap(at, self._unsaid.packets, self._unsaid.octets)])
+        self._gap_is_said()
+
+    def _gap_is_said(self) -> None:
         self.missed.gaps += 1
         self._unsaid = Missed()
 
-    def _miss(self, parts: Sequence[bytes | memoryview], why: str) -> None:
+    def _miss(self, frames: Sequence[Sequence[bytes | memoryview]], why: str) -> None:
         self.missed.error = why
         self.file += 1
+        octets = sum(len(part) for parts in frames for part in parts)
         for counts in (self.missed, self._unsaid):
-            counts.packets += 1
-            counts.octets += sum(map(len, parts))
+            counts.packets += len(frames)
+            counts.octets += octets
 
 
 def publish(part: str, name: str) -> None:

@@ -73,10 +73,7 @@ class Journal:
 
     def packet(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None:
         """Append one packet; it has reached the system when this returns, or the disk is full."""
-        if self.octets == self.safe:
-            self._unsafe_since = time.monotonic()
-        for part in parts:
-            self.octets += len(part)
+        self._count(sum(map(len, parts)))
         if not self.patience.full:
             try:
                 self.writer.offer(at, parts, comment, wire)
@@ -84,6 +81,22 @@ class Journal:
             except DiskFull:
                 pass  # it was not written, and waits from now on
         self.patience.packet(at, parts, comment, wire)
+
+    def burst(self, at: int, frames: list[Parts], comment: str = "") -> None:
+        """The same for several packets at once."""
+        self._count(sum(len(part) for parts in frames for part in parts))
+        if not self.patience.full:
+            try:
+                self.writer.offer_burst(at, frames, comment)
+                return
+            except DiskFull:
+                pass
+        self.patience.burst(at, frames, comment)
+
+    def _count(self, octets: int) -> None:
+        if self.octets == self.safe:
+            self._unsafe_since = time.monotonic()
+        self.octets += octets
 
     async def durable(self) -> None:
         """Wait until everything handed in so far is durable. Raises NotDurable if it never will.

@@ -23,6 +23,8 @@ class Offers(Protocol):
 
     def offer(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None: ...
 
+    def offer_burst(self, at: int, frames: list[Parts], comment: str = "") -> None: ...
+
 
 class Patience:
     """A sink that keeps what finds no room, in order, and offers it again until there is.
@@ -50,10 +52,16 @@ class Patience:
 
     def packet(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None:
         """Write now, or as soon as there is room and everything before it is written."""
-        size = sum(map(len, parts))
+        self._write(sum(map(len, parts)), lambda: self._sink.offer(at, parts, comment, wire))
 
+    def burst(self, at: int, frames: list[Parts], comment: str = "") -> None:
+        """The same for several packets, which stay together."""
+        size = sum(len(part) for parts in frames for part in parts)
+        self._write(size, lambda: self._sink.offer_burst(at, frames, comment))
+
+    def _write(self, size: int, offer: Callable[[], None]) -> None:
         def write() -> None:
-            self._sink.offer(at, parts, comment, wire)
+            offer()
             self.octets -= size
 
         self.octets += size

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from librt.strings import BytesWriter, write_i64_le
 from librt.vecs import vec
 from mypy_extensions import i64, u8
 
 from polymux.capture.hot.reassembly import OCTETS, Events
+from polymux.capture.hot.references import as_octets
 
 # Octets between two pieces that are cheaper to read along than to skip with another read.
 SLACK: Final[i64] = 16384
@@ -59,6 +59,10 @@ class Run:
             row += 1
         self.stop: i64 = row
 
+    def blocks(self) -> i64:
+        """Blocks of the file from its first octet to its last."""
+        return (self.end >> BLOCK_BITS) - (self.begin >> BLOCK_BITS) + 1
+
     def is_sparse(self) -> bool:
         """Whether reading everything between the pieces would be mostly waste."""
         return self.pieces > 1 and self.end - self.begin > self.octets * 4
@@ -80,15 +84,17 @@ class Touched:
 
 def vectors(events: Events, run: Run, address: i64, touched: Touched) -> bytes:
     """The run as the kernel wants it (`struct iovec` of 64 bits), its file mapped at `address`."""
-    writer = BytesWriter()
+    words: vec[i64] = vec[i64]([0] * (run.pieces * 2))
+    at: i64 = 0
     for row in range(run.row, run.stop):
         if events.kind[row] == OCTETS:
             offset = events.offset[row]
             size = events.size[row]
             touched.touch(offset, size)
-            write_i64_le(writer, address + offset)
-            write_i64_le(writer, size)
-    return writer.getvalue()
+            words[at] = address + offset
+            words[at + 1] = size
+            at += 2
+    return bytes(as_octets(words, at))
 
 
 def read_run(events: Events, run: Run, read: Callable[[int, int], bytes]) -> bytes:

@@ -82,6 +82,12 @@ class Lane:
             return self.next
         return self.acked
 
+    def ended(self, peer: Lane) -> str | None:
+        """How this side ended. After its FIN a RST still counts if it ended the peer as well."""
+        if self.aborted or (self.reset and not peer.finished and not peer.aborted):
+            return "rst"
+        return "fin" if self.finished else None
+
     def hold(self, start: i64, captured: i64, size: i64, file: i64, offset: i64, at: i64) -> None:
         """Keep what is not kept yet of these octets: the first copy wins."""
         n: i64 = len(self.held)

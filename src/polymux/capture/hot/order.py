@@ -14,6 +14,7 @@ from librt.strings import read_i64_le
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
+from polymux.capture.hot.blobs import Blob, Pages, Spool, Store, Stored
 from polymux.capture.hot.references import (
     ACK,
     CAPTURED_BITS,
@@ -33,18 +34,6 @@ RECENT: Final[i64] = 64
 STRANGE: Final[i64] = 1048576
 
 
-class Blob:
-    """References of one direction out of one range of one file."""
-
-    def __init__(self, refs: bytes, direction: i64, file: i64, number: i64) -> None:
-        self.refs: bytes = refs
-        self.direction: i64 = direction
-        self.file: i64 = file
-        self.number: i64 = number  # its place in `Flow.blobs`
-        self.count: i64 = len(refs) // RECORD
-        self.next: i64 = 0
-
-
 class Cursor:
     """Walks one file's blobs: ranges in order, both directions of a range by offset."""
 
@@ -52,42 +41,53 @@ class Cursor:
         self.file: i64 = file
         self.forth: list[Blob] = []
         self.back: list[Blob] = []
-        self.range: i64 = 0
-        self.blob: Blob = Blob(b"", 0, file, 0)  # the one that holds the next reference
+        self.range: i64 = -1
+        # The one that holds the next reference.
+        self.blob: Blob = Blob((b"", None, 0), 0, file, 0, Store())
+        self.ours: Blob = self.blob  # the two of the range
+        self.theirs: Blob = self.blob
         self.key: i64 = -0x4000000000000000  # latest instant so far: what files are merged by
         self.left: bool = False
 
     def advance(self) -> bool:
         """Find the next reference; False if there is none."""
-        while self.range < len(self.forth):
-            forth = self.forth[self.range]
-            back = self.back[self.range]
+        while True:
+            forth = self.ours
+            back = self.theirs
             if forth.next < forth.count:
                 self.blob = forth
-                if back.next < back.count and (
-                    read_i64_le(back.refs, back.next * RECORD) >> CAPTURED_BITS
-                    < read_i64_le(forth.refs, forth.next * RECORD) >> CAPTURED_BITS
-                ):
-                    self.blob = back
+                if back.next < back.count:
+                    there = forth.seek(forth.next)
+                    here = back.seek(back.next)
+                    if (
+                        read_i64_le(back.refs, here) >> CAPTURED_BITS
+                        < read_i64_le(forth.refs, there) >> CAPTURED_BITS
+                    ):
+                        self.blob = back
             elif back.next < back.count:
                 self.blob = back
             else:
                 self.range += 1
+                if self.range >= len(self.forth):
+                    return False
+                self.ours = self.forth[self.range]
+                self.theirs = self.back[self.range]
                 continue
-            at = read_i64_le(self.blob.refs, self.blob.next * RECORD + 8)
+            pos = self.blob.seek(self.blob.next)
+            at = read_i64_le(self.blob.refs, pos + 8)
             if at > self.key:
                 self.key = at
             return True
-        return False
 
 
 class Flow:
     """One flow's references in capture order: `order[i]` is blob number << 32 | record."""
 
-    def __init__(self) -> None:
+    def __init__(self, spool: Spool | None = None) -> None:
         self.blobs: list[Blob] = []
+        self.store: Store = Store()
         self.cursors: list[Cursor] = []
-        self.order: vec[i64] = vec[i64]()
+        self.order: Pages = Pages(spool)
         self.count: i64 = 0
         self.sessions: vec[i64] = vec[i64]()  # where in `order` each session starts
         self.interleaved: bool = False
@@ -95,22 +95,33 @@ class Flow:
 
     def add_file(self, ranges: list[tuple[bytes, bytes]]) -> None:
         """The references of file 0, then 1, ...: both directions of each range in order."""
-        cursor = Cursor(len(self.cursors))
+        given: list[tuple[Stored, Stored]] = []
         for forth, back in ranges:
-            cursor.forth.append(Blob(forth, 0, cursor.file, len(self.blobs)))
-            cursor.back.append(Blob(back, 1, cursor.file, len(self.blobs) + 1))
-            self.blobs.append(cursor.forth[len(cursor.forth) - 1])
-            self.blobs.append(cursor.back[len(cursor.back) - 1])
+            given.append(((forth, None, len(forth) // RECORD), (back, None, len(back) // RECORD)))
+        self.add_stored(given)
+
+    def add_stored(self, ranges: list[tuple[Stored, Stored]]) -> None:
+        """The same, of references that may be stored elsewhere."""
+        cursor = Cursor(len(self.cursors))
+        self.store.most += 2
+        for forth, back in ranges:
+            cursor.forth.append(self.blob(forth, 0, cursor.file))
+            cursor.back.append(self.blob(back, 1, cursor.file))
         cursor.advance()
         self.cursors.append(cursor)
+
+    def blob(self, given: Stored, direction: i64, file: i64) -> Blob:
+        made = Blob(given, direction, file, len(self.blobs), self.store)
+        self.blobs.append(made)
+        return made
 
     def arrange(self) -> None:
         """Fill `order` and `sessions`."""
         total: i64 = 0
         for blob in self.blobs:
             total += blob.count
-        order: vec[i64] = vec[i64]([0] * total)
-        self.order = order
+        order = self.order
+        order.expect(total)
         self.cursors.sort(key=first_instant)
         recent = Recent()
         cut = SessionCut()
@@ -132,15 +143,16 @@ class Flow:
                     active.append(following)
                     continue
             if cursor is None:
-                return
+                break
             blob = cursor.blob
             record = blob.next
             blob.next = record + 1
+            pos = blob.seek(record)
             refs = blob.refs
-            captured = read_i64_le(refs, record * RECORD) & CAPTURED_MASK
-            both = read_i64_le(refs, record * RECORD + 16)
-            header = read_i64_le(refs, record * RECORD + 24)
-            at = read_i64_le(refs, record * RECORD + 8)
+            captured = read_i64_le(refs, pos) & CAPTURED_MASK
+            both = read_i64_le(refs, pos + 16)
+            header = read_i64_le(refs, pos + 24)
+            at = read_i64_le(refs, pos + 8)
             if recent.seen(at, captured * 2 + blob.direction, both, header & SAME_PACKET):
                 self.repeated += 1
             else:
@@ -154,10 +166,11 @@ class Flow:
                 starts = cut.starts_at(both, (header >> 16) & 255, size, blob.direction, self.count)
                 if starts >= 0:
                     self.sessions = append(self.sessions, starts)
-                order[self.count] = blob.number * 0x100000000 + record
+                order.add(blob.number * 0x100000000 + record)
                 self.count += 1
             if not cursor.advance():
                 active.remove(cursor)
+        order.finish()
 
 
 def first_instant(cursor: Cursor) -> int:
@@ -169,16 +182,25 @@ class Recent:
 
     def __init__(self) -> None:
         self.at: i64 = 0
-        self.count: i64 = 0
+        self.first: i64 = -1  # size, sequence and header of the first: mostly there is no other
+        self.first_sequence: i64 = 0
+        self.first_header: i64 = 0
+        self.count: i64 = 0  # and how many more
         self.size: vec[i64] = vec[i64]([0] * RECENT)
         self.sequence: vec[i64] = vec[i64]([0] * RECENT)
         self.header: vec[i64] = vec[i64]([0] * RECENT)
 
     def seen(self, at: i64, size: i64, sequence: i64, header: i64) -> bool:
         """Whether such a packet was given before at this instant; it is remembered otherwise."""
-        if at != self.at:
+        if at != self.at or self.first < 0:
             self.at = at
+            self.first = size
+            self.first_sequence = sequence
+            self.first_header = header
             self.count = 0
+            return False
+        if self.first_sequence == sequence and self.first == size and self.first_header == header:
+            return True
         for n in range(self.count):
             if self.sequence[n] == sequence and self.size[n] == size and self.header[n] == header:
                 return True

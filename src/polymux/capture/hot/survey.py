@@ -11,11 +11,11 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from polymux.capture.hot.order import Flow
-from polymux.capture.hot.references import ACK, CAPTURED_MASK, LOW32, RECORD, SYN
+from polymux.capture.hot.references import ACK, CAPTURED_MASK, LOW32, SYN
 
 
 class Survey:
-    """What `order[begin:end]` of a flow says without being reassembled.
+    """What the entries `begin` to before `end` of a flow's order say without being reassembled.
 
     Directions are those of the flow, -1 where nothing tells. `hint_blob` and `hint` name the
     earliest comment of ours.
@@ -36,12 +36,15 @@ class Survey:
         acked: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of a direction's octets
         order = flow.order
         file: i64 = -1
+        number: i64 = 0
+        blob = flow.blobs[0]
         for place in range(begin, end):
             entry = order[place]
-            number = entry >> 32
-            blob = flow.blobs[number]
+            if entry >> 32 != number:
+                number = entry >> 32
+                blob = flow.blobs[number]
+            pos = blob.seek(entry & LOW32)
             refs = blob.refs
-            pos = (entry & LOW32) * RECORD
             header = read_i64_le(refs, pos + 24)
             size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (header >> 32)
             both = read_i64_le(refs, pos + 16)
