@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import subprocess
+import statistics
 import sys
 import tempfile
 import time
@@ -22,6 +22,7 @@ from polymux.spark import spark_session
 
 from . import pipeline_floor as plain
 from . import pipeline_runs as runs
+from . import pipeline_stream as stream
 from .harness import Absence, Bound, Figure, Floor, Line, Result, Times
 from .pipeline_captures import Conversations
 
@@ -64,8 +65,10 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
     with plain.processes() as pool, spark_session("local[*]") as spark:
         runs.tables(spark, paths[:1], folder / "warm-up")
         found = Rounds(spark, pool, paths, folder, frames)
+        short = stream.captures(folder / "inbox", octets // 4)
         for _ in range(ROUNDS):
             found.all()
+            found.streaming(short)
         lines: list[Result] = [
             line("index stage", found.times["index"], octets,
                  Floor("one process a core", found.times["headers"], 0.5)),
@@ -75,7 +78,11 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
             line("pcap to all tables", found.times["tables"], octets,
                  Floor("without Spark", found.times["plain tables"], 0.6)),
         ]  # fmt: skip
-        lines += growth(found)
+        lines.append(
+            line("streaming, steady", found.times["streaming"], found.streamed,
+                 Floor("batch on the same data", found.times["batch"], 0.3))
+        )  # fmt: skip
+        lines.append(growth(found))
         worker = runs.largest_worker(spark) / (1 << 20)
         bound = Bound("256 MiB and two windows", WORKER / (1 << 20))
         lines.append(Figure("largest worker", [worker], "MiB", [bound]))
@@ -96,6 +103,7 @@ class Rounds:
         self.spark, self.pool, self.paths, self.frames = spark, pool, paths, frames
         self.folder = folder
         self.times: dict[str, Times] = {}
+        self.streamed = 0
 
     def all(self) -> None:
         pool, spark, paths = self.pool, self.spark, self.paths
@@ -106,8 +114,13 @@ class Rounds:
         assert counted == octets, (counted, octets)
         self.clock("read", lambda: sum(pool.map(plain.read, paths)))
         self.clock("headers", lambda: sum(pool.map(plain.headers, paths)))
-        done = self.clock("tables", lambda: runs.tables(spark, paths, self.folder / "spark"))
-        self.note("index", done.seconds["index"])
+        spent: dict[str, float] = {}
+
+        def stage(name: str) -> None:
+            spent[name] = runs.processor_seconds()
+
+        done = self.clock("tables", lambda: runs.tables(spark, paths, self.folder / "spark", stage))
+        self.note("index", done.seconds["index"], spent["walk"] - spent["index"])
         assert done.total.frames == self.frames
         out = self.folder / "plain"
         found = self.clock("plain tables", lambda: plain.tables(pool, paths, str(out)))
@@ -119,28 +132,37 @@ class Rounds:
     def some(self, files: int) -> Analysis:
         return runs.tables(self.spark, self.paths[:files], self.folder / "spark")
 
+    def streaming(self, paths: list[Path]) -> None:
+        """The steady state of a folder that is followed, beside a batch over the same octets."""
+        ends = stream.followed(self.spark, paths[0].parent, self.folder / "live")
+        (begun, spent, _), (ended, spent_then, _) = ends[0], ends[-1]
+        self.note("streaming", ended - begun, spent_then - spent)
+        later = [str(path) for path in paths[1:]]
+        self.clock("batch", lambda: runs.tables(self.spark, later, self.folder / "spark"))
+        self.streamed = sum(map(os.path.getsize, later))
+        assert self.streamed == sum(octets for _, _, octets in ends[1:])
+
     def clock(self, name: str, act: Callable[[], T]) -> T:
-        begun = time.perf_counter()
+        begun, spent = time.perf_counter(), runs.processor_seconds()
         found = act()
-        self.note(name, time.perf_counter() - begun)
+        self.note(name, time.perf_counter() - begun, runs.processor_seconds() - spent)
         return found
 
-    def note(self, name: str, seconds: float) -> None:
-        self.times.setdefault(name, Times()).add(seconds, seconds)
+    def note(self, name: str, seconds: float, spent: float) -> None:
+        self.times.setdefault(name, Times()).add(seconds, spent)
 
 
 def line(name: str, times: Times, octets: int, *floors: Floor) -> Line:
     return Line(name, times, octets, "MB/s", list(floors), clock="wall", scale=MB)
 
 
-def growth(found: Rounds) -> list[Result]:
-    """How time grows with size: 1 is in step with it."""
-    least, most = SIZES[0], SIZES[-1]
-    slope = math.log(
-        found.times["tables"].best("wall") / found.times[f"{least} files"].best("wall")
-    )
-    slope /= math.log(most / least)
-    return [Figure(f"growth of time, {least} to {most} files", [slope], "", [Bound("slope", 1.25)])]
+def growth(found: Rounds) -> Figure:
+    """How time grows with size, by all sizes together: 1 is in step with it."""
+    names = [*(f"{files} files" for files in SIZES[:-1]), "tables"]
+    times = [math.log(found.times[name].best("wall")) for name in names]
+    slope = statistics.linear_regression([math.log(files) for files in SIZES], times).slope
+    name = f"growth of time, {', '.join(map(str, SIZES))} files"
+    return Figure(name, [slope], "", [Bound("slope", 1.25)])
 
 
 def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
@@ -179,11 +201,7 @@ def tshark(path: Path) -> Times:
     """TCP columns only: it knows none of the protocols inside."""
     fields = [f"-e{name}" for name in ("frame.time_epoch", "tcp.stream", "tcp.seq", "tcp.len")]
     times = Times()
-    begun = time.perf_counter()
-    subprocess.run(
-        ["tshark", "-n", "-r", str(path), "-Tfields", *fields], capture_output=True, check=True
-    )
-    times.add(time.perf_counter() - begun, 0.0)
+    runs.cold(["tshark", "-n", "-r", str(path), "-Tfields", *fields], times)
     return times
 
 

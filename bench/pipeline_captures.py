@@ -21,6 +21,7 @@ STREAMS = 8
 HEAD = 16 + 14 + 20 + 20  # pcap record, Ethernet, IPv4, TCP
 TICK = 2000  # nanoseconds between packets
 START = 1_700_000_000_000_000_000
+MINUTE = 60_000_000_000
 NANOSECONDS = struct.pack("<I", 0xA1B23C4D) + PCAP_HEADER[4:]
 
 Octets = npt.NDArray[np.uint8]
@@ -31,11 +32,17 @@ class Conversations:
     """`flows` mplex sessions that speak at the same time, three packets out of four by the dialer.
 
     A data packet carries `payload` octets, frames of `frame` octets each. `weights` says how often
-    each flow speaks. Files written one after another continue each other.
+    each flow speaks. Those with another `number` are other sessions, a minute later. Files written
+    one after another continue each other.
     """
 
     def __init__(
-        self, flows: int, payload: int = 500, frame: int = 100, weights: Sequence[float] = ()
+        self,
+        flows: int,
+        payload: int = 500,
+        frame: int = 100,
+        weights: Sequence[float] = (),
+        number: int = 0,
     ) -> None:
         assert payload % frame == 0
         self.flows, self.payload, self.frame = flows, payload, frame
@@ -43,7 +50,8 @@ class Conversations:
         self._rng = np.random.default_rng(7)
         chances = np.array(weights or [1.0] * flows)
         self._chances = chances / chances.sum()
-        self._at = START
+        self._at = START + number * MINUTE
+        self._first = 0x0A000000 + number * 0x100  # the first dialer's address
         self._next: Numbers = np.ones((flows, 2), np.int64)  # sequence number, by flow and side
         self._begun = False
         self._forms = [self._form(side) for side in (0, 1)]
@@ -100,7 +108,7 @@ class Conversations:
         client = 16 + 14 + 12  # where the dialer's address stands, if the dialer sends
         for which, address, port in ((0, client, HEAD - 20), (1, client + 4, HEAD - 18)):
             rows = np.flatnonzero(side == which)
-            self._put(out, address, 0x0A000000 + flow[rows], ">u4", rows)
+            self._put(out, address, self._first + flow[rows], ">u4", rows)
             self._put(out, port, 10000 + flow[rows], ">u2", rows)
         self._put(out, HEAD - 16, seq & 0xFFFFFFFF, ">u4")
         self._put(out, HEAD - 12, ack & 0xFFFFFFFF, ">u4")
@@ -133,7 +141,7 @@ class Conversations:
     ) -> bytes:
         size = 40 + len(payload)
         ip = struct.pack(">BBHHHBBH", 0x45, 0, size, 1, 0x4000, 64, 6, 0)
-        ends = [(0x0A000000 + flow, 10000 + flow), (0x0A800001, 9000)]
+        ends = [(self._first + flow, 10000 + flow), (0x0A800001, 9000)]
         (source, port), (target, other) = ends[side], ends[1 - side]
         tcp = struct.pack(
             ">HHIIBBHHH", port, other, seq & 0xFFFFFFFF, ack & 0xFFFFFFFF, 80, flags, 512, 0, 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -21,7 +23,7 @@ from polymux.spark.inputs import find_inputs
 from polymux.spark.partitions import index_tasks, walk_tasks
 from polymux.spark.pipeline import Analysis, analyze
 from polymux.spark.remote import CaptureFiles
-from polymux.spark.walk_stage import together
+from polymux.spark.side_by_side import together
 
 from .harness import Times
 
@@ -48,10 +50,12 @@ print(time.time() - begun)
 """
 
 
-def tables(spark: SparkSession, paths: list[str], out: Path) -> Analysis:
+def tables(
+    spark: SparkSession, paths: list[str], out: Path, stage: Callable[[str], None] | None = None
+) -> Analysis:
     """The whole pipeline in a session that is up."""
     shutil.rmtree(out, ignore_errors=True)
-    done = analyze(spark, paths, str(out))
+    done = analyze(spark, paths, str(out), stage=stage)
     assert done.conserved
     return done
 
@@ -92,21 +96,39 @@ def counter(
 
 def cold(command: list[str], times: Times) -> str:
     """A whole command in a process of its own; what it printed."""
-    begun = time.perf_counter()
+    begun, spent = time.perf_counter(), _spent_by_children()
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    times.add(time.perf_counter() - begun, 0.0)
+    times.add(time.perf_counter() - begun, _spent_by_children() - spent)
     return done.stdout
 
 
 def first_task(program: str, times: Times) -> None:
     """Seconds from the start of Python to the end of the first task, as the program says."""
     environ = {**os.environ, "PYSPARK_PYTHON": sys.executable}  # stock takes what PATH has
+    spent = _spent_by_children()
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environ
     )
     assert done.returncode == 0, done.stderr
-    times.add(float(json.loads(done.stdout)), 0.0)
+    times.add(float(json.loads(done.stdout)), _spent_by_children() - spent)
+
+
+def _spent_by_children() -> float:
+    """Processor seconds of all children that have ended, and of theirs."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def processor_seconds() -> float:
+    """Of this process and of everything it has started that still runs."""
+    total = 0.0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def largest_worker(spark: SparkSession) -> int:

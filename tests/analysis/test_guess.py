@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from polymux.analysis.guess import guess
 from polymux.analysis.plan import Plan, parse_ports
-from polymux.analysis.sample import Sample
+from polymux.analysis.sample import HOPELESS, STEP, Sample, attempt
 from polymux.analysis.scorers import SCORERS
 from polymux.core.upgrade import GUID
 from polymux.protocols.registry import BadProtocolString, names
@@ -82,6 +82,15 @@ def test_strangers_are_named(dialer: bytes, acceptor: bytes, word: str) -> None:
     verdict = guess(Sample(((0, dialer, 1), (1, acceptor, 2))))
     assert verdict.protocol is None
     assert verdict.evidence.startswith(word)
+
+
+def test_octets_of_another_protocol_are_not_looked_at_to_the_last() -> None:
+    zeros = Sample(((0, bytes(60_000), 5),))
+    trial = attempt("nerdbank:version=3", zeros)
+    assert HOPELESS <= trial.frames <= HOPELESS + STEP
+    assert trial.share == 0
+    few = Sample(((0, bytes(HOPELESS - 10), 5),))
+    assert attempt("nerdbank:version=3", few).share == 0
 
 
 def test_no_octets_at_all_are_said_to_be_none() -> None:

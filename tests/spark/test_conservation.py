@@ -52,7 +52,7 @@ def analysed(capture: Path, out: Path) -> Outcome:
     out.mkdir()
     index = index_file(str(capture))
     with RowsWriter(str(out)) as writer:
-        writer.add("{}", index.rows)
+        writer.add(index.rows)
     flows = RowsReader(str(out), [writer.found.name], Wanted(frozenset(writer.found.buckets)))
     return walk_flows(flows, str(out), Plan("mplex"), CaptureLimits())
 

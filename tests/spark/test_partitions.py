@@ -74,8 +74,8 @@ def test_rows_come_back_as_they_were_written_and_only_those_wanted(tmp_path: Pat
         for n in range(20)
     ]  # fmt: skip
     with RowsWriter(str(tmp_path)) as writer:
-        writer.add("{}", rows[:7])
-        writer.add("{}", rows[7:])
+        writer.add(rows[:7])
+        writer.add(rows[7:])
     tasks = walk_tasks([writer.found], 1, 400)
     assert len(tasks) > 3
     names = [writer.found.name]
@@ -89,7 +89,7 @@ def test_an_index_task_that_fails_leaves_no_rows_behind(tmp_path: Path) -> None:
     row = FlowRefs(bytes(36), 0, "f", 0, 0, 0, bytes(32))
     try:
         with RowsWriter(str(tmp_path)) as writer:
-            writer.add("{}", [row])
+            writer.add([row])
             raise InterruptedError
     except InterruptedError:
         assert list((tmp_path / "index").iterdir()) == []

@@ -3,19 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from polymux.analysis.digest import digest_tables
 from polymux.capture import CaptureLimits
-from polymux.spark.exchange import StoredFlow
 from polymux.spark.index_stage import index
 from polymux.spark.inputs import find_inputs
 from polymux.spark.partitions import index_tasks, walk_tasks
 from polymux.spark.pipeline import analyze
-from polymux.spark.walk_stage import HELD, SIDE_BY_SIDE, together
+from polymux.spark.side_by_side import HELD, SIDE_BY_SIDE, together
 from polymux.testing.simulator import World
 
 from .captures import conversations, record, without_spark
@@ -49,7 +48,7 @@ def test_the_huge_session_begins_first_in_a_task_of_its_own(
 class Flow:
     """A flow as `together` sees it: what it holds, and how many steps it takes."""
 
-    octets: int
+    held: int
     steps: int
 
 
@@ -58,15 +57,14 @@ def test_flows_side_by_side_are_few_and_hold_little(flows: list[Flow]) -> None:
     active: dict[int, Flow] = {}
     ended = []
 
-    def steps(flow: StoredFlow) -> Iterator[int]:
-        mine = cast(Flow, flow)
+    def steps(mine: Flow) -> Iterator[int]:
         active[id(mine)] = mine
         for _ in range(mine.steps):
             assert len(active) <= SIDE_BY_SIDE
-            assert len(active) == 1 or sum(each.octets for each in active.values()) <= HELD
+            assert len(active) == 1 or sum(each.held for each in active.values()) <= HELD
             yield 1
         del active[id(mine)]
         ended.append(mine)
 
-    assert sum(together(cast(list[StoredFlow], flows), steps)) == sum(f.steps for f in flows)
+    assert sum(together(flows, steps)) == sum(f.steps for f in flows)
     assert sorted(map(id, ended)) == sorted(map(id, flows))

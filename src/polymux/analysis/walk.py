@@ -25,6 +25,7 @@ from polymux.capture import FlowRefs, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.sessions import Reader
 from polymux.core.errors import CaptureError
+from polymux.core.events import Sink
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
@@ -114,7 +115,7 @@ def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit) -> S
     rows = Rows(summary.session_id, emit, plan.tables)
     try:
         for batch in session.batches(BATCH):
-            watch.feed(batch.side, batch.kind, batch.at, batch.size, batch.count, batch.data)
+            watch.feed(batch.events, batch.data)
             rows.collect(observer, watch, session.ended_at)
             if protocol.streams.used - _closed(observer) > LIVE:
                 watch.give_up(f"more than {LIVE} streams are open at once", session.ended_at)
@@ -124,6 +125,8 @@ def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit) -> S
     watch.close(session.ended_at)
     rows.close(observer, watch, session.ended_at)
     _sum_up(summary, session, observer, watch, rows)
+    # It leads back to the watch: both would stay in memory until Python looks for such circles.
+    observer.conversation.sink = Sink()
     return summary
 
 

@@ -13,6 +13,7 @@ heaviest flows.
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 import zlib
 from bisect import bisect_left
@@ -34,6 +35,7 @@ BUCKETS = 4096
 PIECE = RECORD << 15  # octets of references of a row; longer ones are cut
 OFFSET_SHIFT = int(CAPTURED_BITS)
 PACKET_WEIGHT = 500
+IN_MEMORY = 4 << 20  # octets of a flow's references that are read at once; more, piece by piece
 HEAVIEST = 16  # flows of a span that the driver is told of one by one
 
 
@@ -78,9 +80,8 @@ class RowsWriter:
         self._refs: BinaryIO | None = None
         self._rows: pa.ipc.RecordBatchFileWriter | None = None
 
-    def add(self, summary: str, rows: Sequence[FlowRefs]) -> None:
-        """The rows of one span."""
-        self.found.summaries.append(summary)
+    def add(self, rows: Sequence[FlowRefs]) -> None:
+        """Rows of a part of a span: those of both directions of a flow together."""
         if not rows:
             return
         weights: dict[bytes, int] = {}
@@ -144,16 +145,21 @@ class Place:
     start: int
     size: int
 
+    def read(self, start: int, size: int) -> bytes:
+        """Octets of the references."""
+        with open(self.path, "rb", buffering=0) as file:
+            refs = os.pread(file.fileno(), size, self.start + start)
+        if len(refs) != size:
+            raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
+        return refs
+
     def whole(self) -> FlowRefs:
         """The row with its references."""
-        with open(self.path, "rb", buffering=0) as file:
-            refs = os.pread(file.fileno(), self.size, self.start)
-        if len(refs) != self.size:
-            raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
-        row = self.row
-        return FlowRefs(
-            row.flow, row.direction, row.file, row.start, row.first_at, row.last_at, refs, row.hints
-        )
+        return self.row._replace(refs=self.read(0, self.size))
+
+    def stored(self) -> FlowRefs:
+        """The row, whose references are read as a walk needs them."""
+        return self.row._replace(stored=self.read, records=self.size // RECORD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +173,33 @@ class StoredFlow:
         """Of its references."""
         return sum(place.size for place in self.places)
 
+    @property
+    def held(self) -> int:
+        """About how many octets a walk of it holds of them."""
+        return min(self.octets, IN_MEMORY)
+
     def rows(self) -> list[FlowRefs]:
+        if self.octets > IN_MEMORY:
+            return [place.stored() for place in self.places]
         return [place.whole() for place in self.places]
+
+
+class Spool:
+    """A file for what the walk of a huge flow sets aside: made when it is asked for, never seen
+    under a name, gone with the context."""
+
+    def __init__(self, staging: str) -> None:
+        self._folder = Path(staging, FOLDER)
+        self._stack = ExitStack()
+
+    def open(self) -> BinaryIO:
+        return self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
 
 
 class RowsReader:

@@ -13,7 +13,8 @@ from .follow_folder import Folder, Fresh
 from .follow_place import Part, Place
 
 GROWN = math.log(1.25)  # an open session is walked anew when it has grown by a quarter
-LEAST = 4096  # packets that are worth a task of their own
+LEAST = 32_768  # packets that are worth a task of their own
+MOST_TASKS = 8  # of a micro-batch
 
 
 @dataclass
@@ -191,16 +192,21 @@ def level(packets: int) -> int:
 
 
 def shared_out(first: Work, over: list[Given], opened: list[Given]) -> list[Work]:
-    """Tasks of about equal weight, the heaviest sessions first; always one at least."""
+    """Tasks of about equal weight, the heaviest sessions first; always one at least.
+
+    One, two, four or eight of them, so that as many cores have about as much to do.
+    """
     works = [first]
-    target = max(LEAST, sum(each.packets for each in (*over, *opened)) // 8)
+    packets = sum(given.packets for given in (*over, *opened))
+    while len(works) < MOST_TASKS and packets >= LEAST * 2 * len(works):
+        works += [Work() for _ in works]
+    weights = [0] * len(works)
     for given, is_over in sorted(
         [(each, True) for each in over] + [(each, False) for each in opened],
         key=lambda pair: -pair[0].packets,
     ):
-        work = min(works, key=lambda each: each.weight)
-        if work.weight and work.weight + given.packets > target:
-            work = Work()
-            works.append(work)
+        lightest = weights.index(min(weights))
+        weights[lightest] += given.packets
+        work = works[lightest]
         (work.over if is_over else work.open).append(given)
-    return works
+    return [first, *(work for work in works[1:] if work.weight)]

@@ -68,6 +68,11 @@ class Given:
     names: frozenset[str]
     packets: int
 
+    @property
+    def held(self) -> int:
+        """Octets of its references."""
+        return sum(len(row.refs) for row in self.rows)
+
 
 class Flows:
     """All flows of the files that still matter.

@@ -42,9 +42,10 @@ def indexer(
         for number in numbers:
             with RowsWriter(staging) as writer:
                 for span in tasks[number]:
-                    found = index_span(span, limits, wanted)
-                    told = json.dumps({**asdict(found.summary), "start": span.range.start})
-                    writer.add(told, found.rows)
+                    found = index_span(span, limits, wanted, writer.add)
+                    writer.add(found.rows)
+                    told = {**asdict(found.summary), "start": span.range.start}
+                    writer.found.summaries.append(json.dumps(told))
             yield writer.found
 
     return run

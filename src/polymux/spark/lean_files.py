@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ..capture.hot.gather import Run
     from ..capture.hot.reassembly import Events
 
-MAPPED = 32 << 20  # octets of files that may be mapped at a time
+MAPPED = 48 << 20  # octets of files that may be mapped at a time
 AROUND = 64 << 10  # octets that the kernel maps around a page that is touched
 
 

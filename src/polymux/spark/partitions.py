@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from ..capture import CaptureLimits, FileIndex, FileSummary, FlowFilter, Range, index_range, plan
+from ..capture import (
+    CaptureLimits,
+    FileIndex,
+    FileSummary,
+    FlowFilter,
+    FlowRefs,
+    Range,
+    index_range,
+    plan,
+)
 from ..capture.summary import UNREADABLE
 from ..core.errors import CaptureError
 from .exchange import Found, Wanted, bucket_of
@@ -50,16 +59,26 @@ def index_tasks(captures: Sequence[Capture], cores: int, target: int = 0) -> lis
     return tasks
 
 
-def index_span(span: Span, limits: CaptureLimits, wanted: FlowFilter) -> FileIndex:
-    """Walk the packet headers of a span, wherever its file lies. Never raises about the file."""
+def index_span(
+    span: Span,
+    limits: CaptureLimits,
+    wanted: FlowFilter,
+    emit: Callable[[list[FlowRefs]], None] | None = None,
+) -> FileIndex:
+    """Walk the packet headers of a span, wherever its file lies. Never raises about the file.
+
+    `emit` gets rows as they are found; without it all are in the result.
+    """
     if not is_url(span.path):
-        return index_range(span.path, span.range, limits=limits, wanted=wanted)
+        return index_range(span.path, span.range, limits=limits, wanted=wanted, emit=emit)
     try:
         source = open_capture(span.path, limits)
     except CaptureError as failure:
         return FileIndex(FileSummary(span.path, None, UNREADABLE, error=str(failure)))
     try:
-        return index_range(span.path, span.range, limits=limits, wanted=wanted, source=source)
+        return index_range(
+            span.path, span.range, limits=limits, wanted=wanted, source=source, emit=emit
+        )
     finally:
         source.close()
 

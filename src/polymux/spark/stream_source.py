@@ -32,11 +32,13 @@ from ..analysis.plan import Plan, parse_ports
 from ..analysis.rows import Emit, session_id
 from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
-from ..analysis.walk import walk, walk_steps
+from ..analysis.walk import walk_steps
 from ..capture import CaptureLimits, Files, TcpSession, sessions_of
 from .follow_batches import Available, Follower, Work
 from .follow_flows import Given, Waits
 from .follow_place import Place
+from .lean_files import LeanFiles, release_memory
+from .side_by_side import together
 from .source_options import SourceOptions
 
 if TYPE_CHECKING:
@@ -251,7 +253,8 @@ class AllTables(Following):
         folder = uuid.uuid4().hex
         told = Told(folder, [], [], work.unchanged, status=work.status or None)
         home = Path(self.staging) / folder
-        with Files(CaptureLimits()) as files:
+        release_memory()
+        with LeanFiles(CaptureLimits()) as files:
             with TableWriter(home, "part") as writer:
                 for summary in self._walked(work.over, self.plan, files, writer.emit):
                     told.sessions += 1
@@ -270,9 +273,16 @@ class AllTables(Following):
 
     def _walked(
         self, given: list[Given], plan: Plan, files: Files, emit: Emit
-    ) -> Iterator[SessionSummary]:
-        for session in self.sessions(given, files):
-            yield walk(session, plan, emit)
+    ) -> list[SessionSummary]:
+        summaries: list[SessionSummary] = []
+
+        def steps(one: Given) -> Iterator[int]:
+            for session in self.sessions([one], files):
+                summaries.append((yield from walk_steps(session, plan, emit)))
+
+        for _ in together(given, steps):
+            pass
+        return summaries
 
 
 class FollowSource(DataSource):

@@ -7,7 +7,7 @@ go to files of this attempt's own; back to the driver go counts and file names.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,16 +17,15 @@ from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
 from ..analysis.walk import walk_steps
 from ..capture import CaptureLimits, sessions_of
-from .exchange import RowsReader, StoredFlow, Wanted
+from .exchange import RowsReader, Spool, StoredFlow, Wanted
 from .lean_files import release_memory
 from .remote import CaptureFiles
+from .side_by_side import together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TOLD = 20  # sessions of each kind that are named one by one
-SIDE_BY_SIDE = 3  # flows walked in turns
-HELD = 16 << 20  # octets of references that flows walked in turns may have
 
 
 @dataclass
@@ -113,8 +112,11 @@ def walk_flows(
     with CaptureFiles(limits) as files, writer:
 
         def steps(flow: StoredFlow) -> Iterator[int]:
-            for session in sessions_of(flow.rows(), files.reader, limits=limits, ports=plan.ports):
-                outcome.count((yield from walk_steps(session, plan, writer.emit)))
+            with Spool(staging) as spool:
+                for session in sessions_of(
+                    flow.rows(), files.reader, limits=limits, ports=plan.ports, spool=spool.open
+                ):
+                    outcome.count((yield from walk_steps(session, plan, writer.emit)))
 
         for _ in together(flows, steps):
             pass
@@ -124,40 +126,3 @@ def walk_flows(
             str(Path(table_name) / f"{writer.name}.parquet") for table_name in rows_by_table
         ]
     return outcome
-
-
-def together(
-    flows: Iterable[StoredFlow], steps: Callable[[StoredFlow], Iterator[int]]
-) -> Iterator[int]:
-    """Some flows side by side, a step of each in turn.
-
-    Flows that began together lie together in the files: side by side they look at the same parts
-    of them, one after another each would go through all of them again. How many is bounded by
-    the references they hold; a flow with more has its turn alone.
-    """
-    active: list[tuple[int, Iterator[int]]] = []
-    held = 0
-    for flow in flows:
-        while active and (len(active) == SIDE_BY_SIDE or held + flow.octets > HELD):
-            active, ended = yield from _round(active)
-            held -= ended
-        active.append((flow.octets, steps(flow)))
-        held += flow.octets
-    while active:
-        active, _ = yield from _round(active)
-
-
-def _round(
-    active: list[tuple[int, Iterator[int]]],
-) -> Generator[int, None, tuple[list[tuple[int, Iterator[int]]], int]]:
-    """One step of each; those that go on, and the references of those that have ended."""
-    going = []
-    ended = 0
-    for octets, walk in active:
-        step = next(walk, None)
-        if step is None:
-            ended += octets
-        else:
-            going.append((octets, walk))
-            yield step
-    return going, ended

@@ -1,10 +1,8 @@
 """Feeds an observer what was captured, and follows its rows: timeline, stalls, content, labels."""
 
-from typing import Final
-
-from librt.vecs import vec
 from mypy_extensions import i64
 
+from ...capture.hot.reassembly import GAP, OCTETS, Events
 from ...core.conversation import Conversation
 from ...core.direction import Direction
 from ...core.events import Sink
@@ -18,9 +16,6 @@ from .pages import Page, Passing, Prelude
 from .stalls import Stalls
 from .timeline import Timeline
 from .tracks import HalfTrack, Track, TrackTable
-
-OCTETS: Final[i64] = 0  # kinds of capture events, as `capture.hot.reassembly` numbers them
-GAP: Final[i64] = 1
 
 
 class Watch(Sink):
@@ -80,12 +75,18 @@ class Watch(Sink):
         """The first octets of each side are not frames: they are carrier, or else undecoded."""
         self.prelude = Prelude(octets0, octets1, carrier)
 
-    def feed(
-        self, side: vec[i64], kind: vec[i64], at: vec[i64], size: vec[i64], count: i64, data: bytes
-    ) -> None:
-        """The next `count` events of the capture; the octets of all lie in `data`."""
+    def feed(self, events: Events, data: bytes) -> None:
+        """The next events of the capture; the octets of all lie in `data`.
+
+        Not their columns one by one: a compiled function that interpreted code hands a column
+        never lets go of it again.
+        """
+        side = events.side
+        kind = events.kind
+        at = events.at
+        size = events.size
         start: i64 = 0
-        for n in range(count):
+        for n in range(events.count):
             if kind[n] == OCTETS:
                 stop = start + size[n]
                 if self.prelude.left > 0:

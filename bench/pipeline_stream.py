@@ -1,0 +1,67 @@
+"""A folder that is followed in micro-batches, beside one batch over the same captures.
+
+Each capture holds sessions of its own that begin and end in it, and is a micro-batch by itself.
+What counts is the steady state: from the end of the first micro-batch to the end of the last.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polymux.spark.follow import BatchDone, start_following
+from polymux.spark.follow_flows import Waits
+
+from .pipeline_captures import Conversations
+from .pipeline_runs import processor_seconds
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CAPTURES = 5
+SESSIONS = 16
+HOUR = 3600
+
+
+def captures(folder: Path, octets: int) -> list[Path]:
+    """About so many octets; nobody has written to them for an hour, so that all of it is over."""
+    folder.mkdir()
+    paths = []
+    for number in range(CAPTURES):
+        path = folder / f"capture-{number}.pcap"
+        talks = Conversations(SESSIONS, number=number)
+        talks.write(path, octets // CAPTURES)
+        written = time.time() - HOUR + 60 * number
+        os.utime(path, (written, written))
+        paths.append(path)
+    return paths
+
+
+def followed(spark: SparkSession, folder: Path, out: Path) -> list[tuple[float, float, int]]:
+    """Follow what is there, a capture at a time.
+
+    Of each micro-batch: when it had ended, what all processes had spent by then, its octets.
+    """
+    ends: list[tuple[float, float, int]] = []
+    sessions = 0
+
+    def tell(done: BatchDone) -> None:
+        nonlocal sessions
+        assert done.unbalanced == 0
+        sessions += done.sessions
+        if done.octets:
+            ends.append((time.perf_counter(), processor_seconds(), done.octets))
+
+    largest = max(path.stat().st_size for path in folder.iterdir())
+    waits = Waits(linger=0)  # nobody waits here for a file to be written on
+    query = start_following(
+        spark, str(folder), str(out), waits=waits, most=largest, available_now=True, tell=tell
+    )
+    query.awaitTermination()
+    shutil.rmtree(out)
+    assert sessions == SESSIONS * CAPTURES, sessions
+    assert len(ends) == CAPTURES, ends
+    return ends
