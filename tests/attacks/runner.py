@@ -46,6 +46,7 @@ class Attack:
     within: float = 1.0  # seconds from the last octet sent to the end
     mode: str = "echo"  # what the server's application does with the attacker's streams
     handled: int = 0  # at most so many streams may reach the application; 0: any number
+    send_buffer: int = 0  # octets the system holds for the server's session; 0: as it likes
     limits: dict[str, int] = field(default_factory=dict)
     policy: dict[str, float] = field(default_factory=dict)
 
@@ -111,7 +112,7 @@ async def run(attack: Attack, zygote: Zygote) -> Outcome:
     url = "ws://127.0.0.1:0/" if carried else "tcp://127.0.0.1:0"
     order = {
         "protocol": protocol, "url": url, "mode": attack.mode, "limits": attack.limits,
-        "policy": attack.policy,
+        "policy": attack.policy, "send_buffer": attack.send_buffer,
     }  # fmt: skip
     async with await zygote.fork(order) as target:
         address = url.replace(":0", f":{target.port}", 1)

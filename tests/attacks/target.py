@@ -88,9 +88,10 @@ class Target:
             if self.process.is_running():
                 self.process.kill()
 
-    async def tell(self) -> Facts:
-        """What the server knows of its sessions, in the order they came."""
-        self._writer.write(b"\n")
+    async def tell(self, sweep: bool = True) -> Facts:
+        """What the server knows of its sessions, in the order they came. Before it answers it
+        looks for garbage in cycles, unless told not to."""
+        self._writer.write(b"sweep\n" if sweep else b"\n")
         async with asyncio.timeout(STARTING):
             line = await self._reader.readline()
         assert line, f"the server is gone: {self._errors.read_text()[-2000:]}"

@@ -76,10 +76,16 @@ def test_a_peer_that_withholds_its_acks_locks_our_ids_and_asking_says_so_in_time
         async with asyncio.timeout(10):
             with pytest.raises(TimeoutError, match=r"no reply within 0\.2 s"):
                 await session.request(b"x", timeout=0.2)
+            session.policy.pause = 0.1
+            for _ in range(2):
+                with pytest.raises(NoFreeIds, match=r"all 16 ids .* for 0\.1 s: .* id_bits=4"):
+                    await session.request(b"x", timeout=0)
+                assert session.retiring
         assert len(peer.cancelled) == 16
         peer.acknowledge()
         async with asyncio.timeout(10):
             exchange = await session.open()  # free again
+        assert not session.retiring
         await exchange.close()
         session.abort()
         await session.wait_closed()

@@ -16,7 +16,7 @@ import polymux
 from polymux import Session, StreamuxSession
 
 PAUSE = 5.0 if SOAK else 0.5
-LASTING = min(60.0, max(15.0, 2 * SOAK)) if SOAK else 3.0
+LASTING = 60.0 if SOAK else 3.0
 OTHERS = 9
 PIECE = bytes(60_000)
 NO_CREDIT = ["mplex", "nerdbank:version=1", "streamux"]

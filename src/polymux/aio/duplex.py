@@ -117,7 +117,10 @@ class Stream(Outlet):
         """End this side's half: what is queued leaves first. The peer may still send."""
         if self._no_send is None:
             self._endpoint.end(self.record)
-            self.session._flush_soon()
+            if len(self.session._live) == 1:  # nothing to leave together with
+                self.session._flush()
+            else:
+                self.session._flush_soon()
 
     def abort(self, text: str = "") -> None:
         """Give the stream up both ways: drop what is queued and unread, and tell the peer.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 LEAST = 4  # a quarter of the budget is for reading, however much waits to be sent
-AROUND = 4  # and a quarter for what is being read or put together, and for what all of it weighs
+AROUND = 3  # and a third for what is being read or put together, and for what all of it weighs
 
 
 class Pacing(Belonging["Session"]):

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from tests.attacks import words
 from tests.attacks.families.common import (
-    ALL,
     BUCKET,
     MINMUX,
     MPLEX,
@@ -25,6 +24,8 @@ from tests.attacks.families.common import (
     over_websocket,
 )  # fmt: skip
 from tests.attacks.runner import ENDED, SOAK, Attack, Play, Scene
+
+from polymux.aio.item_receiver import WINDOW as CREDIT
 
 PATIENCE = 30.0 if SOAK else 1.0  # the server's, with a peer that takes nothing
 WINDOW = 16_000
@@ -108,39 +109,61 @@ def on_websocket(messages: bytes) -> bytes:
 
 
 def unread_echo(protocol: str) -> Play:
-    """What is sent comes back, and is never read: the server's writers must wait, then end it."""
+    """What is sent comes back, and is never read: the server's writers must wait, then end it.
+
+    Windows and credit bound some of it; the server's own buffers must bound the rest.
+    """
+    count = 12 if protocol in (V2, V3) else 1  # a window is small: many channels
+    rounds = {V2: 50, V3: 50, OMNI: 40, WS: 40}.get(protocol, 2000)
+    piece = 1_000_000 if protocol in (OMNI, WS) else 20_000
 
     async def play(scene: Scene) -> None:
         foe = scene.foe
         await foe.dial(unread=True)
-        if protocol == STREAMUX:
-            for n in range(12):
-                await foe.send(words.streamux(n, bytes(60_000)) * (200 if n == 0 else 10))
-                await foe.send(words.streamux(n, b"x", last=True))
-            return
-        count = 12 if protocol in (V2, V3) else 1  # a window is small: many channels
-        await foe.send(b"".join(opening(protocol, n) for n in range(count)))
+        await foe.send(b"".join(opening_on(protocol, n) for n in range(count)))
         await asyncio.sleep(0.3)
-        if protocol == OMNI:
-            await foe.send(words.omni(words.REQUEST, b"\0\xff"))
-        # Windows and credit bound some of it; the server's own buffers must bound the rest.
-        piece = 1_000_000 if protocol == OMNI else 20_000
-        rounds = {V2: 50, V3: 50, OMNI: 40}.get(protocol, 2000)
-        await foe.flood(content(protocol, n, bytes(piece)) for n in range(count)
+        if protocol in (OMNI, WS):
+            await foe.send(carried(protocol, words.omni(words.REQUEST, b"\0\xff")))
+        await foe.flood(content_on(protocol, n, bytes(piece)) for n in range(count)
                         for _ in range(rounds))  # fmt: skip
 
     return play
 
 
+def carried(protocol: str, messages: bytes) -> bytes:
+    return on_websocket(messages) if protocol == WS else messages
+
+
+def opening_on(protocol: str, n: int) -> bytes:
+    return carried(protocol, opening(OMNI if protocol == WS else protocol, n))
+
+
+def content_on(protocol: str, n: int, data: bytes) -> bytes:
+    return carried(protocol, content(OMNI if protocol == WS else protocol, n, data))
+
+
+async def unread_replies(scene: Scene) -> None:
+    """Request after request, each whole; no reply is ever read."""
+    await scene.foe.dial(unread=True)
+    body = bytes(60_000)
+    await scene.foe.flood(words.streamux(n, body, last=True) for n in range(2000))
+
+
+async def unread_items(scene: Scene) -> None:
+    """All the credit there is, given and used; what comes back is more than the system holds."""
+    await scene.foe.dial(unread=True)
+    await scene.foe.send(words.give_credit(2, 1 << 40) + words.write_items(1, bytes(CREDIT)))
+
+
 def unread() -> list[Attack]:
-    made: list[Attack] = []
-    for protocol in ALL:
-        if protocol == MINMUX:
-            continue  # its whole window fits the socket: there is nothing a writer must wait for
-        made.append(Attack(4, "what is echoed is never read", protocol, unread_echo(protocol),
-                           ENDED, ("deadline write", TIMED_OUT), memory=28,
-                           policy={"write": PATIENCE}, within=PATIENCE + 2))  # fmt: skip
-    return made
+    plays = {protocol: unread_echo(protocol) for protocol in (MPLEX, V1, V2, V3, OMNI, WS)}
+    plays |= {STREAMUX: unread_replies, MINMUX: unread_items}
+    return [
+        Attack(4, "what is echoed is never read", protocol, play, ENDED,
+               ("deadline write", TIMED_OUT), memory=16, policy={"write": PATIENCE},
+               within=PATIENCE + 2, send_buffer=4096 if protocol == MINMUX else 0)
+        for protocol, play in plays.items()
+    ]  # fmt: skip
 
 
 def attacks() -> list[Attack]:

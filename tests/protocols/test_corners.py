@@ -1,0 +1,166 @@
+"""Places that ordinary traffic does not come to: options, the last ids, the edges of limits."""
+
+from __future__ import annotations
+
+import pytest
+from librt.strings import BytesWriter
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LocalProtocolError, NoFreeIds
+from polymux.core.limits import Limits
+from polymux.core.protocol import NO_ID
+from polymux.core.side import Sight, Vantage
+from polymux.core.wire import BAD, SHORT, put_varu64
+from polymux.protocols.minmux_items import BOUND, Items, Prefixed
+from polymux.protocols.mplex import MAX_ID, Mplex
+from polymux.protocols.nerdbank import Nerdbank
+from polymux.protocols.omnistreams_ids import KEPT, Past, load_past
+from polymux.protocols.registry import BadProtocolString, create, names, parse
+
+# --- protocol strings
+
+WRONG = [
+    ("smtp", "no protocol 'smtp': choose one of mplex, nerdbank, omnistreams, streamux, minmux"),
+    ("mplex:ids=odd", "ids is parity or counting, not 'odd'"),
+    ("mplex:max_frame=0", "max_frame"),
+    ("mplex:window=5", "'window=5' is no option of mplex; it has ids, max_frame, preamble"),
+    ("mplex:ids", "'ids' is no option of mplex"),
+    ("nerdbank:version=4", "version is 1, 2 or 3, not 4"),
+    ("nerdbank:version=0", "version"),
+    ("nerdbank:window=0", "window"),
+    ("nerdbank:version=2,seeded=500", "seeded channels exist in version 3 only"),
+    ("nerdbank:seeded=500+0", "seeded"),
+    ("omnistreams:numbering=roman", "numbering"),
+    ("omnistreams:carrier=pigeon", "carrier"),
+    ("streamux:id_bits=99", "id_bits"),
+    ("streamux:timeout=x", "timeout"),
+]
+
+
+@pytest.mark.parametrize(("text", "told"), WRONG)
+def test_a_protocol_string_that_makes_no_sense_says_what_would(text: str, told: str) -> None:
+    with pytest.raises(BadProtocolString) as caught:
+        create(text)
+    assert told in str(caught.value)
+
+
+def test_options_reach_their_protocol() -> None:
+    counting = create("mplex:ids=counting,max_frame=77")
+    assert isinstance(counting, Mplex)
+    assert counting.counting
+    assert counting.max_frame == 77
+    assert not create("mplex:ids=parity").counting  # type: ignore[attr-defined]  # it is an Mplex
+    limits = Limits()
+    three = create("nerdbank:window=5000,seeded=102400+500", limits)
+    assert isinstance(three, Nerdbank)
+    assert (three.major, three.seeded, limits.window) == (3, (102400, 500), 5000)
+    assert str(parse("nerdbank: version=1 , window=7")) == "nerdbank:version=1,window=7"
+    assert str(parse("mplex")) == "mplex"
+    assert names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
+
+
+# --- ids
+
+
+@pytest.mark.parametrize(("counting", "step"), [(False, 2), (True, 1)])
+def test_the_last_mplex_id_is_the_last(counting: bool, step: int) -> None:
+    protocol = create("mplex:ids=counting" if counting else "mplex", vantage=0)
+    assert isinstance(protocol, Mplex)
+    end = Endpoint(protocol, 0)
+    first, second = end.open(b"x"), end.open(b"y")
+    assert second.number - first.number == step
+    protocol.next0 = MAX_ID
+    assert end.open(b"z").number == MAX_ID == 2**60 - 1
+    with pytest.raises(NoFreeIds):
+        end.open(b"none")
+
+
+@pytest.mark.parametrize("text", ["nerdbank:version=1", "nerdbank:version=2", "streamux"])
+def test_before_the_handshakes_have_met_there_is_no_id_to_open_with(text: str) -> None:
+    protocol = create(text, vantage=0)
+    with pytest.raises(LocalProtocolError, match="handshake has not come"):
+        Endpoint(protocol, 0).open()
+    assert protocol.allocate(0) == NO_ID
+
+
+@pytest.mark.parametrize(("odd", "number"), [(0, 1), (1, 2)])
+def test_the_odd_party_begins_with_one_and_the_other_with_two(odd: int, number: int) -> None:
+    protocol = create("nerdbank:version=2", vantage=0)
+    assert isinstance(protocol, Nerdbank)
+    protocol.handshaken = True
+    protocol.odd = odd
+    end = Endpoint(protocol, 0)
+    assert [end.open(b"x").number for _ in range(3)] == [number, number + 2, number + 4]
+
+
+def test_offers_of_version_three_begin_behind_the_seeded_channels() -> None:
+    end = Endpoint(create("nerdbank:seeded=500+600", vantage=0), 0)
+    assert [end.open(b"x").number for _ in range(2)] == [3, 4]
+
+
+# --- Minmux items with a length before them
+
+
+@pytest.mark.parametrize("length", [0, 1, 247, 248, 65536, BOUND - 1, BOUND])
+def test_an_item_may_say_any_length_up_to_the_bound(length: int) -> None:
+    out = BytesWriter()
+    put_varu64(out, length)
+    head = out.getvalue()
+    codec = Prefixed()
+    assert codec.measure(b"??" + head, 2, 2 + len(head)) == len(head) + length
+    for cut in range(len(head)):
+        assert codec.measure(head, 0, cut) == SHORT
+
+
+@pytest.mark.parametrize("head", [b"\xff\x20" + bytes(6) + b"\x01", b"\xff" + b"\xff" * 8])
+def test_no_item_is_longer_than_the_bound(head: bytes) -> None:
+    assert Prefixed().measure(head, 0, 9) == BAD
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 100])
+def test_items_come_out_of_pieces_of_any_size(step: int) -> None:
+    codec = Prefixed()
+    wanted = [b"", b"a", b"bc" * 200, b"", b"d" * 9]
+    octets = b"".join(codec.encode(item) for item in wanted)
+    items = Items(codec, 500)
+    found: list[bytes] = []
+    for start in range(0, len(octets), step):
+        found += items.feed(memoryview(octets)[start : start + step])
+    assert found == wanted
+    assert items.held == 0
+
+
+def test_an_item_of_the_limit_is_taken_and_one_octet_more_is_not() -> None:
+    codec = Prefixed()
+    assert Items(codec, 11).feed(codec.encode(b"x" * 10)) == [b"x" * 10]
+    with pytest.raises(ValueError, match=r"more than 10 octets; raise Items\(limit=...\)"):
+        Items(codec, 10).feed(codec.encode(b"x" * 10))
+    with pytest.raises(ValueError, match="no item can begin like this"):
+        Items(codec).feed(b"\xff" * 9)
+
+
+# --- what an omnistreams id remembers
+
+
+def test_requests_past_those_kept_are_added_to_the_newest() -> None:
+    past = Past()
+    for ordinal in range(KEPT + 3):
+        past.request(ordinal, 2)
+    assert past.firsts == list(range(KEPT))
+    assert past.lasts == [*range(KEPT - 1), KEPT + 2]
+    assert past.amounts == [2] * (KEPT - 1) + [8]
+    assert load_past(past.save()).save() == past.save()
+
+
+def test_requests_that_were_paid_from_make_room_for_others() -> None:
+    past, sight = Past(), Sight(Vantage.MIDDLE)
+    for ordinal in range(KEPT):
+        past.request(ordinal, 3)
+    for _ in range(KEPT):
+        assert past.pay(0, sight) == 3
+    assert past.pay(0, sight) == 0
+    assert (past.reached, len(past.amounts)) == (KEPT, KEPT)
+    past.request(1000, 7)  # those read do not count as kept
+    assert past.pay(0, sight) == 7
+    assert (past.reached, past.firsts, past.amounts) == (1, [1000], [7])
+    assert past.pay(0, sight) == 0

@@ -1,0 +1,165 @@
+"""Small faults for codecs and rules: which there can be, and how one is made.
+
+A mutant is one change in one file of `protocols/` or in `core/wire.py`: a comparison, an operator,
+a number, a condition. What says nothing when the code runs is left alone.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "polymux"
+
+COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.BitOr: ast.BitAnd,
+    ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitXor: ast.BitOr,
+}  # fmt: skip
+SPEAKING = ("__repr__", "__str__", "explain")  # functions that only make texts for people
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change: the file, the place, and what was done there."""
+
+    path: Path
+    place: int  # among the nodes of the file, in the order of `ast.walk`
+    line: int
+    last: int  # the last line of the statement it stands in
+    what: str
+    function: str  # the qualified name of the function it stands in; empty: the module itself
+
+    def __str__(self) -> str:
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.what}"
+
+
+def files() -> list[Path]:
+    return [*sorted((SOURCE / "protocols").glob("*.py")), SOURCE / "core" / "wire.py"]
+
+
+@cache
+def text_of(path: Path) -> str:
+    """A file as it was when it was first looked at: someone may be working on it."""
+    return path.read_text()
+
+
+@cache
+def mutants_of(path: Path) -> tuple[Mutant, ...]:
+    """Every change that could be made in a file."""
+    return tuple(changed(path))
+
+
+def changed(path: Path) -> Iterator[Mutant]:
+    tree = ast.parse(text_of(path))
+    quiet = unreachable(tree)
+    homes = functions(tree)
+    spans = statements(tree)
+    for place, node in enumerate(ast.walk(tree)):
+        if id(node) in quiet:
+            continue
+        for what in changes(node):
+            line = getattr(node, "lineno", 0)
+            first, last = spans.get(id(node), (line, line))
+            yield Mutant(path, place, first, last, what, homes.get(id(node), ""))
+
+
+def unreachable(tree: ast.Module) -> set[int]:
+    """Nodes that say nothing when the code runs: annotations, texts, assertions, reprs."""
+    quiet: set[int] = set()
+    for node in ast.walk(tree):
+        parts: list[ast.AST | None] = []
+        if isinstance(node, ast.AnnAssign | ast.arg):
+            parts = [node.annotation]
+        elif isinstance(node, ast.FunctionDef):
+            parts = [node.returns, *node.decorator_list]
+            if node.name in SPEAKING:
+                parts.append(node)
+        elif isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise):
+            parts = [node]
+        for part in parts:
+            if part is not None:
+                quiet.update(id(inner) for inner in ast.walk(part))
+    return quiet
+
+
+def functions(tree: ast.Module) -> dict[int, str]:
+    """For each node inside a function's body, the name the function is found by."""
+    homes: dict[int, str] = {}
+
+    def visit(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef):
+                for inner in node.body:
+                    homes.update((id(each), prefix + node.name) for each in ast.walk(inner))
+
+    visit(tree.body, "")
+    return homes
+
+
+def statements(tree: ast.Module) -> dict[int, tuple[int, int]]:
+    """For each node, the lines on which its statement is seen to run: a compound one's head."""
+    spans: dict[int, tuple[int, int]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            last = node.end_lineno or node.lineno
+            body = getattr(node, "body", None)
+            if isinstance(body, list) and body:
+                last = max(node.lineno, body[0].lineno - 1)
+            spans.update((id(inner), (node.lineno, last)) for inner in ast.walk(node))
+    return spans
+
+
+def changes(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in COMPARISONS:
+        return ["comparison"]
+    if isinstance(node, ast.BinOp | ast.AugAssign) and type(node.op) in OPERATORS:
+        return ["operator"]
+    if isinstance(node, ast.BoolOp):
+        return ["and/or"]
+    if isinstance(node, ast.If | ast.While):
+        return ["negated"] if not isinstance(node.test, ast.Constant) else []
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return ["one more"]
+    if isinstance(node, ast.Constant) and type(node.value) is bool:
+        return ["flipped"]
+    return []
+
+
+def mutated(mutant: Mutant, text: str = "") -> ast.Module:
+    """The file, or this text of it, with the change made; every line keeps its number."""
+    tree = ast.parse(text or text_of(mutant.path))
+    for place, node in enumerate(ast.walk(tree)):
+        if place == mutant.place:
+            change(node)
+            break
+    return ast.fix_missing_locations(tree)
+
+
+def change(node: ast.AST) -> None:
+    if isinstance(node, ast.Compare):
+        node.ops = [COMPARISONS[type(node.ops[0])]()]
+    elif isinstance(node, ast.BinOp | ast.AugAssign):
+        node.op = OPERATORS[type(node.op)]()
+    elif isinstance(node, ast.BoolOp):
+        node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
+    elif isinstance(node, ast.If | ast.While):
+        node.test = ast.UnaryOp(ast.Not(), node.test)
+    elif isinstance(node, ast.Constant):
+        node.value = (not node.value) if type(node.value) is bool else node.value + 1  # type: ignore[operator]  # changes() saw to it
+
+
+def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
+    """So many mutants, chosen by the seed; the same ones for the same source."""
+    every = [m for path in files() if only in str(path) for m in mutants_of(path)]
+    return Random(seed).sample(every, min(count, len(every)))

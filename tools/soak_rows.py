@@ -1,0 +1,107 @@
+"""The rows of the reliability table that a soak covers: what is run for each, and its figure.
+
+A figure that depends on how long the soak runs is counted from what the tests print, and said
+beside the figure that the table demands.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number in the lines that tests print: how it is found, and what is demanded of it."""
+
+    pattern: str  # its first group is the number
+    unit: str
+    demanded: int
+    least: bool = False  # the smallest of them counts, not their sum
+
+    def of(self, said: str) -> str:
+        numbers = [int(float(each)) for each in re.findall(self.pattern, said, re.M)]
+        reached = (min(numbers) if self.least else sum(numbers)) if numbers else 0
+        return f"{reached} {self.unit} of {self.demanded} demanded"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what is run for it, and by what its figure is known."""
+
+    name: str
+    title: str
+    tests: tuple[str, ...]
+    figures: tuple[Figure, ...] = ()
+    alone: bool = False  # it measures time or memory: nothing of the same weight runs beside it
+    times: int = 1  # how often it is run
+    minutes: str = ""  # what the tests are told instead of the soak's own minutes
+
+
+ATTACKS: dict[str, tuple[str, tuple[int, ...]]] = {
+    "R1": ("rapid open and reset", (1,)),
+    "R2": ("provoked answers, socket unread", (2, 4)),
+    "R3": ("openings that nobody takes", (3,)),
+    "R6": ("credit overrun", (6,)),
+    "R8": ("oversized lengths", (8, 27)),
+    "R9": ("stalled headers and handshakes", (9, 18)),
+    "R10": ("dribble, empty and control floods", (10, 11, 12)),
+    "R11": ("duplicate, reused and dead ids", (13, 14)),
+    "R12": ("msgpack bombs", (16,)),
+    "R20": ("decompression bomb", (22, 23)),
+    "ATK": ("credit arithmetic, slow readers, names, roles, texts, wrong wires",
+            (5, 7, 17, 19, 20, 26, 28, 29)),
+}  # fmt: skip
+
+FLOWS = "tests/spark/test_follow_flows.py"
+ROWS = [
+    Row("R4", "slow reader without flow control", ("tests/attacks/test_hogs.py",),
+        (Figure(r"^R4 .* in ([\d.]+) s$", "s a protocol", 60, least=True),), alone=True),
+    Row("R17", "silent death", ("tests/attacks/test_silence.py",), alone=True),
+    Row("R11", "ids exhausted (ATK-15)", ("tests/attacks/test_exhaustion.py",)),
+    Row("R8", "lengths refused at the header; R10 work counted", ("tests/attacks/test_costs.py",)),
+    Row("R5", "hostile schedules", ("tests/stateful/test_hostile_schedules.py",
+                                    "tests/stateful/test_starved.py"),
+        (Figure(r"^R5 .*?: (\d+) schedules", "schedules", 100_000),)),
+    Row("R7", "credit at the edges of 64 bits", ("tests/fuzz/test_credit.py",),
+        (Figure(r"^R7 .*?: (\d+) inputs", "inputs", 10_000_000),)),
+    Row("R13", "any octets into any decoder; R14 wedges",
+        ("tests/fuzz/test_fuzz.py",),
+        (Figure(r"^pass .* inputs in (\d+) s", "s a target", 120, least=True),
+         Figure(r"^R14 .*?: (\d+) mutations", "mutations for wedges", 1_000_000))),
+    Row("R15", "vectors cut at every octet", ("tests/protocols/test_vectors.py",)),
+    Row("R16", "teardown races", ("tests/stateful/test_teardown_races.py",),
+        (Figure(r"to depth (\d+)$", "deep", 8, least=True),)),
+    Row("R18", "cancelled at every suspension", ("tests/aio/test_cancellation.py",)),
+    Row("R22", "interop with the npm peers", ("tests/interop",)),
+    Row("D1", "recorder killed 100 times", ("tests/record/test_kill.py",)),
+    Row("D2", "power loss", ("tests/capture/test_power_loss.py",)),
+    Row("D3", "full and failing disks", ("tests/record/test_disk.py",)),
+    Row("D4", "torn and flipped captures; D5", ("tests/capture/test_damage.py",)),
+    Row("D6", "rotation under kill", ("tests/record/test_rotation.py",
+                                      "tests/capture/test_rotation.py")),
+    Row("D7", "replayed batches, 300 histories of kills and replays; D9 arrival orders, copies",
+        (FLOWS, "tests/spark/test_sink.py")),
+    Row("D8", "collector, driver and workers killed, 10 times each",
+        ("tests/collect/test_end_to_end.py", "tests/spark/test_cluster_pipeline.py"), times=2),
+    Row("D10", "split independence; D11 conservation",
+        ("tests/analysis/test_splits.py", "tests/analysis/test_walk.py",
+         "tests/spark/test_conservation.py")),
+    Row("D12", "clocks that step", ("tests/capture/test_reassembly.py",
+                                    "tests/capture/test_sessions.py")),
+    Row("S1", "hostile names in the report; S2 self-contained",
+        ("tests/report/test_browser.py", "tests/report/test_hostile_page.py",
+         "tests/report/test_page.py", "tests/report/test_visible.py")),
+    Row("S3", "report of 10^4 to 10^7 frames", ("tests/report/test_size.py",), minutes="1"),
+    Row("S4", "special names; S5", ("tests/cli",)),
+    Row("S6", "hostile captures; S7", ("tests/capture/test_scan.py",
+                                       "tests/capture/test_sources.py",
+                                       "tests/analysis/test_hostile.py")),
+    Row("S8", "TLS matrix", ("tests/attacks/test_tls.py", "tests/aio/test_bad_input.py",
+                             "tests/record/test_tls.py")),
+    Row("S9", "audit", ("tests/tools/test_audit.py",)),
+    Row("S10", "no secrets in captures or logs", ("tests/attacks/test_secrets.py",)),
+    Row("S11", "limits explain themselves", ("tests/aio/test_limits.py",
+                                             "tests/core/test_guard.py")),
+]  # fmt: skip
+NOT_HERE = {"R19": "fairness: make bench"}
