@@ -166,35 +166,31 @@ def growth(found: Rounds) -> Figure:
 
 
 def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
-    """The whole command from cold, beside the same walk from cold, and tshark."""
-    ours, theirs = Times(), Times()
+    """The whole command from cold, beside the same walk from cold, and tshark: none of them
+    writes a report, whose cost is a line of its own."""
+    ours, theirs, report = Times(), Times(), Times()
     for _ in range(2):
         shutil.rmtree(folder / "cold", ignore_errors=True)
-        command = [
-            sys.executable,
-            "-c",
-            COMMAND,
-            "analyze",
-            *paths,
-            "--out",
-            str(folder / "cold"),
-        ]
-        runs.cold(command, ours)
+        command = [sys.executable, "-c", COMMAND]
+        tables = str(folder / "cold")
+        runs.cold([*command, "analyze", *paths, "--out", tables, "--no-report"], ours)
+        runs.cold([*command, "report", tables, "-o", str(folder / "report.html")], report)
         shutil.rmtree(folder / "plain", ignore_errors=True)
         runs.cold(
             [sys.executable, "-m", "bench.pipeline_floor", str(folder / "plain"), *paths], theirs
         )
     command_line = line("whole command, from cold", ours, octets,
                         Floor("without Spark, from cold", theirs, 1 / 2.5))  # fmt: skip
+    report_line = line("its report, from cold", report, octets)
     if shutil.which("tshark") is None:
-        return [command_line, Absence("tshark", "tshark is not installed")]
+        return [command_line, report_line, Absence("tshark", "tshark is not installed")]
     few = folder / "few.pcap"
     Conversations(64).write(few, octets // 32)
     times = tshark(few)
     command_line.floors.append(
         Floor("tshark -T fields, 1/32 of it", times, 10.0, os.path.getsize(few))
     )
-    return [command_line]
+    return [command_line, report_line]
 
 
 def tshark(path: Path) -> Times:
