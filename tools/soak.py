@@ -99,8 +99,7 @@ def run_row(row: Row, minutes: float) -> bool:
     for _ in range(row.times):
         with tempfile.TemporaryDirectory() as folder:
             figures = Path(folder) / "figures"
-            told = row.minutes or f"{minutes:g}"
-            well, more = pytest(list(row.tests), told, figures, gently=not row.alone)
+            well, more = pytest(list(row.tests), f"{minutes:g}", figures, gently=not row.alone)
         fine &= well
         said += more
     counted = re.findall(r"(\d+ (?:passed|failed|skipped|error)[^\n]*?) in ", said)

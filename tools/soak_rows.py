@@ -35,7 +35,6 @@ class Row:
     figures: tuple[Figure, ...] = ()
     alone: bool = False  # it measures time or memory: nothing of the same weight runs beside it
     times: int = 1  # how often it is run
-    minutes: str = ""  # what the tests are told instead of the soak's own minutes
 
 
 ATTACKS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -89,10 +88,12 @@ ROWS = [
          "tests/spark/test_conservation.py")),
     Row("D12", "clocks that step", ("tests/capture/test_reassembly.py",
                                     "tests/capture/test_sessions.py")),
+    Row("D13", "memory of a worker, 4 GB with a session of 2 GB",
+        ("tests/spark/test_worker_memory.py",)),
     Row("S1", "hostile names in the report; S2 self-contained",
         ("tests/report/test_browser.py", "tests/report/test_hostile_page.py",
          "tests/report/test_page.py", "tests/report/test_visible.py")),
-    Row("S3", "report of 10^4 to 10^7 frames", ("tests/report/test_size.py",), minutes="1"),
+    Row("S3", "report of 10^4 to 10^7 frames", ("tests/report/test_size.py",)),
     Row("S4", "special names; S5", ("tests/cli",)),
     Row("S6", "hostile captures; S7", ("tests/capture/test_scan.py",
                                        "tests/capture/test_sources.py",
