@@ -21,7 +21,7 @@ class Limits:
     streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
     pending: int = 128  # streams the peer opened that the application has not taken yet
     stream_buffer: int = 256 * KIB  # unread octets of one stream where the protocol has no credit
-    session_buffer: int = 16 * MIB  # unread octets of all streams together
+    session_buffer: int = 16 * MIB  # octets of all streams together, unread or still to be sent
     message: int = 16 * MIB  # octets of one message or last item put together from many frames
     window: int = MIB  # what we announce where the protocol has windows
     window_peer: int = 64 * MIB  # the largest window we believe
