@@ -198,7 +198,7 @@ async def streamux_mode(session: StreamuxSession, mode: str, ward: Ward) -> None
             ward.texts.append(str(problem))
             raise
 
-    await session.answer(work)
+    await session.answer(work, at_once=2000)
 
 
 async def minmux_mode(session: MinmuxSession, mode: str, ward: Ward) -> None:

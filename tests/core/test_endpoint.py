@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded
 from polymux.protocols.registry import create
+from polymux.testing.hot.headers import Chain
 
 PIECES = st.one_of(st.binary(max_size=40), st.integers(0, 70_000).map(bytes))
 
@@ -40,6 +41,7 @@ def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> 
         end.send(stream, bytes(1048577))
 
 
+@example([bytes(1024)] * 200, 262_144, False)  # turns that are filled to the octet
 @given(st.lists(PIECES, max_size=30), st.integers(1, 200_000), st.booleans())
 def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apart(
     pieces: list[bytes], room: int, shared: bool
@@ -70,6 +72,9 @@ def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apa
         assert theirs.half(0).octets == half.octets
         assert theirs.half(0).frames == half.frames
         assert reader.protocol.sight.sent(0) == end.protocol.sight.sent(0)
+        chain = Chain(4096)
+        assert chain.read(reader.protocol, 0, octets, 0, 0) == len(octets)
+        assert 0 not in list(chain.size)[: chain.used]  # no frame is for nothing
         assert theirs.lane is not None
         assert b"".join(bytes(part) for part in theirs.lane.inbox) == b"".join(pieces)
     assert said[0] == said[1]

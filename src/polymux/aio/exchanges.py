@@ -22,6 +22,8 @@ class Whole:
     """Parts that become one message. It is never held twice, as parts and joined: a large one is
     written into one place as it comes."""
 
+    __slots__ = ("_parts", "_place", "size")  # there is one for each call that is under way
+
     def __init__(self) -> None:
         self.size = 0
         self._parts: list[bytes] = []

@@ -121,10 +121,10 @@ class Outbox:
                 lane.sent = 0
             lane.queued -= size
             used += size
-            if used >= quantum:
-                break
             if self.protocol.alike and lane.sent == 0:
                 used += self.say_alike(lane, quantum - used, now)
+            if used >= quantum:
+                break
         if lane.next < len(lane.outgoing):
             if lane.next > 4096:
                 lane.outgoing = lane.outgoing[lane.next :]

@@ -37,7 +37,6 @@ class Leaving:
         self.way = way
         self.look = look
         self.fd: int = -1
-        self.most: i64 = HIGH  # octets formed at a time
         self.given = False  # a flush is on its way
         self.blocked = False  # the transport takes nothing more for now
         self.crowded = False  # senders wait for room
@@ -78,7 +77,7 @@ class Leaving:
         transport = self.way()
         if transport is None:
             return
-        chunks = self.endpoint.chunks_to_send(self.most)
+        chunks = self.endpoint.chunks_to_send(HIGH)
         if len(chunks) > 0:
             self.written += self.hand_over(transport, chunks)
         self.look()
