@@ -129,7 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=0.0, help="begin no mutant after so long")
     parser.add_argument("--branches", action="store_true", help="print those that no test takes")
     parser.add_argument("--tests", nargs="*", default=list(TESTS), help="files to run")
-    parser.add_argument("--only", default="", help="part of the path of the files to change")
+    parser.add_argument("--only", default="", help="part of path:function: of what to change")
     options = parser.parse_args(arguments)
     chosen = sample(options.count, options.seed, options.only)
     print(f"seed {options.seed}: {len(chosen)} mutants", flush=True)

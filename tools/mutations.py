@@ -160,6 +160,7 @@ def change(node: ast.AST) -> None:
 
 
 def sample(count: int, seed: int, only: str = "") -> list[Mutant]:
-    """So many mutants, chosen by the seed; the same ones for the same source."""
-    every = [m for path in files() if only in str(path) for m in mutants_of(path)]
+    """So many mutants, chosen by the seed; the same ones for the same source. `only`: part of
+    `path:function:`."""
+    every = [m for path in files() for m in mutants_of(path) if only in f"{path}:{m.function}:"]
     return Random(seed).sample(every, min(count, len(every)))

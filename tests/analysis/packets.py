@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from polymux.capture import PcapngWriter
-from polymux.capture.frames import ACK, PSH, SYN, FrameMaker, payload_sum
+from polymux.capture.hot.segments import ACK, PSH, SYN, FrameMaker, payload_sum
 
 from .stage import ACCEPTOR, DIALER, START, Record
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polymux.analysis.hot.figures import duration_text, rate_text, size_text
 from polymux.analysis.hot.spans import Spans
 from polymux.analysis.plan import Plan
-from polymux.capture.frames import ACK, PSH
+from polymux.capture.hot.segments import ACK, PSH
 from polymux.core.streams import Stream
 
 from .packets import Wire, wire

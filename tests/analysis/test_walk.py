@@ -214,13 +214,14 @@ def test_a_gap_between_frames_ends_the_decoding_of_that_direction(tmp_path: Path
 def _save_with_hole(path: str, record: Record, hole: tuple[int, int, int]) -> None:
     """Write a recording of which octets begin:end of one chunk were not captured."""
     from polymux.capture import PcapngWriter, TcpScribe
+    from polymux.capture.hot.segments import Burst
 
     class Leaky(PcapngWriter):
         drop = False
 
-        def packet(self, at, parts, comment="", wire=-1):  # type: ignore[no-untyped-def]
+        def burst(self, burst: Burst) -> None:
             if not self.drop:
-                super().packet(at, parts, comment, wire)
+                super().burst(burst)
 
     chunk, begin, end = hole
     writer = Leaky(path, sync="none")

@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from polymux.capture import PcapngWriter, TcpScribe, index_file, read_sessions
-from polymux.capture.frames import LARGEST_PAYLOAD
+from polymux.capture.blocks import comment
+from polymux.capture.hot.segments import LARGEST_PAYLOAD, Burst, FrameMaker, payload_sum
 from polymux.capture.scribe import BURST
 from polymux.capture.writer import DiskFull
-from polymux.record.patience import Parts, Patience
+from polymux.record.patience import Patience
 
 from .build import START
 from .conftest import streams
@@ -25,26 +26,13 @@ DIALER, ACCEPTOR = ("192.0.2.1", 40000), ("198.51.100.2", 9000)
 SIZES = st.one_of(st.integers(0, 200), st.integers(LARGEST_PAYLOAD - 2, 4 * LARGEST_PAYLOAD))
 
 
-class OneByOne:
-    """A sink that takes no bursts."""
-
-    def __init__(self, writer: PcapngWriter) -> None:
-        self._writer = writer
-
-    @property
-    def file(self) -> int:
-        return self._writer.file
-
-    def packet(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None:
-        self._writer.packet(at, parts, comment, wire)
-
-
-def written(path: Path, chunks: list[bytes], bursts: bool) -> bytes:
+def written(path: Path, chunks: list[bytes], at_once: int) -> bytes:
+    """The file of a scribe that is given at most so many octets of a chunk at once."""
     with PcapngWriter(str(path)) as writer:
-        sink = writer if bursts else OneByOne(writer)
-        scribe = TcpScribe(sink, DIALER, ACCEPTOR, START, comment="polymux: vantage=middle")
+        scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment="polymux: vantage=middle")
         for n, chunk in enumerate(chunks):
-            scribe.data(n % 2, chunk, START + n)
+            for start in range(0, len(chunk), at_once):
+                scribe.data(n % 2, chunk[start : start + at_once], START + n)
         scribe.close(START + len(chunks))
     data = path.read_bytes()
     path.unlink()
@@ -60,7 +48,37 @@ def test_a_burst_writes_the_octets_that_its_packets_would_write(
 ) -> None:
     chunks = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
     path = tmp_path / "written.pcapng"
-    assert written(path, chunks, bursts=True) == written(path, chunks, bursts=False)
+    assert written(path, chunks, 1 << 30) == written(path, chunks, LARGEST_PAYLOAD)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1448, LARGEST_PAYLOAD, 3 * LARGEST_PAYLOAD + 1])
+@pytest.mark.parametrize("said", ["", "polymux: one", "ü" * 99])
+@pytest.mark.parametrize("ends", [(DIALER, ACCEPTOR), (("2001:db8::1", 5), ("2001:db8::2", 7))])
+def test_a_burst_is_what_the_writer_makes_of_the_same_packets(
+    tmp_path: Path, size: int, said: str, ends: tuple[tuple[str, int], tuple[str, int]]
+) -> None:
+    maker = FrameMaker(*ends, 0)
+    data = bytes(n * n % 251 for n in range(size))
+    burst = Burst(maker, START, 2**32 - 3, 2**31, 24, comment(said))
+    if data:
+        burst.carry(data, 0, BURST)
+    else:
+        burst.lone()
+    files = []
+    for name in ("burst", "packets"):
+        with PcapngWriter(str(tmp_path / name)) as writer:
+            if name == "burst":
+                writer.burst(burst)
+            for start in range(0, max(1, size), LARGEST_PAYLOAD) if name == "packets" else []:
+                part = data[start : start + LARGEST_PAYLOAD]
+                words = payload_sum(part, 0, len(part))
+                headers = maker.headers(2**32 - 3 + start, 2**31, 24, len(part), words)
+                writer.packet(START, [headers, part], said if start == 0 else "")
+        files.append((Path(writer.path).read_bytes(), writer.packets, writer.size))
+    assert files[0] == files[1]
+    assert burst.payload == size
+    assert burst.octets == size + burst.packets * maker.size
+    assert burst.size == sum(map(len, burst.parts))
 
 
 def test_a_large_chunk_is_one_call_and_a_huge_one_few(
@@ -77,10 +95,10 @@ def test_a_large_chunk_is_one_call_and_a_huge_one_few(
         scribe = TcpScribe(writer, DIALER, ACCEPTOR, START)
         monkeypatch.setattr(os, "pwritev", count)
         scribe.data(0, bytes(256 * 1024), START)
-        assert calls == [5 * 4]
+        assert calls == [5 * 2 + 1]
         calls.clear()
         scribe.data(0, bytes(LARGEST_PAYLOAD * (BURST + 1)), START)
-        assert calls == [BURST * 4, 4]
+        assert calls == [BURST * 2 + 1, 3]
         monkeypatch.undo()
     (session,) = read_sessions([writer.path])
     assert streams(session)[0] == bytes(256 * 1024 + LARGEST_PAYLOAD * (BURST + 1))
@@ -126,34 +144,39 @@ class Narrow:
 
     def __init__(self) -> None:
         self.room = False
-        self.got: list[bytes] = []
+        self.got: list[Burst] = []
 
-    def offer(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None:
-        self.offer_burst(at, [parts])
-
-    def offer_burst(self, at: int, frames: list[Parts], comment: str = "") -> None:
+    def offer_burst(self, burst: Burst) -> None:
         if not self.room:
             raise DiskFull("no room")
-        self.got += [b"".join(parts) for parts in frames]
+        self.got.append(burst)
 
 
-async def wait_for_room() -> tuple[list[bool], list[bytes]]:
+def carrying(*sizes: int) -> Burst:
+    maker = FrameMaker(DIALER, ACCEPTOR, 0)
+    burst = Burst(maker, START, 0, 0, 24, b"")
+    for size in sizes:
+        burst.carry(bytes(size), 0, burst.packets + 1)
+    return burst
+
+
+async def wait_for_room() -> tuple[list[bool], list[Burst], list[Burst]]:
     told: list[bool] = []
     sink = Narrow()
     patience = Patience(sink, told.append)
-    patience.packet(START, [b"one"])
-    patience.burst(START, [[b"two"], [b"th", b"ree"]])
-    patience.packet(START, [b"four"])
-    assert (patience.octets, sink.got) == (15, [])
+    given = [carrying(1), carrying(2, 3), carrying(4)]
+    for burst in given:
+        patience.burst(burst)
+    assert (patience.octets, sink.got) == (10 + 4 * 54, [])
     sink.room = True
     async with asyncio.timeout(10):
         while patience.full:
             await asyncio.sleep(0.01)
     assert patience.octets == 0
-    return told, sink.got
+    return told, given, sink.got
 
 
 def test_a_burst_waits_for_room_in_its_place() -> None:
-    told, got = asyncio.run(wait_for_room())
+    told, given, got = asyncio.run(wait_for_room())
     assert told == [True, False]
-    assert got == [b"one", b"two", b"three", b"four"]
+    assert got == given

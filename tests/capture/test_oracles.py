@@ -17,7 +17,7 @@ from scapy.packet import Raw
 
 from polymux.capture import index_file, read_sessions
 from polymux.capture.flows import flow_endpoints
-from polymux.capture.frames import FrameMaker, payload_sum
+from polymux.capture.hot.segments import FrameMaker, payload_sum
 
 from . import build
 from .build import Packet

@@ -48,11 +48,11 @@ def check_counts(room: Room, out: Path, text: str) -> int:
 def packets_of_failed_calls(log: Path) -> list[int]:
     """How many packets each call held that was made to fail.
 
-    A packet is written as four parts, three if it has no octets, and before the first of a call
-    there may be the record of a gap.
+    A packet without octets is one part. Each with octets is two, its headers and them, and behind
+    the last comes one more. Before the first of a call there may be the record of a gap.
     """
     parts = re.findall(r"\], (\d+), \d+[^\n]*\) += -1 E[^\n]*INJECTED", log.read_text())
-    return [(int(count) + 1) // 4 for count in parts]
+    return [max(1, (int(count) - 1) // 2) for count in parts]
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EIO"])

@@ -8,6 +8,7 @@ from polymux.analysis.plan import Plan
 from polymux.analysis.tables_out import TableWriter, fill_empty
 from polymux.analysis.walk import walk
 from polymux.capture import PcapngWriter, TcpScribe, hint_comment, read_sessions
+from polymux.capture.hot.segments import Burst
 from polymux.testing.simulator import World
 
 START = 1_700_000_000_000_000_000
@@ -97,11 +98,9 @@ class Switch:
         self._writer = writer
         self.file += 1
 
-    def packet(
-        self, at: int, parts: list[bytes | memoryview], comment: str = "", wire: int = -1
-    ) -> None:
+    def burst(self, burst: Burst) -> None:
         assert self._writer is not None
-        self._writer.packet(at, parts, comment, wire)
+        self._writer.burst(burst)
 
 
 def without_spark(paths: Sequence[Path], out: Path) -> None:

@@ -7,8 +7,6 @@ with all it remembered, and does not wait for Python to look for cycles.
 from typing import TYPE_CHECKING, Generic, TypeVar
 from weakref import ref
 
-from ..core.streams import Table
-
 if TYPE_CHECKING:
     from .session import Session
 
@@ -44,11 +42,7 @@ def let_go(session: "Session") -> None:
     leaving.way = nowhere
     session._arrivals.finish(session._over)
     session.when_made = None
-    table = session.endpoint.protocol.streams
-    fresh = Table(table.remembered)
-    table.none, table.slots, table.mask = fresh.none, fresh.slots, fresh.mask
-    table.used = table.first = 0
-    table.closed = fresh.closed
+    session.endpoint.protocol.streams.clear()
 
 
 def nothing() -> None:

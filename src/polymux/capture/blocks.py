@@ -39,11 +39,14 @@ def interface(comment: str = "", link: int = 1) -> bytes:
     return block(1, struct.pack("<HHI", link, 0, SNAP) + said)
 
 
-def packet_ends(size: int, at: int, comment: str = "", wire: int = -1) -> tuple[bytes, bytes]:
+def comment(text: str) -> bytes:
+    """The options of a packet that say so; nothing for nothing."""
+    return options((_COMMENT, text.encode()))
+
+
+def packet_ends(size: int, at: int, said: str = "", wire: int = -1) -> tuple[bytes, bytes]:
     """What goes before and after the `size` octets of a packet captured at `at` nanoseconds."""
-    after = b"\0" * (-size % 4)
-    if comment:
-        after += options((_COMMENT, comment.encode()))
+    after = b"\0" * (-size % 4) + comment(said)
     length = 32 + size + len(after)
     at = min(max(at, 0), 2**64 - 1)
     before = struct.pack(

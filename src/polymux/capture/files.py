@@ -135,14 +135,10 @@ class FileReader:
         stage = self._files.stage()
         if mapping is None or stage is None:
             return None
-        touched = mapping.touched
-        before = touched.count
-        given = vectors(events, run, mapping.address, touched)
-        new = touched.count - before
-        if new * 2 > run.blocks() <= RESIDENT:
-            mapping.bring(run.begin, run.end)
+        before = mapping.touched.count
+        given = vectors(events, run, mapping.address, mapping.touched)
         data = stage.join(given, run.pieces, run.octets)
-        if new:
+        if mapping.touched.count > before:
             self._files.bound_resident()
         # A page that was cut short still reads as zeros up to its end.
         return data if source.still_holds(run.end) else None

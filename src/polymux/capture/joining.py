@@ -19,7 +19,6 @@ STAGE = int(RUN_OCTETS)
 # Blocks of mapped files in use at a time, by all files together. They are the system's cache and
 # not our memory, but they count as if they were.
 RESIDENT = (64 << 20) >> BLOCK_BITS
-_POPULATE_READ = 22  # the advice to map a stretch, from Linux 5.14 on
 _FAILED = ctypes.c_void_p(-1).value
 
 
@@ -57,16 +56,6 @@ class Mapping:
             raise OSError("no mapping")
         self.address = int(address)
         self.touched = Touched(size)
-
-    def bring(self, begin: int, end: int) -> None:
-        """Have all of a stretch in use, by one call instead of a page fault for each block.
-
-        Where that cannot be done (an older kernel, a file that shrank) there are page faults.
-        """
-        if _LIBRARY is not None:
-            first = begin >> BLOCK_BITS << BLOCK_BITS
-            self.touched.touch(first, end - first)
-            _LIBRARY.madvise(self.address + first, end - first, _POPULATE_READ)
 
     def forget(self) -> None:
         """No block of the file is in use any more; looking at one brings it back."""

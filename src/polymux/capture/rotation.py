@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+from polymux.capture.hot.segments import Burst
 from polymux.capture.ranges import write_index
 from polymux.capture.writer import PART, Missed, PcapngWriter
 from polymux.core.errors import CaptureError
@@ -114,19 +115,15 @@ class RotatingWriter:
         self._writer.offer(at, parts, comment, wire)
         self._after(at)
 
-    def burst(
-        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
-    ) -> None:
+    def burst(self, burst: Burst) -> None:
         """Append several packets; see `PcapngWriter.burst`."""
-        self._writer.burst(at, frames, comment)
-        self._after(at)
+        self._writer.burst(burst)
+        self._after(burst.at)
 
-    def offer_burst(
-        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
-    ) -> None:
+    def offer_burst(self, burst: Burst) -> None:
         """Append several packets; see `PcapngWriter.offer_burst`."""
-        self._writer.offer_burst(at, frames, comment)
-        self._after(at)
+        self._writer.offer_burst(burst)
+        self._after(burst.at)
 
     def tick(self) -> None:
         """Sync if the interval is over, and rotate if the file is old: call it now and then."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
-from polymux.capture.frames import ACK, FIN, LARGEST_PAYLOAD, PSH, RST, SYN, FrameMaker, payload_sum
+from polymux.capture import blocks
+from polymux.capture.hot.segments import ACK, FIN, PSH, RST, SYN, Burst, FrameMaker
 
 DIALER, ACCEPTOR = 0, 1
-# Packets written at once. Four parts each, and Linux takes 1,024 parts in one call.
+# Packets written at once. Two parts each, and Linux takes 1,024 parts in one call.
 BURST = 64
 
 
@@ -18,16 +19,8 @@ class PacketSink(Protocol):
     def file(self) -> int:
         """Changes when comments have to be said again: a new file, or a packet was missed."""
 
-    def packet(
-        self, at: int, parts: list[bytes | memoryview], comment: str = "", wire: int = -1
-    ) -> None: ...
-
-
-@runtime_checkable
-class BurstSink(Protocol):
-    """A sink that takes several packets of one instant at once; the comment is the first one's."""
-
-    def burst(self, at: int, frames: list[list[bytes | memoryview]], comment: str = "") -> None: ...
+    def burst(self, burst: Burst) -> None:
+        """Write packets of one instant, all of them or none."""
 
 
 class TcpScribe:
@@ -50,9 +43,8 @@ class TcpScribe:
         comment: str = "",
     ) -> None:
         self._sink = sink
-        self._bursts = sink if isinstance(sink, BurstSink) else None
         self._makers = (FrameMaker(dialer, acceptor, 0), FrameMaker(acceptor, dialer, 1))
-        self._comment = comment
+        self._comment = blocks.comment(comment)
         self._said_in = -1
         self._over = [False, False]
         isn = at >> 6 & 0xFFFFFFFF
@@ -66,33 +58,13 @@ class TcpScribe:
     def data(self, side: int, octets: bytes | memoryview, at: int) -> None:
         """`side` sent these octets."""
         data = octets if isinstance(octets, bytes) else bytes(octets)
-        if len(data) <= LARGEST_PAYLOAD:
-            if data:
-                self._write(side, at, PSH | ACK, data, payload_sum(data, 0, len(data)))
-                self._next[side] += len(data)
-            return
-        frames = self._frames(side, data)
-        if self._bursts is None:
-            for frame in frames:
-                self._sink.packet(at, frame, self._comment_now())
-            return
-        for first in range(0, len(frames), BURST):
-            self._bursts.burst(at, frames[first : first + BURST], self._comment_now())
-
-    def _frames(self, side: int, data: bytes) -> list[list[bytes | memoryview]]:
-        """More octets than one packet can have, as packets."""
-        view = memoryview(data)
-        headers = self._makers[side].headers
-        seq, ack = self._next[side], self._next[1 - side]
-        frames: list[list[bytes | memoryview]] = []
-        for start in range(0, len(data), LARGEST_PAYLOAD):
-            stop = min(start + LARGEST_PAYLOAD, len(data))
-            words = payload_sum(data, start, stop)
-            frames.append(
-                [headers(seq + start, ack, PSH | ACK, stop - start, words), view[start:stop]]
-            )
-        self._next[side] = seq + len(data)
-        return frames
+        start = 0
+        while start < len(data):
+            burst = self._burst(side, at, PSH | ACK)
+            burst.carry(data, start, BURST)
+            start += burst.payload
+            self._next[side] += burst.payload
+            self._sink.burst(burst)
 
     def end(self, side: int, at: int) -> None:
         """`side` closed its direction."""
@@ -115,22 +87,16 @@ class TcpScribe:
         if open_before:
             self._write(DIALER, at, ACK)
 
-    def _write(
-        self,
-        side: int,
-        at: int,
-        flags: int,
-        payload: bytes | memoryview = b"",
-        words: int = 0,
-        acknowledges: bool = True,
-    ) -> None:
-        ack = self._next[1 - side] if acknowledges else 0
-        headers = self._makers[side].headers(self._next[side], ack, flags, len(payload), words)
-        self._sink.packet(at, [headers, payload] if payload else [headers], self._comment_now())
+    def _write(self, side: int, at: int, flags: int, acknowledges: bool = True) -> None:
+        """A packet that carries nothing."""
+        burst = self._burst(side, at, flags, acknowledges)
+        burst.lone()
+        self._sink.burst(burst)
 
-    def _comment_now(self) -> str:
-        """What the next packet has to say: it may be the first of this connection in its file."""
+    def _burst(self, side: int, at: int, flags: int, acknowledges: bool = True) -> Burst:
+        """Packets to come. They may be the first of this connection in their file."""
+        ack = self._next[1 - side] if acknowledges else 0
         file = self._sink.file
-        comment = self._comment if file != self._said_in else ""
+        said = self._comment if file != self._said_in else b""
         self._said_in = file
-        return comment
+        return Burst(self._makers[side], at, self._next[side], ack, flags, said)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polymux.capture import blocks
+from polymux.capture.hot.segments import Burst
 from polymux.capture.ranges import MARK
 from polymux.core.errors import CaptureError
 
@@ -99,7 +100,7 @@ class PcapngWriter:
             raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
         head = blocks.section(comment) + blocks.interface(interface_comment)
         try:
-            self._append([head])
+            self._append([head], len(head))
         except OSError as failure:
             os.close(self._fd)
             os.unlink(path + PART)
@@ -110,65 +111,56 @@ class PcapngWriter:
     ) -> None:
         """Append one packet made of `parts`. It has reached the system when this returns, or it
         is counted as missed."""
-        self._insist(lambda: self.offer(at, parts, comment, wire), [parts])
+        octets = sum(map(len, parts))
+        self._insist(lambda: self.offer(at, parts, comment, wire), 1, octets)
 
-    def burst(
-        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
-    ) -> None:
-        """Append several packets of one instant, by one call to the system: all, or none, of
-        them are there when this returns. The comment is the first one's."""
-        self._insist(lambda: self.offer_burst(at, frames, comment), frames)
+    def burst(self, burst: Burst) -> None:
+        """Append several packets by one call to the system: all, or none, of them are there when
+        this returns."""
+        self._insist(lambda: self.offer_burst(burst), burst.packets, burst.octets)
 
     def offer(
         self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
     ) -> None:
         """Like `packet`, but raises `DiskFull` where that waits or counts: ask again later."""
-        before, after = blocks.packet_ends(sum(map(len, parts)), at, comment, wire)
-        self._offer(at, [before, *parts, after], [parts])
+        octets = sum(map(len, parts))
+        before, after = blocks.packet_ends(octets, at, comment, wire)
+        size = len(before) + octets + len(after)
+        self._offer(at, [before, *parts, after], size, 1, octets)
 
-    def offer_burst(
-        self, at: int, frames: Sequence[Sequence[bytes | memoryview]], comment: str = ""
-    ) -> None:
+    def offer_burst(self, burst: Burst) -> None:
         """Like `burst`, but raises `DiskFull` where that waits or counts: ask again later."""
-        written: list[bytes | memoryview] = []
-        for parts in frames:
-            before, after = blocks.packet_ends(sum(map(len, parts)), at, comment)
-            written += (before, *parts, after)
-            comment = ""
-        self._offer(at, written, frames)
+        self._offer(burst.at, burst.parts, burst.size, burst.packets, burst.octets)
 
-    def _insist(
-        self, offer: Callable[[], None], frames: Sequence[Sequence[bytes | memoryview]]
-    ) -> None:
+    def _insist(self, offer: Callable[[], None], packets: int, octets: int) -> None:
         while True:
             try:
                 offer()
                 return
             except DiskFull as full:
                 if not self._block:
-                    self._miss(frames, str(full))
+                    self._miss(packets, octets, str(full))
                     return
                 self._pause(RETRY)
 
     def _offer(
-        self,
-        at: int,
-        written: list[bytes | memoryview],
-        frames: Sequence[Sequence[bytes | memoryview]],
+        self, at: int, written: list[bytes | memoryview], size: int, packets: int, octets: int
     ) -> None:
         unsaid = self._unsaid
         if unsaid.packets:
-            written = [blocks.gap(at, unsaid.packets, unsaid.octets), *written]
+            said = blocks.gap(at, unsaid.packets, unsaid.octets)
+            written = [said, *written]
+            size += len(said)
         try:
-            self._append(written)
+            self._append(written, size)
         except OSError as failure:
             if failure.errno in _FULL:
                 raise DiskFull(failure.strerror) from None
-            self._miss(frames, failure.strerror or str(failure))
+            self._miss(packets, octets, failure.strerror or str(failure))
             return
         if unsaid.packets:
             self._gap_is_said()
-        self.packets += len(frames)
+        self.packets += packets
         if self.size - (self.marks[-1] if self.marks else 0) >= MARK:
             self.marks.append(self.size)
         if self._sync == "each":
@@ -249,9 +241,8 @@ class PcapngWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _append(self, parts: list[bytes | memoryview]) -> None:
+    def _append(self, parts: list[bytes | memoryview], total: int) -> None:
         """Write blocks whole and all of them, or leave the file as it was and raise OSError."""
-        total = sum(len(part) for part in parts)
         done = 0
         try:
             # At an offset, so that what a failed write left is written over by the next one.
@@ -280,19 +271,19 @@ class PcapngWriter:
             self.sync_error = failure.strerror or str(failure)
 
     def _say_gap(self, at: int) -> None:
-        self._append([blocks.gap(at, self._unsaid.packets, self._unsaid.octets)])
+        said = blocks.gap(at, self._unsaid.packets, self._unsaid.octets)
+        self._append([said], len(said))
         self._gap_is_said()
 
     def _gap_is_said(self) -> None:
         self.missed.gaps += 1
         self._unsaid = Missed()
 
-    def _miss(self, frames: Sequence[Sequence[bytes | memoryview]], why: str) -> None:
+    def _miss(self, packets: int, octets: int, why: str) -> None:
         self.missed.error = why
         self.file += 1
-        octets = sum(len(part) for parts in frames for part in parts)
         for counts in (self.missed, self._unsaid):
-            counts.packets += len(frames)
+            counts.packets += packets
             counts.octets += octets
 
 

@@ -6,6 +6,7 @@ import asyncio
 from contextlib import suppress
 
 from ..aio.urls import Address, parse_url
+from ..capture.hot.segments import Burst
 from ..capture.scribe import PacketSink
 
 CHUNK = 16384  # octets of the dialer that pass a thin line at once
@@ -77,17 +78,15 @@ class Tape:
     """A recording held in memory until it is known to be good. A `PacketSink`."""
 
     def __init__(self) -> None:
-        self._packets: list[tuple[int, list[bytes | memoryview], str, int]] = []
+        self._bursts: list[Burst] = []
 
     @property
     def file(self) -> int:
         return 0
 
-    def packet(
-        self, at: int, parts: list[bytes | memoryview], comment: str = "", wire: int = -1
-    ) -> None:
-        self._packets.append((at, [bytes(part) for part in parts], comment, wire))
+    def burst(self, burst: Burst) -> None:
+        self._bursts.append(burst)
 
     def copy_to(self, sink: PacketSink) -> None:
-        for at, parts, comment, wire in self._packets:
-            sink.packet(at, parts, comment, wire)
+        for burst in self._bursts:
+            sink.burst(burst)

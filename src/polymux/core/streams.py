@@ -318,6 +318,14 @@ class Table:
                 hole = i
         self.slots[hole] = self.none
 
+    def clear(self) -> None:
+        """Forget every stream, the closed ones too."""
+        self.slots = vec[Stream]([self.none] * 64)
+        self.mask = 63
+        self.used = 0
+        self.closed = []
+        self.first = 0
+
     def all(self) -> list[Stream]:
         """Every stream in the table, in the order they were made."""
         found = [stream for stream in self.slots if stream is not self.none]

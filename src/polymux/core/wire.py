@@ -15,7 +15,6 @@ HOLD: Final[i64] = -3  # readable only once the other direction has said more
 
 MOST_VALUES: Final[i64] = 4096  # that are stepped over in one place; a frame has five
 HUGE: Final[i64] = 0x7FFFFFFFFFFFFFFF  # stands for everything larger
-TOP_OCTET: Final[i64] = 0x0100000000000000  # 2**56, the weight of a 64-bit number's first octet
 
 # --- unsigned base-128 varints (mplex): at most nine octets, so at most 63 bits
 

@@ -8,6 +8,7 @@ until it is durable, and the session's own bound on pauses applies.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 
@@ -23,6 +24,7 @@ log = logging.getLogger("polymux.record")
 
 GLANCE = 0.02  # seconds between looks for streams that nobody opens (Minmux)
 EASE = 0.02  # seconds in which what came without credit may share a sync
+HURRY = 8  # unless it is an eighth of the session's budget: reading must not have to stop for it
 ITEMS = 64 * 1024  # octets of credit for such a stream; 16 items where they say their own length
 
 
@@ -40,6 +42,7 @@ class Holding:
         self._held: dict[Stream, int] = {}  # units that came and have no leave yet
         self._unread: dict[Stream, None] = {}  # streams whose lanes hold what is not durable
         self._something = asyncio.Event()
+        self._much = asyncio.Event()
         self.open = 0
         """Streams that are not finished."""
 
@@ -131,6 +134,8 @@ class Holding:
                 lane.inbox.clear()
                 self._unread[stream] = None
                 self._something.set()
+                if stream._endpoint.inbox.unread * HURRY > stream._endpoint.limits.session_buffer:
+                    self._much.set()
             await stream._wait_to_receive()
 
     async def _take_each(self, stream: ItemReceiver) -> None:
@@ -157,8 +162,11 @@ class Holding:
         while True:
             await self._something.wait()
             if not self._held:
-                await asyncio.sleep(EASE)  # nobody waits to hear of it: let more come along
+                with contextlib.suppress(TimeoutError):  # nobody waits to hear of it
+                    async with asyncio.timeout(EASE):  # let more come along
+                        await self._much.wait()
             self._something.clear()
+            self._much.clear()
             held, self._held = self._held, {}
             unread = {stream: stream.lane.unread for stream in self._unread}
             self._unread.clear()

@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+from ..capture.hot.segments import Burst
 from ..capture.rotation import RotatingWriter
 from ..capture.writer import DiskFull
 from ..core.errors import PolymuxError
-from .patience import Parts, Patience
+from .patience import Patience
 
 log = logging.getLogger("polymux.record")
 
@@ -71,32 +72,18 @@ class Journal:
         """Seconds since the oldest octet came that is not durable; 0 if all are."""
         return time.monotonic() - self._unsafe_since if self.octets > self.safe else 0.0
 
-    def packet(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None:
-        """Append one packet; it has reached the system when this returns, or the disk is full."""
-        self._count(sum(map(len, parts)))
-        if not self.patience.full:
-            try:
-                self.writer.offer(at, parts, comment, wire)
-                return
-            except DiskFull:
-                pass  # it was not written, and waits from now on
-        self.patience.packet(at, parts, comment, wire)
-
-    def burst(self, at: int, frames: list[Parts], comment: str = "") -> None:
-        """The same for several packets at once."""
-        self._count(sum(len(part) for parts in frames for part in parts))
-        if not self.patience.full:
-            try:
-                self.writer.offer_burst(at, frames, comment)
-                return
-            except DiskFull:
-                pass
-        self.patience.burst(at, frames, comment)
-
-    def _count(self, octets: int) -> None:
+    def burst(self, burst: Burst) -> None:
+        """Append packets; they have reached the system when this returns, or the disk is full."""
         if self.octets == self.safe:
             self._unsafe_since = time.monotonic()
-        self.octets += octets
+        self.octets += burst.octets
+        if not self.patience.full:
+            try:
+                self.writer.offer_burst(burst)
+                return
+            except DiskFull:
+                pass  # they were not written, and wait from now on
+        self.patience.burst(burst)
 
     async def durable(self) -> None:
         """Wait until everything handed in so far is durable. Raises NotDurable if it never will.

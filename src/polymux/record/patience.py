@@ -8,11 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from ..capture.hot.segments import Burst
 from ..capture.writer import RETRY, DiskFull
 
 log = logging.getLogger("polymux.record")
-
-Parts = list[bytes | memoryview]
 
 
 class Offers(Protocol):
@@ -21,9 +20,7 @@ class Offers(Protocol):
     @property
     def file(self) -> int: ...
 
-    def offer(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None: ...
-
-    def offer_burst(self, at: int, frames: list[Parts], comment: str = "") -> None: ...
+    def offer_burst(self, burst: Burst) -> None: ...
 
 
 class Patience:
@@ -50,21 +47,14 @@ class Patience:
     def full(self) -> bool:
         return bool(self._waiting)
 
-    def packet(self, at: int, parts: Parts, comment: str = "", wire: int = -1) -> None:
+    def burst(self, burst: Burst) -> None:
         """Write now, or as soon as there is room and everything before it is written."""
-        self._write(sum(map(len, parts)), lambda: self._sink.offer(at, parts, comment, wire))
 
-    def burst(self, at: int, frames: list[Parts], comment: str = "") -> None:
-        """The same for several packets, which stay together."""
-        size = sum(len(part) for parts in frames for part in parts)
-        self._write(size, lambda: self._sink.offer_burst(at, frames, comment))
-
-    def _write(self, size: int, offer: Callable[[], None]) -> None:
         def write() -> None:
-            offer()
-            self.octets -= size
+            self._sink.offer_burst(burst)
+            self.octets -= burst.octets
 
-        self.octets += size
+        self.octets += burst.octets
         self.after(write)
 
     def after(self, act: Callable[[], None]) -> None:

@@ -59,10 +59,6 @@ class Run:
             row += 1
         self.stop: i64 = row
 
-    def blocks(self) -> i64:
-        """Blocks of the file from its first octet to its last."""
-        return (self.end >> BLOCK_BITS) - (self.begin >> BLOCK_BITS) + 1
-
     def is_sparse(self) -> bool:
         """Whether reading everything between the pieces would be mostly waste."""
         return self.pieces > 1 and self.end - self.begin > self.octets * 4
