@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from typing import Any
 
 import polymux
@@ -26,48 +27,36 @@ def spawn(tasks: set[asyncio.Task[None]], work: Coroutine[Any, Any, None]) -> No
 
 
 async def serve_stream(stream: Any) -> None:
-    try:
-        if stream.name == "echo":
-            async for data in stream:
-                await stream.send(data)
-        else:
-            async for _ in stream:
-                pass
-        await stream.end()
-    except polymux.PolymuxError:
-        pass  # the benchmark is done with it
+    if stream.name == "echo":
+        async for data in stream:
+            await stream.send(data)
+    else:
+        async for _ in stream:
+            pass
 
 
 async def duplex(session: Any) -> None:
-    tasks: set[asyncio.Task[None]] = set()
-    async for stream in session.incoming:
-        spawn(tasks, serve_stream(stream))
+    await session.each(serve_stream, at_once=LIMITS.streams)
 
 
 # --- omnistreams: a stream back for `echo`; a control message when one named `bulk` has ended
 
 
 async def serve_receiver(session: Any, receiver: Any) -> None:
-    name = receiver.name
-    try:
-        if name == "echo":
-            sender = await session.open("echo")
-            async for message in receiver:
-                await sender.send(message)
-            await sender.end()
-        else:
-            async for _ in receiver:
-                pass
-            if name == "bulk":
-                await session.control(DONE)
-    except polymux.PolymuxError:
-        pass
+    if receiver.name == "echo":
+        sender = await session.open("echo")
+        async for message in receiver:
+            await sender.send(message)
+        await sender.end()
+    else:
+        async for _ in receiver:
+            pass
+        if receiver.name == "bulk":
+            await session.control(DONE)
 
 
 async def one_way(session: Any) -> None:
-    tasks: set[asyncio.Task[None]] = set()
-    async for receiver in session.incoming:
-        spawn(tasks, serve_receiver(session, receiver))
+    await session.each(partial(serve_receiver, session), at_once=LIMITS.streams)
 
 
 # --- Streamux: requests are echoed, or read to their end and answered with nothing

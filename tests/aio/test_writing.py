@@ -16,7 +16,7 @@ from polymux.core.side import DIALER
 def way_out(transport: asyncio.Transport) -> Leaving:
     """Of a session that has nothing to say itself."""
     endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
-    leaving = Leaving(endpoint, lambda: None, lambda: transport, lambda: None)
+    leaving = Leaving(endpoint, lambda _: None, lambda: transport, lambda: None)
     leaving.fd = plain_socket(transport)
     assert leaving.fd >= 0
     return leaving

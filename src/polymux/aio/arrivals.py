@@ -21,6 +21,7 @@ class Arrivals:
         self._check = check  # raises once nothing more can come
         self._waiting: deque[Stream] = deque()
         self._takers: deque[tuple[bytes | None, asyncio.Future[Stream | None]]] = deque()
+        self._others: list[asyncio.Future[Stream | None]] = []  # who only wait for the end
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -42,6 +43,21 @@ class Arrivals:
             self._waiting.remove(stream)
             return True
         return False
+
+    def take_nowait(self) -> Stream | None:
+        """The stream that has waited longest, if any does."""
+        return self._waiting.popleft() if self._waiting else None
+
+    async def ended(self) -> None:
+        """Wait until nothing more can come, and raise what a taker is told then."""
+        while True:
+            self._check()
+            waiter: asyncio.Future[Stream | None] = self._loop.create_future()
+            self._others.append(waiter)
+            try:
+                await waiter
+            finally:
+                self._others.remove(waiter)
 
     async def take(self, name: bytes | None = None) -> Stream:
         """The next stream of this name, or of any. If cancelled, none was taken."""
@@ -78,7 +94,7 @@ class Arrivals:
 
     def close(self) -> None:
         """Nothing more will come: those who wait look again and are told so."""
-        for _, waiter in self._takers:
+        for waiter in (*(waiter for _, waiter in self._takers), *self._others):
             if not waiter.done():
                 waiter.set_result(None)
 

@@ -38,11 +38,16 @@ def let_go(session: "Session") -> None:
     session._room.clear()
     leaving = session._leaving
     leaving.fd = -1
-    leaving.tell = leaving.look = nothing
+    leaving.soon = never
+    leaving.look = nothing
     leaving.way = nowhere
     session._arrivals.finish(session._over)
     session.when_made = None
     session.endpoint.protocol.streams.clear()
+
+
+def never(_: object) -> None:
+    """Nobody is asked any more."""
 
 
 def nothing() -> None:

@@ -103,7 +103,8 @@ class Stream(Outlet):
                 continue
             waiter = session.loop.create_future()
             self._writers[waiter] = size
-            session._await_room(self, woken)
+            session._room.join(self, woken)
+            session._flush_soon()
             woken = True
             try:
                 await waiter

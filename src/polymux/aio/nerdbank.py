@@ -117,6 +117,9 @@ class NerdbankSession(Session):
         self._flush_soon()
         return stream
 
+    def _take_in(self, stream: Stream) -> None:
+        self._accept(stream, 0)
+
     def _arrived(self, record: Record) -> None:
         if record.opener == NOBODY:
             self._adopt(record)  # seeded: its owner asks for it

@@ -68,16 +68,19 @@ class OmnistreamsSession(Session):
 
         Cancelled: the stream waits for the next call.
         """
-        receiver = cast(Receiver, await self._arrivals.take())
-        self.endpoint.accept(receiver.record, window or self.window)
-        self._flush_soon()
-        return receiver
+        receiver = await self._arrivals.take()
+        self._take_in(receiver, window)
+        return cast(Receiver, receiver)
 
     @property
     def incoming(self) -> AsyncIterator[Receiver]:
         """The streams the peer opens, as they come, until the session ends."""
         streams = Incoming(self.accept, lambda: self.failure is not None)
         return cast(AsyncIterator[Receiver], streams)
+
+    def _take_in(self, stream: Stream, window: int = 0) -> None:
+        self.endpoint.accept(stream.record, window or self.window)
+        self._flush_soon()
 
     # --- control messages
 

@@ -17,6 +17,7 @@ from .arrivals import Arrivals, Incoming
 from .belonging import let_go
 from .deadlines import Deadlines
 from .duplex import Stream
+from .each import Each, Work
 from .ending import Ending, settle
 from .failures import again, closing, plain, why
 from .hot.leaving import HIGH, Leaving
@@ -59,7 +60,8 @@ class Session(asyncio.Protocol):
         self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
         self._theirs = 0  # how many of them the peer has opened
         self._arrivals = Arrivals(self.loop, self._check_open)
-        self._leaving = Leaving(endpoint, self._schedule, self._way, self._written)
+        self._each: Each | None = None
+        self._leaving = Leaving(endpoint, self.loop.call_soon, self._way, self._written)
         self._room = Room(self)
         self._ending = Ending(self)
         self._pacing = Pacing(self)
@@ -91,6 +93,14 @@ class Session(asyncio.Protocol):
     async def accept(self) -> Stream:
         """The next stream the peer has opened. Cancelled: the stream waits for the next call."""
         return await self._arrivals.take()
+
+    async def each(self, work: Work, *, at_once: int = 1024) -> None:
+        """Run `work(stream)` for every stream the peer opens, until the session ends.
+
+        Each has a task of its own and is closed when that returns; if it raises, that is logged
+        and the stream given up. While `at_once` are under way, others wait their turn.
+        """
+        await Each(self, work, at_once).run()
 
     async def close(self) -> None:
         """Let what is queued leave (within the policy's time), then end the connection.
@@ -277,7 +287,8 @@ class Session(asyncio.Protocol):
         else:
             stream = self._adopt(record)
             self._theirs += 1
-            self._arrivals.put(stream)
+            if self._each is None or not self._each.start(stream):
+                self._arrivals.put(stream)
 
     def _adopt(self, record: Record) -> Stream:
         stream = Stream(self, record)
@@ -308,9 +319,6 @@ class Session(asyncio.Protocol):
 
     def _flush_soon(self) -> None:
         self._leaving.give()
-
-    def _schedule(self) -> None:
-        self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Form what may leave now and hand it to the transport, once a loop turn."""
@@ -347,11 +355,6 @@ class Session(asyncio.Protocol):
         """Streams had something to send and no leave."""
         self.endpoint.outbox.stalled.clear()
 
-    def _await_room(self, stream: Stream, again: bool) -> None:
-        """Wake this stream's senders when there is room, or leave."""
-        self._room.join(stream, again)
-        self._flush_soon()
-
     async def _pace(self) -> None:
         await self._spacing.turn()
         self._check_open()
@@ -367,6 +370,9 @@ class Session(asyncio.Protocol):
     def _settle_ready(self) -> None:
         if self.endpoint.protocol.handshaken and self.preamble is None:
             settle(self.ready)
+
+    def _take_in(self, stream: Stream) -> None:
+        """Somebody is there for a stream that the peer has opened."""
 
     def _is_offer(self, stream: Stream) -> bool:
         """Does this stream still need the peer's or our acceptance?"""

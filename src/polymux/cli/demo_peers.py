@@ -22,7 +22,6 @@ from ..aio import (
     Stream,
     StreamuxSession,
 )  # fmt: skip
-from ..core.errors import PolymuxError
 from ..core.frames import Frame
 from ..protocols.mplex import MESSAGE_INITIATOR
 
@@ -41,16 +40,10 @@ async def echo(session: Session) -> None:
     """Answer every stream with its own octets."""
 
     async def answer(stream: Stream) -> None:
-        try:
-            async for chunk in stream:
-                await stream.send(chunk)
-            await stream.end()
-        except PolymuxError:
-            return  # reset by the peer: nothing to answer
+        async for chunk in stream:
+            await stream.send(chunk)
 
-    async with asyncio.TaskGroup() as tasks:
-        async for stream in session.incoming:
-            tasks.create_task(answer(stream))
+    await session.each(answer)
 
 
 async def ask(session: Session, name: str, data: bytes, times: int = 1) -> None:

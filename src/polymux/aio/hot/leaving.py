@@ -20,7 +20,7 @@ MOST_BUFFERS: Final[i64] = 512  # in one system call; every system takes as many
 class Leaving:
     """What is to leave a session, and its way out.
 
-    `tell` asks the loop for a flush; `way` gives the transport, or None while nothing may be
+    `soon` has the loop call something; `way` gives the transport, or None while nothing may be
     written; `look` sees to what writing has left to do. `fd` is a plain socket's: octets go to it
     directly while its transport holds nothing back.
     """
@@ -28,12 +28,12 @@ class Leaving:
     def __init__(
         self,
         endpoint: Endpoint,
-        tell: Callable[[], object],
+        soon: Callable[[Callable[[], None]], object],
         way: Callable[[], Transport | None],
         look: Callable[[], object],
     ) -> None:
         self.endpoint = endpoint
-        self.tell = tell
+        self.soon = soon
         self.way = way
         self.look = look
         self.fd: int = -1
@@ -47,10 +47,16 @@ class Leaving:
         """Something is to leave: say so once until it does."""
         if not self.given:
             self.given = True
-            self.tell()
+            self.soon(self.turn)
+
+    def turn(self) -> None:
+        """The loop's turn has come; somebody may have been quicker."""
+        self.burst = 0
+        if self.given:
+            self.flush()
 
     def flush(self) -> None:
-        """The loop's turn has come."""
+        """Write what there is, whatever was said before."""
         self.given = False
         self.burst = 0
         self.write()

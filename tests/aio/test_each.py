@@ -1,0 +1,200 @@
+"""Work on every stream that the peer opens: side by side, within bounds, and none forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from tests.aio.cancelling import everywhere
+from tests.aio.clock import virtual
+from tests.aio.talk import PROTOCOLS, exchange, joined, settled
+
+import polymux
+from polymux import Session, Stream
+
+every = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+async def echo(stream: Stream) -> None:
+    async for chunk in stream:
+        await stream.send(chunk)
+
+
+class Bounded:
+    """Work that goes on when it is told to, and notes how many were at it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.at_it = self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, stream: Stream) -> None:
+        self.names.append(stream.name)
+        self.at_it += 1
+        self.most = max(self.most, self.at_it)
+        await self.go_on.wait()
+        self.at_it -= 1
+
+
+@every
+@virtual
+async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        held = await near.open("held")
+        await held.send(b"not yet")
+        for number in range(20):
+            assert await exchange(near, f"n{number}", b"x" * 1000) == b"x" * 1000
+        await held.end()
+        assert await held.receive_all() == b"not yet"
+        await near.close()
+        await working
+        assert far.failure is None
+        assert not far._live
+
+
+@every
+@virtual
+async def test_no_more_than_asked_for_are_under_way_and_all_have_their_turn(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        work = Bounded()
+        working = asyncio.create_task(far.each(work, at_once=3))
+        names = [f"n{number}" for number in range(10)]
+        opening = [asyncio.create_task(near.open(name)) for name in names]
+        await settled()
+        assert (len(work.names), len(far._arrivals)) == (3, 7)
+        work.go_on.set()
+        for task in opening:
+            assert await (await task).receive_all() == b""
+        assert work.names == names
+        assert work.most <= 3
+        await near.close()
+        await working
+
+
+@every
+@virtual
+async def test_streams_that_came_before_are_worked_on_too(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(3)]
+        await settled()
+        assert len(far._arrivals) == 3
+        working = asyncio.create_task(far.each(echo))
+        for task in opening:
+            stream = await task
+            await stream.send(b"early")
+            await stream.end()
+            assert await stream.receive_all() == b"early"
+        await near.close()
+        await working
+
+
+@every
+@virtual
+async def test_work_that_fails_gives_up_its_stream_and_no_other(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(stream: Stream) -> None:
+        if stream.name == "bad":
+            raise ValueError("of the work")
+        await echo(stream)
+
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(work))
+        with caplog.at_level(logging.ERROR, "polymux.aio"):
+            bad = await near.open("bad")
+            with pytest.raises(polymux.PolymuxError):
+                await bad.receive()
+        assert "of the work" in caplog.text
+        assert await exchange(near, "good", b"data") == b"data"
+        await near.close()
+        await working
+
+
+@every
+@virtual
+async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        opening = asyncio.create_task(near.open("gone"))
+        await asyncio.sleep(0)
+        if protocol == "mplex":
+            (await opening).abort()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        assert await exchange(near, "next", b"data") == b"data"
+        await near.close()
+        await working
+        assert not caplog.records
+
+
+@every
+@virtual
+async def test_a_session_that_fails_says_so_to_who_works_on_its_streams(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        stream = await near.open("cut")
+        await settled()
+        far.abort("for a reason")
+        with pytest.raises(polymux.SessionClosed, match="for a reason"):
+            await working
+        with pytest.raises(polymux.PolymuxError):
+            await stream.receive()
+
+
+@every
+@virtual
+async def test_each_can_be_cancelled_anywhere_and_begun_again(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            first = asyncio.create_task(near.open("first"))
+            finished, _ = await cut(ending_after(far, near))
+            await settled()
+            assert far._each is None, cut
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            if not finished and far._over is None:
+                working = asyncio.create_task(far.each(echo))
+                assert await exchange(near, "second", b"data") == b"data"
+                await near.close()
+                await working
+
+
+async def ending_after(far: Session, near: Session) -> None:
+    """Work on the streams of a session that its peer closes in a moment."""
+    assert near.transport is not None
+    asyncio.get_running_loop().call_later(1.0, near.transport.close)
+    await far.each(echo)
+
+
+@virtual
+async def test_only_one_may_work_on_a_sessions_streams() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="somebody else"):
+            await far.each(echo)
+        await near.close()
+        await working
+
+
+@virtual
+async def test_receivers_of_omnistreams_get_their_window() -> None:
+    got: list[list[bytes]] = []
+
+    async def work(receiver: polymux.Receiver) -> None:
+        got.append([message async for message in receiver])
+
+    async with joined("omnistreams") as (near, far):
+        working = asyncio.create_task(far.each(work))
+        sender = await near.open("messages")
+        for number in range(100):
+            await sender.send(b"%d" % number)
+        await sender.end()
+        await settled(200)
+        assert got == [[b"%d" % number for number in range(100)]]
+        await near.close()
+        await working
