@@ -8,6 +8,7 @@ within the attack's bound; and nothing may be logged as a warning.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -158,11 +159,16 @@ async def assault(attack: Attack, target: Target, witness: Session, outcome: Out
 
 
 async def watch(target: Target, witness: Session, outcome: Outcome, over: asyncio.Event) -> None:
-    """While the attack runs: the witness is served, and memory is looked at."""
-    while not over.is_set():
-        for _ in range(10):
+    """While the attack runs: the witness is served, and memory is looked at.
+
+    The witness is asked for less and less: its own requests are remembered too.
+    """
+    for turn in itertools.count(1):
+        for _ in range(10 * turn):
             target.sample()
             await asyncio.sleep(0.01)
+            if over.is_set():
+                return
         await measure_echo(witness, outcome)
 
 

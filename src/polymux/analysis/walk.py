@@ -23,7 +23,7 @@ from polymux.analysis.session_summary import SessionSummary
 from polymux.analysis.tables import VANTAGES, bucket_width_us
 from polymux.capture import FlowRefs, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.sessions import Reader
+from polymux.capture.sessions import BATCH, Reader
 from polymux.core.errors import CaptureError
 from polymux.core.events import Sink
 from polymux.core.limits import Limits
@@ -33,7 +33,6 @@ from polymux.protocols.registry import create
 
 REMEMBERED = 65_536  # closed streams that late frames are told from unknown ones by
 LIVE = 262_144  # streams open at once, beyond which a session is not decoded on
-BATCH = 512 * 1024
 _NO_STREAM_CONTENT = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
 
 Progress = Callable[[int], None]

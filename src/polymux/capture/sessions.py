@@ -21,7 +21,9 @@ from polymux.capture.index import FlowRefs
 from polymux.capture.limits import CaptureLimits
 
 DIALER, ACCEPTOR = 0, 1
-BATCH = 512 * 1024
+# Octets of payload read at a time. Flows walked in turns share what they look at of a file: the
+# less each takes, the less of it has to be brought anew for the next.
+BATCH = 256 * 1024
 _EPHEMERAL = 32768
 _NOTHING = FlowRefs(b"", 0, "", 0, 0, 0, b"")
 

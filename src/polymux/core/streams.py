@@ -221,11 +221,14 @@ def load_stream(saved: list[object]) -> Stream:
 SPREAD: Final[i64] = 0x1E3779B97F4A7C15  # odd, and below 2**62: larger ones compile to an object
 
 
+UNTIDY: Final[i64] = 512  # streams whose keys were used again, before they are let go
+
+
 class Table:
     """Stream key to stream: open addressing over native objects, three times a dict's speed.
 
     Closed streams stay as tombstones, so that late frames can be told from unknown ones; past
-    `remembered` of them the oldest are forgotten.
+    `remembered` of them the oldest are forgotten. Of a key that is used again the last one stays.
     """
 
     def __init__(self, remembered: i64) -> None:
@@ -236,6 +239,7 @@ class Table:
         self.remembered: i64 = remembered
         self.closed: list[Stream] = []  # tombstones, oldest first, from `first` on
         self.first: i64 = 0
+        self.replaced: i64 = 0  # how many of them, at most, have left the table already
         self.forgot: bool = False
         self.keep: bool = False  # does somebody want the streams that leave the table?
         self.gone: list[Stream] = []
@@ -265,6 +269,9 @@ class Table:
                 if self.keep:
                     self.gone.append(stream)
                 self.slots[i] = made
+                self.replaced += 1
+                if self.replaced > UNTIDY and self.replaced * 2 > len(self.closed) - self.first:
+                    self.tidy()
                 return
             i = (i + 1) & self.mask
         self.slots[i] = made
@@ -299,6 +306,16 @@ class Table:
             self.closed = self.closed[self.first :]
             self.first = 0
 
+    def tidy(self) -> None:
+        """Let go of closed streams whose keys were used again: late frames are not theirs."""
+        kept: list[Stream] = []
+        for stream in self.closed[self.first :]:
+            if self.find(stream.key) is stream:
+                kept.append(stream)
+        self.closed = kept
+        self.first = 0
+        self.replaced = 0
+
     def remove(self, key: i64) -> None:
         """Take a key out; the entries after it move up, so that no probe is broken."""
         mask = self.mask
@@ -325,6 +342,7 @@ class Table:
         self.used = 0
         self.closed = []
         self.first = 0
+        self.replaced = 0
 
     def all(self) -> list[Stream]:
         """Every stream in the table, in the order they were made."""

@@ -69,7 +69,7 @@ class Omnistreams(OmnistreamsLaw):
         self.window = WINDOW
         self.too_long = MESSAGE_TOO_LONG
         self.truncated = TRUNCATED
-        self.streams.remembered = ALWAYS  # there are only 512 ids: see `tidy`
+        self.streams.remembered = ALWAYS  # there are only 512 ids, and the last of each stays
 
     # --- wire
 

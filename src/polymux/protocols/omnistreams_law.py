@@ -44,7 +44,6 @@ from .omnistreams_rules import (
 IDS: Final[i64] = 512  # 256 of each side
 COUNT_MAX: Final[i64] = 255  # one octet
 ASK_MAX: Final = 1048576  # messages asked for at once; that is 4113 requests on the wire
-UNTIDY: Final[i64] = 2048  # streams that are over, before those whose ids were used again go
 ALWAYS: Final[i64] = 1_000_000_000_000  # as many as there will ever be
 
 
@@ -193,8 +192,6 @@ class OmnistreamsLaw(Enveloped):
         self.settle(1 - sender, CANCEL_SEND, head.key)
         self.streams.put(made)
         self.touched = made
-        if len(self.streams.closed) - self.streams.first > UNTIDY:
-            self.tidy()
 
     def request(self, sender: i64, head: Head, stream: Stream | None) -> None:
         amount = head.amount
@@ -262,16 +259,6 @@ class OmnistreamsLaw(Enveloped):
             found = Past()
             self.pasts[key] = found
         return found
-
-    def tidy(self) -> None:
-        """Forget streams whose id was used again. Of each id the last one stays: 512 at most."""
-        table = self.streams
-        kept: list[Stream] = []
-        for stream in table.closed:
-            if table.find(stream.key) is stream:
-                kept.append(stream)
-        table.closed = kept
-        table.first = 0
 
     def explain(self, rule: i64, sender: i64, head: Head, stream: Stream | None) -> str:
         text = super().explain(rule, sender, head, stream)
