@@ -6,7 +6,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from typing import cast
 
-from ..core.allocator import settle_allocator
+from ..core.allocator import give_back, settle_allocator
 from ..core.endpoint import Endpoint
 from ..core.errors import PolymuxError, SessionClosed
 from ..core.events import Aborted, Accepted, Closed, Credit, Event, Opened
@@ -229,6 +229,7 @@ class Session(asyncio.Protocol):
         if self.recorder is not None:
             self.recorder.closed(error)
         settle(self.closed)
+        give_back(self.loop.time())
 
     def pause_writing(self) -> None:
         self._leaving.blocked = True

@@ -1,8 +1,12 @@
-"""A word with the system's allocator, once, before octets flow."""
+"""A word with the system's allocator: before octets flow, and when a session is gone."""
+
+import ctypes
 
 LARGEST = 4 * 1024 * 1024  # octets; many times what is held of one chunk or window
+EVERY = 1.0  # seconds between two times that memory is given back
 
 _settled: list[bool] = []
+_given: list[float] = []  # when it was given back last
 
 
 def settle_allocator() -> None:
@@ -17,3 +21,18 @@ def settle_allocator() -> None:
     if not _settled:
         _settled.append(True)
         bytes(LARGEST)
+
+
+def give_back(now: float) -> None:
+    """Return free memory to the system, now and then: a session has ended.
+
+    Large messages of all sizes leave holes, and glibc returns only what is free at the top of its
+    heap: a server that runs for long would seem to need more and more. Others return it by
+    themselves, or never.
+    """
+    if _given and 0 <= now - _given[0] < EVERY:
+        return
+    _given[:] = [now]
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
