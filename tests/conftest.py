@@ -1,11 +1,19 @@
 """Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool."""
 
 import os
+import signal
 from typing import Any
 
 import pytest
 
 ALLOWED_SKIPS = ("runs interpreted", "only in the soak")
+
+
+def pytest_configure() -> None:
+    """A shell starts what it runs in the background deaf to interrupts, and so would be every
+    program that tests start and interrupt."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
