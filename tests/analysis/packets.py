@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tests.capture.headers import headers
+
 from polymux.capture import PcapngWriter
-from polymux.capture.hot.segments import ACK, PSH, SYN, FrameMaker, payload_sum
+from polymux.capture.hot.segments import ACK, PSH, SYN, FrameMaker
 
 from .stage import ACCEPTOR, DIALER, START, Record
 
@@ -29,9 +31,8 @@ class Wire:
         self, side: int, at: int, seq: int, ack: int, flags: int, data: bytes = b"",
         window: int = 65535,
     ) -> None:  # fmt: skip
-        words = payload_sum(data, 0, len(data))
-        headers = self.makers[side].headers(seq, ack, flags, len(data), words, window)
-        self.writer.packet(at, [headers, data] if data else [headers])
+        before = headers(self.makers[side], seq, ack, flags, data, window)
+        self.writer.packet(at, [before, data] if data else [before])
 
     def data(self, side: int, data: bytes, at: int) -> None:
         """Octets in order."""

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from polymux.capture import PcapngWriter, TcpScribe, index_file, read_sessions
 from polymux.capture.blocks import comment
-from polymux.capture.hot.segments import LARGEST_PAYLOAD, Burst, FrameMaker, payload_sum
+from polymux.capture.hot.segments import LARGEST_PAYLOAD, Burst, FrameMaker
 from polymux.capture.scribe import BURST
 from polymux.capture.writer import DiskFull
 from polymux.record.patience import Patience
 
 from .build import START
 from .conftest import streams
+from .headers import headers
 
 DIALER, ACCEPTOR = ("192.0.2.1", 40000), ("198.51.100.2", 9000)
 SIZES = st.one_of(st.integers(0, 200), st.integers(LARGEST_PAYLOAD - 2, 4 * LARGEST_PAYLOAD))
@@ -71,9 +72,8 @@ def test_a_burst_is_what_the_writer_makes_of_the_same_packets(
                 writer.burst(burst)
             for start in range(0, max(1, size), LARGEST_PAYLOAD) if name == "packets" else []:
                 part = data[start : start + LARGEST_PAYLOAD]
-                words = payload_sum(part, 0, len(part))
-                headers = maker.headers(2**32 - 3 + start, 2**31, 24, len(part), words)
-                writer.packet(START, [headers, part], said if start == 0 else "")
+                before = headers(maker, 2**32 - 3 + start, 2**31, 24, part)
+                writer.packet(START, [before, part], said if start == 0 else "")
         files.append((Path(writer.path).read_bytes(), writer.packets, writer.size))
     assert files[0] == files[1]
     assert burst.payload == size

@@ -23,6 +23,7 @@ from polymux.capture import (
     read_sessions,
     recover,
 )
+from polymux.capture.hot.segments import Burst, FrameMaker
 from polymux.capture.writer import DiskFull
 from polymux.core.errors import CaptureError
 
@@ -299,12 +300,14 @@ def test_a_full_disk_can_be_asked_again_and_nothing_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
+    burst = Burst(FrameMaker(DIALER, ACCEPTOR, 0), START, 0, 0, 24, b"")
+    burst.carry(b"x", 0, 1)
     disk = Disk(0, monkeypatch)
     for _ in range(3):
         with pytest.raises(DiskFull, match=os.strerror(errno.ENOSPC)):
-            writer.offer(START, [b"x"])
+            writer.offer_burst(burst)
     disk.left = 1 << 20
-    writer.offer(START, [b"x"])
+    writer.offer_burst(burst)
     assert (writer.packets, writer.missed.packets) == (1, 0)
     assert index_file(writer.close()).summary.packets == 1
 

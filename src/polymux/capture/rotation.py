@@ -108,13 +108,6 @@ class RotatingWriter:
         self._writer.packet(at, parts, comment, wire)
         self._after(at)
 
-    def offer(
-        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
-    ) -> None:
-        """Append one packet; see `PcapngWriter.offer`."""
-        self._writer.offer(at, parts, comment, wire)
-        self._after(at)
-
     def burst(self, burst: Burst) -> None:
         """Append several packets; see `PcapngWriter.burst`."""
         self._writer.burst(burst)

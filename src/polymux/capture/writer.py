@@ -112,21 +112,15 @@ class PcapngWriter:
         """Append one packet made of `parts`. It has reached the system when this returns, or it
         is counted as missed."""
         octets = sum(map(len, parts))
-        self._insist(lambda: self.offer(at, parts, comment, wire), 1, octets)
+        before, after = blocks.packet_ends(octets, at, comment, wire)
+        size = len(before) + octets + len(after)
+        written = [before, *parts, after]
+        self._insist(lambda: self._offer(at, written, size, 1, octets), 1, octets)
 
     def burst(self, burst: Burst) -> None:
         """Append several packets by one call to the system: all, or none, of them are there when
         this returns."""
         self._insist(lambda: self.offer_burst(burst), burst.packets, burst.octets)
-
-    def offer(
-        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
-    ) -> None:
-        """Like `packet`, but raises `DiskFull` where that waits or counts: ask again later."""
-        octets = sum(map(len, parts))
-        before, after = blocks.packet_ends(octets, at, comment, wire)
-        size = len(before) + octets + len(after)
-        self._offer(at, [before, *parts, after], size, 1, octets)
 
     def offer_burst(self, burst: Burst) -> None:
         """Like `burst`, but raises `DiskFull` where that waits or counts: ask again later."""

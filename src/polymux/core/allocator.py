@@ -33,6 +33,11 @@ def give_back(now: float) -> None:
     if _given and 0 <= now - _given[0] < EVERY:
         return
     _given[:] = [now]
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if trim is not None:
-        trim(0)
+    trim()
+
+
+def trim() -> None:
+    """Return all free memory to the system, where it can be asked to take it."""
+    ask = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if ask is not None:
+        ask(0)

@@ -7,7 +7,6 @@ would seem to need all of them; and where memory is accounted for strictly, woul
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import mmap
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 from ..capture import CaptureLimits, Files
 from ..capture.files import FileReader
 from ..capture.sources import PlainSource
+from ..core.allocator import trim
 
 if TYPE_CHECKING:
     from ..capture.hot.gather import Run
@@ -88,8 +88,7 @@ def release_memory() -> None:
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
-    with contextlib.suppress(AttributeError):  # glibc has it
-        ctypes.CDLL(None).malloc_trim(0)
+    trim()
 
 
 def _give_back(source: PlainSource) -> None:

@@ -55,18 +55,11 @@ class FrameMaker:
         self.ip_sum: i64 = 0x4500 + 0x4000 + 0x4006 + octet_sum(self.addresses, 0, 8)
         self.size: i64 = 14 + 20 + 20 if self.ipv4 else 14 + 40 + 20
 
-    def headers(
-        self, seq: i64, ack: i64, flags: i64, size: i64, words: i64, window: i64 = WINDOW
-    ) -> bytes:
-        """What goes before a payload of `size` octets, LARGEST_PAYLOAD at most, whose words add up
-        to `words`."""
-        out = BytesWriter()
-        self.put(out, seq, ack, flags, size, words, window)
-        return out.getvalue()
-
     def put(
         self, out: BytesWriter, seq: i64, ack: i64, flags: i64, size: i64, words: i64, window: i64
     ) -> None:
+        """What goes before a payload of `size` octets, LARGEST_PAYLOAD at most, whose words add up
+        to `words`."""
         length = 20 + size
         seq &= LOW32
         ack &= LOW32
