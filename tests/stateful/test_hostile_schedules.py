@@ -12,7 +12,9 @@ from tests.stateful.hostile import Stage
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
              "omnistreams:carrier=length", "streamux", "minmux"]  # fmt: skip
 SOAK = float(os.environ.get("POLYMUX_SOAK") or 0)  # minutes asked for; 0: the fast form
-SCHEDULES = min(15_000, round(150 + 100 * SOAK))  # of each protocol
+DEMANDED = 100_000
+FULL = min(1.0, SOAK / 10)  # how much of that ten minutes or less are to show
+SCHEDULES = max(150, -(-round(FULL * DEMANDED) // len(PROTOCOLS)))  # of each protocol
 FIRST = int(os.environ.get("POLYMUX_SEED", "0"))
 
 
