@@ -163,6 +163,66 @@ async def test_each_can_be_cancelled_anywhere_and_begun_again(protocol: str) -> 
                 await working
 
 
+@every
+@virtual
+async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol: str) -> None:
+    names: list[str] = []
+
+    async def work(stream: Stream) -> None:
+        await asyncio.sleep(1)
+        names.append(stream.name)
+
+    async with joined(protocol) as (near, far):
+        taken = [asyncio.create_task(near.open(f"n{number}")) for number in range(10)]
+        await settled()
+        working = asyncio.create_task(far.each(work, at_once=2))
+        await settled()
+        await near.close()
+        await working
+        await asyncio.gather(*taken, return_exceptions=True)
+        # A channel that nobody has accepted is withdrawn with its peer: there is nothing to do.
+        assert names == [f"n{number}" for number in range(10 if protocol == "mplex" else 2)]
+
+
+@virtual
+async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_next() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await settled()
+        assert far._each is not None
+        start = far._each.start
+
+        def start_and_cancel(stream: Stream) -> bool:
+            working.cancel()
+            return start(stream)
+
+        far._each.start = start_and_cancel  # type: ignore[method-assign]
+        asking = asyncio.create_task(exchange(near, "early", b"data"))
+        await asyncio.wait([working])
+        assert working.cancelled()
+        assert len(far._arrivals) == 1
+        working = asyncio.create_task(far.each(echo))
+        assert await asking == b"data"
+        await near.close()
+        await working
+
+
+@virtual
+async def test_streamux_answers_in_it_and_minmux_says_what_to_use() -> None:
+    async def work(call: polymux.Call) -> None:
+        await call.reply(await call.read())
+
+    async with joined("streamux") as (near, far):
+        assert isinstance(near, polymux.StreamuxSession)
+        working = asyncio.create_task(far.each(work))
+        assert await near.request(b"x") == b"x"
+        await near.close()
+        await working
+    async with joined("minmux") as (_, far):
+        with pytest.raises(polymux.Unsupported, match=r"session\.receiver"):
+            await far.each(echo)
+
+
 async def ending_after(far: Session, near: Session) -> None:
     """Work on the streams of a session that its peer closes in a moment."""
     assert near.transport is not None

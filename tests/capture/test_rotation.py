@@ -26,6 +26,21 @@ from .conftest import streams
 from .test_writer import ACCEPTOR, DIALER, talk
 
 
+def test_two_recorders_in_one_folder_pass_over_each_others_numbers(tmp_path: Path) -> None:
+    path = str(tmp_path / "tap.pcapng")
+    first = RotatingWriter(path, octets=10_000, sync="none")
+    second = RotatingWriter(path, octets=10_000, sync="none")
+    for at in range(50):
+        first.packet(at, [bytes(1000)])
+    second.packet(1, [bytes(1000)])
+    published = first.close() + second.close()
+    names = sorted(Path(name).name for name in published)
+    assert names == [f"tap-{number:05}.pcapng" for number in range(1, len(names) + 1)]
+    assert len(names) > 5
+    assert not first.failures
+    assert sum(index_file(name).summary.packets for name in published) == 51
+
+
 def test_files_follow_one_another_by_size_and_say_what_they_hold(tmp_path: Path) -> None:
     writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=2000)
     scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))

@@ -12,7 +12,9 @@ from tests.collect.test_collector import Disk, collecting, landed, until
 
 import polymux
 from polymux import Policy, PolymuxError
+from polymux.capture import RotatingWriter
 from polymux.record import Bounds
+from polymux.record.journal import Journal, NotDurable
 
 KIB = 1024
 READ = 256 * KIB  # octets that the system hands over at once
@@ -101,3 +103,99 @@ async def test_nothing_is_promised_or_lost_while_there_is_no_room(
     [session_row] = landed(tmp_path)
     assert session_row.payload_dialer == 900_006
     assert (session_row.ending, session_row.gap_dialer) == ("clean", 0)
+
+
+async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that goes on sending after its stream was reset must wait for the disk too."""
+    room = Room(monkeypatch)
+    bounds = Bounds(session_buffer=128 * KIB)
+    policy = Policy(pause=0.1)
+    async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
+        address = collector.urls[0].removeprefix("tcp://").rsplit(":", 1)
+        _, writer = await asyncio.open_connection(address[0], int(address[1]))
+        writer.write(bytes.fromhex("00 01 61"))
+        await until(lambda: collector.counts.open_streams == 1)
+        room.full = True
+        frame = bytes.fromhex("02 e0 d4 03") + bytes(60_000)
+
+        async def flood() -> None:
+            while True:
+                writer.write(frame)
+                await writer.drain()
+
+        sending = asyncio.create_task(flood())
+        await until(lambda: room.refused > 2)
+        await asyncio.sleep(0.5)
+        waiting = collector.journal.patience.octets
+        assert waiting <= bounds.session_buffer + 2 * READ
+        sending.cancel()
+        writer.transport.abort()
+        room.full = False
+
+
+async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Room(monkeypatch)
+    policy = Policy(header=0.3, keepalive=0.3)
+    async with collecting(tmp_path, "omnistreams", policy=policy) as collector:
+        async with polymux.connect(collector.urls[0], protocol="omnistreams") as session:
+            sender = await session.open("x")
+
+            async def send() -> None:
+                for _ in range(40):
+                    await sender.send(bytes(900_000))
+                await sender.end()
+
+            sending = asyncio.create_task(send())
+            await until(lambda: collector.journal.octets > 2_000_000)
+            [taken] = collector._sessions
+            room.full = True
+            await until(lambda: room.refused > 2)
+            await asyncio.sleep(1.0)
+            room.full = False
+            await sending
+            await until(lambda: collector.counts.open_streams == 0)
+            assert taken.failure is None
+        assert not collector._hosts or sum(collector._hosts.values()) == 1
+    assert not collector._hosts
+    [row] = landed(tmp_path)
+    assert row.payload_dialer == 40 * 900_000
+
+
+async def test_streams_that_their_sender_gives_up_are_forgotten(tmp_path: Path) -> None:
+    async with collecting(tmp_path, "nerdbank:version=1", bounds=Bounds(streams=5)) as collector:
+        url = collector.urls[0]
+        async with polymux.connect(url, protocol="nerdbank:version=1") as session:
+            await until(lambda: collector.counts.open == 1)
+            [taken] = collector._sessions
+            for _ in range(12):
+                stream = await session.open("x")
+                await stream.send(bytes(1000))
+                session._flush()
+                stream.abort()
+                await until(lambda: taken.live == 0)
+            assert taken.endpoint.inbox.unread == 0
+
+
+async def test_a_journal_closed_during_a_sync_begins_no_other(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = RotatingWriter(
+        str(tmp_path / "c.pcapng"), octets=1 << 20, seconds=10, sync="none", background=True
+    )
+    journal = Journal(writer, "each", lambda _: None, lambda: None)
+    writer.packet(1, [bytes(100)])
+    disk.open.clear()
+    waiting = []
+    for _ in range(2):
+        waiting.append(asyncio.create_task(journal.durable()))
+        await asyncio.sleep(0.05)
+    asyncio.get_running_loop().call_later(0.2, disk.open.set)
+    assert len(await journal.close()) == 1
+    told = await asyncio.gather(*waiting, return_exceptions=True)
+    assert all(isinstance(each, NotDurable) for each in told)
+    await asyncio.sleep(0.05)
+    assert not caplog.records

@@ -37,6 +37,13 @@ class Arrivals:
         if not self._hand(stream):
             self._waiting.append(stream)
 
+    def put_back(self, stream: Stream) -> None:
+        """A stream that was handed out comes back unused: it is the next, if anybody wants it."""
+        if not stream.usable:
+            stream._set_aside()
+        elif not self._hand(stream):
+            self._waiting.appendleft(stream)
+
     def discard(self, stream: Stream) -> bool:
         """Take this very stream out, if it still waits."""
         if stream in self._waiting:
@@ -74,14 +81,16 @@ class Arrivals:
                 found = await waiter
             except asyncio.CancelledError:
                 late = waiter.result() if waiter.done() and not waiter.cancelled() else None
-                if late is not None and late.usable and not self._hand(late):
-                    self._waiting.appendleft(late)
+                if late is not None:
+                    self.put_back(late)
                 raise
             finally:
                 if entry in self._takers:
                     self._takers.remove(entry)
-            if found is not None and found.usable:  # it may have been withdrawn on the way here
-                return found
+            if found is not None:
+                if found.usable:
+                    return found
+                found._set_aside()  # it was withdrawn on the way here
 
     def _hand(self, stream: Stream) -> bool:
         """Give the stream to who has waited longest: for its name, else for any."""

@@ -40,7 +40,9 @@ class Deadlines(Belonging["Session"]):
             self._timer = None
 
     def tick(self) -> None:
-        session = self.session
+        session = self._session()
+        if session is None:  # nobody holds it any more
+            return
         policy = session.policy
         now = session.loop.time()
         self._timer = session.loop.call_later(self._tick, self.tick)
@@ -74,7 +76,7 @@ class Deadlines(Belonging["Session"]):
         if endpoint.carrier is not None:
             waiting = endpoint.carrier.course(1 - endpoint.side).decoder.pending()
         mark = -1
-        if waiting and not session._pacing.paused_at:
+        if waiting and not session._pacing.is_idle:
             mark = d.offset + (waiting if endpoint.protocol.messages else 0)
         if mark < 0 or mark != self._offset:
             self._offset = mark
@@ -98,7 +100,7 @@ class Deadlines(Belonging["Session"]):
         carrier = endpoint.carrier
         assert carrier is not None
         heard = carrier.course(1 - endpoint.side).decoder.offset
-        if heard != self._heard or session._pacing.paused_at:
+        if heard != self._heard or session._pacing.is_idle:
             self._heard = heard
             self._heard_at = now
         interval = session.policy.keepalive

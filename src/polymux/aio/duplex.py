@@ -58,7 +58,9 @@ class Stream(Outlet):
     @property
     def usable(self) -> bool:
         """Has nobody given the stream up?"""
-        return not isinstance(self._no_read, StreamAborted)
+        return not isinstance(self._no_read, StreamAborted) and not isinstance(
+            self._no_send, StreamAborted
+        )
 
     def __str__(self) -> str:
         return f"stream {self.record.label()}"
@@ -295,6 +297,11 @@ class Stream(Outlet):
         if self.session.drops_unread:
             self._endpoint.inbox.drop(self.lane)
         self._wake_all()
+        self.session._relieved(self)
+
+    def _set_aside(self) -> None:
+        """Nobody will read what has come, nor what is yet to come."""
+        self._endpoint.inbox.drop(self.lane)
         self.session._relieved(self)
 
     def _over(self) -> None:

@@ -25,45 +25,59 @@ class Each(Belonging["Session"]):
     def __init__(self, session: "Session", work: Work, at_once: int) -> None:
         super().__init__(session)
         self._work = work
-        self._free = at_once
-        self._tasks = asyncio.TaskGroup()
+        self._at_once = at_once
+        self._under_way: dict[asyncio.Task[None], Stream] = {}
 
     async def run(self) -> None:
-        """Until the session ends and the work on its streams is done."""
+        """Until the session has ended and the work on all its streams is done."""
         session = self.session
         if session._each is not None:
             raise RuntimeError(f"{session}: somebody else works on its streams")
-        async with self._tasks:
-            session._each = self
-            try:
-                self._take()
-                with contextlib.suppress(SessionClosed):  # told below, and not as one of a group
-                    await session._arrivals.ended()
-            finally:
-                session._each = None
+        session._each = self
+        try:
+            self._take()
+            with contextlib.suppress(SessionClosed):  # told below
+                await session._arrivals.ended()
+            while self._under_way:  # those still in line have their turn too
+                await asyncio.wait(self._under_way)
+        except asyncio.CancelledError:
+            session._each = None
+            await self._give_up()
+            raise
+        finally:
+            session._each = None
         if session.failure is not None:
             raise again(session.failure)
 
     def start(self, stream: Stream) -> bool:
         """Begin to work on a stream that has come; False if it has to wait."""
-        if self._free <= 0:
+        if len(self._under_way) >= self._at_once:
             return False
-        self._free -= 1
-        self._tasks.create_task(self._see_to(stream)).add_done_callback(self._done)
+        self._under_way[asyncio.create_task(self._see_to(stream))] = stream
         return True
-
-    def _done(self, _: asyncio.Task[None]) -> None:
-        self._free += 1
-        self._take()
 
     def _take(self) -> None:
         """Begin with those in line, as far as there is room."""
         session = self._session()
-        while self._free > 0 and session is not None and session._each is self:
+        while session is not None and session._each is self:
+            if len(self._under_way) >= self._at_once:
+                return
             stream = session._arrivals.take_nowait()
             if stream is None:
                 return
             self.start(stream)
+
+    async def _give_up(self) -> None:
+        """End the work that is under way, however often that is interrupted. A stream that nobody
+        had begun with waits for whoever asks next."""
+        tasks = list(self._under_way)
+        for task in tasks:
+            task.cancel()
+        while not all(task.done() for task in tasks):
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait(tasks)
+        for stream in reversed(self._under_way.values()):
+            self.session._arrivals.put_back(stream)
 
     async def _see_to(self, stream: Stream) -> None:
         try:
@@ -75,3 +89,8 @@ class Each(Belonging["Session"]):
             log.debug("%s: %s", stream, problem)
         except Exception:
             log.exception("the work on %s failed", stream)
+        finally:
+            task = asyncio.current_task()
+            assert task is not None
+            self._under_way.pop(task, None)
+            self._take()

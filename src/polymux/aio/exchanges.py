@@ -204,6 +204,9 @@ class Call(Message):
         if self._closed:
             return
         await self.end()
+        self._read_no_more()
+
+    def _read_no_more(self) -> None:
         self._closed = True
         self._wake()
         self.session._relieved(self)
@@ -215,6 +218,8 @@ class Call(Message):
         ended stands.
         """
         if self.record.over or self._own.state != OPEN or self.lane.ending:
+            if not self._closed:
+                self._read_no_more()
             return
         self._stop(StreamAborted(f"{self}: {reason}"))
         self._wake_all()

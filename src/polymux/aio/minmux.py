@@ -9,6 +9,7 @@ from ..protocols.minmux import Minmux
 from ..protocols.minmux_items import Codec
 from ..protocols.minmux_packets import FORGO_CREDIT, MOST, PROMISE_READ, PROMISE_WRITE
 from .duplex import Stream
+from .each import Work
 from .item_receiver import ItemReceiver, codec_for, usual_window
 from .items import ItemSender, ItemStream
 from .session import Session
@@ -94,6 +95,10 @@ class MinmuxSession(Session):
 
     async def accept(self) -> Stream:
         """There is no accepting in Minmux."""
+        raise Unsupported("Minmux accepts no streams: use session.receiver(id), session.sender(id)")
+
+    async def each(self, work: Work, *, at_once: int = 1024) -> None:
+        """There is nothing that comes by itself in Minmux."""
         raise Unsupported("Minmux accepts no streams: use session.receiver(id), session.sender(id)")
 
     # --- inside

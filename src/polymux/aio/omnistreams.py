@@ -22,6 +22,7 @@ from .websocket import quick_mask
 
 LEAST = 256  # octets that a control message counts for, however short: the object around it
 CLEAN_CLOSES = (1000, 1001, 1005)  # normal, going away, no code given
+FRAMING = 8  # octets around a control message, about
 POLICY = 1008  # the code of a close for going past a limit
 
 
@@ -38,6 +39,7 @@ class OmnistreamsSession(Session):
         self.window = endpoint.protocol.window
         self._controls: deque[bytes] = deque()
         self._control_octets = 0
+        self._said = 0  # octets of control messages that wait to leave
         self._listeners: deque[asyncio.Future[None]] = deque()
         self._unblocking: list[asyncio.Future[None]] = []
 
@@ -98,8 +100,11 @@ class OmnistreamsSession(Session):
                 "raise it with Limits(frame=...)"
             )
         await self._until_writable()
+        if not endpoint.outbox.control:
+            self._said = 0
         endpoint.outbox.control.append(Frame(CONTROL_MESSAGE, 0, data))
-        if sum(len(frame.payload) for frame in endpoint.outbox.control) >= AT_ONCE:
+        self._said += FRAMING + len(data)
+        if self._said >= AT_ONCE:
             self._flush()
         else:
             self._flush_soon()

@@ -28,7 +28,24 @@ class Pacing(Belonging["Session"]):
         super().__init__(session)
         self.paused_at = 0.0
         self.pauses = 0  # how often reading had to stop
+        self.held = False  # nothing may be read for another reason
         self._clock: asyncio.TimerHandle | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Is it this side that does not read?"""
+        return self.held or self.paused_at > 0
+
+    def hold(self, held: bool) -> None:
+        """Read nothing, whatever is unread, or go on: a full disk says so."""
+        self.held = held
+        transport = self.session.transport
+        if transport is None or transport.is_closing():
+            return
+        if held:
+            transport.pause_reading()
+        elif not self.paused_at:
+            transport.resume_reading()
 
     def look(self) -> None:
         """Octets have come, were read, or have left."""
@@ -49,7 +66,8 @@ class Pacing(Belonging["Session"]):
                 self._clock = session.loop.call_later(session.policy.pause, self.expire)
         elif unread <= self.allowed():
             self.stop()
-            transport.resume_reading()
+            if not self.held:
+                transport.resume_reading()
 
     def allowed(self) -> int:
         """Octets that may wait unread now."""
@@ -67,7 +85,9 @@ class Pacing(Belonging["Session"]):
 
     def expire(self) -> None:
         """The pause has lasted long enough: those who hold most make room."""
-        session = self.session
+        session = self._session()
+        if session is None:  # nobody holds it any more
+            return
         endpoint = session.endpoint
         limits = endpoint.limits
         while endpoint.inbox.unread > self.allowed():
@@ -80,6 +100,8 @@ class Pacing(Belonging["Session"]):
                 f"and held up the others; {limits.describe('session_buffer')}"
             )
         self.look()
+        if self.paused_at:  # what is left belongs to nobody, and goes with what is yet to leave
+            self._clock = session.loop.call_later(session.policy.pause, self.expire)
 
     def stop(self) -> None:
         """No pause any more, and no clock."""

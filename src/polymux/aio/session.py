@@ -229,7 +229,7 @@ class Session(asyncio.Protocol):
         if self.recorder is not None:
             self.recorder.closed(error)
         settle(self.closed)
-        give_back(self.loop.time())
+        give_back(self.loop.time(), self.loop.call_later)
 
     def pause_writing(self) -> None:
         self._leaving.blocked = True
@@ -259,7 +259,8 @@ class Session(asyncio.Protocol):
             elif stream._writers:
                 stream._wake_writers()
         elif isinstance(event, Aborted):
-            self._arrivals.discard(stream)
+            if self._arrivals.discard(stream):
+                stream._set_aside()
             if event.text and stream._theirs.state != ABORTED:  # not by the peer: for what it did
                 stream.give_up(f"the peer broke the protocol: {plain(event.text)}")
             else:

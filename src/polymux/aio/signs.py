@@ -54,11 +54,11 @@ class Signs(Belonging["StreamuxSession"]):
     def look(self) -> None:
         """Do what is due, and come back when the next thing is."""
         self.stop()
-        session = self.session
-        if session._over is not None or session._ending.shut:
+        session = self._session()
+        if session is None or session._over is not None or session._ending.shut:
             return
         now = session.loop.time()
-        if session._pacing.paused_at or session._all_asked():
+        if session._pacing.is_idle or session._all_asked():
             self.heard_at = now  # it is we who do not read or answer
         if self.silence and now - self.heard_at >= self.silence:
             if self._doubted != self.heard_at:

@@ -2,9 +2,8 @@
 
 import asyncio
 import contextlib
-import logging
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterable, AsyncIterator
 from typing import cast
 
 from ..core.endpoint import Endpoint
@@ -14,16 +13,13 @@ from ..core.limits import Bucket, Policy
 from ..core.streams import Stream as Record
 from ..protocols.streamux import Streamux
 from ..protocols.streamux_rules import CANCEL_ACK
+from .answering import Answering, Worker
 from .duplex import Octets, Stream
 from .exchanges import Call, Exchange, Message
-from .failures import again
 from .session import Session
 from .signs import Signs
 
-log = logging.getLogger("polymux.aio")
-
 CANCELS = 10  # cancels are everyday here: so many times what other protocols may open and reset
-Worker = Callable[[Call], Awaitable[None]]
 
 
 class StreamuxSession(Session):
@@ -198,34 +194,11 @@ class StreamuxSession(Session):
         the call dropped; if it returns without an answer, the answer is empty. SessionClosed if
         the session did not end in good order.
         """
-        free = asyncio.Semaphore(at_once)
-        async with asyncio.TaskGroup() as tasks:
-            with contextlib.suppress(SessionClosed):  # told below, and not as one of a group
-                async for call in self.calls:
-                    await free.acquire()
-                    await call.drain()  # no new work while the peer does not take what is done
-                    task = tasks.create_task(self._work(work, call))
-                    task.add_done_callback(lambda _: free.release())
-                    call._task = task
-                    call._wake_all()  # it may have been cancelled while it waited
-        if self.failure is not None:
-            raise again(self.failure)
+        await Answering(self, work, at_once).run()
 
-    async def _work(self, work: Worker, call: Call) -> None:
-        try:
-            async with call:
-                await work(call)
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            withdrawn = call._task is None
-            if not withdrawn or task is None or task.uncancel() > 0:
-                raise
-        except PolymuxError as problem:
-            log.debug("%s: %s", self, problem)
-        except Exception:
-            log.exception("%s: the work on %s failed", self, call)
-        finally:
-            call._task = None
+    async def each(self, work: Worker, *, at_once: int = 1024) -> None:
+        """The same as `answer`."""
+        await self.answer(work, at_once=at_once)
 
     # --- signs of life
 
@@ -297,14 +270,20 @@ class StreamuxSession(Session):
     def _arrived(self, record: Record) -> None:
         endpoint = self.endpoint
         if self._ending.begun:
-            record.lane = None  # no answer any more
+            self._pass_over(record)  # no answer any more
         elif self._theirs >= endpoint.limits.streams:
             endpoint.counters.count("streams")
-            record.lane = None
+            self._pass_over(record)
             endpoint.guard.provoke(endpoint.now)
         else:
             self._theirs += 1
             self._arrivals.put(self._adopt(record))
+
+    def _pass_over(self, record: Record) -> None:
+        """Nobody answers this call: what has come of it is let go, and what comes is not kept."""
+        if record.lane is not None:
+            self.endpoint.inbox.drop(record.lane)
+            record.lane = None
 
     def _adopt(self, record: Record) -> Stream:
         if record.opener != self.endpoint.side:

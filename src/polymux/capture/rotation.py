@@ -73,7 +73,7 @@ class RotatingWriter:
         self._sync_error = ""
         self._last_at = 0
         self._closed = False
-        self._number = max((number for number, _ in numbered(path)), default=0)
+        self._number = 0
         self._writer = self._open()
 
     @property
@@ -214,6 +214,9 @@ class RotatingWriter:
                 self._sync_error = self._sync_error or writer.sync_error
 
     def _open(self) -> PcapngWriter:
+        # Another recorder may write here too: numbers that it has taken are passed over.
+        taken = max((number for number, _ in numbered(self._path)), default=0)
+        self._number = max(self._number, taken)
         writer = self._begin(self._next_name())
         self._number += 1
         self._began = self._clock()

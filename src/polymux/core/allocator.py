@@ -1,12 +1,13 @@
 """A word with the system's allocator: before octets flow, and when a session is gone."""
 
 import ctypes
+from collections.abc import Callable
 
 LARGEST = 4 * 1024 * 1024  # octets; many times what is held of one chunk or window
-EVERY = 1.0  # seconds between two times that memory is given back
+SOON = 1.0  # seconds until memory is given back that a session has freed
 
 _settled: list[bool] = []
-_given: list[float] = []  # when it was given back last
+_asked: list[float] = []  # when it was asked for last
 
 
 def settle_allocator() -> None:
@@ -23,17 +24,18 @@ def settle_allocator() -> None:
         bytes(LARGEST)
 
 
-def give_back(now: float) -> None:
-    """Return free memory to the system, now and then: a session has ended.
+def give_back(now: float, later: Callable[[float, Callable[[], None]], object]) -> None:
+    """Return free memory to the system soon: a session has ended, and others that end until then
+    are seen to as well. `later` has something called after some seconds.
 
     Large messages of all sizes leave holes, and glibc returns only what is free at the top of its
     heap: a server that runs for long would seem to need more and more. Others return it by
     themselves, or never.
     """
-    if _given and 0 <= now - _given[0] < EVERY:
+    if _asked and 0 <= now - _asked[0] < SOON:
         return
-    _given[:] = [now]
-    trim()
+    _asked[:] = [now]
+    later(SOON, trim)
 
 
 def trim() -> None:

@@ -86,8 +86,7 @@ class Inbox(Sink):
             self.dropped += size
             if lane is not None and lane.dropped:
                 lane.unread += size
-                if not lane.noted:
-                    lane.noted = True
+                if lane.unread == size and size > 0:  # the first since the endpoint last looked
                     self.shed.append(lane)
             return
         part: bytes | memoryview

@@ -204,13 +204,15 @@ class Collector:
         self._hosts[host] += 1
         self._sessions[session] = holding
         self._share_out()
-        if self._full and session.transport is not None:
-            session.transport.pause_reading()
+        if self._full:
+            session._pacing.hold(True)
         try:
             await holding.run()
         finally:
             self.counts.open -= 1
             self._hosts[host] -= 1
+            if not self._hosts[host]:
+                del self._hosts[host]
             del self._sessions[session]
             self._share_out()
 
@@ -235,13 +237,7 @@ class Collector:
         """No room on the disk: nobody is read from until there is."""
         self._full = full
         for session in self._sessions:
-            transport = session.transport
-            if transport is None or transport.is_closing():
-                continue
-            if full:
-                transport.pause_reading()
-            elif not session._pacing.paused_at:
-                transport.resume_reading()
+            session._pacing.hold(full)
 
 
 async def collect(

@@ -105,6 +105,8 @@ class Holding:
         finally:
             self._held.pop(stream, None)
             self._unread.pop(stream, None)
+            if stream.lane.unread:
+                stream._set_aside()
             self.open -= 1
             self._opened(-1)
 

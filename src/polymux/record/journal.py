@@ -109,6 +109,7 @@ class Journal:
         for future in (self._covered, self._waiting):
             if future is not None and not future.done():
                 future.set_exception(NotDurable(self.failure or "the journal was closed"))
+        self._waiting = None
         if not self.writer.packets and not self.failure:
             await self._loop.run_in_executor(None, self.writer.discard)
             return []
