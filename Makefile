@@ -11,11 +11,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
-# Tests that measure time or memory, or drive other processes, run with nothing beside them; the
-# others in two processes, each file in one of them.
-ALONE := tests/attacks tests/aio tests/interop tests/record tests/collect tests/stateful tests/e2e
+# Tests that measure time or memory, or stop and kill other processes, run with nothing beside them;
+# the others in two processes, each file in one of them.
+ALONE := tests/attacks tests/aio tests/record tests/collect tests/stateful
 TWO := -n 2 --dist loadfile
-INTERPRETED := tests/core tests/protocols tests/testing tests/capture tests/aio
+INTERPRETED := tests/core tests/protocols tests/testing tests/capture
 
 .PHONY: demo test lint bench soak fuzz mutants docs install clean
 
@@ -44,7 +44,8 @@ lint: $(VENV)/dependencies
 test: lint $(VENV)/installed
 	$(BIN)/python -m pytest -q $(ALONE)
 	$(BIN)/python -m pytest -q $(TWO) tests $(addprefix --ignore=,$(ALONE))
-	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q $(INTERPRETED)
+	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q $(TWO) $(INTERPRETED)
+	PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(BIN)/python -m pytest -q tests/aio
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out

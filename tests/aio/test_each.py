@@ -208,6 +208,21 @@ async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_n
 
 
 @virtual
+async def test_work_that_somebody_else_cancels_before_it_began_gives_up_its_stream() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        stream = await near.open("early")
+        while far._each is None or not far._each._under_way:
+            await asyncio.sleep(0)
+        [task] = far._each._under_way
+        task.cancel()
+        await near.close()
+        await working
+        with pytest.raises(polymux.PolymuxError):
+            await stream.receive()
+
+
+@virtual
 async def test_streamux_answers_in_it_and_minmux_says_what_to_use() -> None:
     async def work(call: polymux.Call) -> None:
         await call.reply(await call.read())

@@ -39,7 +39,10 @@ class Each(Belonging["Session"]):
             with contextlib.suppress(SessionClosed):  # told below
                 await session._arrivals.ended()
             while self._under_way:  # those still in line have their turn too
-                await asyncio.wait(self._under_way)
+                done, _ = await asyncio.wait(self._under_way)
+                for task in done:
+                    if task in self._under_way:  # somebody cancelled it before it had begun
+                        self._under_way.pop(task).abort()
         except asyncio.CancelledError:
             session._each = None
             await self._give_up()
