@@ -234,6 +234,56 @@ def test_an_index_that_does_not_fit_is_not_used(
     assert plan(path, target=900, limits=SMALL) == expected
 
 
+@pytest.mark.parametrize(
+    ("place", "number"),
+    [
+        (0, -1), (0, 1 << 28), (0, "1"), (1, -1), (1, 1 << 32), (2, -40_000), (2, 256), (2, 6.5),
+        (2, True), (3, 1 << 63), (3, -(1 << 63) - 1), (3, float("inf")), (4, "x" * 1025), (4, 7),
+    ],
+)  # fmt: skip
+def test_an_index_with_an_interface_that_cannot_be_is_not_used(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, place: int, number: object
+) -> None:
+    monkeypatch.setattr("polymux.capture.ranges.MARK", 500)
+    path = write(mixed())
+    expected = plan(path, target=900, limits=SMALL)
+    name = Path(write_index(path, limits=SMALL))
+    written = json.loads(name.read_text())
+    for mark in written["marks"]:
+        for interface in mark["interfaces"]:
+            interface[place] = number
+    name.write_text(json.dumps(written))
+    assert plan(path, target=900, limits=SMALL) == expected
+
+
+def test_an_index_with_more_interfaces_than_the_limit_is_not_used(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polymux.capture.ranges.MARK", 500)
+    path = write(mixed())
+    expected = plan(path, target=900, limits=SMALL)
+    name = Path(write_index(path, limits=SMALL))
+    written = json.loads(name.read_text())
+    for mark in written["marks"]:
+        mark["interfaces"] *= SMALL.interfaces
+    name.write_text(json.dumps(written))
+    assert plan(path, target=900, limits=SMALL) == expected
+
+
+def test_an_index_whose_marks_go_back_or_beyond_the_file_is_not_used(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("polymux.capture.ranges.MARK", 500)
+    path = write(mixed())
+    expected = plan(path, target=900, limits=SMALL)
+    name = Path(write_index(path, limits=SMALL))
+    for cut in (-500, 1 << 70):
+        written = json.loads(name.read_text())
+        written["marks"][1]["end"] = written["marks"][2]["start"] = cut
+        name.write_text(json.dumps(written))
+        assert plan(path, target=900, limits=SMALL) == expected
+
+
 def test_a_range_that_ends_inside_a_block_is_said(write: Callable[..., str]) -> None:
     path = write(mixed())
     first = plan(path, target=400, limits=SMALL)[0]

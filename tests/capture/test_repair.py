@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gzip
 import random
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from polymux.capture import PcapngWriter, index_file, read_sessions, recover, repair
+from polymux.capture.sources import PlainSource
 from polymux.core.errors import CaptureError
 
 from . import build
@@ -70,6 +72,63 @@ def test_zeros_after_a_power_loss_are_left_out(write: Callable[..., str], tmp_pa
     result = repair(write(DATA + bytes(10_000)), str(target))
     assert target.read_bytes() == DATA
     assert result.dropped == 10_000
+
+
+@pytest.mark.parametrize("near", [512, 512 + 4096, 512 + 4096 + 32768, 1 << 20])
+def test_reading_goes_on_behind_damage_of_any_length(
+    write: Callable[..., str], tmp_path: Path, near: int
+) -> None:
+    for size in range(near - 24, near + 28, 4):
+        target = tmp_path / f"repaired-{size}"
+        result = repair(write(DATA + bytes(size) + DATA[HEAD:]), str(target))
+        assert (result.dropped, result.resumed) == (size, 1)
+        assert target.read_bytes() == DATA + DATA[HEAD:]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_large_blocks_that_nobody_knows_are_kept(
+    write: Callable[..., str], tmp_path: Path, order: str
+) -> None:
+    """The second section may have its octets in another order."""
+    section = build.section("x" * 60_000, order) + build.block(0xBAD, bytes(900_000), order)
+    data = DATA + section + build.interface(order=order) + build.block(0xBAD, b"", order)
+    target = tmp_path / "repaired"
+    result = repair(write(data), str(target))
+    assert target.read_bytes() == data
+    assert (result.dropped, result.resumed) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("damage", "behind"),
+    [
+        (struct.pack("<III", 1, 12, 12), 100_000),  # an interface must be longer
+        (build.block(5, b"") * 2 + struct.pack("<II", 6, 4 << 20), 5 << 20),  # other lengths differ
+        (build.block(5, b"") * 2 + struct.pack("<II", 6, 4 << 20), 1 << 20),  # beyond the end
+    ],
+    ids=["short", "long", "torn"],
+)
+def test_many_damaged_places_are_not_each_read_with_all_that_follows(
+    write: Callable[..., str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: bytes,
+    behind: int,
+) -> None:
+    data = DATA + damage * 400 + bytes(behind)
+    octets = 0
+    plain = PlainSource.window
+
+    def counting(source: PlainSource, offset: int, size: int) -> bytes:
+        nonlocal octets
+        found = plain(source, offset, size)
+        octets += len(found)
+        return found
+
+    monkeypatch.setattr(PlainSource, "window", counting)
+    result = repair(write(data), str(tmp_path / "repaired"))
+    assert result.packets == len(PACKETS)
+    assert result.resumed >= 398
+    assert octets < 5 * len(data) + 400 * 3000
 
 
 def test_what_cannot_be_repaired_is_refused(write: Callable[..., str], tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import gzip
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from polymux.analysis.tables_out import fill_empty
+from polymux.cli.record import publish_leftovers
 
 from .conftest import CLEAN, Ran
 
@@ -210,6 +213,51 @@ def test_a_word_that_is_no_command_and_an_option_that_is_none(run: Run) -> None:
         assert (ran.code, ran.out) == (2, "")
         (line,) = [line for line in ran.err.splitlines() if line.startswith("Error: ")]
         assert said in line
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["index", "{capture}"],
+        ["index", "{folder}/\x1b]0;x\x07no.pcapng"],
+        ["follow", "{capture}", "-o", "{folder}/\x1b]0;x\x07out"],
+        ["ls", "{capture}", "--session", "\x1b]0;x\x07"],
+        ["follow", "{capture}", "--stream", "\x1b]0;x\x07"],
+        ["analyze", "{capture}", "--out", "{folder}", "--conf", "\x1b]0;x\x07"],
+        ["\x1b]0;x\x07"],
+    ],
+    ids=["index", "missing", "folder", "session", "stream", "setting", "command"],
+)
+def test_no_name_of_a_file_or_argument_is_obeyed_by_the_terminal(
+    terminal: Run, capture: Callable[..., str], tmp_path: Path, arguments: list[str]
+) -> None:
+    path = capture(CLEAN, name="\x1b]0;x\x07talk.pcapng")
+    ran = terminal(*(word.format(capture=path, folder=tmp_path) for word in arguments))
+    assert b"\x1b]0;x\x07" not in ran.octets
+    assert re.search(rb"\\(u00|x)1b\]0;x\\(u00|x)07", ran.octets)
+
+
+def test_no_name_of_a_recording_left_behind_is_obeyed_by_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "\x1b[2Jtalk-00001.pcapng.part").write_bytes(b"no capture" * 20)
+    publish_leftovers(str(tmp_path / "\x1b[2Jtalk.pcapng"))
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "\\u001b[2Jtalk-00001.pcapng" in said
+
+
+@pytest.mark.parametrize("coding", ["utf-8:strict", "utf-8:surrogateescape", "ascii:strict"])
+def test_decode_says_what_is_not_hex_on_standard_input(coding: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from polymux.cli import main; main()", "decode", "-",
+         "--protocol", "mplex"],
+        input=b"080161\n\xff\xfe\x00\n", capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": coding},
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert b"is not hex" in done.stderr
+    assert b"Traceback" not in done.stderr
 
 
 def test_commands_without_captures_need_no_extra() -> None:

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from random import Random
+from time import process_time
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from polymux.core.masking import CLOSE, CONTINUATION, PING, TEXT, frame
 from polymux.core.observer import Observer
-from polymux.core.upgrade import accept_key
+from polymux.core.upgrade import accept_key, recognise
 from polymux.protocols.registry import create
 
 KEY = b"\x11\x22\x33\x44"
@@ -132,6 +133,32 @@ def test_what_is_no_upgrade_is_undecodable_and_says_why(chunks: list[Chunk], rea
         assert reason in direction.reason
         assert direction.undecoded == direction.octets
     assert rows(observer) == []
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_long_head_is_not_read_again_for_every_octet_of_the_other(side: int) -> None:
+    heads = [REQUEST, RESPONSE]
+    heads[side] = heads[side][:-2] + b"a:\n" * 5000 + b"\r\n"
+    other = heads[1 - side][:-2] + b"b: " + b"y" * 1000
+    observer = watching()
+    began = process_time()
+    observer.feed(side, heads[side], 0)
+    recognise(heads[0], heads[1])
+    once = process_time() - began
+    began = process_time()
+    for octet in other:
+        observer.feed(1 - side, bytes([octet]), 1)
+    assert process_time() - began < 60 * once
+    observer.feed(1 - side, b"\r\n\r\n", 2)
+    observer.feed(*d("0105"), 3)
+    assert [kind for *_, kind in rows(observer)] == ["CREATE_RECEIVE_STREAM"]
+
+
+def test_a_wrong_beginning_is_told_although_its_first_octets_were_right() -> None:
+    observer = watching()
+    for side, octets in [(0, REQUEST), (1, b"HTTP"), (1, b"/2 101 Switching Protocols")]:
+        observer.feed(side, octets, 0)
+    assert "does not begin with 'HTTP/1.'" in observer.conversation.acceptor.reason
 
 
 def test_compressed_messages_are_undecodable_and_the_heads_are_carrier() -> None:

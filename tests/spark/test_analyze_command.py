@@ -9,9 +9,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from polymux.cli.analyze import analyze, stages
+from polymux.analysis.tables_out import fill_empty
+from polymux.capture import FileSummary
+from polymux.cli.analyze import analyze, print_summary, stages
 from polymux.core.errors import PolymuxError
 from polymux.spark import pipeline, session
+from polymux.spark.walk_stage import Outcome
 
 from .captures import conversations, record
 
@@ -97,6 +100,23 @@ def test_settings_master_and_memory_reach_the_session(
     assert given["master"] == "spark://head:7077"
     assert given["memory"] == "2g"
     assert given["conf"] == {"spark.executor.memory": "3g", "spark.a": "b=c"}
+
+
+def test_no_name_of_a_file_is_obeyed_by_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "\x1b[2J[red]tables"
+    out.mkdir()
+    fill_empty(out)
+    unread = FileSummary(
+        "/caps/\x1b]0;mine\x07x.pcap", None, "unreadable", error="not a capture", offset=0
+    )
+    monkeypatch.chdir(tmp_path)
+    print_summary(pipeline.Analysis(str(out), [unread], Outcome()), "")
+    said = capsys.readouterr()
+    assert "\x1b" not in said.err + said.out
+    assert said.err == ("/caps/\\u001b]0;mine\\u0007x.pcap: unreadable at octet 0: not a capture\n")
+    assert "tables: \\u001b[2J[red]tables\n" in said.out
 
 
 def test_the_command_uses_the_running_session_and_leaves_it_running(

@@ -7,6 +7,7 @@ from random import Random
 
 import numpy as np
 import pytest
+from tests.capture import build
 
 from polymux.capture import (
     CaptureLimits,
@@ -20,6 +21,7 @@ from polymux.capture import (
 )
 from polymux.capture import index as capture_index
 from polymux.capture.hot.blobs import HELD_PAGES, PAGE, WINDOW
+from polymux.capture.hot.references import RECORD
 from polymux.core.errors import PolymuxError
 from polymux.spark import exchange
 from polymux.spark.exchange import Place, RowsReader, RowsWriter, Spool, StoredFlow, Wanted
@@ -129,6 +131,31 @@ def test_files_that_overlap_are_merged_whatever_is_in_memory_of_them(tmp_path: P
     ]
     (session,) = sessions_of(given, open_reader)
     assert seen(session) == seen(whole)
+
+
+def test_a_cut_before_a_packet_that_ends_a_part_without_payload_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seqs = [(100, SYN, b""), (101, ACK, b"hello"), (106, ACK, b""), (106, ACK, b"world")]
+    frames = [
+        build.frame(build.ALICE, build.BOB, seq, 0, flags, payload) for seq, flags, payload in seqs
+    ]
+    packets = [build.Packet(START + n, frame) for n, frame in enumerate(frames)]
+    path = tmp_path / "a.pcap"
+    path.write_bytes(build.pcap(packets))
+    limits = CaptureLimits(window=len(build.pcap(packets[:3])))  # it ends behind the third
+    monkeypatch.setattr(capture_index, "PIECE", 3)
+    monkeypatch.setattr(exchange, "PIECE", RECORD * 2)
+    with RowsWriter(str(tmp_path)) as writer:
+        writer.add(index_range(str(path), Range(), limits=limits, emit=writer.add).rows)
+    (flow,) = writer.found.flows
+    (found,) = RowsReader(str(tmp_path), [writer.found.name], Wanted(flows=frozenset({flow})))
+    rows = found.rows()
+    assert [row.packets for row in rows] == [2, 1, 1]
+    with Files(limits) as files:
+        (session,) = sessions_of(rows, files.reader, limits=limits)
+        assert b"".join(piece.data for piece in session.pieces()) == b"helloworld"
+    assert session.packets == 4
 
 
 def _reader(refs: bytes) -> Callable[[int, int], bytes]:

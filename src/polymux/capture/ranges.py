@@ -15,6 +15,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
+from polymux.capture.hot.scan import HINT_OCTETS
 from polymux.capture.index import MAGICS, Range, range_at, scan_windows, scanner_for
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.sources import PackedSource, PlainSource, Source, open_source
@@ -25,6 +26,8 @@ MARK = 16 << 20
 _VERSION = 1
 _PROOF = 4096
 _LARGEST_INDEX = 256 << 20
+# What the four numbers of an interface can be in a capture.
+_NUMBERS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1 << 63) - 1))
 
 
 def plan(path: str, *, target: int = TARGET, limits: CaptureLimits | None = None) -> list[Range]:
@@ -42,7 +45,7 @@ def plan(path: str, *, target: int = TARGET, limits: CaptureLimits | None = None
     try:
         if isinstance(source, PackedSource) or _size(source) <= target:
             return [Range()]
-        marks = _read_marks(path, source) or [Range()]
+        marks = _read_marks(path, source, limits) or [Range()]
         return _join(_walk(source, marks, min(MARK, target), limits), target)
     except CaptureError:
         return [Range()]
@@ -138,7 +141,7 @@ def _proof(source: PlainSource, size: int) -> str:
     return digest.hexdigest()
 
 
-def _read_marks(path: str, source: Source) -> list[Range] | None:
+def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[Range] | None:
     """The marks of `FILE.idx`, or None if there are none or they do not fit the file."""
     name = f"{path}.idx"
     try:
@@ -147,28 +150,47 @@ def _read_marks(path: str, source: Source) -> list[Range] | None:
         with open(name, encoding="utf-8") as file:
             written = json.load(file)
         octets = written["octets"]
-        if written["polymux-index"] != _VERSION or octets > source.size:
+        if written["polymux-index"] != _VERSION or not _within(octets, 0, source.size):
             return None
         if written["proof"] != _proof(source, octets):
             return None
-        marks = [_range(mark) for mark in written["marks"]]
+        marks = [_range(mark, limits) for mark in written["marks"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    linked = all(a.end == b.start for a, b in itertools.pairwise(marks))
+    linked = all(a.start <= a.end == b.start <= octets for a, b in itertools.pairwise(marks))
     return marks if marks and marks[0].start == 0 and linked and marks[-1].end == -1 else None
 
 
-def _range(mark: dict[str, object]) -> Range:
+def _range(mark: dict[str, object], limits: CaptureLimits) -> Range:
+    """One mark; ValueError if no walk of a capture could have written it."""
     interfaces = mark.pop("interfaces")
-    if not isinstance(interfaces, list):
+    if not isinstance(interfaces, list) or len(interfaces) > limits.interfaces:
         raise ValueError("interfaces")
-    rows = tuple((int(a), int(b), int(c), int(d), str(e)) for a, b, c, d, e in interfaces)
+    rows = tuple(_interface(*each) for each in interfaces)
     span = Range(**mark, interfaces=rows)  # type: ignore[arg-type]  # checked just below
     numbers = (span.start, span.end, span.form)
     if not all(type(n) is int for n in numbers) or not 0 <= span.form <= 2:
         raise ValueError("range")
     if type(span.big) is not bool or type(span.nano) is not bool:
         raise ValueError("range")
-    if type(span.section_hint) is not str or (span.form == 1 and not rows):
+    if not _is_hint(span.section_hint) or (span.form == 1 and not rows):
         raise ValueError("range")
     return span
+
+
+def _interface(
+    link: int, snap: int, resolution: int, offset: int, hint: str
+) -> tuple[int, int, int, int, str]:
+    numbers = (link, snap, resolution, offset)
+    fit = all(_within(n, *bounds) for n, bounds in zip(numbers, _NUMBERS, strict=True))
+    if not fit or not _is_hint(hint):
+        raise ValueError("interface")
+    return link, snap, resolution, offset, hint
+
+
+def _within(number: object, least: int, most: int) -> bool:
+    return type(number) is int and least <= number <= most
+
+
+def _is_hint(text: object) -> bool:
+    return type(text) is str and len(text) <= HINT_OCTETS

@@ -7,10 +7,10 @@ import fcntl
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polymux.capture.hot.octets import u32
-from polymux.capture.hot.scan import PCAPNG
+from polymux.capture.hot.scan import PCAPNG, Scanner
 from polymux.capture.index import Range, scan_windows, scanner_for
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.sources import COPY, PlainSource, Source, open_source
@@ -18,6 +18,10 @@ from polymux.capture.writer import PART, publish
 from polymux.core.errors import CaptureError
 
 _KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, 0x0A0D0D0A))
+# Behind one damaged place is often the next: what is read there is little at first, and grows.
+_FIRST = 512
+_GROWTH = 8
+_HEAD = 12  # octets of the shortest block
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +107,66 @@ def _opened(path: str, limits: CaptureLimits) -> Iterator[Source]:
 def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> Repair:
     scanner = scanner_for(Range(), limits)
     scanner.walk_only = True
-    span = Range()
-    octets = dropped = resumed = 0
+    plain = looking if isinstance(looking, PlainSource) else None
+    growing = _growing(limits)
+    start = octets = dropped = resumed = 0
     while True:
-        reached = span.start
-        for offset in scan_windows(looking, scanner, span, limits):
+        reached = start
+        damaged = False
+        for offset in _scan(looking, scanner, start, growing):
             octets += _move(copying, out, reached, offset)
             reached = offset
+            if plain is not None and scanner.form == PCAPNG and scanner.need > _HEAD:
+                # Before so much is read: its other length can be looked at alone.
+                end = reached + scanner.need
+                damaged = end <= plain.size and not _says(plain, end - 4, scanner.need)
+                if damaged or end > plain.size:
+                    break
         if reached == 0:
             raise CaptureError("not a capture: neither pcapng nor pcap", looking.path, 0)
         following = -1
         # A block longer than any packet is no torn tail: its length is damaged.
-        damaged = scanner.broken or scanner.need > limits.snap + 65536
-        if damaged and isinstance(looking, PlainSource) and scanner.form == PCAPNG:
-            following = _next_chain(looking, reached + 4, scanner.big, limits.block)
+        damaged = damaged or scanner.broken or scanner.need > limits.snap + 65536
+        if damaged and plain is not None and scanner.form == PCAPNG:
+            following = _next_chain(plain, reached + 4, scanner.big, limits.block)
         if following < 0:
             dropped += _move(copying, -1, reached, sys.maxsize)
             return Repair(int(scanner.table.packets), octets, dropped, resumed)
         dropped += following - reached
         resumed += 1
         scanner.broken = False
-        span = Range(start=following)
+        scanner.need = _HEAD
+        start = following
+
+
+def _growing(limits: CaptureLimits) -> list[CaptureLimits]:
+    """The limits with ever larger windows, up to their own."""
+    found = []
+    window = _FIRST
+    while window < limits.window:
+        found.append(replace(limits, window=window))
+        window *= _GROWTH
+    return [*found, limits]
+
+
+def _scan(
+    source: Source, scanner: Scanner, start: int, growing: list[CaptureLimits]
+) -> Iterator[int]:
+    """What `scan_windows` does, with a larger window each time."""
+    offset = start
+    for limits in growing[:-1]:
+        reached = next(scan_windows(source, scanner, Range(start=offset), limits), -1)
+        if reached < 0:
+            return
+        offset = reached
+        yield offset
+    yield from scan_windows(source, scanner, Range(start=offset), growing[-1])
+
+
+def _says(source: PlainSource, place: int, size: int) -> bool:
+    """Does a length stand there, in either order of octets?"""
+    tail = source.window(place, 4)
+    return len(tail) == 4 and size in (u32(tail, 0, True), u32(tail, 0, False))
 
 
 def _move(source: Source, out: int, start: int, end: int) -> int:
@@ -138,13 +181,15 @@ def _move(source: Source, out: int, start: int, end: int) -> int:
 
 def _next_chain(source: PlainSource, start: int, big: bool, limit: int) -> int:
     """Where two blocks follow one another again, or one ends the file; -1 if nowhere."""
-    while data := source.window(start, COPY):
+    window = _FIRST
+    while len(data := source.window(start, window)) >= 8:
         for pos in range(0, len(data) - 7, 4):
             if u32(data, pos, big) in _KNOWN_BLOCKS:
                 end = _end_of_block(source, start + pos, big, limit)
                 if end == source.size or (end and _end_of_block(source, end, big, limit)):
                     return start + pos
-        start += COPY
+        start += len(data) - 4 & -4
+        window = min(window * _GROWTH, COPY)
     return -1
 
 

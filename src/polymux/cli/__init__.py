@@ -6,6 +6,7 @@ that `polymux ls` needs no Spark and `polymux --help` is quick.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from importlib import import_module
@@ -71,7 +72,11 @@ def main() -> None:
     except click.exceptions.Abort:
         sys.exit(INTERRUPTED)
     except click.ClickException as problem:
-        problem.show()
+        from ..report.visible import visible
+
+        said = io.StringIO()
+        problem.show(said)
+        click.echo("\n".join(map(visible, said.getvalue().split("\n"))), err=True, nl=False)
         sys.exit(problem.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)

@@ -25,6 +25,8 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
+from .printing import shown
+from .reading import report_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,14 +192,13 @@ def print_summary(done: Analysis, page: str) -> None:
         names = ", ".join(total.unbalanced[:3])
         console.print(f"conservation FAILS in {total.unbalanced_count} sessions: {names}")
     for capture in done.unread:
-        at = f" at octet {capture.offset}" if capture.offset is not None else ""
-        click.echo(f"{capture.file}: {capture.status}{at}: {capture.error}", err=True)
-    console.print(f"tables: {shown(done.out)}")
+        report_file(capture)
+    console.print(f"tables: {near(done.out)}", markup=False)
     if page:
-        console.print(f"report: {shown(page)}")
+        console.print(f"report: {near(page)}", markup=False)
 
 
-def shown(path: str) -> str:
+def near(path: str) -> str:
     """A path as a person would write it from here."""
-    near = os.path.relpath(path)
-    return path if near.startswith("..") else near
+    short = os.path.relpath(path)
+    return shown(path if short.startswith("..") else short)

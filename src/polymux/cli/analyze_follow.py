@@ -82,7 +82,7 @@ def run_following(
         spark, folder, out, protocol=protocol, ports=ports, filters=filters, content=content,
         waits=Waits(*waits), available_now=available_now, every=every, tell=telling.batch,
     )  # fmt: skip
-    click.echo(f"following {folder} into {out}", err=True)
+    warn(f"following {folder} into {out}")
     try:
         with_signals(query)
     finally:

@@ -14,6 +14,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.collector import Bounds, Collector
 from ..record.journal import NotDurable, Sync
+from .printing import warn
 from .record import size, syncs
 from .stopping import when_told
 
@@ -121,11 +122,11 @@ def collect(
 async def attend(collector: Collector, protocols: tuple[str, ...], grace: float) -> int:
     """Until interrupted, terminated, or the disk fails; returns the exit code."""
     for name in collector.recovered.published:
-        click.echo(f"published what an earlier collector left: {name}", err=True)
+        warn(f"published what an earlier collector left: {name}")
     for problem in collector.recovered.problems:
-        click.echo(f"polymux: left alone: {problem}", err=True)
+        warn(f"polymux: left alone: {problem}")
     for url, protocol in zip(collector.urls, protocols, strict=True):
-        click.echo(f"listening at {url} for {protocol}, writing to {collector.out}", err=True)
+        warn(f"listening at {url} for {protocol}, writing to {collector.out}")
     stop = when_told()
     waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(collector.wait_failed())]
     showing = asyncio.create_task(show(collector)) if sys.stderr.isatty() else None
@@ -142,14 +143,13 @@ async def attend(collector: Collector, protocols: tuple[str, ...], grace: float)
     if collector.failure and collector.failure not in problems:
         problems.append(collector.failure)
     counts = collector.counts
-    click.echo(
+    warn(
         f"{counts.sessions} sessions, {counts.streams} streams, {counts.turned_away} turned away, "
         f"{collector.journal.safe} of {collector.journal.octets} octets durable in "
-        f"{len(collector.published)} files",
-        err=True,
+        f"{len(collector.published)} files"
     )
     for text in problems:
-        click.echo(f"polymux: {text}", err=True)
+        warn(f"polymux: {text}")
     return NOT_RECORDED if problems else 0
 
 

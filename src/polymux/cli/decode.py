@@ -64,7 +64,8 @@ def decode(context: click.Context, octets: tuple[str, ...], protocol: str, as_js
 def read(text: str) -> list[tuple[int, bytes]]:
     """A piece in hex, with the letter of its sender; several from standard input."""
     if text == "-":
-        lines = sys.stdin.read(MOST * 3).splitlines()
+        # Whatever comes there: what is no text is no hex, and that is said below.
+        lines = sys.stdin.buffer.read(MOST * 3).decode("utf-8", "replace").splitlines()
         return [piece for line in lines if line.strip() for piece in read(line.strip())]
     letter, colon, rest = text.partition(":")
     side = {"d": 0, "a": 1}.get(letter.strip()) if colon else 0

@@ -10,6 +10,7 @@ import click
 from ..capture.writer import PcapngWriter
 from .analyze import analyze
 from .demo_traffic import SCENES, record
+from .printing import shown
 
 
 @click.command(epilog="Example: polymux demo --out demo-out")
@@ -31,7 +32,7 @@ def demo(context: click.Context, out: str, master: str) -> None:
             takes = record(scene, sink)
             if takes > 1:
                 click.echo(f"  {'':<20} (take {takes}: this machine was busy)")
-    click.echo(f"recorded: {capture} ({capture.stat().st_size} octets)\n")
+    click.echo(f"recorded: {shown(capture)} ({capture.stat().st_size} octets)\n")
     context.invoke(
         analyze, captures=(str(capture),), out=str(folder / "tables"), protocol="auto", ports=(),
         filters=(), content=False, master=master, confs=(), memory="1g", wanted=True,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from .printing import shown
 
 
 @click.command(epilog="Example: polymux doctor --master spark://host:7077")
@@ -18,7 +21,8 @@ def doctor(context: click.Context, master: str | None) -> None:
     found = checks(master)
     for check in found:
         mark = "ok" if check.ok else "--"
-        table.add_row(mark, check.name, check.text, "" if check.ok else check.todo)
+        cells = (mark, check.name, check.text, "" if check.ok else check.todo)
+        table.add_row(*(Text(shown(cell)) for cell in cells))
     Console().print(table)
     if not all(check.ok for check in found if check.needed):
         context.exit(1)

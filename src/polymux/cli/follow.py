@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import Asked, capture_options, session_option
-from .printing import for_people, json_line, rows_of, shown
+from .printing import for_people, json_line, rows_of, shown, warn
 from .progress import say
 from .reading import Captures
 from .stream_files import StreamFiles
@@ -65,7 +65,7 @@ def follow(
             with StreamFiles(out, senders) as files:
                 for each in reading.sessions():
                     files.session(reading.walk(each, plan, files.emit))
-            click.echo(files.said(), err=True)
+            warn(files.said())
         else:
             put = json_line if as_json else put_text if people else put_octets
             _show(reading, asked, plan, stream, senders, put)

@@ -7,7 +7,7 @@ import os
 import click
 
 from ..core.errors import CaptureError
-from .printing import for_people, json_line, warn
+from .printing import for_people, json_line, shown, warn
 
 UNREADABLE = 3
 
@@ -37,7 +37,7 @@ def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> N
             octets = os.path.getsize(path)
             row = {"file": path, "index": name, "octets": octets, "ranges": len(plan(path))}
             if people:
-                say(f"{click.format_filename(name)}: {row['ranges']} ranges, {octets} octets")
+                say(f"{shown(name)}: {row['ranges']} ranges, {octets} octets")
             else:
                 json_line(row)
     context.exit(code)

@@ -18,6 +18,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.leftovers import recover_left
 from ..record.tap import Tap
+from .printing import warn
 from .stopping import when_told
 
 NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
@@ -139,7 +140,7 @@ def begin(
     except CaptureError as problem:
         if os.path.exists(out) or os.path.exists(f"{out}.part"):
             raise click.UsageError(str(problem)) from None
-        click.echo(f"polymux: {problem}", err=True)
+        warn(f"polymux: {problem}")
         sys.exit(NOT_RECORDED)
 
 
@@ -147,9 +148,9 @@ def publish_leftovers(out: str) -> None:
     """A recorder that was killed could not publish its last files: do it now."""
     left = recover_left(out)
     for name in left.published:
-        click.echo(f"{name}: left behind by a recorder that was killed, published now", err=True)
+        warn(f"{name}: left behind by a recorder that was killed, published now")
     for problem in left.problems:
-        click.echo(f"warning: {problem}", err=True)
+        warn(f"warning: {problem}")
 
 
 def abandon(writer: RotatingWriter) -> None:
@@ -165,11 +166,10 @@ def tell(tap: Tap, writer: RotatingWriter) -> bool:
     """Say what was recorded; True if anything is missing."""
     counts, missed = tap.counts, writer.missed
     files = ", ".join(writer.published) or "nothing"
-    click.echo(
+    warn(
         f"{counts.connections} connections, {counts.octets_dialer} octets from dialers, "
         f"{counts.octets_acceptor} from the upstream, {counts.refused} not forwarded; "
-        f"written: {files}",
-        err=True,
+        f"written: {files}"
     )
     lines = list(writer.failures)
     if missed.packets:
@@ -184,7 +184,7 @@ def tell(tap: Tap, writer: RotatingWriter) -> bool:
             "recorded nor forwarded"
         )
     for line in lines:
-        click.echo(f"polymux: {line}", err=True)
+        warn(f"polymux: {line}")
     return bool(lines)
 
 
@@ -192,5 +192,5 @@ async def run(tap: Tap) -> None:
     """Until interrupted or terminated."""
     stop = when_told()
     async with tap:
-        click.echo(f"listening at {tap.url}, forwarding to {tap.upstream}", err=True)
+        warn(f"listening at {tap.url}, forwarding to {tap.upstream}")
         await stop.wait()

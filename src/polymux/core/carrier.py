@@ -16,7 +16,7 @@ from .limits import Limits
 from .protocol import Protocol
 from .rules import Certainty, Rule, Violation
 from .side import DIALER, Side
-from .upgrade import HEAD_LIMIT, MORE, NO, recognise
+from .upgrade import HEAD_LIMIT, MORE, NO, Upgrade, head_size, recognise
 from .websocket import Decoder
 from .websocket_items import TRUNCATED, Close, Fault, Lost, Message, Ping
 
@@ -31,6 +31,7 @@ PLAIN: Final[i64] = 3  # no carrier: the octets are the protocol's own
 NOTHING: Final[i64] = 4  # nothing can be read here
 
 HEADS: Final = (b"GET ", b"HTTP")  # how an upgrade begins, by side; no frame begins so
+STARTS: Final = (b"GET ", b"HTTP/1.")  # what a head must then begin with
 FIRSTS: Final = (0x82, 0x88, 0x89, 0x8A)  # how frames begin; no length in octets is so large
 HEADER: Final = 3  # octets of a message that must have been seen for it to be read
 
@@ -90,6 +91,7 @@ class Carrier:
         self.held: list[tuple[int, bytes, int]] = []  # side, octets and instant, until decided
         self.waiting: i64 = 0  # octets in it
         self.heads: list[bytes] = [b"", b""]  # the first octets of each side, while they matter
+        self.read: list[bool] = [False, False]  # was all that matters of a head there?
         self.path = ""  # what the upgrade asked for
 
     def course(self, side: i64) -> Course:
@@ -180,7 +182,7 @@ class Carrier:
             if len(self.heads[0]) < 4 and len(self.heads[1]) < 4:
                 return
             self.state = UPGRADING
-        found = recognise(self.heads[0], self.heads[1])
+        found = recognise(self.heads[0], self.heads[1]) if self.tells_more() else Upgrade(MORE)
         if found.verdict == MORE:
             if self.waiting > 4 * HEAD_LIMIT:
                 self.give_up(at, "the WebSocket upgrade was never answered")
@@ -199,6 +201,20 @@ class Carrier:
                 self.lose_both(at, found.undecodable)
             else:
                 self.settle(FRAMES, found.request_size, found.response_size)
+
+    def tells_more(self) -> bool:
+        """Can the heads be judged otherwise than before? Each can once it begins wrongly, is whole
+        or too long: it is not read again for every octet of the other."""
+        more = False
+        for side in (0, 1):
+            if self.read[side]:
+                continue
+            head, start = self.heads[side], STARTS[side]
+            wrong = head[: len(start)] != start[: len(head)]
+            if wrong or len(head) >= HEAD_LIMIT or head_size(head, HEAD_LIMIT) >= 0:
+                self.read[side] = True
+                more = True
+        return more
 
     def begin_without(self) -> None:
         """The octets do not begin with an upgrade."""
@@ -306,6 +322,7 @@ class Carrier:
         self.held = [(entry[0], entry[1], entry[2]) for entry in held]
         self.waiting = sum([len(entry[1]) for entry in held])
         self.heads = list(heads)
+        self.read = [False, False]
         self.path = path
         self.protocol.enveloped = bool(saved[5])
         for course, kept in ((self.dialer, courses[0]), (self.acceptor, courses[1])):

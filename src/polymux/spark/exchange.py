@@ -263,7 +263,9 @@ def _by_range(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
         flows.setdefault(row.flow, []).append(row)
     for both in flows.values():
         longest = max(both, key=lambda row: len(row.refs))
-        cuts = [_offset(longest.refs, at) for at in range(PIECE, len(longest.refs), PIECE)]
+        # Before the packet: where one without payload ends, the next part may begin, and two rows
+        # with one start would be taken for the same.
+        cuts = [_offset(longest.refs, at) - 1 for at in range(PIECE, len(longest.refs), PIECE)]
         yield both if not cuts else [piece for row in both for piece in _cut(row, cuts)]
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from ..core.errors import PolymuxError
@@ -30,7 +31,7 @@ class Output:
     def __init__(self, out: str) -> None:
         check_output(out)
         self.final = Path(local_path(out)).absolute()
-        name = f"{STAGING}{self.final.name}-{uuid.uuid4().hex}"
+        name = staging_name(self.final)
         self.staging = self.final.parent / name
         self.ready = self.final.parent / f"{name}-ready"
         try:
@@ -41,11 +42,20 @@ class Output:
             raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
 
     def clear_leftovers(self) -> None:
-        for path in self.final.parent.glob(f"{STAGING}{self.final.name}-*"):
-            shutil.rmtree(path, ignore_errors=True)
+        # The whole name: that of an output `tables-new` begins like one of `tables`.
+        ours = re.compile(re.escape(STAGING + self.final.name) + "-[0-9a-f]{32}(-ready(-old)?)?")
+        for path in self.final.parent.iterdir():
+            if ours.fullmatch(path.name):
+                shutil.rmtree(path, ignore_errors=True)
 
     def gather(self, files: Iterable[str]) -> None:
         """Take what the attempts that won have written; `files` are relative to staging."""
+        # Nothing was written there so far, so nothing made it anew either.
+        if not self.ready.is_dir():
+            raise PolymuxError(
+                f"{self.final}: what was written for it was removed while the run went on; run no "
+                "two at once with the same --out"
+            )
         for file in files:
             target = self.ready / file
             target.parent.mkdir(exist_ok=True)
@@ -87,10 +97,17 @@ def check_output(out: str) -> None:
         if final.is_dir() and any(final.iterdir()) and not (final / "sessions").is_dir():
             raise PolymuxError(f"{out}: holds something other than polymux tables; choose another")
         final.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f"{STAGING}{final.name}-", dir=final.parent):
-            pass
+        probe = final.parent / staging_name(final)
+        probe.mkdir()
+        with suppress(FileNotFoundError):  # another run has taken it for a leftover
+            probe.rmdir()
     except OSError as problem:
         raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
+
+
+def staging_name(final: Path) -> str:
+    """A new name beside `final`, which a later run of the same output knows again."""
+    return f"{STAGING}{final.name}-{uuid.uuid4().hex}"
 
 
 def exchange(one: Path, other: Path) -> bool:

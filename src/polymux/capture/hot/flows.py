@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
-from librt.strings import BytesWriter, write_i16_be, write_i64_be
+from librt.strings import BytesWriter, read_i64_le, write_i16_be, write_i64_be
 from librt.vecs import append, vec
 from mypy_extensions import i16, i64
+
+from polymux.capture.hot.references import LOW32
 
 FULL: Final[i64] = -1
 IPV4_MAPPED: Final[i64] = 0xFFFF00000000
 WORDS: Final[i64] = 5
-# Odd, and under 2**62: larger constants are Python objects to compiled code, and slow.
-MIX1: Final[i64] = 0x1E3779B97F4A7C15
-MIX2: Final[i64] = 0x27D4EB2F165667C5
 
 
 class FlowTable:
     """Flows in order of first sight; open addressing over columns.
 
+    Where a flow lies depends on chance, so that no capture can be made to crowd a place.
     An address is two signed 64-bit halves (IPv4 as in ::ffff:a.b.c.d). The *first* endpoint of a
     flow is the smaller one by (high, low, port), so both directions find the same flow.
     """
@@ -28,6 +29,17 @@ class FlowTable:
         self.count: i64 = 0
         self.refused: i64 = 0
         self.mask: i64 = 255
+        self.shift: i64 = 56  # what of 64 bits is not in the mask
+        chance = os.urandom(72)
+        self.mix0: i64 = read_i64_le(chance, 0)
+        self.mix1: i64 = read_i64_le(chance, 8)
+        self.mix2: i64 = read_i64_le(chance, 16)
+        self.mix3: i64 = read_i64_le(chance, 24)
+        self.mix4: i64 = read_i64_le(chance, 32)
+        self.mix5: i64 = read_i64_le(chance, 40)
+        self.mix6: i64 = read_i64_le(chance, 48)
+        self.mix7: i64 = read_i64_le(chance, 56)
+        self.mix8: i64 = read_i64_le(chance, 64)
         self.slots: vec[i64] = vec[i64]([-1] * 256)
         self.keys: vec[i64] = vec[i64]()  # five words a flow: both addresses, ports
 
@@ -46,7 +58,7 @@ class FlowTable:
                 high, to_high = to_high, high
                 low, to_low = to_low, low
         keys = self.keys
-        slot = slot_of(high, low, to_high, to_low, ports) & self.mask
+        slot = self.slot_of(high, low, to_high, to_low, ports)
         while True:
             flow = self.slots[slot]
             if flow < 0:
@@ -63,6 +75,22 @@ class FlowTable:
                 return flow * 2 + back
             slot = (slot + 1) & self.mask
 
+    def slot_of(self, high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
+        """Where a flow is looked for first.
+
+        Thorup's pair-multiply-shift: two flows rarely meet, whatever they are. It needs halves of
+        words, and the top bits of 64. Only one shift follows the products, which wrap when
+        compiled and do not when interpreted: this way both give the same slot.
+        """
+        mixed = (
+            (self.mix0 + (high1 & LOW32)) * (self.mix1 + ((high1 >> 32) & LOW32))
+            + (self.mix2 + (low1 & LOW32)) * (self.mix3 + ((low1 >> 32) & LOW32))
+            + (self.mix4 + (high2 & LOW32)) * (self.mix5 + ((high2 >> 32) & LOW32))
+            + (self.mix6 + (low2 & LOW32)) * (self.mix7 + ((low2 >> 32) & LOW32))
+            + self.mix8 * ports
+        )
+        return (mixed >> self.shift) & self.mask
+
     def add(self, slot: i64, high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
         if self.count >= self.limit:
             self.refused += 1
@@ -78,11 +106,12 @@ class FlowTable:
 
     def grow(self) -> None:
         self.mask = self.mask * 4 + 3
+        self.shift -= 2
         self.slots = vec[i64]([-1] * (self.mask + 1))
         for flow in range(self.count):
             k = flow * WORDS
             keys = self.keys
-            slot = slot_of(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], keys[k + 4]) & self.mask
+            slot = self.slot_of(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], keys[k + 4])
             while self.slots[slot] >= 0:
                 slot = (slot + 1) & self.mask
             self.slots[slot] = flow
@@ -103,13 +132,3 @@ def narrow(port: i64) -> i16:
     if port > 0x7FFF:
         port -= 0x10000
     return i16(port)
-
-
-def slot_of(high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
-    """Where a flow is looked for first, once masked.
-
-    Only one shift, at the end, and only its low bits are used: products wrap when compiled and
-    do not when interpreted, and this way both give the same slot.
-    """
-    mixed = (((high1 ^ low1) * MIX1) ^ high2 ^ low2) * MIX2 ^ ports
-    return (mixed * MIX1) >> 20

@@ -90,9 +90,7 @@ class Lane:
 
     def hold(self, start: i64, captured: i64, size: i64, file: i64, offset: i64, at: i64) -> None:
         """Keep what is not kept yet of these octets: the first copy wins."""
-        n: i64 = len(self.held)
-        while n > self.head and self.held[n - 1].start >= start:
-            n -= 1
+        n = self.place(start)
         if n > self.head:
             before = self.held[n - 1]
             cut = before.start + before.size - start
@@ -120,6 +118,20 @@ class Lane:
             captured -= cut
             offset += cut
             n += 1
+
+    def place(self, start: i64) -> i64:
+        """Where among those held the first stands that begins at `start` or behind it."""
+        behind: i64 = len(self.held)
+        if behind == self.head or self.held[behind - 1].start < start:
+            return behind  # nearly always: what comes later lies further on
+        place = self.head
+        while place < behind:
+            middle = (place + behind) >> 1
+            if self.held[middle].start < start:
+                place = middle + 1
+            else:
+                behind = middle
+        return place
 
     def insert(
         self, n: i64, start: i64, captured: i64, size: i64, file: i64, offset: i64, at: i64

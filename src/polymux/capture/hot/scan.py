@@ -352,8 +352,10 @@ class Scanner:
         )
 
     def comment(self, data: bytes, pos: i64, end: i64, big: bool, base: i64) -> str:
-        """What the comments among these options say to us, joined by line ends."""
+        """What the comments among these options say to us, joined by line ends; what would make
+        that longer than a hint may be is passed over."""
         found = ""
+        room: i64 = HINT_OCTETS
         while end - pos >= 4:
             code = u16(data, pos, big)
             size = u16(data, pos + 2, big)
@@ -362,8 +364,9 @@ class Scanner:
             if size > end - pos - 4:
                 self.spoil(base + pos, f"an option of {size} octets reaches beyond its block")
                 break
-            if code == 1 and 8 <= size <= HINT_OCTETS and data[pos + 4 : pos + 12] == b"polymux:":
+            if code == 1 and 8 <= size <= room and data[pos + 4 : pos + 12] == b"polymux:":
                 text = data[pos + 4 : pos + 4 + size].decode("utf-8", "replace")
+                room -= size + 1
                 found = text if found == "" else found + "\n" + text
             pos += 4 + ((size + 3) & -4)
         return found
