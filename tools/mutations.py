@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from random import Random
+from typing import TypeGuard
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "polymux"
@@ -85,6 +86,8 @@ def unreachable(tree: ast.Module) -> set[int]:
                 parts.append(node)
         elif isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise):
             parts = [node]
+        elif is_negative(node):
+            parts = [node.operand]  # the number is changed as one
         for part in parts:
             if part is not None:
                 quiet.update(id(inner) for inner in ast.walk(part))
@@ -129,11 +132,21 @@ def changes(node: ast.AST) -> list[str]:
         return ["and/or"]
     if isinstance(node, ast.If | ast.While):
         return ["negated"] if not isinstance(node.test, ast.Constant) else []
-    if isinstance(node, ast.Constant) and type(node.value) is int:
+    if is_negative(node) or (isinstance(node, ast.Constant) and type(node.value) is int):
         return ["one more"]
     if isinstance(node, ast.Constant) and type(node.value) is bool:
         return ["flipped"]
     return []
+
+
+def is_negative(node: ast.AST) -> TypeGuard[ast.UnaryOp]:
+    """Is this a whole number below zero?"""
+    return (
+        isinstance(node, ast.UnaryOp)
+        and isinstance(node.op, ast.USub)
+        and isinstance(node.operand, ast.Constant)
+        and type(node.operand.value) is int
+    )
 
 
 def mutated(mutant: Mutant, text: str = "") -> ast.Module:
@@ -155,6 +168,9 @@ def change(node: ast.AST) -> None:
         node.op = ast.And() if isinstance(node.op, ast.Or) else ast.Or()
     elif isinstance(node, ast.If | ast.While):
         node.test = ast.UnaryOp(ast.Not(), node.test)
+    elif is_negative(node):
+        assert isinstance(node.operand, ast.Constant)
+        node.operand.value -= 1  # type: ignore[operator]  # is_negative() saw to it
     elif isinstance(node, ast.Constant):
         node.value = (not node.value) if type(node.value) is bool else node.value + 1  # type: ignore[operator]  # changes() saw to it
 

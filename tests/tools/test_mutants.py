@@ -26,6 +26,13 @@ def test_every_mutant_differs_from_its_source_and_keeps_its_lines() -> None:
         ]
 
 
+def test_one_more_than_minus_one_is_zero(tmp_path: Path) -> None:
+    path = tmp_path / "signs.py"
+    path.write_text("SHORT = -1\n")
+    [only] = mutants_of(path)
+    assert ast.unparse(mutated(only)) == "SHORT = -0"
+
+
 def test_the_same_seed_gives_the_same_mutants() -> None:
     assert sample(50, seed=9) == sample(50, seed=9)
     assert sample(50, seed=9) != sample(50, seed=10)

@@ -329,8 +329,7 @@ class StreamuxSession(Session):
 
     def _allow_acks(self) -> None:
         """Acks that we asked for are not held against the peer as frames that carry nothing."""
-        side = self.endpoint.side
-        acks = sum(1 for key in self.protocol.locked if key & 1 == side)
+        acks = self.protocol.locked_by(self.endpoint.side)
         more = acks - self._acks
         self._acks = acks
         bucket = self.endpoint.guard.idle
