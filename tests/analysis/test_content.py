@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from polymux.analysis.hot.contents import Contents
+from polymux.analysis.hot.stalls import Stalls
+from polymux.analysis.hot.timeline import Timeline
+from polymux.analysis.hot.watch import Watch
 from polymux.analysis.labels import BadStreamKey, stream_of
 from polymux.analysis.plan import Plan
 from polymux.analysis.tables_out import TableWriter, read_table
 from polymux.analysis.walk import walk
 from polymux.capture import read_sessions
+from polymux.core.observer import Observer
+from polymux.protocols.registry import create
 from polymux.testing.simulator import World
 
 from .stage import MS, START, Stage, analyse, save
@@ -56,6 +62,24 @@ def test_content_is_what_was_sent(tmp_path: Path) -> None:
     stage.exchange()
     found = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan().with_content())
     assert b"".join(bytes(row["data"]) for row in found.rows("content")) == data  # type: ignore[call-overload]  # octets
+
+
+@pytest.mark.parametrize(("selected", "octets"), [(None, 300 << 20), ("d3", 0)])
+def test_what_a_gap_leaves_out_of_an_overlong_frame_is_counted(
+    selected: str | None, octets: int
+) -> None:
+    contents = Contents(-1)
+    if selected is not None:
+        contents.select(*stream_of(selected))
+    watch = Watch(contents)
+    observer = Observer(create("mplex"), True, watch)
+    stalls = Stalls(watch.tracks.none, -1, [], [], [], [])
+    watch.attach(observer, Timeline(0, 1000), stalls)
+    watch.octets(0, bytes.fromhex("0800 0a 80808096 01") + b"x" * 10, 0)  # of 300 MiB on id 1
+    watch.gap(0, (300 << 20) - 20, 1)
+    watch.octets(0, b"y" * 10, 2)
+    kept = sum(len(data) for data in contents.rows.data)
+    assert (kept, contents.cut + kept) == (64 << 20 if octets else 0, octets)
 
 
 def test_only_the_stream_that_is_asked_for_is_collected(tmp_path: Path) -> None:

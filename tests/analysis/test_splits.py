@@ -80,6 +80,34 @@ def test_the_size_of_what_is_read_at_once_changes_nothing(
     assert digests(analyse(recorded, plan=Plan().with_content())) == digests(whole)
 
 
+@pytest.mark.parametrize("octets", [1, 1000, 1 << 30])
+def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_use(
+    octets: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walking, "BATCH", octets)
+    answer = b"\x01\xc0\x84\x3d" + b"x" * 1_000_000  # MessageReceiver on id 0
+    turns = [
+        (1, b"\x00\x01a"),
+        (0, answer[:300_000]),
+        (1, b"\x06\x00" + b"\x00\x01b"),  # reset, and opened again
+        (0, answer[300_000:]),
+        (0, b"\x01\x05hello"),
+    ]
+    record = [(side, data, START + n * MS) for n, (side, data) in enumerate(turns, 1)]
+    path = save(tmp_path / "a.pcapng", record, START + 9 * MS)
+    found = analyse(path, plan=Plan("mplex").with_content())
+    assert {row["stream"]: row["octets_dialer"] for row in found.rows("streams")} == {
+        "a0": 1_000_000, "a0.2": 5,
+    }  # fmt: skip
+    sent = [row["stream"] for row in found.rows("frames") if row["sender"] == "dialer"]
+    assert sent == ["a0", "a0.2"]
+    assert [(row["stream"], len(row["data"])) for row in found.rows("content")] == [  # type: ignore[arg-type]  # octets
+        ("a0", 1_000_000), ("a0.2", 5),
+    ]  # fmt: skip
+    assert {row["stream"] for row in found.rows("timeline")} == {"a0", "a0.2"}
+    assert found.session.payload_dialer == 1_000_005
+
+
 def test_a_changed_octet_changes_the_digest(recorded: str, tmp_path: Path) -> None:
     data = Path(recorded).read_bytes()
     at = data.index(b"\0" * 1000) + 500  # inside content

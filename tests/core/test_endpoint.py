@@ -34,6 +34,14 @@ def test_giving_a_stream_up_twice_says_it_once(text: str) -> None:
     assert twice.data_to_send() == b""
 
 
+def test_an_offer_that_was_withdrawn_is_not_accepted() -> None:
+    end = Endpoint(create("nerdbank", vantage=1), 1)
+    (offered, _) = end.receive(bytes.fromhex("94000101c40992a46563686fcd4000 93040101"), 0.0)
+    assert offered.stream is not None
+    end.accept(offered.stream)
+    assert end.data_to_send() == bytes.fromhex("930401ff")  # our own termination, and nothing else
+
+
 def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> None:
     end = dialer("omnistreams:carrier=length")
     stream = end.open()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import polymux
+from polymux.analysis.hot.tracks import Track, TrackTable
 from polymux.core.streams import UNTIDY, Stream, Table
 
 KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)
@@ -36,6 +38,42 @@ def test_a_table_finds_what_a_dict_would_find(moves: list[tuple[int, bool]], mos
     assert {key: table.find(key) for key in range(41)} == {key: known.get(key) for key in range(41)}
     assert table.all() == sorted(known.values(), key=lambda stream: stream.serial)
     assert table.used == len(known)
+
+
+def crowding(filled: list[bool]) -> int:
+    """The longest run of slots that are all taken: what a search may have to look through."""
+    longest = run = 0
+    for taken in filled:
+        run = run + 1 if taken else 0
+        longest = max(longest, run)
+    return longest
+
+
+@pytest.mark.parametrize("power", [0, 20, 32, 44, 51])
+def test_keys_far_apart_do_not_crowd_together(power: int) -> None:
+    table, tracks = Table(10), TrackTable()
+    table.spread = tracks.spread = 0x1E3779B97F4A7C15  # any would do; the test draws none
+    for n in range(4000):
+        key = (n << power) - (1 << 63) if n << power >= 1 << 63 else n << power
+        table.put(Stream(key, key, 0, n))
+        tracks.put(Track(Stream(key, key >> 1, 0, n)))
+    assert all(table.find(stream.key) is stream for stream in table.all())
+    assert crowding([stream is not table.none for stream in table.slots]) < 200
+    assert crowding([track is not tracks.none for track in tracks.slots]) < 200
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=300))
+def test_a_key_of_any_64_bits_is_found(keys: list[int]) -> None:
+    table = Table(1000)
+    for serial, key in enumerate(keys):
+        stream = Stream(key, key, 0, 0)
+        stream.serial = serial
+        table.put(stream)
+    for key in keys[::2]:
+        table.remove(key)
+    assert [stream.key for stream in table.all()] == keys[1::2]
+    found = [table.find(key) for key in keys]
+    assert [stream.key for stream in found if stream is not None] == keys[1::2]
 
 
 def test_streams_whose_key_is_used_again_and_again_are_let_go() -> None:

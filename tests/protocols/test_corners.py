@@ -34,6 +34,14 @@ WRONG = [
     ("omnistreams:carrier=pigeon", "carrier"),
     ("streamux:id_bits=99", "id_bits"),
     ("streamux:timeout=x", "timeout"),
+    ("mplex:max_frame=99999999999999999999", "max_frame is at most 1152921504606846976"),
+    ("mplex:max_frame=1152921504606846977", "max_frame is at most"),
+    ("nerdbank:version=99999999999999999999", "version is at most"),
+    ("nerdbank:window=99999999999999999999", "window is at most"),
+    ("nerdbank:seeded=500+99999999999999999999", "seeded is at most"),
+    ("streamux:id_bits=99999999999999999999", "id_bits is at most"),
+    ("streamux:length_bits=99999999999999999999", "length_bits is at most"),
+    ("mplex:max_frame=" + "9" * 5000, "max_frame is a whole number"),
 ]
 
 

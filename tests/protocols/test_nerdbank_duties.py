@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 
 from polymux.core.endpoint import Endpoint
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.rules import Certainty
 from polymux.protocols.registry import create
 
 OFFER = "94 00 {:02x} 01 c4 06 92 a1 78 cd 1000"
 GROWTH_REQUEST = "93 08 {:02x} 01"
 TERMINATED = "93 04 {:02x} 01"
+ACCEPTED = "94 01 {:02x} ff c4 04 91 cd 1000"
+COMPLETED = "93 03 {:02x} {}"
 
 
 @pytest.mark.parametrize("answered", [False, True])
@@ -28,3 +33,22 @@ def test_a_wish_for_a_wider_window_that_crosses_our_termination_is_not_owed_for_
             end.receive(bytes.fromhex(TERMINATED.format(number)), 0.0)
         end.data_to_send()
     assert [duty for duty in end.protocol.duties.values() if duty.side == 1] == []
+
+
+def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotten() -> None:
+    observer = Observer(create("nerdbank", Limits(remembered=3)))
+    said = []
+    for number in range(1, 11):
+        observer.feed(0, bytes.fromhex(OFFER.format(number)), 0)
+        observer.feed(1, bytes.fromhex(ACCEPTED.format(number)), 0)
+        observer.feed(0, bytes.fromhex(COMPLETED.format(number, "01")), 0)
+        observer.feed(1, bytes.fromhex(COMPLETED.format(number, "ff")), 0)
+        assert len(observer.protocol.duties) <= 2 * 3
+        said += observer.take_violations()
+    assert len(said) == 7
+    observer.finish(1, True, True)
+    said += observer.take_violations()
+    assert {violation.rule.name for violation in said} == {"nerdbank.not-terminated"}
+    assert [violation.stream for violation in said] == [f"d{number}" for number in range(1, 11)]
+    sure = [violation.certainty is Certainty.CERTAIN for violation in said]
+    assert sure == [False] * 7 + [True] * 3  # what was forgotten may have been terminated later

@@ -6,8 +6,10 @@ import pytest
 from tests.attacks.words import Nerdbank as Wire
 from tests.attacks.words import msgpack_blob, msgpack_text, msgpack_uint
 
+from polymux.core.endpoint import Endpoint
 from polymux.core.frames import Head
 from polymux.core.observer import Observer
+from polymux.core.rules import Origin
 from polymux.core.wire import BAD, SHORT
 from polymux.protocols.nerdbank_rules import FRAME_TOO_LONG
 from polymux.protocols.nerdbank_wires import (
@@ -18,6 +20,7 @@ from polymux.protocols.nerdbank_wires import (
     BAD_MAGIC,
     BAD_OFFER,
     BAD_WINDOW,
+    CONTENT_FRAME,
     LAST_CODE,
     MALFORMED,
     NO_WINDOW,
@@ -221,7 +224,7 @@ SAID = [
     (OFFER, b"\x92" + msgpack_text(b"abc") + b"\x07", 7, 0, b"abc"),
     (OFFER, b"\x91" + msgpack_text(b"abc"), -1, NO_WINDOW, b"abc"),
     (OFFER, b"\x92\xa0" + msgpack_uint(PEER), PEER, 0, b""),
-    (OFFER, b"\x92\xa0" + msgpack_uint(PEER + 1), -1, BAD_WINDOW, b""),
+    (OFFER, b"\x92\xa0" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
     (OFFER, b"\x92\xa0\x00", -1, BAD_WINDOW, b""),
     (OFFER, b"\x92\xa0\xff", -1, BAD_WINDOW, b""),
     (OFFER, b"\x92\xa1a\xa1b", -1, BAD_OFFER, b"a"),
@@ -231,6 +234,7 @@ SAID = [
     (OFFER, b"\x91\x05", -1, BAD_OFFER, b""),
     (ACCEPTED, b"\x91\x01", 1, 0, b""),
     (ACCEPTED, b"\x90", -1, NO_WINDOW, b""),
+    (ACCEPTED, b"\x91" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
     (ACCEPTED, b"\x91\x00", -1, BAD_WINDOW, b""),
     (ACCEPTED, b"\x91\xa1x", -1, BAD_ACCEPTANCE, b""),
     (ACCEPTED, b"", -1, BAD_ACCEPTANCE, b""),
@@ -243,7 +247,7 @@ SAID = [
     (PROCESSED, b"\x91\xa1x", -1, BAD_FRAME, b""),
     (WINDOW_ADJUST, b"\x91\x01", 1, 0, b""),
     (WINDOW_ADJUST, b"\x91" + msgpack_uint(PEER), PEER, 0, b""),
-    (WINDOW_ADJUST, b"\x91" + msgpack_uint(PEER + 1), -1, BAD_WINDOW, b""),
+    (WINDOW_ADJUST, b"\x91" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
     (WINDOW_ADJUST, b"\x91\x00", -1, BAD_WINDOW, b""),
     (TERMINATED, b"", -1, 0, b""),
     (TERMINATED, b"\x90", -1, 0, b""),
@@ -288,3 +292,29 @@ def test_leave_past_every_native_number_is_blamed_and_what_follows_is_judged(ver
     (stream,) = observer.protocol.streams.all()
     assert stream.dialer.granted == 10 + 4 * (2**63 - 1)
     assert stream.dialer.spent == 20_000
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_a_window_beyond_belief_is_said_and_may_be_used(adjusted: bool) -> None:
+    wire, large = Wire(3), 128 << 20
+    first = 20480 if adjusted else large
+    observer = Observer(create("nerdbank"))
+    observer.feed(0, wire.frame(OFFER, 1, b"\x92\xa0" + msgpack_uint(first)), 0)
+    observer.feed(1, wire.frame(ACCEPTED, 1, b"\x91" + msgpack_uint(first), -1), 1)
+    if adjusted:
+        observer.feed(1, wire.frame(WINDOW_ADJUST, 1, b"\x91" + msgpack_uint(large), -1), 2)
+    for _ in range(3):
+        observer.feed(0, wire.frame(CONTENT_FRAME, 1, bytes(20480)), 3)
+    said = [(v.rule.name, v.sender, v.rule.origin) for v in observer.take_violations()]
+    limit = ("nerdbank.bad-window", 1, Origin.LIMIT)
+    assert said == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
+    stream = observer.protocol.streams.find(4)
+    assert stream is not None
+    assert (stream.dialer.window, stream.dialer.spent) == (large, 3 * 20480)
+
+
+def test_a_live_side_gives_up_a_channel_with_a_window_beyond_belief() -> None:
+    end = Endpoint(create("nerdbank", vantage=1), 1)
+    end.receive(Wire(3).frame(OFFER, 1, b"\x92\xa0" + msgpack_uint(128 << 20)), 0.0)
+    assert end.counters.hits == {"nerdbank.bad-window": 1}
+    assert end.data_to_send()[:4] == b"\x94\x04\x01\xff"

@@ -8,17 +8,25 @@ from typing import Final
 from mypy_extensions import i64
 
 from .direction import Direction
-from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW
-from .rules import CROSSED, broken
+from .events import Sink
+from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW, Frames
+from .protocol import Protocol
+from .rules import CROSSED, Certainty, Duty, Violation, broken
+from .side import Side
 from .streams import Stream
 from .usual import Usual
 from .wire import BAD, HOLD, SHORT
 
 PROBE: Final[i64] = 40  # no protocol's content header is longer
+MAX_FILLED: Final[i64] = 67108864  # octets of a frame up to which what is missing is made up
 
 
 class Conversation(Usual):
     """Decodes both directions."""
+
+    def __init__(self, protocol: Protocol, sink: Sink | None, rows: Frames | None) -> None:
+        super().__init__(protocol, sink, rows)
+        self.unfilled: i64 = 0  # missing octets of content that the sink was not handed
 
     def feed(self, side: i64, data: bytes, at: i64) -> None:
         """The next octets of one direction, which became contiguous at `at`."""
@@ -128,7 +136,13 @@ class Conversation(Usual):
         if effect != CONTENT or p.messages:
             limit = p.max_frame if effect == CONTENT else p.max_control
             if size > limit:
-                head.flaws |= p.too_long
+                if effect == CONTENT or not p.texts or size > p.max_frame or self.refuses >= 0:
+                    head.flaws |= p.too_long
+                elif end - start < limit:
+                    d.need = start - pos + limit
+                    return SHORT
+                else:  # an observer needs no more of it
+                    text = data[start : start + limit]
             elif not whole and not head.flaws & p.too_long:
                 d.need = start - pos + size + head.tail
                 return SHORT
@@ -244,6 +258,30 @@ class Conversation(Usual):
         self.before = d.before
         self.conclude(d.side, stream, b"", at)
 
+    def conclude(self, side: i64, stream: Stream | None, text: bytes, at: i64) -> None:
+        super().conclude(side, stream, text, at)
+        p = self.protocol
+        if len(p.streams.lapsed) > 0:
+            for gone in p.streams.lapsed:
+                p.lapse(gone.key, gone)
+            p.streams.lapsed = []
+        if len(p.lapsed) > 0:
+            for duty, label in p.lapsed:
+                d = self.direction(duty.side)
+                offset = d.framed + d.gap + d.undecoded + d.carrier  # the same however it was cut
+                self.overdue(duty, label, Certainty.POSSIBLE, offset, at)
+            p.lapsed = []
+
+    def overdue(self, duty: Duty, label: str, certainty: Certainty, offset: i64, at: i64) -> None:
+        """A duty was not paid before the end, or before its stream was forgotten."""
+        p = self.protocol
+        ordinal = max(0, p.sight.sent(duty.side) - 1)
+        detail = f"owed {p.kind_name(duty.kind)} since frame {duty.since} of the other side"
+        for rule in broken(p.rules, duty.rule):
+            self.violations.append(
+                Violation(rule, Side(duty.side), ordinal, offset, at, label, certainty, detail)
+            )
+
     def gap(self, side: i64, size: i64, at: i64) -> None:
         """Octets of this direction are missing. Inside a payload decoding goes on behind them."""
         d = self.direction(side)
@@ -251,11 +289,17 @@ class Conversation(Usual):
         d.at = at
         self.doubt = True
         if d.open and size <= d.rest and not d.lost:
-            while size > 0:
+            d.offset += size
+            while size > 0 and d.done - d.size + d.payload < MAX_FILLED:
                 step: i64 = size if size < 65536 else 65536
                 self.carry(d, bytes(step), 0, step, at)
-                d.offset += step
                 size -= step
+            if size > 0:  # a few octets can claim any length: the rest is only counted
+                d.rest -= size
+                d.done += size
+                if d.stream is not None and d.counted:
+                    self.unfilled += size
+                self.carry(d, b"", 0, 0, at)
             return
         if not d.lost:
             self.lose(d, 0, d.offset, at, f"{size} octets are missing")

@@ -142,7 +142,6 @@ class Endpoint:
         for lane in self.inbox.shed:
             size = lane.unread
             lane.unread = 0
-            lane.noted = False
             stream = lane.stream
             theirs = stream.half(1 - self.side)
             if theirs.window >= 0:

@@ -7,9 +7,9 @@ from .conversation import Conversation
 from .events import Sink
 from .frames import Frames
 from .protocol import Protocol
-from .rules import Certainty, Violation, broken
-from .side import DIALER, Side
-from .streams import Stream
+from .rules import Certainty, Violation
+from .side import DIALER
+from .streams import Stream, load_stream
 from .wire import HOLD
 
 
@@ -67,18 +67,11 @@ class Observer:
                 c.blame(side, stream, p.truncated, [f"{left} octets of an unfinished frame"],
                         p.sight.sent(side), began, at)  # fmt: skip
         ended = ended0 and ended1
+        certainty = Certainty.CERTAIN if ended and not c.doubt else Certainty.POSSIBLE
         for duty in p.finish(ended):
             stream = p.streams.find(duty.key)
-            certainty = Certainty.CERTAIN if ended and not c.doubt else Certainty.POSSIBLE
-            for rule in broken(p.rules, duty.rule):
-                c.violations.append(
-                    Violation(
-                        rule, Side(duty.side), max(0, p.sight.sent(duty.side) - 1),
-                        c.direction(duty.side).offset, at,
-                        stream.label() if stream is not None else "", certainty,
-                        f"owed {p.kind_name(duty.kind)} since frame {duty.since} of the other side",
-                    )
-                )  # fmt: skip
+            c.overdue(duty, stream.label() if stream is not None else "", certainty,
+                      c.direction(duty.side).offset, at)  # fmt: skip
         for stream in p.streams.all():
             for half in (stream.dialer, stream.acceptor):
                 half.release(at)
@@ -90,9 +83,15 @@ class Observer:
         return found
 
     def take_gone(self) -> list[Stream]:
-        """Streams that left the table for good since the last call."""
-        gone = self.protocol.streams.gone
-        self.protocol.streams.gone = []
+        """Streams that left the table for good since the last call, and have no frame under way."""
+        streams = self.protocol.streams
+        gone = streams.gone
+        streams.gone = []
+        for d in (self.conversation.dialer, self.conversation.acceptor):
+            stream = d.stream
+            if d.open and stream is not None and stream in gone:  # what passes still counts on it
+                gone.remove(stream)
+                streams.gone.append(stream)
         return gone
 
     def balanced(self) -> bool:
@@ -105,6 +104,7 @@ class Observer:
         c = self.conversation
         return {
             "protocol": self.protocol.save(),
+            "gone": [stream.save() for stream in self.protocol.streams.gone],
             "dialer": c.dialer.save(),
             "acceptor": c.acceptor.save(),
             "verdicts": c.verdicts,
@@ -117,7 +117,9 @@ class Observer:
         """Go on from a snapshot; the observer must be fresh and of the same protocol."""
         c = self.conversation
         state, verdicts, serials = saved["protocol"], saved["verdicts"], saved["serials"]
+        gone = saved["gone"]
         assert isinstance(state, dict)
+        assert isinstance(gone, list)
         assert isinstance(verdicts, int)
         assert isinstance(serials, int)
         self.protocol.load(state)
@@ -127,7 +129,9 @@ class Observer:
         carried = saved["carrier"]
         if self.carrier is not None and isinstance(carried, list):
             self.carrier.load(carried)
-        streams = {stream.serial: stream for stream in self.protocol.streams.all()}
+        table = self.protocol.streams
+        table.gone = [load_stream(entry) for entry in gone]
+        streams = {stream.serial: stream for stream in [*table.all(), *table.gone]}
         for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
             kept = saved[name]
             assert isinstance(kept, dict)

@@ -39,6 +39,7 @@ class Protocol:
         self.sight: Sight = Sight(vantage)
         self.streams: Table = Table(limits.remembered)
         self.duties: dict[tuple[int, int, int], Duty] = {}  # by side, kind and key
+        self.lapsed: list[tuple[Duty, str]] = []  # duties given up just now, and on which stream
         self.effects: vec[i64] = vec[i64]([CONTROL] * 256)
         for number, kind in kinds.items():
             self.effects[number] = kind.effect
@@ -49,6 +50,7 @@ class Protocol:
         # What the generic machine must know of a protocol:
         self.credit: bool = False  # do halves have ledgers?
         self.messages: bool = False  # is content handed on in whole messages?
+        self.texts: bool = False  # is all but content nothing but text, of which a part will do?
         self.alike: bool = False  # without leave to spend, is content judged as that before it?
         self.max_frame: i64 = limits.frame  # octets of content accepted in a frame
         self.send_frame: i64 = limits.frame  # octets of content we put in a frame at most
@@ -113,7 +115,13 @@ class Protocol:
 
     def finish(self, ended: bool) -> list[Duty]:
         """The connection is over: what is still owed, as duties with the rule to report."""
-        return [duty for duty in self.duties.values() if duty.rule != 0]
+        return [
+            duty for duty in self.duties.values() if self.tells(duty, self.streams.find(duty.key))
+        ]
+
+    def tells(self, duty: Duty, stream: Stream | None) -> bool:
+        """Is this duty to be reported if it is never paid?"""
+        return duty.rule != 0
 
     def is_over(self, stream: Stream) -> bool:
         """Is nothing more expected on this stream?"""
@@ -161,6 +169,18 @@ class Protocol:
         """Strike out a duty that has been paid."""
         if (side, kind, key) in self.duties:
             del self.duties[(side, kind, key)]
+
+    def lapse(self, key: i64, stream: Stream | None) -> None:
+        """The stream is forgotten: what pays its duties would not be recognised any more."""
+        for side in (0, 1):
+            for kind in self.kinds:
+                duty = self.duties.pop((side, kind, key), None)
+                if duty is not None:
+                    self.give_up(duty, stream)
+
+    def give_up(self, duty: Duty, stream: Stream | None) -> None:
+        if self.tells(duty, stream):
+            self.lapsed.append((duty, stream.label() if stream is not None else ""))
 
     # --- verbs: what an endpoint sends to do a thing
 
@@ -236,6 +256,7 @@ class Protocol:
         return {
             "sight": self.sight.save(),
             "streams": [stream.save() for stream in self.streams.all()],
+            "closed": self.streams.save_closed(),
             "forgot": self.streams.forgot,
             "duties": [duty.save() for duty in self.duties.values()],
             "handshaken": self.handshaken,
@@ -243,16 +264,16 @@ class Protocol:
 
     def load(self, saved: dict[str, object]) -> None:
         sight, streams, duties = saved["sight"], saved["streams"], saved["duties"]
+        closed = saved["closed"]
         assert isinstance(sight, list)
         assert isinstance(streams, list)
+        assert isinstance(closed, list)
         assert isinstance(duties, list)
         self.sight.load(sight)
         self.streams.forgot = bool(saved["forgot"])
         self.handshaken = bool(saved["handshaken"])
         for entry in streams:
-            stream = load_stream(entry)
-            self.streams.put(stream)
-            if stream.over:
-                self.streams.retire(stream)
+            self.streams.put(load_stream(entry))
+        self.streams.load_closed(closed)
         for d in duties:
             self.duties[(d[0], d[1], d[2])] = Duty(d[0], d[1], d[2], d[3], d[4], d[5])

@@ -1,5 +1,6 @@
 """Streams: two one-way halves, each with its ledger of leave; and the table that finds them."""
 
+from os import urandom
 from typing import Final
 
 from librt.vecs import vec
@@ -218,8 +219,10 @@ def load_stream(saved: list[object]) -> Stream:
     return stream
 
 
-SPREAD: Final[i64] = 0x1E3779B97F4A7C15  # odd, and below 2**62: larger ones compile to an object
-
+# What keys are multiplied by: odd, and each process's own, so that nobody can make keys that meet.
+SPREAD: Final = int.from_bytes(urandom(8), "little", signed=True) | 1
+HALF_WORD: Final[i64] = 0xFFFFFFFF
+SHIFT: Final[i64] = 58  # of a product, to keep its top six bits: the slots of a new table
 
 UNTIDY: Final[i64] = 512  # streams whose keys were used again, before they are let go
 
@@ -235,6 +238,8 @@ class Table:
         self.none: Stream = Stream(-1, -1, NOBODY, 0)
         self.slots: vec[Stream] = vec[Stream]([self.none] * 64)
         self.mask: i64 = 63
+        self.shift: i64 = SHIFT
+        self.spread: i64 = SPREAD
         self.used: i64 = 0
         self.remembered: i64 = remembered
         self.closed: list[Stream] = []  # tombstones, oldest first, from `first` on
@@ -243,12 +248,14 @@ class Table:
         self.forgot: bool = False
         self.keep: bool = False  # does somebody want the streams that leave the table?
         self.gone: list[Stream] = []
+        self.lapsed: list[Stream] = []  # those of them that were forgotten just now
 
     def find(self, key: i64) -> Stream | None:
         slots = self.slots
         mask = self.mask
         none = self.none
-        i = (key * SPREAD >> 20) & mask
+        product = key * self.spread  # as in `home`, which is not called for speed
+        i = ((product ^ (product >> 32 & HALF_WORD)) * self.spread >> self.shift) & mask
         while True:
             stream = slots[i]
             if stream is none:
@@ -257,10 +264,18 @@ class Table:
                 return stream
             i = (i + 1) & mask
 
+    def home(self, key: i64) -> i64:
+        """Where a key belongs: the top bits of a product, of which wider ints have the same.
+
+        Multiplied twice: once would put ids that count up side by side in some processes.
+        """
+        product = key * self.spread
+        return ((product ^ (product >> 32 & HALF_WORD)) * self.spread >> self.shift) & self.mask
+
     def put(self, made: Stream) -> None:
         """File a stream under its key; a stream that stood there leaves the table."""
         key = made.key
-        i = (key * SPREAD >> 20) & self.mask
+        i = self.home(key)
         while True:
             stream = self.slots[i]
             if stream is self.none:
@@ -284,9 +299,10 @@ class Table:
         size: i64 = (self.mask + 1) * 2
         self.slots = vec[Stream]([self.none] * size)
         self.mask = size - 1
+        self.shift -= 1
         for stream in old:
             if stream is not self.none:
-                i = (stream.key * SPREAD >> 20) & self.mask
+                i = self.home(stream.key)
                 while self.slots[i] is not self.none:
                     i = (i + 1) & self.mask
                 self.slots[i] = stream
@@ -302,6 +318,7 @@ class Table:
                 self.forgot = True
                 if self.keep:
                     self.gone.append(oldest)
+                    self.lapsed.append(oldest)
         if self.first > 4096 and self.first * 2 > len(self.closed):
             self.closed = self.closed[self.first :]
             self.first = 0
@@ -319,7 +336,7 @@ class Table:
     def remove(self, key: i64) -> None:
         """Take a key out; the entries after it move up, so that no probe is broken."""
         mask = self.mask
-        i = (key * SPREAD >> 20) & mask
+        i = self.home(key)
         while self.slots[i].key != key or self.slots[i] is self.none:
             i = (i + 1) & mask
         self.used -= 1
@@ -329,7 +346,7 @@ class Table:
             stream = self.slots[i]
             if stream is self.none:
                 break
-            home = (stream.key * SPREAD >> 20) & mask
+            home = self.home(stream.key)
             if ((i - home) & mask) >= ((i - hole) & mask):
                 self.slots[hole] = stream
                 hole = i
@@ -339,10 +356,27 @@ class Table:
         """Forget every stream, the closed ones too."""
         self.slots = vec[Stream]([self.none] * 64)
         self.mask = 63
+        self.shift = SHIFT
         self.used = 0
         self.closed = []
         self.first = 0
         self.replaced = 0
+
+    def save_closed(self) -> list[int]:
+        """What `load_closed` needs: of each tombstone the serial, -1 where its key was used again;
+        and `replaced`."""
+        serials = [
+            int(stream.serial) if self.find(stream.key) is stream else -1
+            for stream in self.closed[self.first :]
+        ]
+        return [*serials, int(self.replaced)]
+
+    def load_closed(self, saved: list[int]) -> None:
+        """The tombstones as they were, among streams that have been put already."""
+        filed = {stream.serial: stream for stream in self.all()}
+        self.closed = [filed.get(serial, self.none) for serial in saved[:-1]]
+        self.first = 0
+        self.replaced = saved[-1]
 
     def all(self) -> list[Stream]:
         """Every stream in the table, in the order they were made."""

@@ -112,6 +112,7 @@ class Mplex(Protocol):
         self.too_long = TOO_LONG
         self.truncated = TRUNCATED
         self.alike = True
+        self.texts = True
         self.counting = counting
         self.next0: i64 = 0 if counting else 1
         self.next1: i64 = 0
@@ -266,11 +267,18 @@ class Mplex(Protocol):
             own.stop(OPEN, own.stopped, False)
         if kind <= MESSAGE_INITIATOR:
             self.counted = own.state == OPEN
-        elif own.state == OPEN or (kind >= RESET_RECEIVER and own.state == ENDED):
+        elif own.state == OPEN or (kind >= RESET_RECEIVER and not self.closed(sender, stream)):
             own.stop(ENDED if kind <= CLOSE_INITIATOR else ABORTED, self.sight.sent(sender), vague)
             if kind >= RESET_RECEIVER and stream.reset_by < 0:
                 stream.reset_by = sender
                 stream.error = self.said if len(self.said) > 0 else None
+
+    def closed(self, sender: i64, stream: Stream) -> bool:
+        """Can no reset of `sender` change the stream? What passes first decides how it ended."""
+        own, peer = stream.half(sender), stream.half(1 - sender)
+        return own.state == ABORTED or (
+            own.state == ENDED and peer.state == ENDED and not peer.vague
+        )
 
     # --- verbs
 

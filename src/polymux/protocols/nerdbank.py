@@ -138,6 +138,8 @@ class Nerdbank(NerdbankLaw):
         return Frame(OFFER, key, name, window if self.credit else -1)
 
     def accepting(self, side: i64, stream: Stream, window: int) -> Frame | None:
+        if stream.half(1 - side).final != NEVER:
+            return None  # withdrawn: only our own termination may follow
         return Frame(ACCEPTED, stream.key, b"", window if self.credit else -1)
 
     def content_head(self, side: i64, stream: Stream, head: Head, final: bool) -> None:

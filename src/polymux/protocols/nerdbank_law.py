@@ -281,17 +281,10 @@ class NerdbankLaw(Protocol):
             self.handshaken = True
             self.unlocked = True
 
-    def finish(self, ended: bool) -> list[Duty]:
-        owed: list[Duty] = []
-        for duty in self.duties.values():
-            stream = self.streams.find(duty.key)
-            if duty.rule == NOT_TERMINATED and stream is not None:
-                first = DIALER if stream.opener == NOBODY else stream.opener
-                if duty.side != first:
-                    continue  # owed by both: said once
-            if duty.rule != 0:
-                owed.append(duty)
-        return owed
+    def tells(self, duty: Duty, stream: Stream | None) -> bool:
+        if duty.rule == NOT_TERMINATED and stream is not None:  # owed by both: said once
+            return duty.side == (DIALER if stream.opener == NOBODY else stream.opener)
+        return duty.rule != 0
 
     def ending(self, stream: Stream) -> str:
         if not stream.ending and not stream.accepted and stream.opener != NOBODY:

@@ -60,7 +60,7 @@ RULES: Final = (
          "Backpressure", reaction=STREAM),
     Rule("nerdbank.window-shrunk", "A window only grows.", "Backpressure", WARNING),
     Rule("nerdbank.bad-window", "A window is above zero and not beyond belief.", "Backpressure",
-         reaction=STREAM),
+         reaction=STREAM, origin=Origin.LIMIT),
     Rule("nerdbank.acknowledged-too-much", "No more can be processed than was sent.",
          "Backpressure", reaction=SESSION),
     Rule("nerdbank.content-after-completed", "Nothing is written after writing was completed.",

@@ -266,8 +266,8 @@ def payload23(data: bytes, start: i64, end: i64, window_peer: i64, head: Head) -
             return
         if kind == WINDOW_ADJUST and (amount == 0 or amount > window_peer):
             head.flaws |= BAD_WINDOW
-            return
-        head.amount = amount
+        if kind == PROCESSED or amount > 0:  # one beyond belief was announced all the same
+            head.amount = amount
     elif kind == TERMINATED and end > start:
         if at < 0:
             head.flaws |= BAD_FRAME
@@ -290,9 +290,10 @@ def window(
     amount, at = msgpack_int(data, pos, end)
     if at < 0:
         head.flaws |= flaw
-    elif amount <= 0 or amount > window_peer:
+        return
+    if amount <= 0 or amount > window_peer:
         head.flaws |= BAD_WINDOW
-    else:
+    if amount > 0:  # one beyond belief was announced all the same: the other side may use it
         head.amount = amount
 
 

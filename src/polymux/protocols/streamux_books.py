@@ -1,11 +1,15 @@
 """Streamux's bookkeeping: what a frame changes, whatever was said of it."""
 
+from collections import OrderedDict
+
 from mypy_extensions import i64
 
 from ..core.frames import Head
+from ..core.limits import Limits
 from ..core.rules import Duty
+from ..core.side import DIALER
 from ..core.streams import ABORTED, ENDED, NEVER, Stream
-from .streamux_law import ASKED, ASKER, BUSY, REPLIER, RUNNING, StreamuxLaw
+from .streamux_law import ACKER, ASKED, ASKER, BUSY, REPLIER, RUNNING, StreamuxLaw
 from .streamux_layout import BROKEN, GOOD, UNKNOWN
 from .streamux_rules import (
     CANCEL,
@@ -23,6 +27,14 @@ from .streamux_rules import (
 
 class StreamuxBooks(StreamuxLaw):
     """The law, and the state it rests on."""
+
+    def __init__(self, limits: Limits, vantage: i64) -> None:
+        super().__init__(limits, vantage)
+        self.locked0: i64 = 0  # keys in `locked` that the dialer cancelled
+        self.locked1: i64 = 0
+        self.repeats: int = 0  # duties for cancels of ids that had one already
+        self.most_repeats: int = max(limits.control_queue, limits.remembered)
+        self.strays: OrderedDict[int, None] = OrderedDict()  # ids without a stream, oldest first
 
     def apply(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
         kind = head.kind
@@ -64,7 +76,7 @@ class StreamuxBooks(StreamuxLaw):
             if self.excuse(key, ASKER, ID_IN_FLIGHT) == ID_IN_FLIGHT:
                 self.muddle(key, 1 - sender, REPLIER)
                 return  # dropped: it belongs to nothing
-            self.locked.discard(key)
+            self.unlock(key)
         if stream is None or standing != RUNNING:
             stream = self.begin(sender, head, stream)
         own = stream.half(sender)
@@ -91,7 +103,7 @@ class StreamuxBooks(StreamuxLaw):
             over = self.is_over(before)
             if not over:  # excused: the other side's fault made the asker believe that it was
                 before.ending = "abandoned"
-            if over and head.key not in self.muddled:
+            if over and head.key not in self.muddled and self.misled == 0:
                 # The asker has read the last word about the former use; nobody can answer that now.
                 self.sight.proves(sender, before.half(1 - sender).final)
             else:
@@ -109,18 +121,43 @@ class StreamuxBooks(StreamuxLaw):
         if key in self.owed:
             count, first = self.owed[key]
         self.owed[key] = (count + 1, first)
-        if count <= self.limits.control_queue:  # each is answered, so each is a duty of its own
+        if count == 0 or (count <= self.limits.control_queue and self.repeats < self.most_repeats):
+            # Each is answered, so each is a duty of its own.
             duty = Duty(server, CANCEL_ACK, key, CANCEL_UNANSWERED, ordinal, at)
             self.duties[(server, CANCEL_ACK + 256 * count, key)] = duty
+            if count > 0:
+                self.repeats += 1
         if key in self.locked:
             self.muddle(key, server, REPLIER)
-            return
+        else:
+            self.lock(key)
+            if stream is not None and not self.is_over(stream):
+                stream.half(sender).stop(ABORTED, ordinal, False)
+                stream.ending = "cancelled"
+                stream.reset_by = sender
+                self.settle(server, EMPTY_REPLY, key)
+        if stream is None:
+            self.stray(key)
+
+    def lock(self, key: i64) -> None:
+        """Cancelled: the id may not be used before the ack."""
         self.locked.add(key)
-        if stream is not None and not self.is_over(stream):
-            stream.half(sender).stop(ABORTED, ordinal, False)
-            stream.ending = "cancelled"
-            stream.reset_by = sender
-            self.settle(server, EMPTY_REPLY, key)
+        if key & 1 == DIALER:
+            self.locked0 += 1
+        else:
+            self.locked1 += 1
+
+    def unlock(self, key: i64) -> None:
+        if key in self.locked:
+            self.locked.remove(key)
+            if key & 1 == DIALER:
+                self.locked0 -= 1
+            else:
+                self.locked1 -= 1
+
+    def locked_by(self, side: i64) -> int:
+        """How many ids this side has cancelled and waits for the ack of."""
+        return self.locked0 if side == DIALER else self.locked1
 
     # --- the other side's frames
 
@@ -142,7 +179,10 @@ class StreamuxBooks(StreamuxLaw):
 
     def acknowledge(self, sender: i64, key: i64, stream: Stream | None) -> None:
         if key not in self.owed:
-            self.muddle(key, 1 - sender, ASKER)
+            if not self.misled & ACKER:
+                self.muddle(key, 1 - sender, ASKER)
+            elif self.sight.beside != 1 - sender:  # for a forgotten cancel, or for nothing
+                self.misled |= ASKER
             return
         count, first = self.owed[key]
         self.sight.proves(sender, first)
@@ -151,21 +191,63 @@ class StreamuxBooks(StreamuxLaw):
             self.owed[key] = (count, first)
         else:
             del self.owed[key]
+        if count > 0 and (sender, CANCEL_ACK + 256 * count, key) in self.duties:
+            self.repeats -= 1
         self.settle(sender, CANCEL_ACK + 256 * count, key)
         if key in self.locked:
-            self.locked.remove(key)
+            self.unlock(key)
             if stream is not None:
                 stream.half(sender).final = self.sight.sent(sender)
             self.ids(1 - sender).free(key >> 1)
+        if self.strays and not self.remembers(key):
+            self.strays.pop(key, None)
 
     def muddle(self, key: i64, misled: i64, who: i64) -> None:
         """A fault on this id may mislead the other side, unless we see just what it sees."""
         if self.sight.beside != misled:
             self.muddled[key] = self.muddled.get(key, 0) | who
+            if self.streams.find(key) is None:
+                self.stray(key)
 
-    def finish(self, ended: bool) -> list[Duty]:
+    # --- what is kept of ids without a stream
+
+    def remembers(self, key: i64) -> bool:
+        return key in self.owed or key in self.locked or key in self.muddled
+
+    def stray(self, key: i64) -> None:
+        """Something is kept of an id without a stream; an observer bounds that, oldest first."""
+        if not self.streams.keep:
+            return
+        self.strays[key] = None
+        while len(self.strays) > self.limits.remembered:
+            oldest = self.strays.popitem(last=False)[0]
+            if self.streams.find(oldest) is None:
+                self.dismiss(oldest)
+
+    def dismiss(self, key: i64) -> None:
+        """Forget an id. Who was excused on it, or owed an ack, cannot be told from now on."""
+        self.streams.forgot = True
+        self.lapse(key, None)
+        self.misled |= self.muddled.pop(key, 0)
+        if self.owed.pop(key, None) is not None:
+            self.misled |= ACKER
+        self.unlock(key)
+
+    def lapse(self, key: i64, stream: Stream | None) -> None:
+        super().lapse(key, stream)
+        if key in self.owed:
+            server = 1 - (key & 1)
+            for count in range(1, min(self.owed[key][0], self.limits.control_queue + 1)):
+                duty = self.duties.pop((server, CANCEL_ACK + 256 * count, key), None)
+                if duty is not None:
+                    self.repeats -= 1
+                    self.give_up(duty, stream)
+        if stream is not None and self.remembers(key):
+            self.stray(key)
+
+    def tells(self, duty: Duty, stream: Stream | None) -> bool:
         """Acks that are owed, except by a side that cannot be read: it may have sent them."""
-        return [duty for duty in super().finish(ended) if not self.unreadable(duty.side)]
+        return duty.rule != 0 and not self.unreadable(duty.side)
 
     # --- saved state
 
@@ -176,29 +258,38 @@ class StreamuxBooks(StreamuxLaw):
         saved["locked"] = sorted(self.locked)
         saved["owed"] = [[key, owed[0], owed[1]] for key, owed in self.owed.items()]
         saved["muddled"] = [[key, who] for key, who in self.muddled.items()]
+        saved["misled"] = [int(self.misled)]
+        saved["strays"] = list(self.strays)
+        saved["places"] = [place[1] for place in self.duties]  # many acks may be owed on one id
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
         layouts, ids, duties = saved["layouts"], saved["ids"], saved["duties"]
         locked, owed, muddled = saved["locked"], saved["owed"], saved["muddled"]
+        misled, strays, places = saved["misled"], saved["strays"], saved["places"]
         assert isinstance(layouts, list)
         assert isinstance(ids, list)
         assert isinstance(duties, list)
         assert isinstance(locked, list)
         assert isinstance(owed, list)
         assert isinstance(muddled, list)
+        assert isinstance(misled, list)
+        assert isinstance(strays, list)
+        assert isinstance(places, list)
         self.layout0.load(layouts[0])
         self.layout1.load(layouts[1])
         self.compare_layouts()
         self.ids0.load(ids[0])
         self.ids1.load(ids[1])
-        self.locked = set(locked)
+        for key in locked:
+            self.lock(key)
+        self.misled = misled[0]
+        self.strays = OrderedDict.fromkeys(strays)
         self.owed = {entry[0]: (entry[1], entry[2]) for entry in owed}
         self.muddled = {entry[0]: entry[1] for entry in muddled}
         self.duties = {}
-        for d in duties:  # several acks may be owed on one id, oldest first
-            place = d[1]
-            while (d[0], place, d[2]) in self.duties:
-                place += 256
+        for d, place in zip(duties, places, strict=True):
             self.duties[(d[0], place, d[2])] = Duty(d[0], d[1], d[2], d[3], d[4], d[5])
+            if place >= 256:
+                self.repeats += 1

@@ -58,6 +58,7 @@ BUSY: Final[i64] = 2
 # Who is not blamed on an id any more, because the other side broke its order:
 ASKER: Final[i64] = 1
 REPLIER: Final[i64] = 2
+ACKER: Final[i64] = 4  # the replier, but only for acks
 
 
 class StreamuxLaw(Protocol):
@@ -80,6 +81,7 @@ class StreamuxLaw(Protocol):
         self.locked: set[int] = set()  # keys cancelled and not acknowledged since
         self.owed: dict[int, tuple[int, int]] = {}  # key: cancels without ack, ordinal of the first
         self.muddled: dict[int, int] = {}  # key: who is excused
+        self.misled: i64 = 0  # who is excused on every key, since some keys were forgotten
 
     def layout(self, side: i64) -> Layout:
         """What `side` announced; its requests and the replies to them are laid out so."""
@@ -115,7 +117,9 @@ class StreamuxLaw(Protocol):
         if kind == CANCEL:
             return self.judge_cancel(sender, head.key, stream)
         if kind == CANCEL_ACK:
-            return 0 if head.key in self.owed else ACK_NOT_CANCELLED
+            if head.key in self.owed:
+                return 0
+            return CROSSED if stream is not None and self.misled & ACKER else ACK_NOT_CANCELLED
         if self.standing(head.key, self.streams.find(head.key)) == FREE:
             return 0
         return self.excuse(head.key, ASKER, KEEPALIVE_BUSY_ID)
@@ -174,7 +178,7 @@ class StreamuxLaw(Protocol):
 
     def excuse(self, key: i64, who: i64, verdict: i64) -> i64:
         """The verdict, or CROSSED where the other side's fault may have misled this one."""
-        if self.muddled and key in self.muddled and self.muddled[key] & who:
+        if self.misled & who or (self.muddled and self.muddled.get(key, 0) & who):
             return CROSSED
         return verdict
 

@@ -6,9 +6,8 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from ...core.side import DIALER, NOBODY
-from ...core.streams import UNSEEN, Half, Stream
+from ...core.streams import HALF_WORD, SHIFT, SPREAD, UNSEEN, Half, Stream
 
-SPREAD: Final[i64] = 7046029254386353131
 STEP: Final[i64] = 2862933555777941757
 
 
@@ -82,12 +81,14 @@ class Track:
 
 
 class TrackTable:
-    """(opener, number, incarnation) to track: open addressing over native objects."""
+    """(opener, number, incarnation) to track: open addressing, as in `core.streams.Table`."""
 
     def __init__(self) -> None:
         self.none: Track = Track(Stream(-1, -1, NOBODY, 0))
         self.slots: vec[Track] = vec[Track]([self.none] * 64)
         self.mask: i64 = 63
+        self.shift: i64 = SHIFT
+        self.spread: i64 = SPREAD
         self.used: i64 = 0
 
     def find(self, opener: i64, number: i64, incarnation: i64) -> Track:
@@ -95,7 +96,7 @@ class TrackTable:
         slots = self.slots
         mask = self.mask
         none = self.none
-        i = home(opener, number, incarnation) & mask
+        i = self.home(opener, number, incarnation)
         while True:
             track = slots[i]
             if track is none or (
@@ -107,7 +108,7 @@ class TrackTable:
             i = (i + 1) & mask
 
     def put(self, track: Track) -> None:
-        i = home(track.opener, track.number, track.incarnation) & self.mask
+        i = self.home(track.opener, track.number, track.incarnation)
         while self.slots[i] is not self.none:
             i = (i + 1) & self.mask
         self.slots[i] = track
@@ -120,9 +121,10 @@ class TrackTable:
         size: i64 = (self.mask + 1) * 2
         self.slots = vec[Track]([self.none] * size)
         self.mask = size - 1
+        self.shift -= 1
         for track in old:
             if track is not self.none:
-                i = home(track.opener, track.number, track.incarnation) & self.mask
+                i = self.home(track.opener, track.number, track.incarnation)
                 while self.slots[i] is not self.none:
                     i = (i + 1) & self.mask
                 self.slots[i] = track
@@ -130,7 +132,7 @@ class TrackTable:
     def remove(self, gone: Track) -> None:
         """Take a track out; the entries after it move up, so that no probe is broken."""
         mask = self.mask
-        i = home(gone.opener, gone.number, gone.incarnation) & mask
+        i = self.home(gone.opener, gone.number, gone.incarnation)
         while self.slots[i] is not gone:
             if self.slots[i] is self.none:
                 return
@@ -142,21 +144,22 @@ class TrackTable:
             track = self.slots[i]
             if track is self.none:
                 break
-            wanted = home(track.opener, track.number, track.incarnation) & mask
+            wanted = self.home(track.opener, track.number, track.incarnation)
             if ((i - wanted) & mask) >= ((i - hole) & mask):
                 self.slots[hole] = track
                 hole = i
         self.slots[hole] = self.none
+
+    def home(self, opener: i64, number: i64, incarnation: i64) -> i64:
+        """Where a track belongs."""
+        product = (number * 4 + opener + incarnation * STEP) * self.spread
+        return ((product ^ (product >> 32 & HALF_WORD)) * self.spread >> self.shift) & self.mask
 
     def all(self) -> list[Track]:
         """Every track, in the order their streams were made."""
         found = [track for track in self.slots if track is not self.none]
         found.sort(key=serial_of)
         return found
-
-
-def home(opener: i64, number: i64, incarnation: i64) -> i64:
-    return ((number * 4 + opener) * SPREAD + incarnation * STEP) >> 20
 
 
 def serial_of(track: Track) -> int:

@@ -118,7 +118,13 @@ class Watch(Sink):
         if last != UNSEEN:
             self.stalls.path(side).lose(last, at)
         self.notice(side, at)
+        before = self.conversation.unfilled
         self.observer.gap(side, size, at)
+        left_out = self.conversation.unfilled - before
+        stream = self.conversation.direction(side).stream
+        contents = self.contents
+        if left_out > 0 and contents is not None and stream is not None and contents.wanted(stream):
+            contents.cut += int(left_out)
         self.follow()
         self.begin(side, at)
 
@@ -221,7 +227,8 @@ class Watch(Sink):
     def find(self, opener: i64, number: i64, incarnation: i64) -> Track:
         track = self.tracks.find(opener, number, incarnation)
         if track is self.tracks.none:  # the observer was restored: its streams were opened before
-            for stream in self.conversation.protocol.streams.all():
+            streams = self.conversation.protocol.streams
+            for stream in [*streams.all(), *streams.gone]:
                 known = self.tracks.find(stream.opener, stream.number, stream.incarnation)
                 if known is self.tracks.none:
                     self.tracks.put(Track(stream))

@@ -1,0 +1,127 @@
+"""A watcher between its calls: what it hands out, what it carries over, what it steps over."""
+
+from __future__ import annotations
+
+from polymux.core.conversation import MAX_FILLED
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.streams import Stream
+from polymux.protocols.registry import create
+
+
+def uvarint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def frame(number: int, flag: int, payload: bytes = b"") -> bytes:
+    """A frame of mplex."""
+    return uvarint(number * 8 + flag) + uvarint(len(payload)) + payload
+
+
+def watcher(remembered: int = 4096) -> Observer:
+    return Observer(create("mplex", Limits(remembered=remembered)))
+
+
+def resumed(observer: Observer, remembered: int = 4096) -> Observer:
+    """Another observer that goes on where this one stopped."""
+    other = watcher(remembered)
+    other.restore(observer.snapshot())
+    assert other.snapshot() == observer.snapshot()
+    return other
+
+
+def labels(streams: list[Stream]) -> list[str]:
+    return [stream.label() for stream in streams]
+
+
+# --- streams that leave
+
+
+def in_the_middle_of_an_answer() -> Observer:
+    """Id 0 is reset and opened again while the dialer's answer on it is passing."""
+    observer = watcher()
+    observer.feed(1, frame(0, 0), 0)
+    observer.feed(0, frame(0, 1, b"x" * 100)[:50], 1)
+    observer.feed(1, frame(0, 6) + frame(0, 0), 2)
+    return observer
+
+
+def test_a_stream_with_a_frame_under_way_is_handed_out_once_it_has_passed() -> None:
+    observer = in_the_middle_of_an_answer()
+    assert observer.take_gone() == []
+    observer.feed(0, frame(0, 1, b"x" * 100)[50:], 3)
+    (gone,) = observer.take_gone()
+    assert (gone.label(), gone.dialer.octets) == ("a0", 100)
+    assert observer.take_gone() == []
+
+
+def test_a_stream_whose_frame_never_became_whole_is_handed_out_at_the_end() -> None:
+    observer = in_the_middle_of_an_answer()
+    assert observer.take_gone() == []
+    observer.finish(9, True, True)
+    assert labels(observer.take_gone()) == ["a0"]
+
+
+# --- taken apart and put together again
+
+
+def test_a_frame_under_way_keeps_its_stream_in_a_snapshot_though_the_id_is_used_again() -> None:
+    observer = resumed(in_the_middle_of_an_answer())
+    observer.feed(0, frame(0, 1, b"x" * 100)[50:], 3)
+    assert [(gone.label(), gone.dialer.octets) for gone in observer.take_gone()] == [("a0", 100)]
+    assert labels(observer.protocol.streams.all()) == ["a0.2"]
+
+
+def test_closed_streams_are_forgotten_in_the_order_they_closed_also_after_a_snapshot() -> None:
+    observer = watcher(2)
+    observer.feed(0, frame(1, 0) + frame(3, 0) + frame(5, 0), 0)
+    observer.feed(0, frame(3, 6) + frame(1, 6), 1)
+    observer = resumed(observer, 2)
+    observer.feed(0, frame(5, 6), 2)
+    assert labels(observer.take_gone()) == ["d3"]
+    assert labels(observer.protocol.streams.all()) == ["d1", "d5"]
+
+
+def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapshot() -> None:
+    def forgotten(resume: bool) -> list[str]:
+        observer = watcher(3)
+        for number in (1, 3, 3, 3):
+            observer.feed(0, frame(number, 0) + frame(number, 6), 0)
+        observer.take_gone()
+        if resume:
+            observer = resumed(observer, 3)
+        observer.feed(0, frame(5, 0) + frame(5, 6), 1)
+        return labels(observer.take_gone()) + labels(observer.protocol.streams.all())
+
+    assert forgotten(True) == forgotten(False)
+
+
+# --- octets that were not captured
+
+
+def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
+    size, step = 2**40, 2**38
+    observer = watcher()
+    observer.feed(0, frame(1, 0) + uvarint(1 * 8 + 2) + uvarint(size) + b"x" * 1000, 0)
+    for _ in range(3):
+        observer.gap(0, step, 1)
+        assert observer.balanced()
+    filled = 1000 + 3 * step - observer.conversation.unfilled
+    assert MAX_FILLED <= filled < MAX_FILLED + 65536
+    assert observer.conversation.dialer.open
+    observer.gap(0, size - 3 * step - 1000, 2)
+    observer.feed(0, frame(1, 2, b"after"), 3)
+    assert observer.balanced()
+    d = observer.conversation.dialer
+    assert (d.lost, d.open, d.frames, d.gap, d.offset) == (False, False, 3, 0, d.octets)
+    stream = observer.protocol.streams.find(2)
+    assert stream is not None
+    assert stream.dialer.octets == size + 5
+    assert observer.rows is not None
+    (batch,) = observer.rows.take()
+    assert [batch.payload[i] for i in range(batch.used)] == [0, size, 5]
+    assert batch.offset[2] == d.octets - 7
