@@ -103,6 +103,21 @@ def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapsh
 # --- octets that were not captured
 
 
+def test_gaps_in_many_frames_are_made_up_to_one_bound_in_all() -> None:
+    size, frames = MAX_FILLED // 2, 20
+    observer = watcher()
+    observer.feed(0, frame(1, 0), 0)
+    for n in range(frames):
+        observer.feed(0, uvarint(1 * 8 + 2) + uvarint(size), n)
+        observer.gap(0, size, n)
+        if n == 10:
+            observer = resumed(observer, 64)
+    unfilled = observer.conversation.unfilled
+    assert unfilled == (frames - 11) * size  # those before are counted by the observer before
+    assert observer.conversation.filled == MAX_FILLED
+    assert observer.balanced()
+
+
 def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
     size, step = 2**40, 2**38
     observer = watcher()

@@ -18,7 +18,7 @@ from .usual import Usual
 from .wire import BAD, HOLD, SHORT
 
 PROBE: Final[i64] = 40  # no protocol's content header is longer
-MAX_FILLED: Final[i64] = 67108864  # octets of a frame up to which what is missing is made up
+MAX_FILLED: Final[i64] = 67108864  # missing octets of content that are made up, in all
 
 
 class Conversation(Usual):
@@ -26,7 +26,8 @@ class Conversation(Usual):
 
     def __init__(self, protocol: Protocol, sink: Sink | None, rows: Frames | None) -> None:
         super().__init__(protocol, sink, rows)
-        self.unfilled: i64 = 0  # missing octets of content that the sink was not handed
+        self.filled: i64 = 0  # missing octets of content that the sink was handed as zeros
+        self.unfilled: i64 = 0  # and that it was not handed
 
     def feed(self, side: i64, data: bytes, at: i64) -> None:
         """The next octets of one direction, which became contiguous at `at`."""
@@ -290,9 +291,10 @@ class Conversation(Usual):
         self.doubt = True
         if d.open and size <= d.rest and not d.lost:
             d.offset += size
-            while size > 0 and d.done - d.size + d.payload < MAX_FILLED:
+            while size > 0 and self.filled < MAX_FILLED:
                 step: i64 = size if size < 65536 else 65536
                 self.carry(d, bytes(step), 0, step, at)
+                self.filled += step
                 size -= step
             if size > 0:  # a few octets can claim any length: the rest is only counted
                 d.rest -= size

@@ -109,6 +109,7 @@ class Observer:
             "acceptor": c.acceptor.save(),
             "verdicts": c.verdicts,
             "doubt": c.doubt,
+            "filled": int(c.filled),
             "serials": c.serials,
             "carrier": self.carrier.save() if self.carrier is not None else None,
         }
@@ -117,7 +118,8 @@ class Observer:
         """Go on from a snapshot; the observer must be fresh and of the same protocol."""
         c = self.conversation
         state, verdicts, serials = saved["protocol"], saved["verdicts"], saved["serials"]
-        gone = saved["gone"]
+        gone, filled = saved["gone"], saved["filled"]
+        assert isinstance(filled, int)
         assert isinstance(state, dict)
         assert isinstance(gone, list)
         assert isinstance(verdicts, int)
@@ -126,6 +128,7 @@ class Observer:
         c.verdicts = verdicts
         c.serials = serials
         c.doubt = bool(saved["doubt"])
+        c.filled = filled
         carried = saved["carrier"]
         if self.carrier is not None and isinstance(carried, list):
             self.carrier.load(carried)
