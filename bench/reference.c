@@ -160,13 +160,14 @@ static Stream *mplex_apply(Loop *l, i64 sender, const Head *h, Stream *s, int *c
     i64 kind = h->kind;
     if (kind == 0) return make(l, h, sender, s);
     if (!s || kind == 7) return s;
-    Half *own = &s->half[sender];
+    Half *own = &s->half[sender], *peer = &s->half[1 - sender];
     int vague = stale(l, s, sender);
     answer(l, s, sender);
     if (own->vague && !vague) stop(own, OPEN, own->stopped, 0);
     if (kind <= 2) {
         if (own->state == OPEN) own->spent += h->size, *counted = 1;
-    } else if (own->state == OPEN || (kind >= 5 && own->state == ENDED)) {
+    } else if (own->state == OPEN || (kind >= 5 && own->state == ENDED
+                                      && (peer->state != ENDED || peer->vague))) {
         stop(own, kind <= 4 ? ENDED : ABORTED, l->sent[sender], vague);
     }
     return s;
