@@ -57,7 +57,7 @@ soak: $(VENV)/installed
 	$(BIN)/python -m tools.soak --minutes $(or $(MINUTES),10)
 
 fuzz: $(VENV)/installed
-	$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
+	PYTHONPATH=$(CURDIR)/src $(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60)
 
 mutants: $(VENV)/installed
 	$(BIN)/python -m tools.mutants --count $(or $(COUNT),600)
