@@ -4,10 +4,10 @@ import ctypes
 from collections.abc import Callable
 
 LARGEST = 4 * 1024 * 1024  # octets; many times what is held of one chunk or window
-SOON = 1.0  # seconds until memory is given back that a session has freed
+APART = 1.0  # seconds at least from one time that memory is given back to the next
 
 _settled: list[bool] = []
-_asked: list[float] = []  # when it was asked for last
+_due: list[float] = []  # when memory is, or was last, given back
 
 
 def settle_allocator() -> None:
@@ -25,17 +25,21 @@ def settle_allocator() -> None:
 
 
 def give_back(now: float, later: Callable[[float, Callable[[], None]], object]) -> None:
-    """Return free memory to the system soon: a session has ended, and others that end until then
-    are seen to as well. `later` has something called after some seconds.
+    """Return free memory to the system: a session has ended. At once, but not again within a
+    second; whatever ends in that second is seen to when it is over. `later` has something called
+    after some seconds.
 
     Large messages of all sizes leave holes, and glibc returns only what is free at the top of its
     heap: a server that runs for long would seem to need more and more. Others return it by
     themselves, or never.
     """
-    if _asked and 0 <= now - _asked[0] < SOON:
-        return
-    _asked[:] = [now]
-    later(SOON, trim)
+    due = now
+    if _due and abs(_due[0] - now) <= APART:
+        if now < _due[0]:
+            return
+        due = _due[0] + APART
+    _due[:] = [due]
+    later(due - now, trim)
 
 
 def trim() -> None:
