@@ -1,13 +1,18 @@
-"""mplex and Nerdbank at both ends, beside the npm packages, py-libp2p, HTTP/2 and raw TCP."""
+"""mplex and Nerdbank at both ends, beside the npm packages, py-libp2p, HTTP/2 and raw TCP.
+
+On asyncio's own loop; and what is made of many turns of the loop on uvloop too, which stands on the
+same library as the loop of Node.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from typing import Any
 
-from . import harness, npm
+from . import harness, loops, npm
 from .guest import Guest, guest
 from .guest import missing as guest_missing
 from .harness import Absence, Result
@@ -23,6 +28,7 @@ BULK = (
     ("bulk, 1,000 streams", 16_000_000, 16000, 1000),
     ("100-octet messages", 2_000_000, 100, 1),
 )
+MANY = BULK[2:3]
 OPENINGS = (("open and close, 1 in flight", 150, 1), ("open and close, 100 in flight", 2000, 100))
 OPENINGS_WANTED = 20_000  # a second, of mplex with 100 in flight
 PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",)}
@@ -33,22 +39,27 @@ Side = npm.Couple | Guest
 
 
 def measure() -> list[Result]:
-    return asyncio.run(measure_all())
+    lines = asyncio.run(measure_all(loops.ASYNCIO, BULK))
+    reason = loops.missing(loops.UVLOOP)
+    if reason is not None:
+        return [*lines, Absence("mplex, nerdbank on uvloop", reason)]
+    return lines + loops.run(loops.UVLOOP, measure_all(loops.UVLOOP, MANY))
 
 
-async def measure_all() -> list[Result]:
+async def measure_all(loop: str, bulk_lines: Sequence[tuple[str, int, int, int]]) -> list[Result]:
     lines: list[Result] = []
-    async with partner() as other:
+    suffix = "" if loop == loops.ASYNCIO else f", {loop}"
+    async with partner(loop) as other:
         for protocol in ("mplex", "nerdbank"):
             async with contextlib.AsyncExitStack() as stack:
                 session = await stack.enter_async_context(other.connect(protocol))
                 tally = await stack.enter_async_context(raw_tcp(other, "tally"))
-                sides = await guests(protocol, stack, lines)
-                for name, amount, size, streams in BULK:
+                sides = await guests(protocol, stack, lines, loop)
+                for name, amount, size, streams in bulk_lines:
                     candidates = bulks(other, session, tally, sides, amount, size, streams)
                     octets = harness.EFFORT.of(amount, size * streams)
                     work = Work(octets / 1e6, "MB/s")
-                    lines.append(await compare(f"{protocol}, {name}", candidates, work))
+                    lines.append(await compare(f"{protocol}, {name}{suffix}", candidates, work))
                 for name, amount, flight in OPENINGS:
                     count = harness.EFFORT.of(amount, flight)
                     candidates = opened(other, session, sides, count, flight)
@@ -56,14 +67,15 @@ async def measure_all() -> list[Result]:
                     if protocol == "mplex" and flight == 100:
                         text = f"{OPENINGS_WANTED:,}/s"
                         work.demands.append(demand(text, count / OPENINGS_WANTED))
-                    lines.append(await compare(f"{protocol}, {name}", candidates, work))
+                    lines.append(await compare(f"{protocol}, {name}{suffix}", candidates, work))
     return lines
 
 
 async def guests(
-    protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result]
+    protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result], loop: str = loops.ASYNCIO
 ) -> list[Side]:
-    """The packages of others; one that is not to be had is a line that says so."""
+    """The packages of others; one that is not to be had is a line that says so. Those in Python
+    are measured on asyncio's loop alone."""
     sides: list[Side] = []
     reason = npm.missing()
     if reason is None:
@@ -71,7 +83,7 @@ async def guests(
             sides.append(await stack.enter_async_context(npm.couple(script)))
     else:
         lines.append(Absence(f"{protocol}, npm peers", reason))
-    for script in GUESTS[protocol]:
+    for script in GUESTS[protocol] if loop == loops.ASYNCIO else ():
         reason = guest_missing(script)
         if reason is None:
             sides.append(await stack.enter_async_context(guest(script)))

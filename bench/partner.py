@@ -1,7 +1,7 @@
 """The other process of the live benchmarks. Prints the ports it listens on, then obeys lines.
 
-Started as `python -m bench.partner`. For each of our protocols it listens for peers and does what
-`partner_work` says, and for raw octets and bare WebSockets what `raw_sides` says. Told
+Started as `python -m bench.partner LOOP`. For each of our protocols it listens for peers and does
+what `partner_work` says, and for raw octets and bare WebSockets what `raw_sides` says. Told
 `{"port": N, "octets": N, "opening": hex, "frame": hex}` on stdin it dials that port and sends the
 opening once and the frame over and over, as fast as a blocking socket takes it.
 """
@@ -20,6 +20,7 @@ from typing import Any
 
 import polymux
 
+from . import loops
 from .partner_work import HANDLERS, LIMITS
 from .raw_sides import LISTENERS
 
@@ -87,10 +88,10 @@ class Partner:
 
 
 @contextlib.asynccontextmanager
-async def partner() -> AsyncIterator[Partner]:
+async def partner(loop: str = loops.ASYNCIO) -> AsyncIterator[Partner]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.partner", stdin=pipe, stdout=pipe,
+        sys.executable, "-m", "bench.partner", loop, stdin=pipe, stdout=pipe,
         cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     assert process.stdin is not None
@@ -103,4 +104,4 @@ async def partner() -> AsyncIterator[Partner]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    loops.run(sys.argv[1], main())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 from librt.strings import BytesWriter
 
@@ -29,8 +29,7 @@ class Tally(asyncio.Protocol):
         self.begun = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
 
     def data_received(self, data: bytes) -> None:
         size = len(data)
@@ -50,8 +49,7 @@ class Echo(asyncio.Protocol):
     """Sends back what comes."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.transport.write(data)
@@ -70,9 +68,8 @@ class Asking(asyncio.Protocol):
         self.take: Callable[[bytes], None] = lambda data: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
-        transport.set_write_buffer_limits(high=HIGH)
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH)
 
     def pause_writing(self) -> None:
         self.free = False

@@ -1,12 +1,15 @@
 """Async tests without a plugin, strictly: `async def test_...` runs on a fresh loop, and fails if
-it leaves a task, an unheard exception, or an open socket or process behind.
+it leaves a task, an unheard exception, or an open socket or process behind. POLYMUX_LOOP=uvloop
+has all of them on uvloop that are not on a clock of their own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import inspect
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +18,7 @@ import pytest
 from tests.aio.clock import ClockLoop
 
 LIMIT = 60.0  # seconds for a test on the real clock
+LOOP = os.environ.get("POLYMUX_LOOP", "asyncio")
 
 
 def pytest_collection_finish() -> None:
@@ -52,7 +56,8 @@ def run_strictly(
 
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
+        factory = loop_factory or importlib.import_module(LOOP).new_event_loop
+        with asyncio.Runner(loop_factory=factory) as runner:
             runner.run(run())
             gc.collect()
         gc.collect()

@@ -169,8 +169,8 @@ async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol:
     names: list[str] = []
 
     async def work(stream: Stream) -> None:
-        await asyncio.sleep(1)
         names.append(stream.name)
+        await asyncio.sleep(1)
 
     async with joined(protocol) as (near, far):
         taken = [asyncio.create_task(near.open(f"n{number}")) for number in range(10)]

@@ -12,7 +12,7 @@ from tests.aio.clock import virtual
 from tests.aio.talk import PROTOCOLS, channels, echo, exchange, joined, opened, settled
 
 import polymux
-from polymux import Session, Stream
+from polymux import Session
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -324,30 +324,3 @@ async def test_closing_a_server_can_be_cancelled_anywhere() -> None:
                 await asyncio.sleep(0.01)
         with pytest.raises(polymux.Unreachable):
             await polymux.connect(server.url, protocol="mplex")
-
-
-async def many(loop_streams: int, session: Session) -> None:
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(loop_streams):
-            tasks.create_task(exchange(session, str(number), bytes([number]) * 1000))
-
-
-def test_sessions_run_on_uvloop_where_it_is_installed() -> None:
-    factories = [asyncio.new_event_loop]
-    with contextlib.suppress(ImportError):
-        import uvloop
-
-        factories.append(uvloop.new_event_loop)
-
-    async def scene() -> None:
-        async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="nerdbank") as server:
-            async with polymux.connect(server.url, protocol="nerdbank") as session:
-                await many(20, session)
-                stream: Stream = await session.open("big")
-                stream.send_nowait(bytes(2_000_000))
-                await stream.end()
-                assert len(await stream.receive_all()) == 2_000_000
-
-    for factory in factories:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(scene())

@@ -3,6 +3,7 @@
 import contextlib
 import socket
 from collections.abc import Callable
+from typing import Any
 
 from ..core.endpoint import Endpoint
 from ..core.errors import Unsupported
@@ -66,8 +67,7 @@ def vars_of(limits: Limits) -> dict[str, int]:
 
 def prepare_socket(session: Session) -> None:
     """Notice a peer that vanished: keepalive probes, and a limit on unacknowledged data."""
-    transport = session.transport
-    sock = transport.get_extra_info("socket") if transport is not None else None
+    sock = ask_transport(session, "socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
     interval = max(1, int(session.policy.keepalive))
@@ -85,9 +85,16 @@ def prepare_socket(session: Session) -> None:
 
 
 def name_peer(session: Session, fallback: str) -> None:
-    transport = session.transport
-    found = transport.get_extra_info("peername") if transport is not None else None
+    found = ask_transport(session, "peername")
     if isinstance(found, tuple):
         session.peer = f"{found[0]}:{found[1]}"
     else:
         session.peer = fallback
+
+
+def ask_transport(session: Session, name: str) -> Any:
+    """What the transport knows of itself, or None."""
+    with contextlib.suppress(AttributeError):  # what uvloop says once the connection is gone
+        if session.transport is not None:
+            return session.transport.get_extra_info(name)
+    return None
