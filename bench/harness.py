@@ -4,27 +4,39 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
+MOST = 4  # times as many rounds where they are quick
 
 
 @dataclass
 class Effort:
     """How much the live parts do. Tests turn it down; a benchmark's figures need all of it."""
 
-    rounds: int = ROUNDS
+    rounds: int = ROUNDS  # at least
+    seconds: float = 4.0  # that a line is measured for, if few rounds take less: moods pass
     share: float = 1.0  # of the work of each line
     guests: bool = True  # are packages of others started, and installed where they are missing?
 
     def of(self, amount: int, step: int = 1) -> int:
         """So much of `amount`, in whole steps, one at least."""
         return max(1, int(amount * self.share) // step) * step
+
+    def turns(self, lines: int = 1) -> Iterator[int]:
+        """Numbers of the rounds in which so many lines are measured."""
+        began = time.perf_counter()
+        for turn in itertools.count():
+            lasted = time.perf_counter() - began
+            if turn >= self.rounds * (MOST if lasted < self.seconds * lines else 1):
+                return
+            yield turn
 
 
 EFFORT = Effort()

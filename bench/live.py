@@ -46,7 +46,7 @@ async def race(candidates: dict[str, Act]) -> dict[str, Times]:
     times = {name: Times() for name in names}
     for name in names:
         await candidates[name]()
-    for turn in range(harness.EFFORT.rounds):
+    for turn in harness.EFFORT.turns(len(names)):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             wall, cpu = time.perf_counter(), time.process_time()

@@ -16,8 +16,8 @@ Every figure stands beside its floor and its peers, measured in the same run and
 ratio is what counts, since machines differ and this one is shared. `make bench` repeats all of
 it, `make bench ONLY=kernels` one part, and writes every single time taken to `bench/out/`.
 
-A ratio is speed against the floor: 50 % is half as fast, 2x twice as fast. Best of seven rounds;
-kernels are judged by CPU time, sockets by the clock on the wall.
+A ratio is speed against the floor: 50 % is half as fast, 2x twice as fast. Best of seven rounds or
+more; kernels are judged by CPU time, sockets by the clock on the wall.
 """
 
 

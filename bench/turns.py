@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -66,7 +67,7 @@ async def compare(name: str, candidates: Sequence[Candidate], work: Work) -> Lin
     left = list(candidates)
     ours = left[0]
     times = {each.name: Times() for each in left}
-    for turn in range(harness.EFFORT.rounds + 1):
+    for turn in itertools.chain([0], (turn + 1 for turn in harness.EFFORT.turns())):
         shift = turn % len(left)
         for each in left[shift:] + left[:shift]:
             cpu = cpu_of(each.pids)

@@ -18,7 +18,7 @@ from bench.turns import demand
 def test_a_live_part_measures_all_its_lines(
     part: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(harness, "EFFORT", Effort(rounds=1, share=0.01, guests=False))
+    monkeypatch.setattr(harness, "EFFORT", Effort(rounds=1, seconds=0, share=0.01, guests=False))
     monkeypatch.setattr(footprint, "AMOUNTS", {"mplex": (2000, 200), "raw TCP": (0, 200)})
     lines = importlib.import_module(f"bench.{part}").measure()
     measured = [line for line in lines if not isinstance(line, Absence)]
@@ -31,6 +31,11 @@ def test_a_live_part_measures_all_its_lines(
     said = capsys.readouterr().out
     assert "targets are" in said
     assert "raw TCP" in said or "raw " in said or "bare" in said
+
+
+def test_rounds_that_are_quick_are_many() -> None:
+    assert len(list(Effort(rounds=7, seconds=0).turns())) == 7
+    assert len(list(Effort(rounds=7, seconds=60).turns())) == 28
 
 
 def test_a_figure_is_better_when_it_is_less_unless_more_is_better() -> None:
