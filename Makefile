@@ -11,19 +11,17 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
-# Tests that measure time or memory, or stop and kill other processes, have the processor to
-# themselves whenever they want it; beside them, at the lowest priority, run those that only compute.
-# Then the others in two processes, each file in one of them, those that take long first.
+# Tests that measure time or memory, or stop and kill other processes, run with nothing beside them;
+# the others in two processes, each file in one of them, those that take long first.
 ALONE := tests/attacks tests/aio tests/record tests/collect tests/stateful
+LONG := tests/spark tests/test_readme.py tests/fuzz tests/interop tests/e2e
 COMPUTE := tests/core tests/protocols tests/testing tests/capture
-BESIDE := $(COMPUTE) tests/analysis tests/fuzz
-LONG := tests/spark tests/test_readme.py tests/interop tests/e2e
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest -q
 INTERPRETED := PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(PYTEST)
-MAKEFLAGS += -j2  # lint while the core is compiled, too
+MAKEFLAGS += -j2  # lint while the core is compiled
 
-.PHONY: demo test test-alone test-beside lint bench soak fuzz mutants docs install clean
+.PHONY: demo test lint bench soak fuzz mutants docs install clean
 
 install: $(VENV)/installed
 
@@ -47,17 +45,11 @@ lint: $(VENV)/dependencies
 	$(BIN)/ruff format --check src tests bench tools setup.py
 	$(BIN)/mypy --strict src tests bench tools
 
-test: test-alone test-beside
-	$(PYTEST) $(TWO) $(LONG) tests $(addprefix --ignore=,$(ALONE) $(BESIDE))
-
-test-alone: lint $(VENV)/installed
+test: lint $(VENV)/installed
 	$(PYTEST) $(ALONE)
+	$(PYTEST) $(TWO) $(LONG) tests $(addprefix --ignore=,$(ALONE))
+	$(INTERPRETED) $(TWO) $(COMPUTE)
 	$(INTERPRETED) tests/aio --ignore=tests/aio/test_uvloop.py
-
-test-beside: lint $(VENV)/installed
-	@echo "beside the others: $(BESIDE), then interpreted $(COMPUTE)"
-	@nice -n 19 sh -c '$(PYTEST) $(BESIDE) && $(INTERPRETED) $(COMPUTE)' \
-	    > $(VENV)/beside.txt 2>&1; code=$$?; cat $(VENV)/beside.txt; exit $$code
 
 demo: $(VENV)/installed
 	$(BIN)/polymux demo --out demo-out

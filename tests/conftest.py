@@ -1,20 +1,12 @@
-"""What holds for all tests.
-
-Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool. No example of
-Hypothesis is timed: some run beside tests that have the processor first.
-"""
+"""Under POLYMUX_NO_SKIP=1 a skipped test is a failed one: CI has every outside tool."""
 
 import os
 import signal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 ALLOWED_SKIPS = ("runs interpreted", "only in the soak")
-
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
 
 
 def pytest_configure() -> None:

@@ -258,7 +258,7 @@ async def test_credit_adds_up_while_the_transport_is_full() -> None:
         assert sender.credit == 2
 
 
-@settings(max_examples=25)
+@settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_whatever_the_two_sides_do_totals_agree(data: st.DataObject) -> None:
     plans = data.draw(

@@ -47,7 +47,7 @@ async def test_offers_and_acceptors_of_a_name_meet_in_the_order_they_came() -> N
         assert (await far.accept("a")).number == offers[3].number
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("oac"), st.sampled_from("xy")), max_size=30))
 def test_queues_are_first_in_first_out_per_name_whatever_the_order(
     acts: list[tuple[str, str]],

@@ -53,7 +53,7 @@ def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -
     assert {text.partition(":")[0] for text, _ in verdict.scores} == set(names())
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=300)), max_size=12))
 def test_no_octets_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:
     verdict = guess(Sample(tuple((side, data, 5) for side, data in pieces)))

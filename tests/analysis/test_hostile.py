@@ -44,7 +44,7 @@ def test_damaged_traffic_is_accounted_for_octet_by_octet(protocol: str, seed: in
     check(analysed(record, Plan(protocol).with_content()), record)
 
 
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 @given(
     st.sampled_from(PROTOCOLS),
     st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=200)), max_size=10),

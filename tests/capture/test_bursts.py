@@ -41,8 +41,7 @@ def written(path: Path, chunks: list[bytes], at_once: int) -> bytes:
 
 
 @settings(
-    max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(SIZES, max_size=6))
 def test_a_burst_writes_the_octets_that_its_packets_would_write(

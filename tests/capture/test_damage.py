@@ -210,13 +210,13 @@ def test_thousands_of_flipped_bits_never_crash() -> None:
             assert (summary.offset is None) == (summary.status == "whole")
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=600), start=st.sampled_from([b"", build.section(), build.pcap([])]))
 def test_any_octets_are_read_without_a_crash(data: bytes, start: bytes) -> None:
     walk(start + data)
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(kinds=st.lists(st.tuples(st.sampled_from([1, 2, 3, 6, 5]), st.binary(max_size=120))))
 def test_any_chain_of_well_framed_blocks_is_read_to_its_end(kinds: list[tuple[int, bytes]]) -> None:
     data = build.section() + build.interface() + b"".join(build.block(k, b) for k, b in kinds)

@@ -186,7 +186,7 @@ def events_of(pieces: list[tuple[int, int, int]]) -> Events:
 PIECES = st.tuples(st.integers(0, 2), st.integers(0, 200_000), st.integers(0, 3000))
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(st.lists(PIECES, max_size=60))
 def test_any_pieces_in_any_order_are_joined_as_if_read_one_by_one(
     pieces: list[tuple[int, int, int]],

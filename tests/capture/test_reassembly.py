@@ -103,7 +103,7 @@ def disturbed(draw: st.DrawFn) -> tuple[bytes, bytes, list[Packet]]:
     return sent[0], sent[1], [Packet(START + n * MS, data) for n, data in enumerate(frames)]
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 @given(case=disturbed())
 def test_what_was_sent_comes_out_whatever_the_network_did(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[bytes, bytes, list[Packet]]
@@ -116,7 +116,7 @@ def test_what_was_sent_comes_out_whatever_the_network_did(
     assert found.ends == ("fin", "fin")
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(case=disturbed(), seed=st.integers(0, 2**32))
 def test_packets_missing_from_the_capture_become_gaps_and_nothing_is_moved(
     tmp_path_factory: pytest.TempPathFactory,
@@ -135,7 +135,7 @@ def test_packets_missing_from_the_capture_become_gaps_and_nothing_is_moved(
         assert found.octets[side] + found.gaps[side] == len(got)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(case=disturbed(), octets=st.integers(1, 4000))
 def test_batches_of_any_size_hold_the_same_events(
     tmp_path_factory: pytest.TempPathFactory,

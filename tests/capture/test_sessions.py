@@ -175,7 +175,7 @@ def traffic(draw: st.DrawFn) -> list[Packet]:
     return packets
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(packets=traffic(), seed=st.integers(0, 2**32))
 def test_files_cut_shuffled_and_repeated_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, packets: list[Packet], seed: int

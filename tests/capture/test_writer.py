@@ -70,7 +70,7 @@ def test_other_tools_find_nothing_wrong_with_what_is_written(
 lines = st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=300)), max_size=8)
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(lines=lines, at=st.integers(0, 2**61))
 def test_what_a_scribe_writes_comes_back(
     tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[int, bytes]], at: int

@@ -259,7 +259,7 @@ def messy(seed: int) -> list[Chunk]:
 
 
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 10**6))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: int) -> None:
     chunks = messy(seed)
     whole = watching("omnistreams:carrier=websocket")
@@ -291,7 +291,7 @@ def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: in
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=80)), max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_noise_is_counted_to_the_last_octet(chunks: list[Chunk]) -> None:
     watch(chunks)
     watch(chunks, "omnistreams")

@@ -70,7 +70,7 @@ BODIES = SIZES.map(lambda size: bytes(range(251)) * (size // 251) + bytes(size %
 
 
 @given(st.lists(BODIES, max_size=6), st.integers(0, 1))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_messages_of_any_size_arrive_as_they_were_sent(sent: list[bytes], side: int) -> None:
     writer, reader = end(side), end(1 - side)
     stream = writer.open()

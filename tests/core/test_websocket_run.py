@@ -28,7 +28,7 @@ def payload(size: int) -> bytes:
 
 
 @given(st.sampled_from([DIALER, ACCEPTOR]), st.lists(sizes, max_size=6), st.integers(100, 70000))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_a_run_of_messages_reads_as_its_frames_do(side: int, wanted: list[int], cut: int) -> None:
     key = KEY if side == DIALER else None
     wire = b"".join(binary(payload(size), key) + ping(b"?", key) for size in wanted)

@@ -3,7 +3,7 @@
 endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
 """
 
-from hypothesis import example, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from polymux.core.endpoint import Endpoint
@@ -197,7 +197,9 @@ def portrait(book: Minmux) -> list[tuple[object, ...]]:
     )
 
 
-quick = settings(max_examples=150)
+quick = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # fmt: skip
 
 
 @quick

@@ -40,7 +40,7 @@ def outcome(observer: Observer) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("text", [SPEC, LEGACY, "omnistreams"])
 @given(talk=TALK, data=st.data())
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_any_split_gives_the_same_rows(text: str, talk: Talk, data: st.DataObject) -> None:
     whole, cut = Observer(create(text)), Observer(create(text))
     for side, message in talk:
@@ -53,7 +53,7 @@ def test_any_split_gives_the_same_rows(text: str, talk: Talk, data: st.DataObjec
 
 
 @given(talk=TALK)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(talk: Talk) -> None:
     octets, messages = Observer(create(SPEC)), Observer(create("omnistreams:carrier=websocket"))
     offsets = [0, 0]
@@ -66,7 +66,7 @@ def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(talk: Talk) -> 
 
 
 @given(talk=TALK)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_the_two_numberings_say_the_same_things(talk: Talk) -> None:
     """All but the writer's cancel, for which the legacy numbering has no word."""
     types = {0: 5, 1: 0, 2: 1, 3: 2, 5: 4, 6: 3}
@@ -79,7 +79,7 @@ def test_the_two_numberings_say_the_same_things(talk: Talk) -> None:
 
 
 @given(talk=TALK, last=st.tuples(st.integers(0, 1), MESSAGE))
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_judging_changes_nothing(talk: Talk, last: tuple[int, bytes]) -> None:
     observer = Observer(create(SPEC))
     for side, message in talk:
@@ -98,7 +98,7 @@ def test_judging_changes_nothing(talk: Talk, last: tuple[int, bytes]) -> None:
 
 
 @given(talk=TALK)
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_the_ledger_of_a_stream_is_what_passed(talk: Talk) -> None:
     """Credit and data counted by hand: the newest use of an id gets what passes on it."""
     observer = Observer(create(SPEC))

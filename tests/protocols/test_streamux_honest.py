@@ -164,7 +164,7 @@ def lines(draw: st.DrawFn) -> Line:
 
 
 @given(lines(), st.lists(MOVES, max_size=150))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_honest_peers_are_convicted_of_nothing_from_anywhere(line: Line, moves: list[Move]) -> None:
     for name, side, pick in moves:
         line.move(name, side, pick)
@@ -181,7 +181,7 @@ def test_honest_peers_are_convicted_of_nothing_from_anywhere(line: Line, moves: 
 
 
 @given(lines(), st.lists(MOVES, max_size=120))
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_what_is_heard_is_what_was_said(line: Line, moves: list[Move]) -> None:
     for name, side, pick in moves:
         line.move(name, side, pick)
@@ -211,7 +211,7 @@ LIES = st.tuples(st.integers(0, EMPTY_REPLY), st.integers(0, 3), st.booleans())
     st.sampled_from([("streamux:length_bits=12,id_bits=2",) * 2, ("streamux",) * 2]),
     st.lists(st.tuples(MOVES, st.none() | LIES), max_size=120),
 )
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_a_liar_gets_nobody_else_convicted(
     texts: tuple[str, str], moves: list[tuple[Move, tuple[int, int, bool] | None]]
 ) -> None:

@@ -136,7 +136,7 @@ def cut(pieces: Pieces, places: list[int]) -> Pieces:
 
 
 @given(conversations(), st.lists(st.integers(1, 9), min_size=1, max_size=7), st.integers(0, 2))
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None)
 def test_any_split_of_any_octets_gives_the_same_rows(
     pieces: Pieces, places: list[int], vantage: int
 ) -> None:
@@ -151,7 +151,7 @@ def test_any_split_of_any_octets_gives_the_same_rows(
 
 
 @given(conversations(), st.integers(1, 12))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_an_observer_taken_apart_and_put_together_again_goes_on(pieces: Pieces, size: int) -> None:
     whole = everything(watch(cut(pieces, [size])))
     observer = watch([])
@@ -175,7 +175,7 @@ def test_an_observer_taken_apart_and_put_together_again_goes_on(pieces: Pieces, 
 
 
 @given(conversations())
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 def test_whatever_passes_content_is_counted_once_and_never_on_a_locked_id(pieces: Pieces) -> None:
     observer = watch(pieces)
     rows = rows_of(observer)

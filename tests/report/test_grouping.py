@@ -3,7 +3,7 @@
 import random
 
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.report.budget import Budget, share
@@ -28,6 +28,7 @@ def offered(rows: list[tuple[int | None, int, int]], limits: list[int], cut: int
     return [best.rows(group) for group in range(len(limits))]
 
 
+@settings(deadline=None)  # the first call imports pyarrow
 @given(ROWS, st.integers(1, 400), st.permutations([0, 1, 4, 9]))
 def test_each_group_keeps_its_smallest_ranks(
     rows: list[tuple[int | None, int, int]], cut: int, limits: list[int]
@@ -39,6 +40,7 @@ def test_each_group_keeps_its_smallest_ranks(
     assert offered(rows, limits, cut) == wanted
 
 
+@settings(deadline=None)
 @given(ROWS, st.integers(1, 400), st.randoms(use_true_random=False))
 def test_order_and_splits_do_not_matter(
     rows: list[tuple[int | None, int, int]], cut: int, chance: random.Random

@@ -61,7 +61,7 @@ def test_files_one_by_one_give_the_tables_of_all_at_once(
     )
 
 
-@settings(max_examples=300 if os.environ.get("POLYMUX_SOAK") else 8)
+@settings(max_examples=300 if os.environ.get("POLYMUX_SOAK") else 8, deadline=None)
 @given(data=st.data())
 def test_order_duplicates_halves_kills_and_replays_change_no_table(
     material: Material, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -4,7 +4,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from polymux.protocols.registry import create
@@ -53,6 +53,7 @@ def test_the_loop_finds_what_the_chain_of_headers_finds(text: str) -> None:
             assert seen
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=20), min_size=1, max_size=30), st.integers(0, 10))
 def test_views_of_the_payloads_are_the_payloads(payloads: list[bytes], cut: int) -> None:
     data = b"".join(b"\x0a" + bytes([len(payload)]) + payload for payload in payloads)
