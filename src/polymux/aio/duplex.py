@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 Octets = bytes | bytearray | memoryview
+ENOUGH = 16  # streams whose ends are worth a system call of their own
 
 __all__ = ["LANE_ROOM", "ROOM", "Octets", "Stream", "octets"]
 
@@ -120,7 +121,8 @@ class Stream(Outlet):
         """End this side's half: what is queued leaves first. The peer may still send."""
         if self._no_send is None:
             self._endpoint.end(self.record)
-            if len(self.session._live) == 1:  # nothing to leave together with
+            together = len(self._endpoint.outbox.turns)
+            if len(self.session._live) == 1 or together >= ENOUGH:  # the peer can begin with these
                 self.session._flush()
             else:
                 self.session._flush_soon()
