@@ -41,6 +41,8 @@ class Ear(asyncio.Protocol):
         self.pair.made(self.side)
 
     def data_received(self, data: bytes) -> None:
+        if self._holds:  # uvloop forgets it when it was told while the connection was made
+            self.hold(self._holds)
         self.pair.pass_on(self.side, data)
 
     def eof_received(self) -> bool:
@@ -93,6 +95,7 @@ class Pair:
         self.ears = (Ear(self, DIALER), Ear(self, ACCEPTOR))
         self.scribe: TcpScribe | None = None
         self._stopped = False
+        self._early: list[bytes] = []  # of the dialer, before the acceptor was reached
         self._connecting: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
 
@@ -114,10 +117,19 @@ class Pair:
             acceptor.hold(FULL)
             dialer.hold(FULL)
         dialer.release(CONNECTING)
+        for data in self._early:
+            self.pass_on(DIALER, data)
+        self._early.clear()
+        if dialer.finished:
+            dialer.finished = False
+            self.ended(DIALER)
 
     def pass_on(self, side: int, data: bytes) -> None:
         """Record, then forward."""
-        if self._stopped or self.scribe is None:
+        if self._stopped:
+            return
+        if self.scribe is None:
+            self._early.append(data)
             return
         self.scribe.data(side, data, time.time_ns())
         self.tap.counts.passed(side, len(data))
