@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import importlib
 import inspect
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from tests.aio.clock import ClockLoop
+from tests.loops import new_event_loop
 
 LIMIT = 60.0  # seconds for a test on the real clock
-LOOP = os.environ.get("POLYMUX_LOOP", "asyncio")
 
 
 def pytest_collection_finish() -> None:
@@ -56,8 +54,7 @@ def run_strictly(
 
     with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always")
-        factory = loop_factory or importlib.import_module(LOOP).new_event_loop
-        with asyncio.Runner(loop_factory=factory) as runner:
+        with asyncio.Runner(loop_factory=loop_factory or new_event_loop) as runner:
             runner.run(run())
             gc.collect()
         gc.collect()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.loops import pass_on_uvloop
 
 HERE = Path(__file__).parent
 # Whatever is about a transport, its end, or who waits for it. The tests of the way past asyncio's
@@ -17,13 +16,4 @@ ABOUT_TRANSPORTS = [
 
 
 def test_all_that_is_said_of_transports_holds_on_uvloop() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-rN"]
-    done = subprocess.run(
-        [*command, *(str(HERE / name) for name in ABOUT_TRANSPORTS)],
-        env={**os.environ, "POLYMUX_LOOP": "uvloop"}, cwd=HERE.parent.parent,
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    last = done.stdout.splitlines()[-1]
-    assert "skipped" not in last
-    assert int(last.split()[0]) > 100, last
+    pass_on_uvloop((HERE / name for name in ABOUT_TRANSPORTS), "-n", "2", more_than=100)

@@ -1,4 +1,5 @@
-"""Async tests without a plugin: `async def test_...` runs on a fresh loop, strictly."""
+"""Async tests without a plugin: `async def test_...` runs on a fresh loop, strictly, and on uvloop
+under POLYMUX_LOOP=uvloop."""
 
 import asyncio
 import inspect
@@ -6,6 +7,7 @@ import os
 from typing import Any
 
 import pytest
+from tests.loops import new_event_loop
 from tests.record.authority import Authority
 
 LONGEST = 600 if os.environ.get("POLYMUX_SOAK") else 100
@@ -32,7 +34,8 @@ def run_async(pyfuncitem: Any, longest: float) -> bool | None:
         await asyncio.sleep(0)
         assert not complaints, complaints
 
-    asyncio.run(run())
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        runner.run(run())
     return True
 
 

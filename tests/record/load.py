@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from random import Random
+from typing import cast
 
 LARGEST = 60_000
 
@@ -28,8 +29,7 @@ class Peer(asyncio.Protocol):
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
         if self.dials:
             self._say(self.number.to_bytes(4, "big"))
             self.go_on()
