@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ..capture.scribe import TcpScribe
 
@@ -35,9 +35,14 @@ class Ear(asyncio.Protocol):
         self.gone = False
         self.finished = False  # the peer has ended its direction
         self._holds = 0
+        self._left = False  # we have closed it, not the peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        if transport.get_extra_info("uvloop.sslproto") is not None:
+            # When a peer ends, uvloop drops what TLS has of it and we have not taken. So while we
+            # hold it, TLS may not read past the first octets that wait: it does not see the end.
+            cast(Any, transport).set_read_buffer_limits(high=1, low=0)
         self.pair.made(self.side)
 
     def data_received(self, data: bytes) -> None:
@@ -52,6 +57,8 @@ class Ear(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self.gone = True
+        if error is None and not self._left:
+            self.pair.ended(self.side)  # uvloop tells of no end that TLS was not told of
         self.pair.lost(self.side, error)
 
     def pause_writing(self) -> None:
@@ -77,6 +84,18 @@ class Ear(asyncio.Protocol):
         if not self._holds and self.usable is not None and not self.finished:
             self.usable.resume_reading()
 
+    def close(self) -> None:
+        """End the connection, once what was written to it has left."""
+        if self.usable is not None:
+            self._left = True
+            self.usable.close()
+
+    def abort(self) -> None:
+        """End it at once."""
+        if self.transport is not None and not self.gone:
+            self._left = True
+            self.transport.abort()
+
     def reset(self) -> None:
         """End the connection so that the peer sees a reset, as the other peer has made one."""
         if self.transport is None or self.gone:
@@ -84,7 +103,7 @@ class Ear(asyncio.Protocol):
         sock = self.transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.transport.abort()
+        self.abort()
 
 
 class Pair:
@@ -95,7 +114,9 @@ class Pair:
         self.ears = (Ear(self, DIALER), Ear(self, ACCEPTOR))
         self.scribe: TcpScribe | None = None
         self._stopped = False
-        self._early: list[bytes] = []  # of the dialer, before the acceptor was reached
+        # What the dialer said before the acceptor was reached. It is one read at most: the dialer
+        # is held, and a loop that has read nevertheless is told again.
+        self._early: list[bytes] = []
         self._connecting: asyncio.Task[None] | None = None
         self._linger: asyncio.TimerHandle | None = None
 
@@ -108,21 +129,19 @@ class Pair:
             self._connecting = asyncio.get_running_loop().create_task(tap.reach(self))
             return
         if self._stopped or dialer.usable is None:
-            assert acceptor.transport is not None
-            acceptor.transport.abort()
+            acceptor.abort()
             return
         names = tap.names(dialer.transport, acceptor.transport)
         self.scribe = TcpScribe(tap.scribes_to, *names, time.time_ns(), comment=tap.comment)
         if tap.full:
             acceptor.hold(FULL)
             dialer.hold(FULL)
-        dialer.release(CONNECTING)
-        for data in self._early:
+        early, self._early = self._early, []
+        for data in early:
             self.pass_on(DIALER, data)
-        self._early.clear()
         if dialer.finished:
-            dialer.finished = False
-            self.ended(DIALER)
+            self._end(DIALER)
+        dialer.release(CONNECTING)
 
     def pass_on(self, side: int, data: bytes) -> None:
         """Record, then forward."""
@@ -141,9 +160,8 @@ class Pair:
         if ear.finished:
             return
         ear.finished = True
-        if self.scribe is not None and not self._stopped:
-            self.scribe.end(side, time.time_ns())
-        self._then(partial(self._pass_end, side))
+        if self.scribe is not None:  # else when the acceptor is reached
+            self._end(side)
 
     def lost(self, side: int, error: Exception | None) -> None:
         """A connection is gone: by the peer's reset, or after its end and ours."""
@@ -168,14 +186,17 @@ class Pair:
         if self._connecting is not None:
             self._connecting.cancel()
         for ear in self.ears:
-            if ear.transport is not None:
-                ear.transport.close()
+            ear.close()
 
     def abort(self) -> None:
         """At once."""
         for ear in self.ears:
-            if ear.transport is not None and not ear.gone:
-                ear.transport.abort()
+            ear.abort()
+
+    def _end(self, side: int) -> None:
+        if self.scribe is not None and not self._stopped:
+            self.scribe.end(side, time.time_ns())
+        self._then(partial(self._pass_end, side))
 
     def _then(self, act: Callable[[], None]) -> None:
         """Do it once everything said so far is recorded."""
@@ -193,13 +214,12 @@ class Pair:
     def _pass_end(self, side: int) -> None:
         if all(ear.finished for ear in self.ears):
             for ear in self.ears:
-                if ear.usable is not None:
-                    ear.usable.close()
+                ear.close()
             return
-        other = self.ears[1 - side].usable
-        if other is not None:
-            if other.can_write_eof():
-                other.write_eof()
+        other = self.ears[1 - side]
+        if other.usable is not None:
+            if other.usable.can_write_eof():
+                other.usable.write_eof()
             else:
                 other.close()
 
@@ -209,7 +229,7 @@ class Pair:
         if other.usable is None or self._linger is not None:
             return
         if other.finished:
-            other.usable.close()
+            other.close()
         else:
             loop = asyncio.get_running_loop()
             self._linger = loop.call_later(LINGER, other.reset)
