@@ -1,0 +1,20 @@
+"""The same recording on uvloop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.loops import pass_on_uvloop
+
+HERE = Path(__file__).parent
+# Whatever a tap or a recorder does with connections. The other tests are about files, or about the
+# commands, which run on asyncio's own loop.
+ABOUT_CONNECTIONS = [
+    "test_tap.py", "test_early.py", "test_carriers.py", "test_recorder.py",
+    "test_tls.py::test_an_upstream_that_cannot_prove_who_it_is_gets_nothing",
+    "test_tls.py::test_client_certificates_are_asked_for_and_shown",
+]  # fmt: skip
+
+
+def test_all_that_is_said_of_tapped_connections_holds_on_uvloop() -> None:
+    pass_on_uvloop((HERE / name for name in ABOUT_CONNECTIONS), more_than=30)
