@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from .session import Session
 
 Octets = bytes | bytearray | memoryview
-ENOUGH = 16  # streams whose ends are worth a system call of their own
 
 __all__ = ["LANE_ROOM", "ROOM", "Octets", "Stream", "octets"]
 
@@ -121,11 +120,10 @@ class Stream(Outlet):
         """End this side's half: what is queued leaves first. The peer may still send."""
         if self._no_send is None:
             self._endpoint.end(self.record)
-            together = len(self._endpoint.outbox.turns)
-            if len(self.session._live) == 1 or together >= ENOUGH:  # the peer can begin with these
-                self.session._flush()
+            if len(self.session._live) == 1:  # nothing to leave together with
+                self._leaving.flush()
             else:
-                self.session._flush_soon()
+                self._leaving.give_part()
 
     def abort(self, text: str = "") -> None:
         """Give the stream up both ways: drop what is queued and unread, and tell the peer.

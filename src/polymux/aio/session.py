@@ -82,7 +82,7 @@ class Session(asyncio.Protocol):
         if self._spacing:
             await self._pace()
         stream = self._adopt(self.endpoint.open(text, window))
-        self._flush_soon()
+        self._leaving.give_part()
         return stream
 
     @property

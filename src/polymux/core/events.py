@@ -4,11 +4,12 @@
 an observer into content rows, or into nothing.
 """
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from .streams import Stream
 
 
+@mypyc_attr(acyclic=True)
 class Event:
     """Something that happened; `stream` is None when it concerns the whole session."""
 
@@ -22,14 +23,17 @@ class Event:
         return f"{type(self).__name__}({where})"
 
 
+@mypyc_attr(acyclic=True)
 class Opened(Event):
     """The peer opened a stream; its name is `stream.name`."""
 
 
+@mypyc_attr(acyclic=True)
 class Accepted(Event):
     """The peer accepted a stream we offered."""
 
 
+@mypyc_attr(acyclic=True)
 class Data(Event):
     """Content came. `final` marks the end of a message where the protocol has messages."""
 
@@ -41,14 +45,17 @@ class Data(Event):
         self.final = final
 
 
+@mypyc_attr(acyclic=True)
 class Credit(Event):
     """The peer gave leave to send more."""
 
 
+@mypyc_attr(acyclic=True)
 class Ended(Event):
     """The peer ended its half: no more content will come."""
 
 
+@mypyc_attr(acyclic=True)
 class Aborted(Event):
     """The peer reset, cancelled or terminated the stream; `text` is what it said."""
 
@@ -59,10 +66,12 @@ class Aborted(Event):
         self.text = text
 
 
+@mypyc_attr(acyclic=True)
 class Closed(Event):
     """Both halves are over."""
 
 
+@mypyc_attr(acyclic=True)
 class Control(Event):
     """Any other frame: handshakes, control messages, promises and wishes."""
 
@@ -75,6 +84,7 @@ class Control(Event):
         self.text = text
 
 
+@mypyc_attr(acyclic=True)
 class Crossed(Event):
     """A frame crossed our stop in flight and was dropped; nobody did wrong."""
 

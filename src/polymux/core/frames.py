@@ -3,7 +3,7 @@
 from typing import Final
 
 from librt.vecs import vec
-from mypy_extensions import i64, u8
+from mypy_extensions import i64, mypyc_attr, u8
 
 FIRST_ROWS: Final[i64] = 64  # rows of a first batch: most sessions are short
 ROWS: Final[i64] = 16384  # rows of a batch at most; it is handed on whole and never reused
@@ -33,6 +33,7 @@ class Kind:
         return f"Kind({self.name})"
 
 
+@mypyc_attr(acyclic=True)
 class Head:
     """One frame's header. One object a conversation, refilled for every frame, never kept."""
 
@@ -65,6 +66,7 @@ class Head:
         self.flaws = 0
 
 
+@mypyc_attr(acyclic=True)
 class Frame:
     """A frame as a user or a verb writes it: the protocol's own kind, on a stream's key.
 

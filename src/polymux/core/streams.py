@@ -4,7 +4,7 @@ from os import urandom
 from typing import Final
 
 from librt.vecs import vec
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from .side import ACCEPTOR, DIALER, NOBODY, Sight
 
@@ -17,6 +17,7 @@ UNSEEN: Final[i64] = -1  # an instant that has not come
 WORD: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
 
 
+@mypyc_attr(acyclic=True)
 class Half:
     """What one side may send on a stream, and did.
 

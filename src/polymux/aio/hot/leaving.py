@@ -15,6 +15,7 @@ BURST: Final[i64] = 1048576  # octets a lone sender may send before everybody el
 GATHERED: Final[i64] = 65536  # octets from which a copy costs more than the socket's own call
 AT_A_TIME: Final[i64] = 131072  # octets for the system: it takes more while the peer reads
 MOST_BUFFERS: Final[i64] = 512  # in one system call; every system takes as many
+SEVERAL: Final[i64] = 16  # streams that begin or end, for which the peer need not wait any longer
 
 
 class Leaving:
@@ -42,12 +43,21 @@ class Leaving:
         self.crowded = False  # senders wait for room
         self.written: i64 = 0  # octets handed to the transport
         self.burst: i64 = 0  # and of those, since the loop had its last turn
+        self.news: i64 = 0  # streams that have begun or ended since something was written
 
     def give(self) -> None:
         """Something is to leave: say so once until it does."""
         if not self.given:
             self.given = True
             self.soon(self.turn)
+
+    def give_part(self) -> None:
+        """A stream has begun or ended. Several go at once: the peer begins with them meanwhile."""
+        self.news += 1
+        if self.news >= SEVERAL:
+            self.write()
+        else:
+            self.give()
 
     def turn(self) -> None:
         """The loop's turn has come; somebody may have been quicker."""
@@ -78,6 +88,7 @@ class Leaving:
 
     def write(self) -> None:
         """Form what may leave now and hand it over."""
+        self.news = 0
         if self.blocked:
             return
         transport = self.way()
