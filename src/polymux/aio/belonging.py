@@ -32,7 +32,6 @@ def let_go(session: "Session") -> None:
     What came and was not read stays with the streams that the application holds.
     """
     for stream in session._live.values():
-        stream.lane.owner = None
         stream.record.lane = None
     session._live.clear()
     session._room.clear()

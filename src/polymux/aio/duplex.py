@@ -33,7 +33,6 @@ class Stream(Outlet):
     def __init__(self, session: "Session", record: Record) -> None:
         super().__init__(session.endpoint, record, session._leaving)
         self.session = session
-        self.lane.owner = self
         self._no_read: PolymuxError | None = None  # why nothing can be read, after what is there
         self._closed = False  # this side reads no more
         self._reader: asyncio.Future[None] | None = None

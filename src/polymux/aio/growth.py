@@ -36,8 +36,8 @@ class Growth:
     def ask(self) -> bool:
         """Streams have stalled: ask where it is time to; True if anything is to be sent."""
         outbox = self._endpoint.outbox
-        lanes, outbox.stalled = outbox.stalled, []
-        asked = [self._wants(lane.stream) for lane in lanes]
+        stalled, outbox.stalled = outbox.stalled, []
+        asked = [self._wants(record) for record in stalled]
         if len(self._asked) > 2 * self._endpoint.limits.streams:
             self._asked.clear()  # of channels long gone
         return any(asked)

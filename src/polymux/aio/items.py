@@ -144,7 +144,7 @@ class ItemSender(ItemStream):
                 self._since = self._own.units
             self._brought += items
             lane.outgoing.append(data)
-            self._endpoint.outbox.load(lane, len(data))
+            self._endpoint.outbox.load(self.record, lane, len(data))
             self._leaving.give()
 
     def send_many(self, pieces: Iterable[Octets]) -> None:

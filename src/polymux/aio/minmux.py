@@ -114,23 +114,20 @@ class MinmuxSession(Session):
             raise LocalProtocolError(str(problem)) from None
 
     def _owner(self, record: Record) -> ItemStream | None:
-        lane = record.lane
-        owner = lane.owner if lane is not None else None
-        return owner if isinstance(owner, ItemStream) else None
+        stream = self._live.get(record)
+        return stream if isinstance(stream, ItemStream) else None
 
     def _hold(self, stream: ItemStream) -> ItemStream:
-        """Filed by the object itself: a stream has no serial before its first packet."""
+        """Keep a stream until it is over."""
         if stream.record.over:
-            stream.lane.owner = None
             stream.record.lane = None
         else:
-            self._live[id(stream)] = stream
+            self._live[stream.record] = stream
         return stream
 
     def _forget(self, stream: Stream) -> None:
-        if isinstance(stream, ItemStream) and stream._is_free() and id(stream) in self._live:
-            del self._live[id(stream)]
-            stream.lane.owner = None
+        if isinstance(stream, ItemStream) and stream._is_free() and stream.record in self._live:
+            del self._live[stream.record]
             stream.record.lane = None
 
     def _handle(self, event: Event) -> None:
@@ -200,9 +197,10 @@ class MinmuxSession(Session):
             receiver._give_back()
 
     def _stalled(self) -> None:
-        for lane in self.endpoint.outbox.stalled:
-            if isinstance(lane.owner, ItemSender):
-                lane.owner._wither()
+        for record in self.endpoint.outbox.stalled:
+            stream = self._owner(record)
+            if isinstance(stream, ItemSender):
+                stream._wither()
         super()._stalled()
 
     def _is_offer(self, stream: Stream) -> bool:

@@ -77,7 +77,7 @@ class NerdbankSession(Session):
         record = self.endpoint.protocol.streams.find(number * 4 + 1 - self.endpoint.side)
         if record is None:
             return self.seeded(number)
-        stream = self._live.get(record.serial)
+        stream = self._live.get(record)
         if stream is None or not self._arrivals.discard(stream):
             raise LocalProtocolError(f"channel {number} is not waiting to be accepted")
         return self._accept(stream, window)
@@ -97,13 +97,13 @@ class NerdbankSession(Session):
         record = protocol.sow(number)
         if record.serial < 0:
             self.endpoint.conversation.born(self.endpoint.side, record, self.endpoint.now)
-        stream = self._live.get(record.serial)
+        stream = self._live.get(record)
         if stream is not None:
             return stream
         if record.over or self._over is not None:
             raise LocalProtocolError(f"seeded channel {number} is over")
         if record.lane is None:
-            record.lane = Lane(record)
+            record.lane = Lane()
         return self._adopt(record)
 
     def offers(self) -> list[Stream]:
@@ -128,7 +128,7 @@ class NerdbankSession(Session):
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, Control) and event.kind == READING_COMPLETED and event.stream:
-            stream = self._live.get(event.stream.serial)
+            stream = self._live.get(event.stream)
             if stream is not None:
                 stream._refuse(StreamEnded(f"{stream}: the peer reads no more"))
         super()._handle(event)

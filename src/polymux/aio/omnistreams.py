@@ -158,7 +158,7 @@ class OmnistreamsSession(Session):
     def _adopt(self, record: Record) -> Stream:
         kind = Sender if record.opener == self.endpoint.side else Receiver
         stream = kind(self, record)
-        self._live[record.serial] = stream
+        self._live[record] = stream
         return stream
 
     def _handle(self, event: Event) -> None:
@@ -173,10 +173,9 @@ class OmnistreamsSession(Session):
 
     def _abandon(self, record: Record) -> None:
         """The peer gave this stream's id to another: no message can name it any more."""
-        stream = self._live.pop(record.serial, None)
+        stream = self._live.pop(record, None)
         if stream is not None:
             self._theirs -= 1
-            stream.lane.owner = None
             record.lane = None
 
     async def _until_writable(self) -> None:

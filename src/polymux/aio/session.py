@@ -57,7 +57,7 @@ class Session(asyncio.Protocol):
         self.meter: Metering | None = None
         self.preamble: Preamble | None = None  # until it has been exchanged
         self._over: SessionClosed | None = None  # why nothing more will come
-        self._live: dict[int, Stream] = {}  # by serial: not over, or not read to the end
+        self._live: dict[Record, Stream] = {}  # not over, or not read to the end
         self._theirs = 0  # how many of them the peer has opened
         self._arrivals = Arrivals(self.loop, self._check_open)
         self._each: Each | None = None
@@ -190,11 +190,11 @@ class Session(asyncio.Protocol):
         inbox = endpoint.inbox
         ready = inbox.ready
         if ready:
-            for lane in ready:
-                lane.noted = False
-                owner = lane.owner
-                if owner is not None:
-                    cast(Stream, owner)._wake()
+            for record in ready:
+                if record.lane is not None:
+                    record.lane.noted = False
+                    if record in self._live:
+                        self._live[record]._wake()
             inbox.ready = []
             self._pacing.look()
         if not self.ready.done():
@@ -247,7 +247,7 @@ class Session(asyncio.Protocol):
         if isinstance(event, Opened):
             self._arrived(record)
             return
-        stream = self._live.get(record.serial)
+        stream = self._live.get(record)
         if stream is None:  # turned away
             if isinstance(event, Closed):
                 record.lane = None
@@ -294,7 +294,7 @@ class Session(asyncio.Protocol):
 
     def _adopt(self, record: Record) -> Stream:
         stream = Stream(self, record)
-        self._live[record.serial] = stream
+        self._live[record] = stream
         if len(self._live) == 2:
             keep_short(self.transport)
         return stream
@@ -302,9 +302,8 @@ class Session(asyncio.Protocol):
     def _forget(self, stream: Stream) -> None:
         """A stream that is over and read to the end leaves nothing behind here."""
         record = stream.record
-        if record.over and not stream.lane.unread and record.serial in self._live:
-            del self._live[record.serial]
-            stream.lane.owner = None
+        if record.over and not stream.lane.unread and record in self._live:
+            del self._live[record]
             record.lane = None
             if record.opener == 1 - self.endpoint.side:
                 self._theirs -= 1

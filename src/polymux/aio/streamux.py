@@ -40,8 +40,7 @@ class StreamuxSession(Session):
             CANCELS * limits.open_reset_burst, CANCELS * limits.open_reset_rate
         )
         self._signs = Signs(self)
-        self._unborn: dict[Stream, int] = {}  # no octet has left yet; their keys in `_live`
-        self._places = -1  # such keys, downwards: serials are not negative
+        self._unborn: set[Stream] = set()  # no octet has left yet
         self._askers: deque[asyncio.Future[None]] = deque()  # who waits for a free id
         self._asked = 0  # requests of the peer whose ids it cannot use again yet
         self._acks = 0  # that the peer owes us
@@ -254,7 +253,7 @@ class StreamuxSession(Session):
             self._arrived(record)
             self._asked += 1
         elif isinstance(event, Ended):
-            message = self._live.get(record.serial)
+            message = self._live.get(record)
             if isinstance(message, Message):
                 message._ended()
         else:
@@ -288,12 +287,11 @@ class StreamuxSession(Session):
     def _adopt(self, record: Record) -> Stream:
         if record.opener != self.endpoint.side:
             call = Call(self, record)
-            self._live[record.serial] = call
+            self._live[record] = call
             return call
         exchange = Exchange(self, record)
-        self._places -= 1
-        self._unborn[exchange] = self._places
-        self._live[self._places] = exchange
+        self._unborn.add(exchange)
+        self._live[record] = exchange
         return exchange
 
     def _leave(self, call: Call) -> None:
@@ -302,17 +300,16 @@ class StreamuxSession(Session):
         self.endpoint.outbox.drop(call.lane)
         self.endpoint.inbox.drop(call.lane)
         self._arrivals.discard(call)
-        if self._live.pop(record.serial, None) is not None:
+        if self._live.pop(record, None) is not None:
             self._theirs -= 1
-        call.lane.owner = None
         record.lane = None
         self._pacing.look()
 
     def _forget(self, stream: Stream) -> None:
         if stream in self._unborn:
             if stream.record.over:  # given up before anything had left
-                del self._live[self._unborn.pop(stream)]
-                stream.lane.owner = None
+                self._unborn.remove(stream)
+                del self._live[stream.record]
                 self._wake_asker()
         else:
             super()._forget(stream)
@@ -320,10 +317,9 @@ class StreamuxSession(Session):
     def _written(self) -> None:
         super()._written()
         self._signs.note(self.written)
-        for stream, place in list(self._unborn.items()) if self._unborn else ():
+        for stream in list(self._unborn):
             if stream.record.serial >= 0:
-                del self._unborn[stream], self._live[place]
-                self._live[stream.record.serial] = stream
+                self._unborn.remove(stream)
         if self._acks or self.protocol.locked:
             self._allow_acks()
 

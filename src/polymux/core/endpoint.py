@@ -139,10 +139,12 @@ class Endpoint:
     def acknowledge_shed(self) -> None:
         """Content came that nobody will read. A peer with leave gets it back, so that it can come
         to its end; one without is stopped once it has sent a stream's share for nothing."""
-        for lane in self.inbox.shed:
+        for stream in self.inbox.shed:
+            lane = stream.lane
+            if lane is None:
+                continue
             size = lane.unread
             lane.unread = 0
-            stream = lane.stream
             theirs = stream.half(1 - self.side)
             if theirs.window >= 0:
                 if stream.half(self.side).final == NEVER:
@@ -225,7 +227,7 @@ class Endpoint:
         frame = self.protocol.opening(self.side, key, name, window or self.protocol.window)
         if frame is None:
             stream = self.protocol.prepare(self.side, key)
-            stream.lane = Lane(stream)
+            stream.lane = Lane()
             return stream
         self.outbox.say(frame, self.now)
         opened = self.protocol.streams.find(key)
@@ -245,7 +247,7 @@ class Endpoint:
             return
         self.check(stream, data)
         lane.outgoing.append(data)
-        self.outbox.load(lane, len(data))
+        self.outbox.load(stream, lane, len(data))
 
     def send_many(self, stream: Stream, pieces: list[bytes]) -> None:
         """Queue many pieces, each a frame of its own where it fits; all of them, or none."""
@@ -258,7 +260,7 @@ class Endpoint:
                 if len(data) > 0 or self.protocol.messages:
                     self.check(stream, data)
                     lane.outgoing.append(data)
-                    outbox.load(lane, len(data))
+                    outbox.load(stream, lane, len(data))
                     size += len(data)
         except PolymuxError:
             del lane.outgoing[before:]
@@ -291,7 +293,7 @@ class Endpoint:
             if problem:
                 raise LocalProtocolError(f"stream {stream.label()}: {problem}")
             lane.ending = True
-            self.outbox.add(lane)
+            self.outbox.add(stream, lane)
 
     def abort(self, stream: Stream, text: bytes = b"") -> None:
         """Give the stream up: drop what is queued and unread, and tell the peer unless it is over.
@@ -335,7 +337,7 @@ class Endpoint:
     def resume(self, stream: Stream) -> None:
         """Leave has come or the stream was accepted: let it have its turn again."""
         if stream.lane is not None:
-            self.outbox.add(stream.lane)
+            self.outbox.add(stream, stream.lane)
 
     def answer(self, stream: Stream, frame: Frame | None) -> None:
         """Queue a frame about this use of the stream's id; it is judged when it leaves."""

@@ -25,7 +25,7 @@ VIEWED: Final[i64] = 4096  # parts from here on are views of the chunk; smaller 
 
 
 class Inbox(Sink):
-    """Mailboxes. With `direct`, content waits in each stream's lane and `ready` lists the lanes
+    """Mailboxes. With `direct`, content waits in each stream's lane and `ready` lists the streams
     with news, once each; otherwise content becomes `Data` events."""
 
     def __init__(self, side: i64, direct: bool, messages: bool = False) -> None:
@@ -33,8 +33,8 @@ class Inbox(Sink):
         self.direct = direct
         self.messages = messages  # is content handed on message by message, empty ones too?
         self.events: list[Event] = []
-        self.ready: list[Lane] = []
-        self.shed: list[Lane] = []  # lanes whose content was dropped since the endpoint last looked
+        self.ready: list[Stream] = []
+        self.shed: list[Stream] = []  # whose content was dropped since the endpoint last looked
         self.unread: i64 = 0  # octets in all lanes
         self.dropped: i64 = 0  # octets that nobody will read
         # What the endpoint weighs after each chunk:
@@ -49,7 +49,7 @@ class Inbox(Sink):
 
     def opened(self, sender: i64, stream: Stream) -> None:
         if stream.lane is None:
-            stream.lane = Lane(stream)
+            stream.lane = Lane()
         if sender != self.side:
             self.openings += 1
             if self.openings > self.most_openings:
@@ -87,7 +87,7 @@ class Inbox(Sink):
             if lane is not None and lane.dropped:
                 lane.unread += size
                 if lane.unread == size and size > 0:  # the first since the endpoint last looked
-                    self.shed.append(lane)
+                    self.shed.append(stream)
             return
         part: bytes | memoryview
         if size == len(data):
@@ -104,14 +104,14 @@ class Inbox(Sink):
         self.unread += size
         if not lane.noted:
             lane.noted = True
-            self.ready.append(lane)
+            self.ready.append(stream)
 
     def note(self, stream: Stream) -> None:
         """Something happened on a stream that a waiting reader or writer must look at."""
         lane = stream.lane
         if self.direct and lane is not None and not lane.noted:
             lane.noted = True
-            self.ready.append(lane)
+            self.ready.append(stream)
 
     def granted(self, sender: i64, stream: Stream) -> None:
         if sender != self.side:

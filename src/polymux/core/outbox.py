@@ -12,7 +12,7 @@ from mypy_extensions import i64
 from .conversation import Conversation
 from .frames import CONTENT, Frame
 from .protocol import Protocol
-from .streams import NEVER, OPEN, Lane
+from .streams import NEVER, OPEN, Lane, Stream
 
 TURN: Final[i64] = 16384  # octets a stream may send before it is another's turn
 ALONE: Final[i64] = 65536  # and while no other stream wants to send
@@ -27,22 +27,22 @@ class Outbox:
         self.protocol: Protocol = conversation.protocol
         self.side: i64 = side
         self.control: list[Frame] = []
-        self.turns: list[Lane] = []
+        self.turns: list[Stream] = []
         self.turn: i64 = 0  # whose turn it is in `turns`
         self.queued: i64 = 0  # octets that wait for their turn; not those that wait for leave
         self.writer: BytesWriter = BytesWriter()
         self.chunks: list[bytes] = []
         self.moot: i64 = 0  # answers dropped because they had become pointless
         self.noting: bool = False  # does somebody want to know who has no leave left?
-        self.stalled: list[Lane] = []
+        self.stalled: list[Stream] = []
 
-    def load(self, lane: Lane, size: i64) -> None:
+    def load(self, stream: Stream, lane: Lane, size: i64) -> None:
         """`size` more octets have been put into this stream's lane."""
         lane.queued += size
         if lane.turn:
             self.queued += size
         else:
-            self.add(lane)
+            self.add(stream, lane)
 
     def unload(self, lane: Lane, size: i64) -> None:
         """The last `size` octets of this stream's lane were taken out again."""
@@ -50,11 +50,11 @@ class Outbox:
         if lane.turn:
             self.queued -= size
 
-    def add(self, lane: Lane) -> None:
+    def add(self, stream: Stream, lane: Lane) -> None:
         """This stream has something to send, or may send again."""
         if not lane.turn and (lane.queued > 0 or lane.ending or lane.next < len(lane.outgoing)):
             lane.turn = True
-            self.turns.append(lane)
+            self.turns.append(stream)
             self.queued += lane.queued
 
     def drop(self, lane: Lane) -> None:
@@ -71,9 +71,11 @@ class Outbox:
         self.control.clear()
         made: i64 = 0
         while made < room and self.turn < len(self.turns):
-            lane = self.turns[self.turn]
-            alone = len(self.turns) - self.turn == 1
-            made += self.give_turn(lane, ALONE if alone else TURN, now)
+            stream = self.turns[self.turn]
+            lane = stream.lane
+            if lane is not None:  # else it has been forgotten meanwhile
+                alone = len(self.turns) - self.turn == 1
+                made += self.give_turn(stream, lane, ALONE if alone else TURN, now)
             self.turn += 1
             if self.turn > 1024:
                 self.turns = self.turns[self.turn :]
@@ -92,10 +94,9 @@ class Outbox:
         self.chunks = []
         return chunks
 
-    def give_turn(self, lane: Lane, quantum: i64, now: i64) -> i64:
+    def give_turn(self, stream: Stream, lane: Lane, quantum: i64, now: i64) -> i64:
         """One stream's turn: up to `quantum` octets, frame by frame; returns what it used."""
         used: i64 = 0
-        stream = lane.stream
         lane.turn = False
         self.queued -= lane.queued
         while lane.next < len(lane.outgoing):
@@ -108,13 +109,13 @@ class Outbox:
             size = self.protocol.cut(self.side, stream, rest, limit, last and not lane.ending)
             if size < 0:  # no leave: `add` is called again when some comes
                 if self.noting:
-                    self.stalled.append(lane)
+                    self.stalled.append(stream)
                 return used
             final = last and lane.ending and size == rest
             if size == rest and lane.sent == 0:
-                self.say_content(lane, piece, final, now)
+                self.say_content(stream, piece, final, now)
             else:
-                self.say_content(lane, piece[lane.sent : lane.sent + size], final, now)
+                self.say_content(stream, piece[lane.sent : lane.sent + size], final, now)
             lane.sent += size
             if lane.sent == len(piece):
                 lane.next += 1
@@ -122,14 +123,14 @@ class Outbox:
             lane.queued -= size
             used += size
             if self.protocol.alike and lane.sent == 0:
-                used += self.say_alike(lane, quantum - used, now)
+                used += self.say_alike(stream, lane, quantum - used, now)
             if used >= quantum:
                 break
         if lane.next < len(lane.outgoing):
             if lane.next > 4096:
                 lane.outgoing = lane.outgoing[lane.next :]
                 lane.next = 0
-            self.add(lane)
+            self.add(stream, lane)
         else:
             lane.outgoing.clear()
             lane.next = 0
@@ -143,12 +144,11 @@ class Outbox:
                         self.say(frame, now)
         return used
 
-    def say_content(self, lane: Lane, data: bytes, final: bool, now: i64) -> None:
+    def say_content(self, stream: Stream, data: bytes, final: bool, now: i64) -> None:
         """Judge, write and apply one frame of content."""
         p = self.protocol
         c = self.conversation
         head = c.head
-        stream = lane.stream
         head.clear()
         head.key = stream.key
         head.number = stream.number
@@ -178,9 +178,8 @@ class Outbox:
         if half.state != c.before:
             c.conclude(self.side, stream, b"", now)
 
-    def say_alike(self, lane: Lane, room: i64, now: i64) -> i64:
+    def say_alike(self, stream: Stream, lane: Lane, room: i64, now: i64) -> i64:
         """More whole pieces of the stream that has just spoken, judged by its last frame."""
-        stream = lane.stream
         if stream.incarnation > 1 or stream.dialer.state != OPEN or stream.acceptor.state != OPEN:
             return 0
         p = self.protocol

@@ -16,6 +16,9 @@ UNSEEN: Final[i64] = -1  # an instant that has not come
 
 WORD: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
 
+# Thousands of closed streams are remembered: nothing in them leads back to them, so that Python's
+# collector need not visit them again and again (`acyclic`).
+
 
 @mypyc_attr(acyclic=True)
 class Half:
@@ -94,19 +97,19 @@ class Half:
         self.final = saved[15]
 
 
+@mypyc_attr(acyclic=True)
 class Lane:
     """The live side of a stream: what came and was not read, what is to go and was not sent.
 
-    Only an endpoint's streams have one. The application's object hangs on `owner`.
+    Only an endpoint's streams have one.
     """
 
     __slots__ = (
-        "dropped", "ending", "given_up", "held", "inbox", "next", "noted", "outgoing", "owner",
-        "queued", "sent", "stream", "turn", "unread", "window",
+        "dropped", "ending", "given_up", "held", "inbox", "next", "noted", "outgoing", "queued",
+        "sent", "turn", "unread", "window",
     )  # fmt: skip
 
-    def __init__(self, stream: "Stream") -> None:
-        self.stream = stream
+    def __init__(self) -> None:
         self.inbox: list[bytes | memoryview] = []
         self.unread: i64 = 0  # octets in the inbox
         self.held: i64 = 0  # leave to give back once the inbox has been read
@@ -120,7 +123,6 @@ class Lane:
         self.given_up: bool = False  # the peer is being told, or knows
         self.dropped: bool = False  # nobody will read: drop what comes
         self.window: int = 0  # units of leave to keep the peer supplied with; 0: the half's window
-        self.owner: object = None
 
     def clear(self) -> None:
         """Forget what was to go."""
@@ -130,6 +132,7 @@ class Lane:
         self.queued = 0
 
 
+@mypyc_attr(acyclic=True)
 class Stream:
     """One use of a stream id."""
 

@@ -54,7 +54,7 @@ class Minmux(MinmuxWire):
             raise ValueError(f"stream {number} is not assigned by the profile")
         stream = self.prepare(side, key)
         if stream.lane is None:
-            stream.lane = Lane(stream)
+            stream.lane = Lane()
         return stream
 
     def prepare(self, side: i64, key: i64) -> Stream:

@@ -47,7 +47,7 @@ def bring(outlet: Outlet, data: object, size: i64) -> bool:
     if own.granted - own.spent <= lane.queued // size:
         return False
     lane.outgoing.append(data)
-    outbox.load(lane, length)
+    outbox.load(outlet.record, lane, length)
     outlet._leaving.give()
     return True
 
