@@ -274,7 +274,8 @@ class Stream(Outlet):
         if self._acceptance is not None and not self._acceptance.done():
             self._acceptance.set_result(None)
         self._wake()
-        self._wake_writers()
+        if self._writers:
+            self._wake_writers()
 
     def _stop(self, problem: PolymuxError) -> None:
         """Neither way any more; the first reason stands."""

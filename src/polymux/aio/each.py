@@ -56,7 +56,9 @@ class Each(Belonging["Session"]):
         """Begin to work on a stream that has come; False if it has to wait."""
         if len(self._under_way) >= self._at_once:
             return False
-        self._under_way[asyncio.create_task(self._see_to(stream))] = stream
+        task = asyncio.create_task(self._see_to(stream))
+        if not task.done():  # a loop with eager tasks may have seen to it already
+            self._under_way[task] = stream
         return True
 
     def _take(self) -> None:

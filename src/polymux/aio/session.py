@@ -9,7 +9,7 @@ from typing import cast
 from ..core.allocator import give_back, settle_allocator
 from ..core.endpoint import Endpoint
 from ..core.errors import PolymuxError, SessionClosed
-from ..core.events import Aborted, Accepted, Closed, Credit, Event, Opened
+from ..core.events import Aborted, Accepted, Closed, Credit, Ended, Event, Opened
 from ..core.limits import Policy
 from ..core.streams import ABORTED
 from ..core.streams import Stream as Record
@@ -242,19 +242,22 @@ class Session(asyncio.Protocol):
 
     def _handle(self, event: Event) -> None:
         record = event.stream
-        if record is None:
+        kind = type(event)  # none has subclasses
+        if record is None or kind is Ended:  # who reads finds out by itself
             return
-        if isinstance(event, Opened):
+        if kind is Opened:
             self._arrived(record)
             return
         stream = self._live.get(record)
         if stream is None:  # turned away
-            if isinstance(event, Closed):
+            if kind is Closed:
                 record.lane = None
-            return
-        if isinstance(event, Credit | Accepted):
+        elif kind is Closed:
+            stream._over()
+            self._forget(stream)
+        elif kind is Credit or kind is Accepted:
             self.endpoint.resume(record)
-            if isinstance(event, Accepted):
+            if kind is Accepted:
                 stream._wake_all()
             elif stream._writers:
                 stream._wake_writers()
@@ -265,9 +268,6 @@ class Session(asyncio.Protocol):
                 stream.give_up(f"the peer broke the protocol: {plain(event.text)}")
             else:
                 stream._aborted(event.text)
-        elif isinstance(event, Closed):
-            stream._over()
-            self._forget(stream)
 
     def _arrived(self, record: Record) -> None:
         """The peer opened a stream: take it, or turn it away when there are too many."""
