@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import random
 
+import pytest
+
 import polymux
-from polymux import Session
-from polymux.aio.hot.leaving import BURST, Leaving
+from polymux import Session, Stream
+from polymux.aio.hot.leaving import BURST, SEVERAL, Leaving
 from polymux.aio.writing import plain_socket
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import DIALER
@@ -110,3 +112,46 @@ async def test_a_sender_that_never_has_to_wait_lets_the_others_run() -> None:
             assert turns >= pieces * 65536 // BURST - 1
             other.cancel()
             await stream.end()
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank"])
+async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
+    protocol: str,
+) -> None:
+    async def swallow(session: Session) -> None:
+        await session.each(drain)
+
+    async def drain(stream: Stream) -> None:
+        async for _ in stream:
+            pass
+
+    def grew() -> bool:
+        nonlocal before
+        before, earlier = session.written, before
+        return before > earlier
+
+    async with await polymux.serve(swallow, "tcp://127.0.0.1:0", protocol=protocol) as server:
+        async with polymux.connect(server.url, protocol=protocol) as session:
+            await session.ready
+            streams = [await session.open()]
+            before = session.written
+            if protocol == "mplex":  # the loop has no turn while these are opened
+                streams += [await session.open() for _ in range(SEVERAL - 2)]
+                assert not grew()
+                streams += [await session.open()]
+                assert grew()
+                streams += [await session.open()]
+                assert not grew()
+            else:  # each of these waits until it is accepted
+                streams += await asyncio.gather(*(session.open() for _ in range(SEVERAL)))
+            await asyncio.sleep(0.01)
+            grew()
+            for stream in streams[: SEVERAL - 1]:
+                await stream.end()
+            assert not grew()
+            await streams[SEVERAL - 1].end()
+            assert grew()
+            await streams[SEVERAL].end()
+            assert not grew()
+            for stream in streams:
+                assert await stream.receive_all() == b""
