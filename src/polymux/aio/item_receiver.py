@@ -21,7 +21,6 @@ from .piecewise import Piecewise
 if TYPE_CHECKING:
     from .minmux import MinmuxSession
 
-WINDOW = 256 * 1024  # octets of credit that a receiver gives where items have one size
 SIZED = 16  # items of credit where each says its own length: it may be 64 KiB
 
 
@@ -243,8 +242,8 @@ def codec_for(shape: Shape, codec: Codec | None, number: int) -> Codec | None:
     return shape.items if shape.items is not None else Prefixed()
 
 
-def usual_window(shape: Shape) -> int:
-    """Items of credit for a receiver of which nothing else was said."""
+def usual_window(shape: Shape, octets: int) -> int:
+    """Items of credit for a receiver of which nothing else was said: about so many octets."""
     if shape.item < 0:
         return SIZED
-    return max(1, WINDOW // max(1, shape.item))
+    return max(1, octets // max(1, shape.item))

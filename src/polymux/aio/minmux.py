@@ -54,8 +54,9 @@ class MinmuxSession(Session):
         """The stream with this id, for reading, with credit for `window` items given at once.
 
         Credit for what was read is given again; with `window=0` none is given but by `grant`. None
-        is 256 KiB worth of items, or 16 where they say their own length. With `codec`, items are
-        handed on one by one, decoded. A stream that is held already keeps its window and codec.
+        is `Limits.window` octets of items, or 16 items where they say their own length. With
+        `codec`, items are handed on one by one, decoded. A stream that is held already keeps its
+        window and codec.
         """
         if number % 2 != self.endpoint.side:
             raise Unsupported(
@@ -81,7 +82,7 @@ class MinmuxSession(Session):
         over = record.serial >= 0 and record.over
         receiver = ItemReceiver(self, record, codec, self._strangers.pop(record, over))
         self._hold(receiver)
-        amount = usual_window(shape) if window is None else window
+        amount = usual_window(shape, limits.window) if window is None else window
         receiver._manual = amount == 0
         if receiver._done:
             receiver._settle()

@@ -25,10 +25,11 @@ from tests.attacks.families.common import (
 )  # fmt: skip
 from tests.attacks.runner import ENDED, SOAK, Attack, Play, Scene
 
-from polymux.aio.item_receiver import WINDOW as CREDIT
+from polymux import Limits
 
 PATIENCE = 30.0 if SOAK else 1.0  # the server's, with a peer that takes nothing
 WINDOW = 16_000
+CREDIT = Limits().window  # of Minmux, in octets
 TIMED_OUT = "Connection timed out"  # the system may be quicker, where both wait 30 s
 GIVEN_UP = ("deadline write", "control_queue")
 ACKS = 3_000_000  # answers until every buffer between the two is full

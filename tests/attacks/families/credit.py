@@ -27,11 +27,12 @@ from tests.attacks.families.common import (
 )  # fmt: skip
 from tests.attacks.runner import COUNTED, ENDED, MIB, SOAK, UNHARMED, Attack, Play, Scene
 
-from polymux.aio.item_receiver import WINDOW as CREDIT
+from polymux import Limits
 
 PAUSE = 5.0 if SOAK else 0.4
 TOP = (1 << 64) - 1
 WINDOW = 20_000
+CREDIT = Limits().window  # of Minmux, in octets
 OVERRUNS = (("1 octet", [WINDOW + 1]), ("1 frame", [WINDOW, 500]), ("10 times", [WINDOW] * 10))
 
 
@@ -67,7 +68,7 @@ def slow_readers() -> list[Attack]:
                hogging(OMNI, MIB - 2, 64), COUNTED, ("stream_buffer",), memory=24, mode="slow",
                policy=calm),
         Attack(5, "all credit used, nothing read", MINMUX,
-               saying(words.write_items(1, bytes(CREDIT))), UNHARMED, memory=2, mode="slow"),
+               saying(words.write_items(1, bytes(CREDIT))), UNHARMED, memory=4, mode="slow"),
     ]  # fmt: skip
     return made
 
