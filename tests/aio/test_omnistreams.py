@@ -16,6 +16,7 @@ from tests.aio.talk import joined, settled
 
 import polymux
 from polymux import Limits, OmnistreamsSession, Policy, Receiver, Sender
+from polymux.aio.hot.post import WIDEST
 
 NUMBERINGS = ["omnistreams", "omnistreams:numbering=legacy"]
 CHILD = """
@@ -145,6 +146,43 @@ async def test_a_window_above_255_is_asked_for_in_several_requests() -> None:
             await sender.send_all(data, 100)
             await sender.end()
         assert whole.result() == data
+
+
+async def passed(sender: Sender, receiver: Receiver, size: int, count: int) -> int:
+    """Send and read so many messages of this size, as many at a time as may be; the credit then."""
+    while count > 0:
+        batch = min(count, sender.credit)
+        assert batch > 0
+        for _ in range(batch):
+            await sender.send(bytes(size))
+        for _ in range(batch):
+            assert await receiver.receive() == bytes(size)
+        await settled()
+        count -= batch
+    return sender.credit
+
+
+@virtual
+async def test_more_messages_are_on_order_while_they_are_small_and_fewer_once_they_grow() -> None:
+    async with pair() as (near, far):
+        sender, receiver = await opened(near, far)
+        await settled()
+        assert sender.credit == 64
+        for size, most in ((64, WIDEST), (400, WIDEST), (20_000, 64), (64, WIDEST)):
+            # Up to half of it is asked for again only when the other half was read.
+            assert most // 2 < await passed(sender, receiver, size, 4096) <= most
+
+
+@pytest.mark.parametrize(("size", "window", "most"), [(5000, 0, 64), (1, 10, 10), (1, 64, 64)])
+@virtual
+async def test_no_more_are_on_order_if_they_are_large_or_a_window_was_asked_for(
+    size: int, window: int, most: int
+) -> None:
+    async with pair() as (near, far):
+        sender, receiver = await opened(near, far, window=window)
+        await settled()
+        for _ in range(10):
+            assert await passed(sender, receiver, size, 7 * most // 2) <= most
 
 
 @virtual

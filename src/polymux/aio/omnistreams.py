@@ -30,13 +30,13 @@ class OmnistreamsSession(Session):
     """A session of one-way message streams.
 
     `open` gives a Sender, `incoming` and `accept` give Receivers; `window` is how many messages a
-    Receiver keeps on order. Control messages wait in `controls` until they are read, within
-    `Limits.session_buffer`.
+    Receiver keeps on order: 0 stands for 64, and up to 256 while they are small. Control messages
+    wait in `controls` until they are read, within `Limits.session_buffer`.
     """
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         super().__init__(endpoint, policy, opens_per_second)
-        self.window = endpoint.protocol.window
+        self.window = 0
         self._controls: deque[bytes] = deque()
         self._control_octets = 0
         self._said = 0  # octets of control messages that wait to leave
@@ -81,7 +81,9 @@ class OmnistreamsSession(Session):
         return cast(AsyncIterator[Receiver], streams)
 
     def _take_in(self, stream: Stream, window: int = 0) -> None:
-        self.endpoint.accept(stream.record, window or self.window)
+        wanted = window or self.window
+        self.endpoint.accept(stream.record, wanted)
+        stream.lane.grows = not wanted
         self._flush_soon()
 
     # --- control messages

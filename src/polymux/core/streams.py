@@ -105,8 +105,8 @@ class Lane:
     """
 
     __slots__ = (
-        "dropped", "ending", "given_up", "held", "inbox", "next", "noted", "outgoing", "queued",
-        "sent", "turn", "unread", "window",
+        "dropped", "ending", "given_up", "grows", "held", "inbox", "next", "noted", "outgoing",
+        "queued", "sent", "turn", "unread", "weight", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -123,6 +123,8 @@ class Lane:
         self.given_up: bool = False  # the peer is being told, or knows
         self.dropped: bool = False  # nobody will read: drop what comes
         self.window: int = 0  # units of leave to keep the peer supplied with; 0: the half's window
+        self.grows: bool = False  # may that become more while messages are small?
+        self.weight: i64 = 0  # octets of the messages read since leave was given back
 
     def clear(self) -> None:
         """Forget what was to go."""

@@ -1,9 +1,14 @@
 """Messages and items in and out of a stream's lane: called for each, however small."""
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from ...core.streams import OPEN
 from .outlet import LANE_ROOM, ROOM, Outlet
+
+ON_ORDER: Final[i64] = 262144  # octets that messages on order should come to, by those before them
+WIDEST: Final[i64] = 256  # messages on order at most, however small
 
 
 def post(outlet: Outlet, data: object) -> bool:
@@ -62,6 +67,27 @@ def fetch(outlet: Outlet) -> bytes:
     lane.unread -= size
     endpoint.inbox.unread -= size
     endpoint.read(outlet.record, 1)
+    if lane.grows:
+        suit_order(outlet, size)
     if len(endpoint.outbox.control) > 0:
         outlet._leaving.give()
     return message
+
+
+def suit_order(outlet: Outlet, size: i64) -> None:
+    """A message of `size` was read: have more on order while they are small, fewer if they grow."""
+    lane = outlet.lane
+    lane.weight += size
+    if lane.held != 0 or outlet._theirs.state != OPEN:  # more was not asked for just now
+        return
+    weight = lane.weight  # of half the messages on order
+    lane.weight = 0
+    endpoint = outlet._endpoint
+    stream = outlet.record
+    window = lane.window
+    if weight * 4 <= ON_ORDER and window < WIDEST:
+        lane.window = window * 2
+        endpoint.answer(stream, endpoint.protocol.granting(endpoint.side, stream, window))
+    elif weight > ON_ORDER and window > endpoint.protocol.window:
+        lane.window = window // 2
+        lane.held = -(window // 2)  # so much less will be asked for again
