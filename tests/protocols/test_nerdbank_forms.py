@@ -183,6 +183,8 @@ def test_the_second_handshake_in_every_shape() -> None:
         assert (head.size, head.tail) == (16, tail)
         for cut in range(start):
             assert greeting2(data, 0, cut, LIMIT, Head()) == SHORT
+    for cut in range(6, len(usual)):  # its end is known before it has come
+        assert greeting2(usual, 0, cut, LIMIT, Head()) == 6
     assert greeting2(longer, 0, len(longer) - 1, LIMIT, Head()) == SHORT
     assert greeting2(longer, 0, 20, LIMIT, Head()) == SHORT
 
