@@ -70,6 +70,11 @@ def test_options_reach_their_protocol() -> None:
     assert names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
 
 
+@pytest.mark.parametrize(("frame", "taken"), [(0, 65536), (1, 1), (70_000, 70_000)])
+def test_nerdbank_frames_are_limited_as_asked_and_by_default(frame: int, taken: int) -> None:
+    assert create("nerdbank", Limits(frame=frame)).max_frame == taken
+
+
 # --- ids
 
 

@@ -52,3 +52,12 @@ def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotte
     assert [violation.stream for violation in said] == [f"d{number}" for number in range(1, 11)]
     sure = [violation.certainty is Certainty.CERTAIN for violation in said]
     assert sure == [False] * 7 + [True] * 3  # what was forgotten may have been terminated later
+
+
+@pytest.mark.parametrize("asked", [GROWTH_REQUEST, "93 06 {:02x} 01"])
+def test_a_wish_that_was_never_answered_is_owed_and_not_told_of(asked: str) -> None:
+    observer = Observer(create("nerdbank"))
+    for side, text in ((0, OFFER), (1, ACCEPTED), (0, asked)):
+        observer.feed(side, bytes.fromhex(text.format(1)), 0)
+    assert [duty.side for duty in observer.protocol.duties.values()] == [1]
+    assert observer.protocol.finish(True) == []

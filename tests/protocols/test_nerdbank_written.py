@@ -169,6 +169,17 @@ def test_the_last_id_is_the_last(text: str, step: int, side: int) -> None:
     assert protocol.allocate(side) == NO_ID
 
 
+def test_ids_and_handshakes_are_kept_with_the_conversation() -> None:
+    before = live("nerdbank:version=2").protocol
+    after = create("nerdbank:version=2")
+    assert isinstance(before, Nerdbank)
+    assert isinstance(after, Nerdbank)
+    assert [before.allocate(side) >> 2 for side in (0, 0, 1)] == [1, 3, 2]
+    after.load(before.save())
+    assert (after.random0, after.random1, after.odd) == (HIGH, LOW, 0)
+    assert [after.allocate(side) >> 2 for side in (0, 1, 1)] == [5, 4, 6]
+
+
 # --- leave
 
 
@@ -232,7 +243,9 @@ def test_later_versions_say_that_they_read_no_more(
 def test_an_offer_that_was_withdrawn_is_not_accepted_any_more() -> None:
     end = live("nerdbank", side=1)
     stream = offered(end, "94 00 01 01 c4 05 92 a0 cd 03e8", D1)
-    assert hear(end, "93 04 01 01").hex(" ") == "93 04 01 ff"
+    end.receive(bytes.fromhex("93 04 01 01"), 0.0)
+    end.accept(stream)  # before our own termination has left
+    assert end.data_to_send().hex(" ") == "93 04 01 ff"
     end.accept(stream)
     assert end.data_to_send() == b""
 
