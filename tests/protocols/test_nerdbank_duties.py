@@ -54,10 +54,13 @@ def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotte
     assert sure == [False] * 7 + [True] * 3  # what was forgotten may have been terminated later
 
 
-@pytest.mark.parametrize("asked", [GROWTH_REQUEST, "93 06 {:02x} 01"])
-def test_a_wish_that_was_never_answered_is_owed_and_not_told_of(asked: str) -> None:
+@pytest.mark.parametrize(("side", "source"), [(0, "01"), (1, "ff")])
+@pytest.mark.parametrize("code", ["06", "08"])
+def test_a_wish_that_was_never_answered_is_owed_by_the_other_side_and_not_told_of(
+    code: str, side: int, source: str
+) -> None:
     observer = Observer(create("nerdbank"))
-    for side, text in ((0, OFFER), (1, ACCEPTED), (0, asked)):
-        observer.feed(side, bytes.fromhex(text.format(1)), 0)
-    assert [duty.side for duty in observer.protocol.duties.values()] == [1]
+    for sender, text in ((0, OFFER), (1, ACCEPTED), (side, f"93 {code} 01 {source}")):
+        observer.feed(sender, bytes.fromhex(text.format(1)), 0)
+    assert [duty.side for duty in observer.protocol.duties.values()] == [1 - side]
     assert observer.protocol.finish(True) == []

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from polymux.core.endpoint import Endpoint
+from polymux.core.frames import Frame
 from polymux.core.limits import Limits
 from polymux.core.streams import Stream
+from polymux.protocols.nerdbank_rules import WINDOW_SHRUNK
+from polymux.protocols.nerdbank_wires import WINDOW_ADJUST
 from polymux.protocols.registry import create
 
 OFFER = "94 00 {:02x} 01 c4 06 92 a1 78 cd 03e8"  # the dialer's window is 1000
@@ -127,6 +130,16 @@ def test_what_a_channel_had_grown_is_there_for_others_when_it_is_over() -> None:
     assert side.wish(2) == widened(2, 1000)
     assert side.hear(TERMINATED, 1) == bytes.fromhex("93 04 01 ff")
     assert side.wish(2) == widened(2, 4000)
+
+
+@pytest.mark.parametrize(
+    ("window", "verdict"),
+    [(-1, 0), (0, WINDOW_SHRUNK), (999, WINDOW_SHRUNK), (1000, 0), (1001, 0)],
+)
+def test_a_smaller_window_than_before_is_named_before_it_leaves(window: int, verdict: int) -> None:
+    side = Acceptor()
+    frame = Frame(WINDOW_ADJUST, side.channel(1).key, b"", window)
+    assert side.end.conversation.utter(1, frame, 0) == verdict
 
 
 # --- what an answer does to what waits
