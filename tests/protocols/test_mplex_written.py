@@ -67,3 +67,14 @@ def test_a_frame_that_is_sent_is_never_over_one_mebioctet(
 ) -> None:
     book = Mplex(Limits(frame=frame), 2)
     assert (book.max_frame, book.send_frame) == (taken, sent)
+
+
+def test_the_smallest_frame_may_be_asked_for() -> None:
+    assert create("mplex:max_frame=1").max_frame == 1
+
+
+def test_ids_are_kept_with_the_conversation() -> None:
+    before, after = create("mplex"), create("mplex")
+    assert [before.allocate(side) >> 1 for side in (0, 0, 1)] == [1, 3, 0]
+    after.load(before.save())
+    assert [after.allocate(side) >> 1 for side in (0, 1)] == [5, 2]
