@@ -62,9 +62,17 @@ def test_options_reach_their_protocol() -> None:
     three = create("nerdbank:window=5000,seeded=102400+500", limits)
     assert isinstance(three, Nerdbank)
     assert (three.major, three.seeded, limits.window) == (3, (102400, 500), 5000)
+    one = create("nerdbank:window=1,seeded=1", limits)
+    assert isinstance(one, Nerdbank)
+    assert (one.seeded, limits.window) == ((1,), 1)
     assert str(parse("nerdbank: version=1 , window=7")) == "nerdbank:version=1,window=7"
     assert str(parse("mplex")) == "mplex"
     assert names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
+
+
+@pytest.mark.parametrize(("frame", "taken"), [(0, 65536), (1, 1), (70_000, 70_000)])
+def test_nerdbank_frames_are_limited_as_asked_and_by_default(frame: int, taken: int) -> None:
+    assert create("nerdbank", Limits(frame=frame)).max_frame == taken
 
 
 # --- ids

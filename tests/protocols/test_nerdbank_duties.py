@@ -52,3 +52,15 @@ def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotte
     assert [violation.stream for violation in said] == [f"d{number}" for number in range(1, 11)]
     sure = [violation.certainty is Certainty.CERTAIN for violation in said]
     assert sure == [False] * 7 + [True] * 3  # what was forgotten may have been terminated later
+
+
+@pytest.mark.parametrize(("side", "source"), [(0, "01"), (1, "ff")])
+@pytest.mark.parametrize("code", ["06", "08"])
+def test_a_wish_that_was_never_answered_is_owed_by_the_other_side_and_not_told_of(
+    code: str, side: int, source: str
+) -> None:
+    observer = Observer(create("nerdbank"))
+    for sender, text in ((0, OFFER), (1, ACCEPTED), (side, f"93 {code} 01 {source}")):
+        observer.feed(sender, bytes.fromhex(text.format(1)), 0)
+    assert [duty.side for duty in observer.protocol.duties.values()] == [1 - side]
+    assert observer.protocol.finish(True) == []

@@ -127,6 +127,21 @@ def test_a_value_without_an_end_is_waited_for_up_to_the_limit() -> None:
     assert header23(endless, 0, 300, 2, LIMIT, 0, Head()) == SHORT
     assert header23(endless, 0, 301, 2, LIMIT, 0, head) == BAD
     assert head.flaws == BAD_FRAME
+    for fields in (2, 3):  # what stands before it does not count
+        assert header23(endless, 50, 350, fields, LIMIT, 0, Head()) == SHORT
+        assert header23(endless, 50, 351, fields, LIMIT, 0, Head()) == BAD
+    more = bytes(50) + b"\x94\x02\x05\xc4\x02ab" + endless
+    assert header23(more, 50, 350, 2, LIMIT, 0, Head()) == SHORT
+    assert header23(more, 50, 351, 2, LIMIT, 0, Head()) == BAD
+
+
+def test_a_handshake_without_an_end_is_waited_for_up_to_the_limit() -> None:
+    data = bytes(50) + b"\x93\x92\x02\x00\xc4\x10" + RANDOM + b"\x91" * 400
+    for end in (60, 72, 73, 349, 350):
+        assert greeting2(data, 50, end, LIMIT, Head()) == SHORT
+    head = Head()
+    assert greeting2(data, 50, 351, LIMIT, head) == BAD
+    assert head.flaws == BAD_HANDSHAKE
 
 
 # --- the usual content, read at once
@@ -183,6 +198,8 @@ def test_the_second_handshake_in_every_shape() -> None:
         assert (head.size, head.tail) == (16, tail)
         for cut in range(start):
             assert greeting2(data, 0, cut, LIMIT, Head()) == SHORT
+    for cut in range(6, len(usual)):  # its end is known before it has come
+        assert greeting2(usual, 0, cut, LIMIT, Head()) == 6
     assert greeting2(longer, 0, len(longer) - 1, LIMIT, Head()) == SHORT
     assert greeting2(longer, 0, 20, LIMIT, Head()) == SHORT
 
@@ -243,6 +260,7 @@ SAID = [
     (PROCESSED, b"\x91" + msgpack_uint(2**32), 2**32, 0, b""),
     (PROCESSED, b"\x91\xff", -1, BAD_FRAME, b""),
     (PROCESSED, b"\x90", -1, BAD_FRAME, b""),
+    (PROCESSED, b"\x90\x05", -1, BAD_FRAME, b""),
     (PROCESSED, b"", -1, BAD_FRAME, b""),
     (PROCESSED, b"\x91\xa1x", -1, BAD_FRAME, b""),
     (WINDOW_ADJUST, b"\x91\x01", 1, 0, b""),
@@ -251,6 +269,7 @@ SAID = [
     (WINDOW_ADJUST, b"\x91\x00", -1, BAD_WINDOW, b""),
     (TERMINATED, b"", -1, 0, b""),
     (TERMINATED, b"\x90", -1, 0, b""),
+    (TERMINATED, b"\x90\xa1x", -1, 0, b""),
     (TERMINATED, b"\x91\xa3why", -1, 0, b"why"),
     (TERMINATED, b"\x91\xa4why", -1, BAD_FRAME, b""),
     (TERMINATED, b"\x91\x05", -1, BAD_FRAME, b""),
