@@ -88,6 +88,7 @@ WRITTEN = [
     ("3", Frame(COMPLETED, A1), "93 03 01 ff"),
     ("3", Frame(TERMINATED, SEEDED), "93 04 00 00"),
     ("3", Frame(PROCESSED, A1, b"", 2**63 - 1), "94 05 01 ff c4 0a 91 cf 7fffffffffffffff"),
+    ("3", Frame(PROCESSED, A1, b"", 2**63), "94 05 01 ff c4 0a 91 cf 7fffffffffffffff"),
     ("3", Frame(PROCESSED, A1, b"", 2**63 - 2), "94 05 01 ff c4 0a 91 cf 7ffffffffffffffe"),
     ("3", Frame(9, D1, b"xyz", 7), "94 09 01 01 c4 03 78797a"),
 ]  # fmt: skip

@@ -16,10 +16,9 @@ from .proceedings import Proceedings
 from .protocol import NO_STREAM, Protocol
 from .side import DIALER
 from .streams import NEVER, OPEN, UNSEEN, Stream
-from .wire import HUGE
+from .wire import clipped
 
 LARGE: Final = 0x1000000000000000  # the largest amount that is compared without allocating
-PAST_HUGE: Final = 0x8000000000000000  # a plain int: an i64 on either side would narrow the other
 
 
 class Usual(Proceedings):
@@ -166,8 +165,3 @@ class Usual(Proceedings):
         batch.used = i + 1
         if batch.used == batch.room:
             rows.turn()
-
-
-def clipped(amount: int) -> i64:
-    """An amount as the tables hold it: 2**63-1 stands for everything larger."""
-    return HUGE if amount >= PAST_HUGE else i64(amount)

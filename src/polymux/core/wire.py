@@ -15,6 +15,13 @@ HOLD: Final[i64] = -3  # readable only once the other direction has said more
 
 MOST_VALUES: Final[i64] = 4096  # that are stepped over in one place; a frame has five
 HUGE: Final[i64] = 0x7FFFFFFFFFFFFFFF  # stands for everything larger
+PAST_HUGE: Final = 0x8000000000000000  # a plain int: an i64 on either side would narrow the other
+
+
+def clipped(amount: int) -> i64:
+    """An amount as tables and frames hold it: 2**63-1 stands for everything larger."""
+    return HUGE if amount >= PAST_HUGE else i64(amount)
+
 
 # --- unsigned base-128 varints (mplex): at most nine octets, so at most 63 bits
 

@@ -13,8 +13,8 @@ from ..core.frames import Head
 from ..core.side import NOBODY
 from ..core.wire import (
     BAD,
-    HUGE,
     SHORT,
+    clipped,
     msgpack_array,
     msgpack_blob,
     msgpack_int,
@@ -322,7 +322,7 @@ def payload_octets(head: Head, text: bytes) -> bytes:
     """The payload of a control frame, made from its amount and text."""
     kind = head.kind
     out = BytesWriter()
-    amount: i64 = HUGE if head.amount > HUGE else i64(head.amount)
+    amount = clipped(head.amount)
     if kind == OFFER:
         out.append(0x92 if amount >= 0 else 0x91)
         put_msgpack_str(out, text)
