@@ -217,7 +217,7 @@ async def test_work_that_somebody_else_cancels_before_it_began_gives_up_its_stre
         stream = await near.open("early")
         while far._each is None or not far._each._under_way:
             await asyncio.sleep(0)
-        [task] = far._each._under_way
+        [task] = far._each._under_way.values()
         task.cancel()
         await near.close()
         await working

@@ -26,7 +26,7 @@ class Each(Belonging["Session"]):
         super().__init__(session)
         self._work = work
         self._at_once = at_once
-        self._under_way: dict[asyncio.Task[None], Stream] = {}
+        self._under_way: dict[Stream, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Until the session has ended and the work on all its streams is done."""
@@ -39,10 +39,11 @@ class Each(Belonging["Session"]):
             with contextlib.suppress(SessionClosed):  # told below
                 await session._arrivals.ended()
             while self._under_way:  # those still in line have their turn too
-                done, _ = await asyncio.wait(self._under_way)
-                for task in done:
-                    if task in self._under_way:  # somebody cancelled it before it had begun
-                        self._under_way.pop(task).abort()
+                await asyncio.wait(self._under_way.values())
+                for stream, task in list(self._under_way.items()):
+                    if task.done():  # somebody cancelled it before it had begun
+                        del self._under_way[stream]
+                        stream.abort()
         except asyncio.CancelledError:
             session._each = None
             await self._give_up()
@@ -56,9 +57,9 @@ class Each(Belonging["Session"]):
         """Begin to work on a stream that has come; False if it has to wait."""
         if len(self._under_way) >= self._at_once:
             return False
-        task = asyncio.create_task(self._see_to(stream))
+        task = self.session.loop.create_task(self._see_to(stream))
         if not task.done():  # a loop with eager tasks may have seen to it already
-            self._under_way[task] = stream
+            self._under_way[stream] = task
         return True
 
     def _take(self) -> None:
@@ -75,13 +76,13 @@ class Each(Belonging["Session"]):
     async def _give_up(self) -> None:
         """End the work that is under way, however often that is interrupted. A stream that nobody
         had begun with waits for whoever asks next."""
-        tasks = list(self._under_way)
+        tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
         while not all(task.done() for task in tasks):
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait(tasks)
-        for stream in reversed(self._under_way.values()):
+        for stream in reversed(self._under_way):
             self.session._arrivals.put_back(stream)
 
     async def _see_to(self, stream: Stream) -> None:
@@ -95,7 +96,5 @@ class Each(Belonging["Session"]):
         except Exception:
             log.exception("the work on %s failed", stream)
         finally:
-            task = asyncio.current_task()
-            assert task is not None
-            self._under_way.pop(task, None)
+            self._under_way.pop(stream, None)
             self._take()
