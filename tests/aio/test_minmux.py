@@ -16,7 +16,7 @@ from tests.aio.itemtalk import MOST, pair, read_all, write_all
 from tests.aio.talk import settled
 
 import polymux
-from polymux import MinmuxSession
+from polymux import Limits, MinmuxSession
 from polymux.protocols.minmux_items import Fixed
 
 
@@ -46,6 +46,31 @@ async def test_items_go_both_ways_over_a_socket(scheme: str, tmp_path: Path) -> 
             await asyncio.sleep(0.001)
         assert heard == [b"from here" * 30_000]
         assert near.endpoint.counters.hits == {}
+
+
+async def test_however_many_streams_end_their_stops_are_no_fault() -> None:
+    async def handle(session: polymux.Session) -> None:
+        far = cast(MinmuxSession, session)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(1, 1001, 2):
+                tasks.create_task(read_all(far.receiver(number)))
+        assert far.endpoint.counters.hits == {}
+        await session.wait_closed()
+
+    limits = Limits(idle_burst=5, idle_rate=1)
+    async with (
+        await polymux.serve(
+            handle, "tcp://127.0.0.1:0", protocol="minmux", limits=limits
+        ) as server,
+        polymux.connect(server.url, protocol="minmux", limits=limits) as session,
+    ):
+        near = cast(MinmuxSession, session)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(1, 1001, 2):
+                tasks.create_task(write_all(near.sender(number), bytes(16_000), 16_000))
+        while near._live:
+            await asyncio.sleep(0.001)
+        assert near.failure is None
 
 
 @virtual

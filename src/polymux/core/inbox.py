@@ -40,6 +40,7 @@ class Inbox(Sink):
         # What the endpoint weighs after each chunk:
         self.parts: i64 = 0  # parts of content
         self.idle: i64 = 0  # frames that brought nothing
+        self.due: i64 = 0  # control frames that are nobody's fault: a stop for every stream
         self.resets: i64 = 0  # streams that the peer opened and gave up
         self.openings: i64 = 0
         self.most_openings: i64 = 0x7FFFFFFF  # in one chunk; no more are believed
@@ -50,6 +51,8 @@ class Inbox(Sink):
     def opened(self, sender: i64, stream: Stream) -> None:
         if stream.lane is None:
             stream.lane = Lane()
+        if self.due < self.most_openings:
+            self.due += 1
         if sender != self.side:
             self.openings += 1
             if self.openings > self.most_openings:
@@ -142,7 +145,9 @@ class Inbox(Sink):
         self, sender: i64, stream: Stream | None, kind: i64, amount: int, text: bytes
     ) -> None:
         if sender != self.side:
-            if len(text) == 0:
+            if len(text) == 0 and self.due > 0:
+                self.due -= 1
+            elif len(text) == 0:
                 self.idle += 1
                 if self.idle - self.parts > self.most_idle:
                     self.stop()

@@ -79,7 +79,7 @@ def never_taken() -> list[Attack]:
                flooding(opening(STREAMUX, n) for n in range(16384)), ENDED, BUCKET, mode="deaf"),
         Attack(3, "packets on ids nobody asked for", MINMUX,
                flooding(words.promise(2 * n + 1, 1) for n in range(PAIRS)), ENDED,
-               ("limit streams", "limit idle_burst"), mode="deaf"),
+               ("limit streams", "limit open_reset_burst"), mode="deaf"),
         Attack(3, "a packet on an id that is not assigned", PROFILE,
                saying(words.promise(9, 1)), ENDED, ("minmux.unassigned-stream",), mode="deaf"),
     ]  # fmt: skip
