@@ -23,6 +23,11 @@ class StreamTransport(asyncio.Transport):
         self._reading.set()
         self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._pump: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Hand on what comes, to a protocol that knows by now whom to ask for a pause."""
+        self.protocol.connection_made(self)
         self._pump = self._start(self.pump())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -86,7 +91,8 @@ class StreamTransport(asyncio.Transport):
             self._closing = True
             error = None if problem is None else ConnectionResetError(str(problem))
             self._loop.call_soon(self.protocol.connection_lost, error)
-            if self._pump is not asyncio.current_task():
+            # None: a loop with eager tasks, and the pump itself has found the stream given up.
+            if self._pump is not None and self._pump is not asyncio.current_task():
                 self._pump.cancel()
 
     def is_closing(self) -> bool:
@@ -114,5 +120,5 @@ def as_asyncio_streams(stream: Stream) -> tuple[asyncio.StreamReader, asyncio.St
     reader = asyncio.StreamReader(limit=LIMIT, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport = StreamTransport(stream, protocol)
-    protocol.connection_made(transport)
+    transport.begin()
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
