@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ from tests.aio.clock import ClockLoop
 from tests.loops import new_event_loop
 
 LIMIT = 60.0  # seconds for a test on the real clock
+collect_ignore = [] if sys.version_info >= (3, 12) else ["test_eager.py"]  # no such loops
 
 
 def pytest_collection_finish() -> None:

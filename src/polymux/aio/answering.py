@@ -59,6 +59,8 @@ class Answering(Belonging["StreamuxSession"]):
 
     async def _see_to(self, call: Call) -> None:
         session = self.session
+        if call._task is None:  # a loop with eager tasks: `_begin` has yet to learn of this one
+            await asyncio.sleep(0)
         try:
             async with call:
                 await self._work(call)

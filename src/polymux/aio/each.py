@@ -57,9 +57,7 @@ class Each(Belonging["Session"]):
         """Begin to work on a stream that has come; False if it has to wait."""
         if len(self._under_way) >= self._at_once:
             return False
-        task = self.session.loop.create_task(self._see_to(stream))
-        if not task.done():  # a loop with eager tasks may have seen to it already
-            self._under_way[stream] = task
+        self._under_way[stream] = self.session.loop.create_task(self._see_to(stream))
         return True
 
     def _take(self) -> None:
@@ -86,6 +84,10 @@ class Each(Belonging["Session"]):
             self.session._arrivals.put_back(stream)
 
     async def _see_to(self, stream: Stream) -> None:
+        if stream not in self._under_way:
+            # A loop with eager tasks begins inside `create_task`, in the middle of what the peer's
+            # octets brought: this stream's reset may be among it and not have been told yet.
+            await asyncio.sleep(0)
         try:
             async with stream:
                 if stream.usable:  # the peer may have given it up already
