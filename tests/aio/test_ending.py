@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 
 import pytest
+import trustme
 from tests.aio.cancelling import everywhere
 from tests.aio.clock import virtual
 from tests.aio.talk import PROTOCOLS, channels, echo, exchange, joined, opened, settled
@@ -36,6 +38,43 @@ async def test_what_was_queued_before_close_arrives_over_tcp(protocol: str) -> N
         await session.close()
         await done.wait()
     assert len(got[0]) == 3_000_000
+
+
+@pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])
+async def test_what_came_over_tls_while_nobody_read_outlasts_the_peer(size: int) -> None:
+    authority = trustme.CA()
+    own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(own)
+    trusting = ssl.create_default_context()
+    authority.configure_trust(trusting)
+    gone = asyncio.Event()
+    got: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def read_late(session: Session) -> None:
+        stream = await session.accept()
+        await gone.wait()
+        assert session.pauses == 1
+        try:
+            got.set_result(await stream.receive_all())
+        except polymux.PolymuxError as problem:
+            got.set_exception(problem)
+
+    server = await polymux.serve(
+        read_late, "tls://127.0.0.1:0", protocol="mplex", tls=own,
+        limits=polymux.Limits(session_buffer=90_000),
+    )  # fmt: skip
+    async with server:
+        hasty = polymux.Policy(close=0.3)  # TLS would wait for an answer that nobody reads for
+        session = await polymux.connect(server.url, protocol="mplex", tls=trusting, policy=hasty)
+        stream = await session.open("x")
+        for _ in range(0, size, 50_000):
+            await stream.send(bytes(50_000))
+            await asyncio.sleep(0.005)  # more than one read of it
+        await stream.end()
+        await session.close()
+        await asyncio.sleep(0.1)  # its end has come, for whom that can see it
+        gone.set()
+        assert len(await got) == size
 
 
 @every

@@ -27,7 +27,7 @@ from .preamble import Preamble
 from .recording import SessionRecorder, write_formed
 from .room import Room
 from .spacing import Spacing
-from .writing import keep_short, plain_socket
+from .writing import keep_short, look_no_further, plain_socket
 
 log = logging.getLogger("polymux.aio")
 
@@ -157,6 +157,7 @@ class Session(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         if self.recorder is not None:
             self.transport = self.recorder.begin(self.transport)
+        look_no_further(transport)
         self._leaving.fd = plain_socket(self.transport)
         # What a socket does not take is copied by its transport: no more than once, then we wait.
         self.transport.set_write_buffer_limits(high=HIGH if self._leaving.fd < 0 else 0)

@@ -1,10 +1,11 @@
-"""What a session asks of the socket under its transport."""
+"""What is asked of a transport, and of the socket under it, beyond what asyncio has words for."""
 
 import asyncio
 import contextlib
 import os
 import socket
 import sys
+from typing import Any, cast
 
 UNSENT = 512 * 1024  # octets the system takes ahead of the network while streams share it
 # Python 3.11 has no name for it on Linux.
@@ -29,3 +30,13 @@ def keep_short(transport: asyncio.Transport | None) -> None:
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and NOTSENT_LOWAT > 0:
         with contextlib.suppress(OSError):  # a system without this option does without
             sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, UNSENT)
+
+
+def look_no_further(transport: asyncio.BaseTransport) -> None:
+    """Let TLS on uvloop not see a peer's end while reading is paused.
+
+    At the end uvloop drops what its TLS has read and nobody has taken. So while nobody takes
+    anything, TLS may not read past the first octets that wait.
+    """
+    if transport.get_extra_info("uvloop.sslproto") is not None:
+        cast(Any, transport).set_read_buffer_limits(high=1, low=0)

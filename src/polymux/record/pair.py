@@ -12,8 +12,9 @@ import struct
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
+from ..aio.writing import look_no_further
 from ..capture.scribe import TcpScribe
 
 if TYPE_CHECKING:
@@ -39,10 +40,7 @@ class Ear(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        if transport.get_extra_info("uvloop.sslproto") is not None:
-            # When a peer ends, uvloop drops what TLS has of it and we have not taken. So while we
-            # hold it, TLS may not read past the first octets that wait: it does not see the end.
-            cast(Any, transport).set_read_buffer_limits(high=1, low=0)
+        look_no_further(transport)
         self.pair.made(self.side)
 
     def data_received(self, data: bytes) -> None:
