@@ -125,6 +125,8 @@ async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
         async for _ in stream:
             pass
 
+    before = 0
+
     def grew() -> bool:
         nonlocal before
         before, earlier = session.written, before
