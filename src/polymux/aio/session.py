@@ -35,9 +35,8 @@ log = logging.getLogger("polymux.aio")
 class Session(asyncio.Protocol):
     """A connection with many streams. Made by `connect` and `serve`, not by hand.
 
-    One reader and one writer; nothing is locked across an await. After `close`, or when the peer
-    goes away, every waiting call ends with SessionClosed. `failure` says why, if it was no
-    orderly end; `endpoint.counters` has every limit that was hit and rule that was broken.
+    After `close`, or when the peer goes away, every waiting call ends with SessionClosed. `failure`
+    says why, if it was no orderly end; `endpoint.counters` has every limit hit and rule broken.
     """
 
     drops_unread = True  # does a reset by the peer take with it what was not read yet?
@@ -189,14 +188,14 @@ class Session(asyncio.Protocol):
             self._fail(problem)
             return
         inbox = endpoint.inbox
-        ready = inbox.ready
-        if ready:
-            for record in ready:
+        if inbox.ready:
+            for record in inbox.ready:
                 if record.lane is not None:
                     record.lane.noted = False
                     if record in self._live:
                         self._live[record]._wake()
             inbox.ready = []
+        if inbox.unread:
             self._pacing.look()
         if not self.ready.done():
             self._settle_ready()
@@ -312,18 +311,19 @@ class Session(asyncio.Protocol):
     def _relieved(self, stream: Stream) -> None:
         """A stream was given up or closed: what it held is free again."""
         self._forget(stream)
-        self._pacing.look()
+        if self._pacing.paused_at:
+            self._pacing.look()
         if len(self.endpoint.outbox.control) > self.endpoint.limits.control_queue // 2:
             self._flush()
-        self._flush_soon()
+        self._leaving.give_rest(self._over is not None or self._ending.begun)
 
     # --- what is to go
 
     def _flush_soon(self) -> None:
+        """Form what may leave and hand it to the transport, once a turn of the loop."""
         self._leaving.give()
 
     def _flush(self) -> None:
-        """Form what may leave now and hand it to the transport, once a loop turn."""
         self._leaving.flush()
 
     def _way(self) -> asyncio.Transport | None:

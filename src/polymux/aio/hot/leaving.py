@@ -51,6 +51,13 @@ class Leaving:
             self.given = True
             self.soon(self.turn)
 
+    def give_rest(self, anyway: bool) -> None:
+        """Say so if there is anything to leave, or somebody waits for room."""
+        outbox = self.endpoint.outbox
+        formed = len(outbox.writer) > 0 or len(outbox.chunks) > 0
+        if anyway or formed or self.crowded or self.endpoint.pending():
+            self.give()
+
     def give_part(self) -> None:
         """A stream has begun or ended. Several go at once: the peer begins with them meanwhile."""
         self.news += 1
