@@ -33,6 +33,7 @@ PAUSE = 5.0 if SOAK else 0.4
 TOP = (1 << 64) - 1
 WINDOW = 20_000
 CREDIT = Limits().window  # of Minmux, in octets
+SMALL = 256 * 1024
 OVERRUNS = (("1 octet", [WINDOW + 1]), ("1 frame", [WINDOW, 500]), ("10 times", [WINDOW] * 10))
 
 
@@ -68,6 +69,9 @@ def slow_readers() -> list[Attack]:
                hogging(OMNI, MIB - 2, 64), COUNTED, ("stream_buffer",), memory=24, mode="slow",
                policy=calm),
         Attack(5, "all credit used, nothing read", MINMUX,
+               saying(words.write_items(1, bytes(SMALL))), UNHARMED, memory=2, mode="slow",
+               limits={"window": SMALL}),
+        Attack(5, "all the usual credit used, nothing read", MINMUX,
                saying(words.write_items(1, bytes(CREDIT))), UNHARMED, memory=4, mode="slow"),
     ]  # fmt: skip
     return made
