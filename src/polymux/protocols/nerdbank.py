@@ -14,7 +14,7 @@ from ..core.limits import Limits
 from ..core.protocol import NO_ID, NO_STREAM, Protocol
 from ..core.rules import Duty
 from ..core.side import DIALER, NOBODY
-from ..core.streams import NEVER, Stream
+from ..core.streams import NEVER, Lane, Stream
 from ..core.wire import HOLD
 from .nerdbank_law import NerdbankLaw
 from .nerdbank_rules import FRAME_TOO_LONG, PAYLOAD_TOO_LONG
@@ -183,9 +183,9 @@ class Nerdbank(NerdbankLaw):
         It grows only while the reader keeps up, and within what all channels may grow together.
         """
         window = stream.half(1 - side).window
-        lane = stream.lane
         wish = min(window * GROWTH, self.limits.window_grown)
-        if wish <= window or (lane is not None and lane.unread > 0):
+        lane = stream.lane
+        if wish <= window or (lane is not None and lags(lane)):
             return window
         grown = 0
         for other in self.streams.slots:
@@ -209,6 +209,11 @@ class Nerdbank(NerdbankLaw):
 
     def version(self) -> str:
         return str(self.major)
+
+
+def lags(lane: Lane) -> bool:
+    """Has something waited for the reader since before the octets that are being looked at?"""
+    return (lane.behind if lane.noted else lane.unread) > 0
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:
