@@ -200,6 +200,7 @@ async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_n
             return start(stream)
 
         far._each.start = start_and_cancel  # type: ignore[method-assign]
+        far._each._dismiss()  # a task that stands by has begun before it can be cancelled
         asking = asyncio.create_task(exchange(near, "early", b"data"))
         await asyncio.wait([working])
         assert working.cancelled()

@@ -25,6 +25,7 @@ from polymux import (
     Stream,
     StreamuxSession,
 )  # fmt: skip
+from polymux.aio.hot.waiting import IDLE
 
 Act = Coroutine[Any, Any, None]
 SIZES = [0, 1, 100, 3000, 9000, 40_000]
@@ -100,7 +101,7 @@ class Actor:
 
 def reads(stream: Stream) -> bool:
     """Is somebody reading already? One at a time may."""
-    return stream._reader is not None
+    return stream._reader is not None and stream._reader.state != IDLE
 
 
 class MessageActor(Actor):

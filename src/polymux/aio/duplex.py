@@ -2,23 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
-from ..core.errors import LimitExceeded, PolymuxError, StreamAborted, StreamEnded
-from ..core.streams import ABORTED, OPEN
-from ..core.streams import Stream as Record
-from .failures import again, plain
-from .hot.outlet import LANE_ROOM, ROOM, Outlet, octets
-
-if TYPE_CHECKING:
-    from .session import Session
+from ..core.errors import LimitExceeded, StreamAborted
+from .hot.ends import Ends
+from .hot.outlet import LANE_ROOM, ROOM, octets
 
 Octets = bytes | bytearray | memoryview
 
 __all__ = ["LANE_ROOM", "ROOM", "Octets", "Stream", "octets"]
 
 
-class Stream(Outlet):
+class Stream(Ends):
     """One stream of a session.
 
     Reading takes everything that has come; leave goes back to the peer once it was read. A reset by
@@ -26,18 +20,7 @@ class Stream(Outlet):
     closed holds its content until the session ends.
     """
 
-    __slots__ = (
-        "__weakref__", "_acceptance", "_closed", "_no_read", "_reader", "_writers", "session",
-    )  # fmt: skip
-
-    def __init__(self, session: "Session", record: Record) -> None:
-        super().__init__(session.endpoint, record, session._leaving)
-        self.session = session
-        self._no_read: PolymuxError | None = None  # why nothing can be read, after what is there
-        self._closed = False  # this side reads no more
-        self._reader: asyncio.Future[None] | None = None
-        self._writers: dict[asyncio.Future[None], int] = {}  # and the octets they bring
-        self._acceptance: asyncio.Future[None] | None = None
+    __slots__ = ("__weakref__",)
 
     @property
     def name(self) -> str:
@@ -117,12 +100,7 @@ class Stream(Outlet):
 
     async def end(self) -> None:
         """End this side's half: what is queued leaves first. The peer may still send."""
-        if self._no_send is None:
-            self._endpoint.end(self.record)
-            if len(self.session._live) == 1:  # nothing to leave together with
-                self._leaving.flush()
-            else:
-                self._leaving.give_part()
+        self._end()
 
     def abort(self, text: str = "") -> None:
         """Give the stream up both ways: drop what is queued and unread, and tell the peer.
@@ -130,13 +108,6 @@ class Stream(Outlet):
         `text` reaches the peer where the protocol has room for it (Nerdbank v2, v3).
         """
         self.give_up("this side gave the stream up" + (f": {text}" if text else ""), text)
-
-    def give_up(self, reason: str, text: str = "") -> None:
-        """Abort, with `reason` for whoever still waits here and `text` for the peer."""
-        self._stop(StreamAborted(f"{self}: {reason}"))
-        self._endpoint.abort(self.record, text.encode())
-        self._wake_all()
-        self.session._relieved(self)
 
     async def close(self) -> None:
         """End this side and read no more: what is queued still leaves, what was not read is lost.
@@ -147,12 +118,8 @@ class Stream(Outlet):
         if self.session._is_offer(self):
             self.give_up("closed before it was accepted")
             return
-        await self.end()
-        if not self._closed:
-            self._closed = True
-            self._endpoint.stop_reading(self.record)
-            self._wake()
-        self.session._relieved(self)
+        self._end()
+        self._stop_reading()
 
     # --- receiving
 
@@ -200,51 +167,15 @@ class Stream(Outlet):
                 raise LimitExceeded(text)
         return b"".join(parts)
 
-    def _is_over(self) -> bool:
-        """Is this the end of the data? Raises if it is an end of another kind."""
-        if self._no_read is not None:
-            raise again(self._no_read)
-        if self._closed:
-            raise StreamEnded(f"{self} was closed by this side")
-        if self._theirs.state == OPEN:
-            return False
-        if self.record.error is not None and self.record.reset_by != self._endpoint.side:
-            raise self._peer_aborted(self.record.error)
-        return True
-
-    async def _wait_to_receive(self) -> None:
-        if self._reader is not None:
-            raise RuntimeError(f"{self} is already being read by another task")
-        self._reader = self.session.loop.create_future()
-        try:
-            await self._reader
-        finally:
-            self._reader = None
-
-    def _take(self) -> bytes:
-        parts = self._endpoint.take(self.lane)
-        data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        self._have_read(len(data))
-        return data
-
-    def _have_read(self, size: int) -> None:
-        self._endpoint.read(self.record, size)
-        session = self.session
-        if session._pacing.paused_at:
-            session._pacing.look()
-        if self._endpoint.outbox.control:
-            self._leaving.give()
-        if self.record.over:
-            session._forget(self)
-
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        data = await self.receive()
-        if not data:
-            raise StopAsyncIteration
-        return data
+        while not self.lane.inbox:
+            if self._is_over():
+                raise StopAsyncIteration
+            await self._wait_to_receive()
+        return self._take()
 
     async def __aenter__(self) -> "Stream":
         return self
@@ -254,71 +185,3 @@ class Stream(Outlet):
             await self.close()
         else:
             self.abort()
-
-    # --- what the session tells
-
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
-
-    def _wake_writers(self) -> int:
-        """Let those who wait to send look again; returns the octets they bring."""
-        size = 0
-        for waiter, amount in self._writers.items():
-            if not waiter.done():
-                waiter.set_result(None)
-                size += amount
-        return size
-
-    def _wake_all(self) -> None:
-        if self._acceptance is not None and not self._acceptance.done():
-            self._acceptance.set_result(None)
-        self._wake()
-        if self._writers:
-            self._wake_writers()
-
-    def _stop(self, problem: PolymuxError) -> None:
-        """Neither way any more; the first reason stands."""
-        if self._no_read is None:
-            self._no_read = problem
-        if self._no_send is None:
-            self._no_send = problem
-
-    def _refuse(self, problem: PolymuxError) -> None:
-        """This side can send no more; it may still read."""
-        if self._no_send is None:
-            self._no_send = problem
-        self._wake_writers()
-
-    def _aborted(self, text: bytes) -> None:
-        """The peer gave the stream up."""
-        self._stop(self._peer_aborted(text))
-        self._endpoint.outbox.drop(self.lane)
-        if self.session.drops_unread:
-            self._endpoint.inbox.drop(self.lane)
-        self._wake_all()
-        self.session._relieved(self)
-
-    def _set_aside(self) -> None:
-        """Nobody will read what has come, nor what is yet to come."""
-        self._endpoint.inbox.drop(self.lane)
-        self.session._relieved(self)
-
-    def _over(self) -> None:
-        """Both halves are over. If ours was cut short, that was the peer's doing."""
-        self._endpoint.outbox.drop(self.lane)
-        if self._own.state == ABORTED:
-            self._refuse(self._peer_aborted(self.record.error or b""))
-        self._wake_all()
-
-    def _lost(self, problem: PolymuxError, answers: bool = False) -> None:
-        """No more octets come. With `answers`, a stream that the peer has ended can still send."""
-        if self._theirs.state == OPEN and self._no_read is None:
-            self._no_read = problem
-        if self._no_send is None and not (answers and self._theirs.state != OPEN):
-            self._no_send = problem
-        self._wake_all()
-
-    def _peer_aborted(self, text: bytes) -> StreamAborted:
-        said = f": {plain(text)}" if text else ""
-        return StreamAborted(f"{self} was aborted by the peer{said}")

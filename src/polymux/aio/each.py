@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from ..core.errors import PolymuxError, SessionClosed
 from .belonging import Belonging
 from .duplex import Stream
 from .failures import again
+from .hot.waiting import WAITING, Waiter
 
 if TYPE_CHECKING:
     from .session import Session
@@ -19,14 +21,36 @@ log = logging.getLogger("polymux.aio")
 Work = Callable[[Any], Awaitable[None]]
 
 
+class Spare:
+    """A task that is there before its stream: to make one when a stream has come, and to wait for
+    its first turn, takes longer than a small piece of work."""
+
+    __slots__ = ("stream", "task", "waiter")
+
+    def __init__(self, waiter: Waiter) -> None:
+        self.waiter = waiter
+        self.stream: Stream | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Is it there? Its first turn may still be to come, or somebody has cancelled it."""
+        return self.waiter.state == WAITING
+
+
 class Each(Belonging["Session"]):
-    """Starts the work as soon as a stream comes; who finds too much under way waits in line."""
+    """Starts the work as soon as a stream comes; who finds too much under way waits in line.
+
+    Every stream has a task and a context of its own: a copy of the one in which `each` was called.
+    """
 
     def __init__(self, session: "Session", work: Work, at_once: int) -> None:
         super().__init__(session)
         self._work = work
         self._at_once = at_once
         self._under_way: dict[Stream, asyncio.Task[None]] = {}
+        self._context = copy_context()
+        self._spare: Spare | None = None
 
     async def run(self) -> None:
         """Until the session has ended and the work on all its streams is done."""
@@ -36,6 +60,7 @@ class Each(Belonging["Session"]):
         session._each = self
         try:
             self._take()
+            self._keep_a_spare()
             with contextlib.suppress(SessionClosed):  # told below
                 await session._arrivals.ended()
             while self._under_way:  # those still in line have their turn too
@@ -50,6 +75,7 @@ class Each(Belonging["Session"]):
             raise
         finally:
             session._each = None
+            self._dismiss()
         if session.failure is not None:
             raise again(session.failure)
 
@@ -57,8 +83,36 @@ class Each(Belonging["Session"]):
         """Begin to work on a stream that has come; False if it has to wait."""
         if len(self._under_way) >= self._at_once:
             return False
-        self._under_way[stream] = self.session.loop.create_task(self._see_to(stream))
+        spare = self._spare
+        if spare is not None and spare.waits and spare.task is not None:
+            self._spare = None
+            spare.stream = stream
+            self._under_way[stream] = spare.task
+            spare.waiter.wake()
+        else:
+            self._under_way[stream] = self._begin(self._see_to(stream))
         return True
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        return self._context.run(self.session.loop.create_task, work)
+
+    def _keep_a_spare(self) -> None:
+        session = self._session()
+        if self._spare is None and session is not None and session._each is self:
+            spare = self._spare = Spare(Waiter(session._wakings))
+            spare.task = self._begin(self._stand_by(spare))
+
+    async def _stand_by(self, spare: Spare) -> None:
+        if self._spare is spare:  # and was not dismissed before its first turn
+            await spare.waiter
+        if spare.stream is not None:
+            await self._see_to(spare.stream)
+
+    def _dismiss(self) -> None:
+        """No stream will come."""
+        if self._spare is not None:
+            self._spare.waiter.wake()
+            self._spare = None
 
     def _take(self) -> None:
         """Begin with those in line, as far as there is room."""
@@ -100,3 +154,4 @@ class Each(Belonging["Session"]):
         finally:
             self._under_way.pop(stream, None)
             self._take()
+            self._keep_a_spare()

@@ -174,10 +174,10 @@ class MinmuxSession(Session):
         elif isinstance(event, Ended) and record in self._strangers:
             self._strangers[record] = record.opener != self.endpoint.side
 
-    def data_received(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         if self._leaving.given:
             self._flush()  # what was formed before reading leaves before it
-        super().data_received(data)
+        super()._received(data)
         limits = self.endpoint.limits
         if self._strangers and self.endpoint.inbox.unread > limits.session_buffer:
             # Last items need no credit: what nobody has asked for is held to a budget.

@@ -53,7 +53,7 @@ class OmnistreamsSession(Session):
             raise Unsupported("a Sender has no window: the peer asks for messages as it likes")
         name = as_octets(metadata)
         await self._until_writable()
-        if self._spacing:
+        if self._spacing.gap:
             await self._pace()
             await self._until_writable()
         try:
@@ -204,10 +204,10 @@ class OmnistreamsSession(Session):
         super().resume_writing()
         wake(self._unblocking)
 
-    def data_received(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         if self._leaving.given:
             self._flush()  # what was formed before reading leaves before it
-        super().data_received(data)
+        super()._received(data)
         carrier = self.endpoint.carrier
         if carrier is not None and carrier.ended and not self._ending.shut:
             self._hung_up(carrier.code)

@@ -7,16 +7,13 @@ class Spacing:
     """Lets one opening pass at a time, `per_second` of them; 0: all of them."""
 
     def __init__(self, per_second: float) -> None:
-        self._gap = 1 / per_second if per_second > 0 else 0.0
+        self.gap = 1 / per_second if per_second > 0 else 0.0
         self._next = 0.0
-
-    def __bool__(self) -> bool:
-        return self._gap > 0
 
     async def turn(self) -> None:
         """Wait for our turn."""
         now = asyncio.get_running_loop().time()
         turn = max(now, self._next)
-        self._next = turn + self._gap
+        self._next = turn + self.gap
         if turn > now:
             await asyncio.sleep(turn - now)

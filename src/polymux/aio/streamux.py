@@ -109,7 +109,7 @@ class StreamuxSession(Session):
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self._check_open()
-        if self._spacing:
+        if self._spacing.gap:
             await self._pace()
         text = name.encode() if isinstance(name, str) else name
         queued = False
@@ -125,7 +125,7 @@ class StreamuxSession(Session):
 
     def _open_at_once(self) -> Exchange | None:
         """Begin a request if nothing has to be waited for."""
-        if self._askers or self._spacing or not self.ready.done():
+        if self._askers or self._spacing.gap or not self.ready.done():
             return None
         self._check_open()
         try:
@@ -239,9 +239,9 @@ class StreamuxSession(Session):
                     stream.give_up("the session is closed")
         await super().close()
 
-    def data_received(self, data: bytes) -> None:
+    def _received(self, data: bytes) -> None:
         self._signs.heard_at = self.loop.time()
-        super().data_received(data)
+        super()._received(data)
         if self._acks:
             self._allow_acks()
 

@@ -2,9 +2,15 @@
 
 Blame is data: what a peer did wrong is a `Violation`, and an exception that concerns a peer
 carries it. What a caller did wrong is raised before anything has changed.
+
+Some have subclasses outside of the compiled code: it must be told of those, or a name of their type
+would refuse them.
 """
 
+from mypy_extensions import mypyc_attr
 
+
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PolymuxError(Exception):
     """Anything polymux raises on purpose."""
 
@@ -21,6 +27,7 @@ class NoFreeIds(LocalProtocolError):
     """Every id this side may use is taken; the connection should be retired."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SessionClosed(PolymuxError):
     """The session is over; the text says who ended it and why."""
 
@@ -37,6 +44,7 @@ class StreamEnded(PolymuxError):
     """This side of the stream has already ended; nothing more can be sent on it."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class LimitExceeded(PolymuxError):
     """A limit was hit; the text says its name, its value and how to raise it."""
 

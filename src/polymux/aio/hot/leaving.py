@@ -39,6 +39,9 @@ class Leaving:
         self.look = look
         self.fd: int = -1
         self.given = False  # a flush is on its way
+        self.held = (
+            False  # it comes without being asked for, as soon as what has come is dealt with
+        )
         self.blocked = False  # the transport takes nothing more for now
         self.crowded = False  # senders wait for room
         self.written: i64 = 0  # octets handed to the transport
@@ -49,7 +52,8 @@ class Leaving:
         """Something is to leave: say so once until it does."""
         if not self.given:
             self.given = True
-            self.soon(self.turn)
+            if not self.held:
+                self.soon(self.turn)
 
     def give_rest(self, anyway: bool) -> None:
         """Say so if there is anything to leave, or somebody waits for room."""
@@ -77,6 +81,12 @@ class Leaving:
         self.given = False
         self.burst = 0
         self.write()
+
+    def release(self) -> None:
+        """What has come was dealt with: what was said in reaction to it leaves."""
+        self.held = False
+        if self.given:
+            self.flush()
 
     def push(self) -> bool:
         """Write at once, for a sender that would have to wait; False if it has to."""
@@ -116,8 +126,10 @@ class Leaving:
         size: i64 = 0
         for chunk in chunks:
             size += len(chunk)
-        if self.fd < 0 or size < GATHERED or len(chunks) > MOST_BUFFERS:
-            transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        if len(chunks) > 1 and (self.fd < 0 or size < GATHERED or len(chunks) > MOST_BUFFERS):
+            chunks = [b"".join(chunks)]
+        if self.fd < 0:
+            transport.write(chunks[0])
             return size
         taken: i64 = 0
         if transport.get_write_buffer_size() == 0 and not transport.is_closing():
@@ -141,6 +153,8 @@ class Leaving:
         after: i64 = 0
         last: i64 = len(chunks)
         try:
+            if last == 1:
+                return os.write(self.fd, chunks[0])
             while after < last:
                 size += len(chunks[after])
                 after += 1
