@@ -39,9 +39,7 @@ class Leaving:
         self.look = look
         self.fd: int = -1
         self.given = False  # a flush is on its way
-        self.held = (
-            False  # it comes without being asked for, as soon as what has come is dealt with
-        )
+        self.held = False  # it need not be asked for: it follows what has come
         self.blocked = False  # the transport takes nothing more for now
         self.crowded = False  # senders wait for room
         self.written: i64 = 0  # octets handed to the transport
