@@ -56,6 +56,32 @@ def test_each_wish_makes_the_window_four_times_as_large_up_to_the_limit() -> Non
     assert (stream.dialer.window, stream.dialer.granted) == (17_000, 17_000)
 
 
+def test_a_wish_is_answered_by_whether_what_came_with_it_was_read_before_the_answer_leaves() -> (
+    None
+):
+    side = Acceptor()
+    stream = side.channel(1)
+    both = bytes.fromhex((CONTENT + WISH).format(1, 1))
+    side.end.receive(both, 0.0)
+    assert side.end.pending()
+    assert side.end.data_to_send() == widened(1, 1000)
+    side.end.receive(both, 0.0)
+    assert stream.lane is not None
+    taken = side.end.take(stream.lane)
+    side.end.read(stream, sum(map(len, taken)))
+    assert side.end.data_to_send() == widened(1, 4000)
+    assert not side.end.pending()
+
+
+def test_a_wish_whose_channel_ends_before_the_answer_leaves_keeps_nobody_waiting() -> None:
+    side = Acceptor()
+    side.channel(1)
+    side.end.receive(bytes.fromhex(WISH.format(1)), 0.0)
+    side.end.receive(bytes.fromhex(TERMINATED.format(1)), 0.0)
+    assert widened(1, 4000) not in side.end.data_to_send()
+    assert not side.end.pending()
+
+
 def test_a_window_already_beyond_the_limit_is_repeated_and_never_shrinks() -> None:
     side = Acceptor(grown=500)
     side.channel(1)

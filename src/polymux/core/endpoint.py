@@ -46,6 +46,7 @@ class Endpoint:
         self.guard.watch(self.inbox, self.conversation.direction(1 - side), self.conversation.head)
         self.failure: Violation | None = None
         self.faults: dict[str, str] = {}  # stream label to what the peer broke on it just now
+        self.owing: bool = False  # something is owed that is answered when it can leave
         self.now: i64 = 0
         self.carrier: LiveCarrier | None = None
         if isinstance(protocol, Enveloped) and protocol.carrier == WEBSOCKET:
@@ -94,7 +95,7 @@ class Endpoint:
         if c.faulted:
             self.give_up_faulted()
         if self.protocol.duties:
-            self.pay()
+            self.pay(False)
         if self.inbox.shed:
             self.acknowledge_shed()
 
@@ -156,8 +157,12 @@ class Endpoint:
                     self.abort(stream)
         self.inbox.shed.clear()
 
-    def pay(self) -> None:
-        """Queue what this side owes, as far as it may be sent now and the queue has room."""
+    def pay(self, leaving: bool) -> None:
+        """Queue what this side owes, as far as it may be sent now and the queue has room.
+
+        What depends on who reads here is answered only when it is `leaving`: it may have come
+        together with octets that nobody could have read yet.
+        """
         duties = self.protocol.duties
         room: i64 = self.limits.control_queue
         for duty in list(duties.values()):
@@ -166,6 +171,9 @@ class Endpoint:
                     del duties[(duty.side, duty.kind, duty.key)]
                 continue
             if not duty.due and len(self.outbox.control) < room:
+                if not leaving and self.protocol.hesitates(duty):
+                    self.owing = True
+                    continue
                 frame = self.protocol.paying(duty)
                 if frame is None:
                     continue
@@ -186,15 +194,16 @@ class Endpoint:
     def chunks_to_send(self, room: i64 = 262144) -> list[bytes]:
         """The same in pieces, large payloads not copied; the caller owns the list."""
         chunks = self.outbox.flush(self.now, room)
+        self.owing = False
         if self.protocol.duties:  # what has just been formed can oblige us too
-            self.pay()
+            self.pay(True)
             if len(self.outbox.control) > 0:
                 chunks.extend(self.outbox.flush(self.now, 0))
         return chunks if self.carrier is None else self.carrier.wrap(chunks)
 
     def pending(self) -> bool:
         """Is anything waiting that could be sent now?"""
-        if self.carrier is not None and self.carrier.pending():
+        if self.owing or (self.carrier is not None and self.carrier.pending()):
             return True
         return len(self.outbox.control) > 0 or self.outbox.turn < len(self.outbox.turns)
 

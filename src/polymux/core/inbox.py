@@ -102,20 +102,18 @@ class Inbox(Sink):
         if not self.direct:
             self.events.append(Data(stream, part, final))
             return
-        if not lane.noted:
-            lane.noted = True
-            lane.behind = lane.unread
-            self.ready.append(stream)
         lane.inbox.append(part)
         lane.unread += size
         self.unread += size
+        if not lane.noted:
+            lane.noted = True
+            self.ready.append(stream)
 
     def note(self, stream: Stream) -> None:
         """Something happened on a stream that a waiting reader or writer must look at."""
         lane = stream.lane
         if self.direct and lane is not None and not lane.noted:
             lane.noted = True
-            lane.behind = lane.unread
             self.ready.append(stream)
 
     def granted(self, sender: i64, stream: Stream) -> None:

@@ -250,6 +250,10 @@ class Protocol:
         """Does paying this duty mean that what is queued on its stream will not be sent?"""
         return True
 
+    def hesitates(self, duty: Duty) -> bool:
+        """Does its answer depend on whether what came before it was read?"""
+        return False
+
     # --- saved state
 
     def save(self) -> dict[str, object]:

@@ -105,8 +105,8 @@ class Lane:
     """
 
     __slots__ = (
-        "behind", "dropped", "ending", "given_up", "grows", "held", "inbox", "next", "noted",
-        "outgoing", "queued", "sent", "turn", "unread", "weight", "window",
+        "dropped", "ending", "given_up", "grows", "held", "inbox", "next", "noted", "outgoing",
+        "queued", "sent", "turn", "unread", "weight", "window",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -120,7 +120,6 @@ class Lane:
         self.ending: bool = False  # end this half once `outgoing` is empty
         self.turn: bool = False  # waits for its turn in the outbox
         self.noted: bool = False  # stands in the list of streams with news
-        self.behind: i64 = 0  # octets that were unread before these news
         self.given_up: bool = False  # the peer is being told, or knows
         self.dropped: bool = False  # nobody will read: drop what comes
         self.window: int = 0  # units of leave to keep the peer supplied with; 0: the half's window

@@ -14,7 +14,7 @@ from ..core.limits import Limits
 from ..core.protocol import NO_ID, NO_STREAM, Protocol
 from ..core.rules import Duty
 from ..core.side import DIALER, NOBODY
-from ..core.streams import NEVER, Lane, Stream
+from ..core.streams import NEVER, Stream
 from ..core.wire import HOLD
 from .nerdbank_law import NerdbankLaw
 from .nerdbank_rules import FRAME_TOO_LONG, PAYLOAD_TOO_LONG
@@ -177,15 +177,18 @@ class Nerdbank(NerdbankLaw):
     def silences(self, duty: Duty) -> bool:
         return duty.kind != WINDOW_ADJUST
 
+    def hesitates(self, duty: Duty) -> bool:
+        return duty.kind == WINDOW_ADJUST
+
     def wider(self, side: i64, stream: Stream) -> int:
         """The window to answer a growth request with; the same again is a refusal.
 
         It grows only while the reader keeps up, and within what all channels may grow together.
         """
         window = stream.half(1 - side).window
-        wish = min(window * GROWTH, self.limits.window_grown)
         lane = stream.lane
-        if wish <= window or (lane is not None and lags(lane)):
+        wish = min(window * GROWTH, self.limits.window_grown)
+        if wish <= window or (lane is not None and lane.unread > 0):
             return window
         grown = 0
         for other in self.streams.slots:
@@ -209,11 +212,6 @@ class Nerdbank(NerdbankLaw):
 
     def version(self) -> str:
         return str(self.major)
-
-
-def lags(lane: Lane) -> bool:
-    """Has something waited for the reader since before the octets that are being looked at?"""
-    return (lane.behind if lane.noted else lane.unread) > 0
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:

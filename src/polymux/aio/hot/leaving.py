@@ -80,11 +80,14 @@ class Leaving:
         self.burst = 0
         self.write()
 
-    def release(self) -> None:
-        """What has come was dealt with: what was said in reaction to it leaves."""
+    def release(self, now: bool) -> None:
+        """What has come was dealt with: what was said in reaction to it leaves, now or soon."""
         self.held = False
         if self.given:
-            self.flush()
+            if now:
+                self.flush()
+            else:
+                self.soon(self.turn)
 
     def push(self) -> bool:
         """Write at once, for a sender that would have to wait; False if it has to."""

@@ -35,9 +35,11 @@ class Wakings:
         self.leaving.held = True
 
     def end(self) -> None:
-        """They have been dealt with. A task cannot be run by another one: then it is the loop's."""
+        """They have been dealt with. A task cannot be run by another one: then it is the loop's
+        turn, and what is to leave waits for it as well."""
         self.gathers = False
         woken = self.woken
+        directly = True
         done: i64 = 0
         try:
             if len(woken) > 0:
@@ -48,9 +50,10 @@ class Wakings:
                     waiter.go_on(directly)
         finally:
             while done < len(woken):  # somebody wants the whole program to end
+                directly = False
                 woken[done].go_on(False)
                 done += 1
-            self.leaving.release()
+            self.leaving.release(directly)
 
 
 class Waiter:
