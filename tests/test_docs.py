@@ -1,5 +1,6 @@
 """The docs say what the code does."""
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from tools import docs
 from tools.rule_examples import as_json
 
+import polymux
 from polymux.protocols.registry import create, names
 from polymux.report.rulebook import EXAMPLES, all_rules, page_of
 
@@ -35,6 +37,24 @@ def test_the_page_of_a_protocol_has_every_rule_with_its_severity_and_sentence(
 @pytest.mark.parametrize("page", ["tables.md", "commands.md", "limits.md", "api.md"])
 def test_a_page_made_from_the_code_is_up_to_date(page: str) -> None:
     assert (DOCS / page).read_text() == pages()[page], ANEW
+
+
+@pytest.mark.parametrize("kind", ["Stream", "Session", "Sender", "Exchange", "ItemReceiver"])
+def test_the_api_page_leads_to_every_method_of_a_class_wherever_it_is_written(kind: str) -> None:
+    entries = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##)", pages()["api.md"], re.M | re.S))
+    pending, told = [kind], ""
+    while pending:
+        told += (entry := entries[pending.pop()])
+        pending += [
+            base
+            for line in re.findall(r"^Also all of (.*)\.$", entry, re.M)
+            for base in re.findall(r"`(\w+)`", line)
+        ]
+    ours = [each for each in getattr(polymux, kind).__mro__ if each.__module__[:7] == "polymux"]
+    names = {name for each in ours for name, found in vars(each).items() if callable(found)}
+    for name in names - set(dir(asyncio.Protocol)):
+        assert name.startswith("_") or re.search(rf"`(async )?{name}\(", told), name
+    assert len(names) > 5
 
 
 def test_every_rule_has_a_page_that_is_up_to_date_and_no_page_is_without_a_rule() -> None:

@@ -2,7 +2,10 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
+
+Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 SOURCE = Path(__file__).parent.parent / "src" / "polymux"
 
@@ -22,10 +25,10 @@ def api_page() -> str:
     for package, title in PARTS.items():
         parts += [f"## {package}", "", f"{title}.", ""]
         for name, module, inner in public(package):
-            node = definition(module, inner)
-            if node is not None:
+            found = definition(module, inner)
+            if found is not None:
                 made_here = module.parent.name == "aio"  # by `connect` and `serve`, not by hand
-                parts += entry(name, node, not made_here)
+                parts += entry(name, *found, not made_here)
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -60,20 +63,20 @@ def file_of(module: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def definition(path: Path, name: str) -> ast.stmt | None:
-    """The class or function called `name`, followed through a package that hands it on."""
+def definition(path: Path, name: str) -> tuple[Definition, Path] | None:
+    """The class or function called `name`, followed to the file that defines it."""
     if not path.exists():
         return None
     tree = ast.parse(path.read_text())
     for node in tree.body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name == name:
-                return node
+                return node, path
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
-                    package = module_of(path)
-                    return definition(file_of(resolve(package, node)), alias.name)
+                    module = resolve(module_of(path), node)
+                    return definition(file_of(module), alias.name)
     return None
 
 
@@ -83,31 +86,61 @@ def module_of(path: Path) -> str:
     return ".".join(["polymux", *folder.parts])
 
 
-def entry(name: str, node: ast.stmt, callable: bool) -> list[str]:
+def entry(name: str, node: Definition, path: Path, callable: bool) -> list[str]:
     """One name: a heading, its signature, its docstring, and of a class its public methods."""
-    assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     head = signature(name, node)
     if isinstance(node, ast.ClassDef) and not callable:
         head = f"class {name}"
     parts = [f"### {name}", "", "```text", head, "```", "", told(node), ""]
     if isinstance(node, ast.ClassDef):
-        bases = [ast.unparse(base) for base in node.bases]
-        known = [
-            base for base in bases if base[0].isupper() and base not in ("Protocol", "Generic")
-        ]
+        known, hidden = bases(node, path)
         if known:
             parts += [f"Also all of {', '.join(f'`{base}`' for base in known)}.", ""]
-        for inner in node.body:
-            if (
-                isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
-                and not inner.name.startswith("_")
-                and ast.get_docstring(inner)
-            ):
-                text = re.sub(r"\n(?=.)", "\n  ", told(inner))
-                parts += [f"- `{signature(inner.name, inner)}`: {text}"]
+        shown: set[str] = set()
+        for each in (node, *hidden):
+            parts += methods(each, shown)
         if parts[-1]:
             parts.append("")
     return parts
+
+
+def bases(node: ast.ClassDef, path: Path) -> tuple[list[str], list[ast.ClassDef]]:
+    """Names of the bases that are public or not ours; and the others, whose methods the reader
+    would find nowhere else."""
+    known: list[str] = []
+    hidden: list[ast.ClassDef] = []
+    for base in node.bases:
+        name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
+        above, where = definition(path, name) or (None, path)
+        if isinstance(above, ast.ClassDef) and name not in everything():
+            further, hidden_above = bases(above, where)
+            known += further
+            hidden += [above, *hidden_above]
+        elif name[0].isupper() and name not in ("Protocol", "Generic"):
+            known.append(name)
+    return list(dict.fromkeys(known)), hidden
+
+
+@cache
+def everything() -> frozenset[str]:
+    """All names of the page."""
+    return frozenset(name for package in PARTS for name, _, _ in public(package))
+
+
+def methods(node: ast.ClassDef, shown: set[str]) -> list[str]:
+    """A line for each that is public and was not shown yet."""
+    lines = []
+    for inner in node.body:
+        if (
+            isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef)
+            and not inner.name.startswith("_")
+            and inner.name not in shown
+            and ast.get_docstring(inner)
+        ):
+            shown.add(inner.name)
+            text = re.sub(r"\n(?=.)", "\n  ", told(inner))
+            lines.append(f"- `{signature(inner.name, inner)}`: {text}")
+    return lines
 
 
 def signature(name: str, node: ast.stmt) -> str:
