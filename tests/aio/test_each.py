@@ -11,7 +11,7 @@ from tests.aio.clock import virtual
 from tests.aio.talk import PROTOCOLS, exchange, joined, settled
 
 import polymux
-from polymux import Session, Stream
+from polymux import Session, Stream, StreamAborted
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -275,5 +275,53 @@ async def test_receivers_of_omnistreams_get_their_window() -> None:
         await sender.end()
         await settled(200)
         assert got == [[b"%d" % number for number in range(100)]]
+        await near.close()
+        await working
+
+
+@pytest.mark.parametrize("stands_by", [True, False])
+@virtual
+async def test_work_that_is_cancelled_before_it_began_gives_its_stream_and_its_place_up(
+    stands_by: bool,
+) -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo, at_once=1))
+        await settled()
+        assert far._each is not None
+        each, start = far._each, far._each.start
+
+        def start_and_cancel(stream: Stream) -> bool:
+            begun = start(stream)
+            each._under_way[stream].cancel()
+            return begun
+
+        each.start = start_and_cancel  # type: ignore[method-assign]
+        if not stands_by:
+            each._dismiss()
+        given_up = await near.open("given up")
+        await given_up.send(b"1")
+        with pytest.raises(StreamAborted):
+            await given_up.receive()
+        each.start = start  # type: ignore[method-assign]
+        assert await exchange(near, "next", b"data") == b"data"
+        await near.close()
+        await working
+
+
+@virtual
+async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_stream() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await settled()
+        assert far._each is not None
+        spare = far._each._spare
+        assert spare is not None
+        assert spare.task is not None
+        spare.task.cancel()
+        assert await exchange(near, "one", b"data") == b"data"
+        await settled()
+        assert far._each._spare is not spare
+        assert far._each._spare is not None
+        assert far._each._spare.waits
         await near.close()
         await working

@@ -12,9 +12,10 @@ import trustme
 from tests.aio.cancelling import everywhere
 from tests.aio.clock import virtual
 from tests.aio.talk import PROTOCOLS, channels, echo, exchange, joined, opened, settled
+from tests.loops import new_event_loop
 
 import polymux
-from polymux import Session
+from polymux import Session, Stream
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -38,6 +39,38 @@ async def test_what_was_queued_before_close_arrives_over_tcp(protocol: str) -> N
         await session.close()
         await done.wait()
     assert len(got[0]) == 3_000_000
+
+
+@pytest.mark.parametrize("problem", [SystemExit(7), KeyboardInterrupt()])
+def test_a_reader_that_ends_the_program_ends_it_and_hinders_no_other(
+    problem: BaseException,
+) -> None:
+    """Whatever octets it was woken by: they did no harm to their connection."""
+    got: list[bytes] = []
+
+    async def serve(session: Session) -> None:
+        async def work(stream: Stream) -> None:
+            data = await stream.receive()
+            if stream.name == "last":
+                raise problem
+            got.append(data)
+
+        await session.each(work)
+
+    async def talk() -> None:
+        async with await polymux.serve(serve, "tcp://127.0.0.1:0", protocol="mplex") as server:
+            session = await polymux.connect(server.url, protocol="mplex")
+            streams = [await session.open(name) for name in ("last", "first")]
+            await asyncio.sleep(0.05)
+            for stream in streams:  # they arrive together
+                stream.send_nowait(b"hi")
+            await asyncio.sleep(5)
+
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        with pytest.raises(type(problem)) as raised:
+            runner.run(talk())
+        assert raised.value is problem
+    assert got == [b"hi"]
 
 
 @pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])

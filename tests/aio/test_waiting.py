@@ -11,7 +11,7 @@ from tests.aio.talk import joined, opened, settled
 
 import polymux
 from polymux import Session, Stream
-from polymux.aio.hot.waiting import IDLE, Waiter
+from polymux.aio.hot.waiting import IDLE, WAITING, WOKEN, Waiter
 
 OPENING = b"\x28\x01s\x2c\x00"  # mplex: stream 5 is opened under the name s, and ended at once
 
@@ -177,31 +177,46 @@ async def test_a_reader_may_end_the_session_from_there_and_the_others_hear_of_it
 
 
 @virtual
-async def test_a_reader_that_ends_the_program_keeps_nobody_from_going_on() -> None:
+async def test_octets_that_come_in_a_readers_own_context_wake_it_for_the_next_turn() -> None:
     async with joined("mplex") as (near, far):
-        _, first = await opened(near, far)
-        _, second = await opened(near, far)
-
-        async def leave() -> None:
-            await first.receive()
-            raise SystemExit(3)
-
-        leaving = asyncio.create_task(leave())
+        _, theirs = await opened(near, far)
+        context = contextvars.copy_context()
+        reading = asyncio.create_task(theirs.receive(), context=context)
         await settled()
-        reading = await waiting(second)
-        raised: list[bool] = []
+        loop = asyncio.get_running_loop()
+        loop.call_soon(far.data_received, content(theirs, b"hi"), context=context)
+        assert await reading == b"hi"
+        assert not far._leaving.held
+
+
+@virtual
+async def test_octets_that_come_while_others_are_dealt_with_wake_nobody_before_those() -> None:
+    async with joined("mplex") as (near, far):
+        _, theirs = await opened(near, far)
+        reading = await waiting(theirs)
+
+        seen: list[tuple[bool, bool]] = []
 
         def come() -> None:
-            with pytest.raises(SystemExit):
-                far.data_received(content(first, b"hi") + content(second, b"lo"))
-            raised.append(True)
+            far._wakings.begin()
+            far.data_received(content(theirs, b"hi"))
+            seen.append((reading.done(), far._leaving.held))
+            far._wakings.end()
+            seen.append((reading.done(), far._leaving.held))
 
         asyncio.get_running_loop().call_soon(come)
-        assert await reading == b"lo"
-        assert raised == [True]
-        assert not far._leaving.held
-        with pytest.raises(SystemExit):
-            leaving.result()
+        assert await reading == b"hi"
+        assert seen == [(False, True), (True, False)]
+
+
+@virtual
+async def test_who_waits_for_the_peer_can_be_told_from_the_task() -> None:
+    async with joined("mplex") as (near, far):
+        _, theirs = await opened(near, far)
+        reading = await waiting(theirs)
+        assert "waiting: what a peer sends" in repr(reading)
+        reading.cancel()
+        assert repr(theirs._reader) == "<cancelled: what a peer sends>"
 
 
 @virtual
@@ -220,10 +235,10 @@ async def test_nobody_is_woken_twice_and_nobody_who_does_not_wait() -> None:
 
         task = asyncio.create_task(wait())
         await settled()
-        assert not waiter.done()
+        assert waiter.state == WAITING
         waiter.wake()
         waiter.wake()
-        assert waiter.done()
+        assert waiter.state == WOKEN
         await settled()
         assert turns == 1
         waiter.wake()

@@ -37,6 +37,10 @@ class Spare:
         """Is it there? Its first turn may still be to come, or somebody has cancelled it."""
         return self.waiter.state == WAITING
 
+    @property
+    def is_gone(self) -> bool:
+        return self.task is not None and self.task.done()
+
 
 class Each(Belonging["Session"]):
     """Starts the work as soon as a stream comes; who finds too much under way waits in line.
@@ -51,6 +55,7 @@ class Each(Belonging["Session"]):
         self._under_way: dict[Stream, asyncio.Task[None]] = {}
         self._context = copy_context()
         self._spare: Spare | None = None
+        self._fresh: list[Stream] = []  # whose tasks have yet to have their first turn
 
     async def run(self) -> None:
         """Until the session has ended and the work on all its streams is done."""
@@ -65,10 +70,7 @@ class Each(Belonging["Session"]):
                 await session._arrivals.ended()
             while self._under_way:  # those still in line have their turn too
                 await asyncio.wait(self._under_way.values())
-                for stream, task in list(self._under_way.items()):
-                    if task.done():  # somebody cancelled it before it had begun
-                        del self._under_way[stream]
-                        stream.abort()
+                self._miss(list(self._under_way))
         except asyncio.CancelledError:
             session._each = None
             await self._give_up()
@@ -90,6 +92,9 @@ class Each(Belonging["Session"]):
             self._under_way[stream] = spare.task
             spare.waiter.wake()
         else:
+            if not self._fresh:
+                self.session.loop.call_soon(self._first_turns)
+            self._fresh.append(stream)
             self._under_way[stream] = self._begin(self._see_to(stream))
         return True
 
@@ -98,13 +103,19 @@ class Each(Belonging["Session"]):
 
     def _keep_a_spare(self) -> None:
         session = self._session()
-        if self._spare is None and session is not None and session._each is self:
+        missing = self._spare is None or self._spare.is_gone
+        if missing and session is not None and session._each is self:
             spare = self._spare = Spare(Waiter(session._wakings))
             spare.task = self._begin(self._stand_by(spare))
 
     async def _stand_by(self, spare: Spare) -> None:
         if self._spare is spare:  # and was not dismissed before its first turn
-            await spare.waiter
+            try:
+                await spare.waiter
+            except asyncio.CancelledError:
+                if spare.stream is not None:
+                    self._drop(spare.stream)
+                raise
         if spare.stream is not None:
             await self._see_to(spare.stream)
 
@@ -124,6 +135,28 @@ class Each(Belonging["Session"]):
             if stream is None:
                 return
             self.start(stream)
+
+    def _first_turns(self) -> None:
+        """Tasks that were made in one go have all had their first turn when the loop comes to what
+        it is asked for now."""
+        fresh, self._fresh = self._fresh, []
+        if fresh:
+            fresh[0].session.loop.call_soon(self._miss, fresh)
+
+    def _miss(self, streams: list[Stream]) -> None:
+        """Look for work that was cancelled before it had begun."""
+        for stream in streams:
+            task = self._under_way.get(stream)
+            if task is not None and task.done():
+                self._drop(stream)
+
+    def _drop(self, stream: Stream) -> None:
+        """Nobody has begun with this stream, and nobody will: give it up, and its place."""
+        session = self._session()
+        if session is not None and session._each is self:
+            self._under_way.pop(stream, None)
+            stream.abort()
+            self._take()
 
     async def _give_up(self) -> None:
         """End the work that is under way, however often that is interrupted. A stream that nobody

@@ -26,34 +26,28 @@ class Wakings:
     def __init__(self, loop: AbstractEventLoop, leaving: Leaving) -> None:
         self.loop = loop
         self.leaving = leaving
-        self.gathers = False
+        self.depth: i64 = 0  # octets may come while others are dealt with, when TLS is closed
         self.woken: list[Waiter] = []
 
     def begin(self) -> None:
         """Octets have come: who is woken by them waits for the last of them."""
-        self.gathers = True
+        self.depth += 1
         self.leaving.held = True
 
     def end(self) -> None:
         """They have been dealt with. A task cannot be run by another one: then it is the loop's
         turn, and what is to leave waits for it as well."""
-        self.gathers = False
+        self.depth -= 1
+        if self.depth > 0:
+            return
         woken = self.woken
         directly = True
-        done: i64 = 0
-        try:
-            if len(woken) > 0:
-                self.woken = []
-                directly = current_task(self.loop) is None
-                for waiter in woken:
-                    done += 1
-                    waiter.go_on(directly)
-        finally:
-            while done < len(woken):  # somebody wants the whole program to end
-                directly = False
-                woken[done].go_on(False)
-                done += 1
-            self.leaving.release(directly)
+        if len(woken) > 0:
+            self.woken = []
+            directly = current_task(self.loop) is None
+            for waiter in woken:
+                waiter.go_on(directly)
+        self.leaving.release(directly)
 
 
 class Waiter:
@@ -72,29 +66,35 @@ class Waiter:
         if self.state == WAITING:
             self.state = WOKEN
             wakings = self.wakings
-            if wakings.gathers:
+            if wakings.depth > 0:
                 wakings.woken.append(self)
             else:
                 self.go_on(False)
 
     def go_on(self, directly: bool) -> None:
+        """Have the task run, now or at the loop's next turn."""
         wakeup = self.wakeup
         context = self.context
         assert wakeup is not None
         assert context is not None
+        loop = self.wakings.loop
         if directly:
-            context.run(wakeup, self)
-        else:
-            self.wakings.loop.call_soon(wakeup, self, context=context)
+            try:
+                context.run(wakeup, self)
+                return
+            except RuntimeError:  # not the task's: somebody is in its context just now
+                pass
+            except (SystemExit, KeyboardInterrupt) as problem:
+                # The loop's, to end the program: uvloop would take it for the connection's end.
+                loop.call_soon(throw, problem)
+                return
+        loop.call_soon(wakeup, self, context=context)
 
     # --- what `await` and a task ask for
 
     def __await__(self) -> Generator[object, None, None]:
         self._asyncio_future_blocking = True
         return cast(Generator[object, None, None], self)
-
-    def __iter__(self) -> "Waiter":
-        return self
 
     def __next__(self) -> "Waiter":
         if self._asyncio_future_blocking:  # the task takes that back
@@ -104,9 +104,7 @@ class Waiter:
     def get_loop(self) -> AbstractEventLoop:
         return self.wakings.loop
 
-    def add_done_callback(
-        self, wakeup: Callable[["Waiter"], object], *, context: Context | None = None
-    ) -> None:
+    def add_done_callback(self, wakeup: Callable[["Waiter"], object], *, context: Context) -> None:
         self.wakeup = wakeup
         self.context = context
         self.state = WAITING
@@ -131,5 +129,10 @@ class Waiter:
         if cancelled:
             raise CancelledError() if message is None else CancelledError(message)
 
-    def done(self) -> bool:
-        return self.state == WOKEN or self.state == CANCELLED
+    def __repr__(self) -> str:
+        state = ("idle", "waiting", "woken", "cancelled")[self.state]
+        return f"<{state}: what a peer sends>"
+
+
+def throw(problem: BaseException) -> None:
+    raise problem
