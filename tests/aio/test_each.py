@@ -12,6 +12,7 @@ from tests.aio.talk import PROTOCOLS, exchange, joined, settled
 
 import polymux
 from polymux import Session, Stream, StreamAborted
+from polymux.aio.hot.waiting import WAITING
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -314,14 +315,33 @@ async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_
         working = asyncio.create_task(far.each(echo))
         await settled()
         assert far._each is not None
-        spare = far._each._spare
-        assert spare is not None
+        (spare,) = far._each._spares
         assert spare.task is not None
         spare.task.cancel()
         assert await exchange(near, "one", b"data") == b"data"
         await settled()
-        assert far._each._spare is not spare
-        assert far._each._spare is not None
-        assert far._each._spare.waits
+        assert spare not in far._each._spares
+        assert all(each.waiter.state == WAITING for each in far._each._spares)
+        assert far._each._spares
         await near.close()
         await working
+
+
+@virtual
+async def test_more_tasks_stand_by_the_more_often_they_run_out_and_none_is_left() -> None:
+    before = asyncio.all_tasks()
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await settled()
+        assert far._each is not None
+        stood_by = []
+        for _ in range(20):
+            stood_by.append(len(far._each._spares))
+            assert await exchange(near, "one", b"data") == b"data"
+            await settled()
+        assert stood_by[:5] == [1, 2, 1, 4, 3]
+        assert max(stood_by) == 8
+        await near.close()
+        await working
+    await settled()
+    assert asyncio.all_tasks() == before

@@ -21,24 +21,24 @@ log = logging.getLogger("polymux.aio")
 Work = Callable[[Any], Awaitable[None]]
 
 
+MOST_SPARES = 8  # tasks that stand by, where streams come often
+
+
 class Spare:
     """A task that is there before its stream: to make one when a stream has come, and to wait for
     its first turn, takes longer than a small piece of work."""
 
-    __slots__ = ("stream", "task", "waiter")
+    __slots__ = ("dismissed", "stream", "task", "waiter")
 
     def __init__(self, waiter: Waiter) -> None:
         self.waiter = waiter
         self.stream: Stream | None = None
         self.task: asyncio.Task[None] | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Is it there? Its first turn may still be to come, or somebody has cancelled it."""
-        return self.waiter.state == WAITING
+        self.dismissed = False
 
     @property
     def is_gone(self) -> bool:
+        """Has somebody cancelled it?"""
         return self.task is not None and self.task.done()
 
 
@@ -54,7 +54,8 @@ class Each(Belonging["Session"]):
         self._at_once = at_once
         self._under_way: dict[Stream, asyncio.Task[None]] = {}
         self._context = copy_context()
-        self._spare: Spare | None = None
+        self._spares: list[Spare] = []
+        self._stock = 1  # how many to make when there are none
         self._fresh: list[Stream] = []  # whose tasks have yet to have their first turn
 
     async def run(self) -> None:
@@ -65,7 +66,7 @@ class Each(Belonging["Session"]):
         session._each = self
         try:
             self._take()
-            self._keep_a_spare()
+            self._keep_spares()
             with contextlib.suppress(SessionClosed):  # told below
                 await session._arrivals.ended()
             while self._under_way:  # those still in line have their turn too
@@ -85,13 +86,13 @@ class Each(Belonging["Session"]):
         """Begin to work on a stream that has come; False if it has to wait."""
         if len(self._under_way) >= self._at_once:
             return False
-        spare = self._spare
-        if spare is not None and spare.waits and spare.task is not None:
-            self._spare = None
+        spare = self._spares[-1] if self._spares else None
+        if spare is not None and spare.waiter.state == WAITING and spare.task is not None:
+            self._spares.pop()
             spare.stream = stream
             self._under_way[stream] = spare.task
             spare.waiter.wake()
-        else:
+        else:  # there is none, or it has yet to have its first turn, or somebody has cancelled it
             if not self._fresh:
                 self.session.loop.call_soon(self._first_turns)
             self._fresh.append(stream)
@@ -101,15 +102,21 @@ class Each(Belonging["Session"]):
     def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self._context.run(self.session.loop.create_task, work)
 
-    def _keep_a_spare(self) -> None:
+    def _keep_spares(self) -> None:
+        """Have tasks stand by. New ones cost a turn of the loop, and several no more than one: the
+        more often they run out, the more are made."""
+        while self._spares and self._spares[-1].is_gone:
+            self._spares.pop()
         session = self._session()
-        missing = self._spare is None or self._spare.is_gone
-        if missing and session is not None and session._each is self:
-            spare = self._spare = Spare(Waiter(session._wakings))
-            spare.task = self._begin(self._stand_by(spare))
+        if not self._spares and session is not None and session._each is self:
+            for _ in range(self._stock):
+                spare = Spare(Waiter(session._wakings))
+                spare.task = self._begin(self._stand_by(spare))
+                self._spares.append(spare)
+            self._stock = min(2 * self._stock, MOST_SPARES)
 
     async def _stand_by(self, spare: Spare) -> None:
-        if self._spare is spare:  # and was not dismissed before its first turn
+        if not spare.dismissed:
             try:
                 await spare.waiter
             except asyncio.CancelledError:
@@ -121,9 +128,10 @@ class Each(Belonging["Session"]):
 
     def _dismiss(self) -> None:
         """No stream will come."""
-        if self._spare is not None:
-            self._spare.waiter.wake()
-            self._spare = None
+        for spare in self._spares:
+            spare.dismissed = True
+            spare.waiter.wake()
+        self._spares.clear()
 
     def _take(self) -> None:
         """Begin with those in line, as far as there is room."""
@@ -187,4 +195,4 @@ class Each(Belonging["Session"]):
         finally:
             self._under_way.pop(stream, None)
             self._take()
-            self._keep_a_spare()
+            self._keep_spares()
