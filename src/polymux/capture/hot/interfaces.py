@@ -25,6 +25,7 @@ class Interface:
         self.offset: i64 = offset  # seconds
         self.hint: str = hint
         self.number: i64 = 0  # of the hint, in the scanner that uses it
+        self.place: i64 = 0  # among the interfaces of that scanner
         self.shift: i64 = -1
         self.multiply: i64 = 1
         self.divide: i64 = 1
