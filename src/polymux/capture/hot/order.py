@@ -103,7 +103,6 @@ class Flow:
     def add_stored(self, ranges: list[tuple[Stored, Stored]]) -> None:
         """The same, of references that may be stored elsewhere."""
         cursor = Cursor(len(self.cursors))
-        self.store.most += 2
         for forth, back in ranges:
             cursor.forth.append(self.blob(forth, 0, cursor.file))
             cursor.back.append(self.blob(back, 1, cursor.file))
@@ -141,6 +140,7 @@ class Flow:
                 if cursor is None or following.key <= cursor.key:
                     waiting += 1
                     active.append(following)
+                    self.store.expect(len(active))
                     continue
             if cursor is None:
                 break
