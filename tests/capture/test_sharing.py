@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.capture import Companion, Files, FlowRefs, SharedReads, index_file, sessions_of
-from polymux.capture.hot.reassembly import Events
+from polymux.capture.hot.events import Events
 from polymux.capture.sharing import NOT_BEGUN, Asked
 from polymux.capture.sources import PlainSource
 from polymux.core.errors import CaptureError

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymux.capture.hot.reassembly import GAP, OCTETS, Events
+from polymux.capture.hot.events import GAP, OCTETS, Events
 from polymux.capture.hot.together import LARGEST_WINDOW, Stretch, read_together
 from polymux.core.errors import CaptureError
 

@@ -13,9 +13,10 @@ from polymux.capture.files import FileReader
 from polymux.capture.flows import endpoint_text, flow_endpoints
 from polymux.capture.hints import read_hint
 from polymux.capture.hot.blobs import Spool, Stored
+from polymux.capture.hot.events import FINISHED, GAP, OCTETS, Events
 from polymux.capture.hot.gather import Run, read_run
 from polymux.capture.hot.order import Flow
-from polymux.capture.hot.reassembly import FINISHED, GAP, OCTETS, Events, Reassembler
+from polymux.capture.hot.reassembly import Reassembler
 from polymux.capture.hot.survey import Survey
 from polymux.capture.index import FlowRefs
 from polymux.capture.limits import CaptureLimits
@@ -79,8 +80,8 @@ class TcpSession:
         self,
         flow: bytes,
         order: Flow,
+        survey: Survey,
         begin: int,
-        end: int,
         files: Sequence[str],
         hints: Sequence[tuple[str, ...]],
         readers: Sequence[Reader],
@@ -88,12 +89,11 @@ class TcpSession:
         ports: frozenset[int],
         shared: Companion | None = None,
     ) -> None:
-        survey = Survey(order, begin, end)
         self.flow = flow
         """The 36-octet flow key; with `started_at` it names the session."""
         self.started_at: int = survey.first_at
         self.ended_at: int = survey.last_at
-        self.packets = end - begin
+        self.packets = int(survey.packets)
         self.captures = [files[number] for number in survey.files]
         self.saw_syn = survey.asked >= 0 or survey.answered >= 0
         self.ordered = not (order.interleaved or survey.disordered)
@@ -117,7 +117,7 @@ class TcpSession:
         """Spans each side's octets lost to retransmission."""
         self.rtt_ns: int | None = None
         self._order = order
-        self._span = (begin, end)
+        self._span = (begin, begin + self.packets)
         self._files = list(files)
         self._readers = list(readers)
         self._shared = shared
@@ -236,13 +236,12 @@ def sessions_of(
     if ranges:
         order.add_stored(ranges)
     order.arrange()
-    bounds = [*order.sessions, order.count]
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
     listening = frozenset(ports)
     return [
-        TcpSession(flow, order, begin, end, files, hints, readers, limits, listening, shared)
-        for begin, end in itertools.pairwise(bounds)
+        TcpSession(flow, order, survey, begin, files, hints, readers, limits, listening, shared)
+        for begin, survey in zip(order.sessions, order.surveys, strict=True)
     ]
 
 

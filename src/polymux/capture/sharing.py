@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from polymux.capture.hot.reassembly import Events
+from polymux.capture.hot.events import Events
 from polymux.capture.hot.together import Stretch, read_together
 from polymux.core.errors import CaptureError
 

@@ -149,8 +149,11 @@ class Place:
 
     def read(self, start: int, size: int) -> bytes:
         """Octets of the references."""
-        with open(self.path, "rb", buffering=0) as file:
-            refs = os.pread(file.fileno(), size, self.start + start)
+        fd = os.open(self.path, os.O_RDONLY)  # as a file object it would take twice as long
+        try:
+            refs = os.pread(fd, size, self.start + start)
+        finally:
+            os.close(fd)
         if len(refs) != size:
             raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
         return refs

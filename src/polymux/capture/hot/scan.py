@@ -12,7 +12,7 @@ from typing import Final
 from librt.strings import read_i32_be, read_i32_le, read_i64_be, read_i64_le
 from mypy_extensions import i64
 
-from polymux.capture.hot.interfaces import Interface
+from polymux.capture.hot.interfaces import Interface, timestamp_options
 from polymux.capture.hot.octets import u16, u32
 from polymux.capture.hot.packets import PacketTable
 from polymux.capture.hot.references import LOW32
@@ -174,7 +174,6 @@ class Scanner:
         size: i64 = len(data)
         table = self.table
         block_limit = self.block_limit
-        snap_limit = self.snap_limit
         need: i64 = 12
         # What is known of the interface of the last packet; -1: of none.
         which: i64 = -1
@@ -238,7 +237,7 @@ class Scanner:
                 if (
                     same
                     and 0 <= ticks <= most
-                    and captured <= snap_limit
+                    and captured <= self.snap_limit
                     and 0 <= length - 32 - captured < 4
                 ):
                     at = ticks * multiply
@@ -247,7 +246,9 @@ class Scanner:
                         self.note_wrong()
                     pos += length
                     continue
-            if kind in (ENHANCED_PACKET, OLD_PACKET):
+            if self.walk_only and kind in (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET):
+                table.packets += 1
+            elif kind in (ENHANCED_PACKET, OLD_PACKET):
                 used = self.packet(data, pos, length, kind, big, base)
                 if used is not None and used.simple:
                     which = used.place
@@ -272,10 +273,7 @@ class Scanner:
     def packet(
         self, data: bytes, pos: i64, length: i64, kind: i64, big: bool, base: i64
     ) -> Interface | None:
-        """Any block with a packet; its interface, if it has one and the packet was looked at."""
-        if self.walk_only:
-            self.table.packets += 1
-            return None
+        """Any block with a packet; its interface, if it has one that is described."""
         if length < 32:
             self.table.packets += 1
             self.spoil(base + pos, f"a packet block of {length} octets cannot be")
@@ -329,9 +327,6 @@ class Scanner:
 
     def simple_packet(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
         """A packet without a time: it stands at instant 0."""
-        if self.walk_only:
-            self.table.packets += 1
-            return
         if length < 16 or len(self.interfaces) == 0:
             self.table.packets += 1
             self.spoil(base + pos, "a simple packet block too short or without an interface")
@@ -371,24 +366,8 @@ class Scanner:
                 "raise it with CaptureLimits(interfaces=...) if the file is sound",
             )
             return
-        resolution: i64 = 6
-        offset: i64 = 0
         end = pos + length - 4
-        at = pos + 16
-        while end - at >= 4:
-            code = u16(data, at, big)
-            size = u16(data, at + 2, big)
-            if code == 0 or size > end - at - 4:
-                break
-            if code == 9 and size >= 1:
-                resolution = data[at + 4]
-            elif code == 14 and size >= 8:
-                high = u32(data, at + (4 if big else 8), big)
-                low = u32(data, at + (8 if big else 4), big)
-                if high > 0x7FFFFFFF:
-                    high -= 0x100000000
-                offset = (high << 32) | low
-            at += 4 + ((size + 3) & -4)
+        resolution, offset = timestamp_options(data, pos + 16, end, big)
         hint = self.comment(data, pos + 16, end, big, base)
         self.add_interface(
             Interface(

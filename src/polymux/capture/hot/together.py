@@ -15,8 +15,8 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from polymux.capture.hot.events import OCTETS, Events
 from polymux.capture.hot.gather import SLACK
-from polymux.capture.hot.reassembly import OCTETS, Events
 from polymux.capture.hot.references import CAPTURED_BITS, CAPTURED_MASK
 
 # Octets of a window, which also are the blocks that are looked at for it times their size. Smaller
