@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
-from polymux.capture import CaptureLimits, sessions_of
+from polymux.capture import CaptureLimits, Companion, sessions_of
 from polymux.spark.exchange import RowsReader, StoredFlow, Wanted
 from polymux.spark.index_stage import index
 from polymux.spark.inputs import find_inputs
@@ -84,10 +84,14 @@ def counter(
         for number in numbers:
             with CaptureFiles(CaptureLimits()) as files:
 
-                def steps(flow: StoredFlow) -> Iterator[int]:
-                    for session in sessions_of(flow.rows(), files.reader):
+                def steps(flow: StoredFlow, companion: Companion) -> Iterator[int]:
+                    for session in sessions_of(flow.rows(), files.reader, shared=companion):
+                        if session.look_ahead():
+                            yield 0
                         for batch in session.batches():
-                            yield len(batch.data)
+                            found = len(batch.data)
+                            del batch  # as the walk does it
+                            yield found
 
                 yield sum(together(RowsReader(staging, names, tasks[number]), steps))
 

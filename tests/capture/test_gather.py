@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.capture import Files, TcpSession, files, joining, read_sessions
+from polymux.capture.hot.events import GAP, OCTETS, Events
 from polymux.capture.hot.gather import RUN_OCTETS, RUN_PIECES, Run, read_run
-from polymux.capture.hot.reassembly import GAP, OCTETS, Events
 from polymux.capture.sessions import gather
 from polymux.capture.sources import PlainSource
 from polymux.core.errors import CaptureError

@@ -7,9 +7,10 @@ import struct
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from polymux.capture.hot.events import Events
 from polymux.capture.hot.lanes import Lane
 from polymux.capture.hot.order import Flow
-from polymux.capture.hot.reassembly import Events, Reassembler
+from polymux.capture.hot.reassembly import Reassembler
 from polymux.capture.hot.references import ACK, FIN, LOW32, RECORD, RST, SYN
 from polymux.capture.limits import CaptureLimits
 

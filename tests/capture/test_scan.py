@@ -7,9 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from polymux.capture import Reading, read_sessions
 from polymux.capture.hot.references import RECORD
+from polymux.capture.hot.scan import Scanner
 from polymux.capture.index import index_file
 
 from . import build
@@ -289,3 +292,54 @@ def test_flows_are_chosen_by_port_and_filter(write: Callable[..., str]) -> None:
 def test_a_filter_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="filter"):
         read_sessions([str(tmp_path)], filters=[text])
+
+
+def blocks_of(
+    order: str, packets: list[tuple[int, int, int, bytes]], said: bytes
+) -> tuple[bytes, list[int]]:
+    """Two sections with three interfaces each; where each packet starts."""
+    out, places = b"", []
+    for half in (packets[: len(packets) // 2], packets[len(packets) // 2 :]):
+        out += build.section(order=order)
+        for resolution in (9, 6, 0x80 | 20):
+            out += build.interface(resolution=resolution, order=order)
+        for which, ticks, cut, payload in half:
+            data = build.frame(ALICE, BOB, 1, payload=payload)[: -cut or None]
+            head = struct.pack(
+                order + "IIIII", which, ticks >> 32, ticks & 0xFFFFFFFF, len(data), len(data) + cut
+            )
+            places.append(len(out) + 28)
+            out += build.block(6, head + data + bytes(-len(data) % 4) + said, order)
+    return out, places
+
+
+@settings(deadline=None)
+@given(
+    st.sampled_from("<>"),
+    st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 0, 0, 1, 2, 3]),
+            st.integers(0, 2**64 - 1) | st.integers(0, 2**32),
+            st.integers(0, 70),
+            st.binary(max_size=9),
+        ),
+        max_size=12,
+    ),
+)
+def test_a_packet_with_options_is_read_like_one_without(
+    order: str, packets: list[tuple[int, int, int, bytes]]
+) -> None:
+    """The block without options has a short cut."""
+    found = []
+    for said in (b"", build.options((2, bytes(4)), order=order)):
+        data, places = blocks_of(order, packets, said)
+        scanner = Scanner(1 << 20, 1 << 18, 100, 100)
+        assert scanner.scan(data, 0) == len(data)
+        rows = []
+        for refs in scanner.table.pack():
+            for word, at, both, header in struct.iter_unpack("<4q", refs):
+                place = max(each for each in places if each <= word >> 20)
+                rows.append((places.index(place), (word >> 20) - place, word & 0xFFFFF, at, both,
+                             header))  # fmt: skip
+        found.append((rows, scanner.table.packets, scanner.errors, scanner.error))
+    assert found[0] == found[1]

@@ -11,7 +11,7 @@ from polymux.capture import FlowRefs
 from polymux.spark import exchange
 from polymux.spark.exchange import Found, RowsReader, RowsWriter, bucket_of
 from polymux.spark.inputs import Capture
-from polymux.spark.partitions import HOT, LEAST, index_tasks, walk_tasks
+from polymux.spark.partitions import HOT, LEAST, TASK, index_tasks, walk_tasks
 
 FLOWS = st.binary(min_size=36, max_size=36)
 
@@ -57,6 +57,23 @@ def test_a_huge_flow_has_a_task_of_its_own_and_begins_first() -> None:
     assert tasks[1].flows == {large}
     assert all(task.buckets and task.flows == {huge, large} for task in tasks[2:])
     assert len(tasks) == 2 + 4
+
+
+@pytest.mark.parametrize("octets", [250_000_000, 900_000_000, TASK])
+@pytest.mark.parametrize("cores", [1, 2, 3, 16])
+def test_every_core_has_as_many_tasks_and_none_has_too_much(octets: int, cores: int) -> None:
+    captures = [Capture(f"/nowhere/{n}", octets + 7 * n) for n in range(48)]
+    tasks = index_tasks(captures, cores)
+    sizes = [sum(octets + 7 * int(span.path[9:]) for span in task) for task in tasks]
+    assert sum(map(len, tasks)) == 48
+    assert len(tasks) % cores == 0
+    assert max(sizes) <= TASK * 1.25
+    flows = {bytes([n]) * 36: octets // 17 for n in range(64)}
+    walks = walk_tasks(found_in([flows]), cores)
+    assert len(walks) % cores == 0
+    assert max(sum(flows[f] for f in flows if bucket_of(f) in each.buckets) for each in walks) <= (
+        TASK * 1.25
+    )
 
 
 def test_small_files_share_a_task_and_none_is_lost() -> None:

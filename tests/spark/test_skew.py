@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymux.analysis.digest import digest_tables
-from polymux.capture import CaptureLimits
+from polymux.capture import CaptureLimits, Companion
 from polymux.spark.index_stage import index
 from polymux.spark.inputs import find_inputs
 from polymux.spark.partitions import index_tasks, walk_tasks
@@ -57,7 +57,7 @@ def test_flows_side_by_side_are_few_and_hold_little(flows: list[Flow]) -> None:
     active: dict[int, Flow] = {}
     ended = []
 
-    def steps(mine: Flow) -> Iterator[int]:
+    def steps(mine: Flow, companion: Companion) -> Iterator[int]:
         active[id(mine)] = mine
         for _ in range(mine.steps):
             assert len(active) <= SIDE_BY_SIDE
@@ -68,3 +68,18 @@ def test_flows_side_by_side_are_few_and_hold_little(flows: list[Flow]) -> None:
 
     assert sum(together(flows, steps)) == sum(f.steps for f in flows)
     assert sorted(map(id, ended)) == sorted(map(id, flows))
+
+
+@given(st.lists(st.lists(st.integers(0, 50), min_size=1, max_size=6), min_size=1, max_size=8))
+def test_who_is_furthest_behind_has_the_next_turn(instants: list[list[int]]) -> None:
+    waits: dict[int, int] = {}
+
+    def steps(mine: Flow, companion: Companion) -> Iterator[int]:
+        for at in sorted(instants[mine.steps]):
+            companion.at = waits[mine.steps] = at
+            yield 1
+            assert at == min(waits.values())
+        del waits[mine.steps]
+
+    flows = [Flow(0, number) for number in range(len(instants))]
+    assert sum(together(flows, steps)) == sum(map(len, instants))

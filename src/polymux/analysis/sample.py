@@ -88,7 +88,7 @@ def take_sample(session: TcpSession, octets: int = LOOK) -> Sample:
     """The first octets of a session, up to the first hole."""
     pieces: list[tuple[int, bytes, int]] = []
     left = octets
-    for piece in session.pieces():
+    for piece in session.pieces(octets):
         if piece.is_gap or left <= 0:
             break
         if piece.end is None:

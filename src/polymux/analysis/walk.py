@@ -112,13 +112,17 @@ def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit) -> S
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
     rows = Rows(summary.session_id, emit, plan.tables)
+    if session.look_ahead(BATCH):
+        yield 0
     try:
         for batch in session.batches(BATCH):
             watch.feed(batch.events, batch.data)
             rows.collect(observer, watch, session.ended_at)
             if protocol.streams.used - _closed(observer) > LIVE:
                 watch.give_up(f"more than {LIVE} streams are open at once", session.ended_at)
-            yield len(batch.data)
+            octets = len(batch.data)
+            del batch  # others have their turn first, and need the room
+            yield octets
     except CaptureError as problem:
         summary.failure = str(problem)
     watch.close(session.ended_at)

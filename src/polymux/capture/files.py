@@ -7,8 +7,8 @@ import os
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
+from polymux.capture.hot.events import Events
 from polymux.capture.hot.gather import Run, vectors
-from polymux.capture.hot.reassembly import Events
 from polymux.capture.joining import RESIDENT, Stage
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.sources import STDIN, PlainSource, Source, open_source

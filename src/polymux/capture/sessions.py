@@ -13,12 +13,14 @@ from polymux.capture.files import FileReader
 from polymux.capture.flows import endpoint_text, flow_endpoints
 from polymux.capture.hints import read_hint
 from polymux.capture.hot.blobs import Spool, Stored
+from polymux.capture.hot.events import FINISHED, GAP, OCTETS, Events
 from polymux.capture.hot.gather import Run, read_run
 from polymux.capture.hot.order import Flow
-from polymux.capture.hot.reassembly import FINISHED, GAP, OCTETS, Events, Reassembler
+from polymux.capture.hot.reassembly import Reassembler
 from polymux.capture.hot.survey import Survey
 from polymux.capture.index import FlowRefs
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.sharing import Companion
 
 DIALER, ACCEPTOR = 0, 1
 # Octets of payload read at a time. Flows walked in turns share what they look at of a file: the
@@ -78,20 +80,20 @@ class TcpSession:
         self,
         flow: bytes,
         order: Flow,
+        survey: Survey,
         begin: int,
-        end: int,
         files: Sequence[str],
         hints: Sequence[tuple[str, ...]],
         readers: Sequence[Reader],
         limits: CaptureLimits,
         ports: frozenset[int],
+        shared: Companion | None = None,
     ) -> None:
-        survey = Survey(order, begin, end)
         self.flow = flow
         """The 36-octet flow key; with `started_at` it names the session."""
         self.started_at: int = survey.first_at
         self.ended_at: int = survey.last_at
-        self.packets = end - begin
+        self.packets = int(survey.packets)
         self.captures = [files[number] for number in survey.files]
         self.saw_syn = survey.asked >= 0 or survey.answered >= 0
         self.ordered = not (order.interleaved or survey.disordered)
@@ -115,14 +117,33 @@ class TcpSession:
         """Spans each side's octets lost to retransmission."""
         self.rtt_ns: int | None = None
         self._order = order
-        self._span = (begin, end)
+        self._span = (begin, begin + self.packets)
+        self._files = list(files)
         self._readers = list(readers)
+        self._shared = shared
+        self._ahead: Iterator[tuple[Events, bytes]] | None = None
         self._limits = limits
 
     def batches(self, octets: int = BATCH) -> Iterator[Batch]:
         """Everything that passed, about `octets` of payload at a time (more after a hole)."""
-        for events in self._events(octets):
-            yield Batch(events, gather(events, self._readers))
+        if not self.look_ahead(octets):
+            for events in self._events(octets):
+                yield Batch(events, gather(events, self._readers))
+            return
+        found, self._ahead = self._ahead, None
+        yield from itertools.starmap(Batch, found or ())  # which keeps none of them
+
+    def look_ahead(self, octets: int = BATCH) -> bool:
+        """Say what `batches` will read first to those who are walked beside it; False if nobody is.
+
+        Who then lets the others have a turn may find it read.
+        """
+        if self._shared is None:
+            return False
+        if self._ahead is None:
+            found = self._events(octets, cells=True)
+            self._ahead = self._shared.begin(found, self._files, self._readers, gather)
+        return True
 
     def pieces(self, octets: int = BATCH) -> Iterator[Piece]:
         """The same one by one, for reading by people and tests; `batches` is the fast way.
@@ -147,7 +168,7 @@ class TcpSession:
             pass
         return self
 
-    def _events(self, octets: int) -> Iterator[Events]:
+    def _events(self, octets: int, cells: bool = False) -> Iterator[Events]:
         limits = self._limits
         walk = Reassembler(
             self._order,
@@ -159,7 +180,7 @@ class TcpSession:
             limits.hole_wait_ns,
         )
         while not walk.closed:
-            events = walk.run(octets)
+            events = walk.run(octets, cells)
             if walk.closed:
                 self._learn(walk)
             if events.count:
@@ -183,12 +204,14 @@ def sessions_of(
     limits: CaptureLimits | None = None,
     ports: Iterable[int] = (),
     spool: Spool | None = None,
+    shared: Companion | None = None,
 ) -> list[TcpSession]:
     """The sessions of one flow, from all its rows in any order.
 
     `open_reader(path)` gives a function that reads `size` octets at `offset` of that file;
     `Files(limits).reader` does. Rows given twice change nothing. `spool` opens a file for what a
-    huge flow has to set aside; without it that stays in memory.
+    huge flow has to set aside; without it that stays in memory. `shared` reads payload together
+    with that of the flows that are walked beside this one.
     """
     places: dict[tuple[str, int], list[FlowRefs]] = {}
     flow = b""
@@ -213,13 +236,12 @@ def sessions_of(
     if ranges:
         order.add_stored(ranges)
     order.arrange()
-    bounds = [*order.sessions, order.count]
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
     listening = frozenset(ports)
     return [
-        TcpSession(flow, order, begin, end, files, hints, readers, limits, listening)
-        for begin, end in itertools.pairwise(bounds)
+        TcpSession(flow, order, survey, begin, files, hints, readers, limits, listening, shared)
+        for begin, survey in zip(order.sessions, order.surveys, strict=True)
     ]
 
 

@@ -6,7 +6,7 @@ from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr, u8
 
 FIRST_ROWS: Final[i64] = 64  # rows of a first batch: most sessions are short
-ROWS: Final[i64] = 16384  # rows of a batch at most; it is handed on whole and never reused
+ROWS: Final[i64] = 4096  # rows of a batch at most; it is handed on whole and never reused
 
 # What a kind of frame does. Events, tables and stall analysis read only this.
 OPENS: Final[i64] = 1

@@ -17,8 +17,8 @@ from ..capture.sources import PlainSource
 from ..core.allocator import trim
 
 if TYPE_CHECKING:
+    from ..capture.hot.events import Events
     from ..capture.hot.gather import Run
-    from ..capture.hot.reassembly import Events
 
 MAPPED = 48 << 20  # octets of files that may be mapped at a time
 AROUND = 64 << 10  # octets that the kernel maps around a page that is touched

@@ -22,9 +22,9 @@ from .exchange import Found, Wanted, bucket_of
 from .inputs import Capture
 from .remote import is_url, open_capture
 
-TASK = 256 << 20  # octets of captures a task should have: a Python task costs about 40 ms by itself
+TASK = 1 << 30  # octets of captures a task has at most: a Python task costs about 40 ms by itself
 LEAST = 4 << 20  # below this nothing is worth splitting further
-SHARES = 2  # walk tasks for each core at least
+SHARES = 2  # walk tasks for each core at least, beside those of heavy flows
 SPARE = 1.25  # a file that is larger than its share by less than this is not cut
 HOT = 64 << 20  # weight from which a flow has a task of its own
 
@@ -44,14 +44,14 @@ def index_tasks(captures: Sequence[Capture], cores: int, target: int = 0) -> lis
     behind URLs are not cut: finding the cuts would mean reading them here.
     """
     total = sum(capture.octets for capture in captures)
-    share = target or max(LEAST, min(TASK, -(-total // max(1, cores))))
+    share = target or max(LEAST, _share(total, cores))
     tasks: list[list[Span]] = []
     room = 0
     for capture in captures:
         whole = is_url(capture.path) or capture.octets <= share * SPARE
         for piece in [Range()] if whole else plan(capture.path, target=share):
             size = (piece.end if piece.end >= 0 else capture.octets) - piece.start
-            if not tasks or size > room:
+            if not tasks or size > 2 * room:  # most of it would not fit
                 tasks.append([])
                 room = share
             tasks[-1].append(Span(capture.path, piece))
@@ -96,18 +96,25 @@ def walk_tasks(found: Iterable[Found], cores: int, target: int = 0) -> list[Want
             buckets[bucket] = buckets.get(bucket, 0) + weight
         for flow, weight in each.flows.items():
             flows[flow] = flows.get(flow, 0) + weight
-    share = target or TASK
-    hot = {flow: weight for flow, weight in flows.items() if weight >= min(HOT, share)}
+    share = target or max(1, _share(sum(buckets.values()), cores))
+    hot = {flow: weight for flow, weight in flows.items() if weight >= min(HOT, target or HOT)}
     for flow, weight in hot.items():
         buckets[bucket_of(flow)] -= weight
     left = sum(buckets.values())
-    count = max(-(-left // share), SHARES * cores if not target else 1)
+    # Those that have no task of their own fill up what the cores have left beside the heavy ones.
+    count = max(-(-left // share), SHARES * cores if hot and not target else 1)
     tasks = [(weight, Wanted(flows=frozenset({flow}))) for flow, weight in hot.items()]
     groups = _even(buckets, min(count, len(buckets)))
     names = frozenset(hot)
     tasks += [(weight, Wanted(frozenset(group), names)) for weight, group in groups if weight]
     tasks.sort(key=lambda task: -task[0])
     return [task for _, task in tasks]
+
+
+def _share(total: int, cores: int) -> int:
+    """Of a task: all the same, so few that none has more than it may, and as many for each core."""
+    rounds = -(-total // (TASK * cores))
+    return -(-total // max(1, rounds * cores))
 
 
 def _even(weights: dict[int, int], groups: int) -> list[tuple[int, list[int]]]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Generator, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-SIDE_BY_SIDE = 8  # flows walked in turns
-HELD = 16 << 20  # octets of references that flows walked in turns may have
+from ..capture.sharing import Companion, SharedReads
+
+SIDE_BY_SIDE = 64  # flows walked in turns
+HELD = 24 << 20  # octets of references that flows walked in turns may have
 
 
 class Held(Protocol):
@@ -20,36 +24,46 @@ class Held(Protocol):
 F = TypeVar("F", bound=Held)
 
 
-def together(flows: Iterable[F], steps: Callable[[F], Iterator[int]]) -> Iterator[int]:
-    """Some flows side by side, a step of each in turn.
+def together(flows: Iterable[F], steps: Callable[[F, Companion], Iterator[int]]) -> Iterator[int]:
+    """Some flows side by side, always a step of the one that is furthest behind.
 
     Flows that began together lie together in the files: side by side they look at the same parts
-    of them, one after another each would go through all of them again. How many is bounded by
-    the references they hold; a flow with more has its turn alone.
+    of them, which are then read once for all. How many is bounded by the references they hold; a
+    flow with more has its turn alone.
     """
-    active: list[tuple[int, Iterator[int]]] = []
+    shared = SharedReads()
+    active: list[Walk] = []  # a heap
     held = 0
-    for flow in flows:
+    for number, flow in enumerate(flows):
         while active and (len(active) == SIDE_BY_SIDE or held + flow.held > HELD):
-            active, ended = yield from _round(active)
-            held -= ended
-        active.append((flow.held, steps(flow)))
+            held -= yield from _step(active)
+        companion = Companion(shared)
+        walk = Walk(companion.at, number, flow.held, companion, steps(flow, companion))
+        heapq.heappush(active, walk)
         held += flow.held
     while active:
-        active, _ = yield from _round(active)
+        yield from _step(active)
 
 
-def _round(
-    active: list[tuple[int, Iterator[int]]],
-) -> Generator[int, None, tuple[list[tuple[int, Iterator[int]]], int]]:
-    """One step of each; those that go on, and the references of those that have ended."""
-    going = []
-    ended = 0
-    for octets, walk in active:
-        step = next(walk, None)
-        if step is None:
-            ended += octets
-        else:
-            going.append((octets, walk))
-            yield step
-    return going, ended
+@dataclass(order=True, slots=True)
+class Walk:
+    """A flow that is being walked."""
+
+    at: int
+    number: int
+    held: int = field(compare=False)
+    companion: Companion = field(compare=False)
+    steps: Iterator[int] = field(compare=False)
+
+
+def _step(active: list[Walk]) -> Generator[int, None, int]:
+    """A step of the one that is furthest behind; the references it holds no more."""
+    walk = active[0]
+    step = next(walk.steps, None)
+    if step is None:
+        heapq.heappop(active)
+        return walk.held
+    walk.at = walk.companion.at
+    heapq.heapreplace(active, walk)
+    yield step
+    return 0

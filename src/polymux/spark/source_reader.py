@@ -18,7 +18,7 @@ from ..analysis.walk import walk_steps
 from ..capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs, sessions_of
 from .exchange import weight_of
 from .inputs import find_inputs
-from .partitions import TASK, Span, index_span, index_tasks
+from .partitions import Span, index_span, index_tasks
 from .remote import CaptureFiles
 from .source_options import SourceOptions
 from .spark_types import spark_schema
@@ -27,6 +27,7 @@ from .summaries import by_file
 if TYPE_CHECKING:
     import pyarrow as pa
 
+SHARE = 256 << 20  # octets of captures a task should have
 ROWS = 8192  # of a batch: the quickest between Python and Java
 TRAVELLING = 64 << 20  # octets of references that go with the tasks
 CORES = 8  # tasks that captures are cut into at least, if they are large enough
@@ -120,7 +121,7 @@ class Index:
     def __init__(self, asked: SourceOptions) -> None:
         self.summaries: list[FileSummary] = []
         self._limits = CaptureLimits()
-        self._share = asked.task_octets or TASK
+        self._share = asked.task_octets or SHARE
         self._wanted = FlowFilter(tuple(asked.plan.ports), asked.filters)
         self._rows: dict[bytes, list[FlowRefs]] = {}
         self._kept = 0

@@ -33,7 +33,7 @@ from ..analysis.rows import Emit, session_id
 from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
 from ..analysis.walk import walk_steps
-from ..capture import CaptureLimits, Files, TcpSession, sessions_of
+from ..capture import CaptureLimits, Companion, Files, TcpSession, sessions_of
 from .follow_batches import Available, Follower, Work
 from .follow_flows import Given, Waits
 from .follow_place import Place
@@ -138,10 +138,15 @@ class Following(DataSourceStreamReader, SupportsTriggerAvailableNow):
         works = self.follower.go_on(self._place(start), self._place(end))
         return [InputPartition(work) for work in works]
 
-    def sessions(self, given: list[Given], files: Files) -> Iterator[TcpSession]:
+    def sessions(
+        self, given: list[Given], files: Files, companion: Companion | None = None
+    ) -> Iterator[TcpSession]:
         """The sessions that are meant, ready to be walked."""
         for each in given:
-            found = sessions_of(each.rows, files.reader, limits=files.limits, ports=self.plan.ports)
+            found = sessions_of(
+                each.rows, files.reader, limits=files.limits, ports=self.plan.ports,
+                shared=companion,
+            )  # fmt: skip
             for session in found:
                 if session_id(session.flow, session.started_at) in each.names:
                     yield session
@@ -276,8 +281,8 @@ class AllTables(Following):
     ) -> list[SessionSummary]:
         summaries: list[SessionSummary] = []
 
-        def steps(one: Given) -> Iterator[int]:
-            for session in self.sessions([one], files):
+        def steps(one: Given, companion: Companion) -> Iterator[int]:
+            for session in self.sessions([one], files, companion):
                 summaries.append((yield from walk_steps(session, plan, emit)))
 
         for _ in together(given, steps):

@@ -16,7 +16,7 @@ from ..analysis.plan import Plan
 from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
 from ..analysis.walk import walk_steps
-from ..capture import CaptureLimits, sessions_of
+from ..capture import CaptureLimits, Companion, sessions_of
 from .exchange import RowsReader, Spool, StoredFlow, Wanted
 from .lean_files import release_memory
 from .remote import CaptureFiles
@@ -111,11 +111,12 @@ def walk_flows(
     writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
     with CaptureFiles(limits) as files, writer:
 
-        def steps(flow: StoredFlow) -> Iterator[int]:
+        def steps(flow: StoredFlow, companion: Companion) -> Iterator[int]:
             with Spool(staging) as spool:
                 for session in sessions_of(
-                    flow.rows(), files.reader, limits=limits, ports=plan.ports, spool=spool.open
-                ):
+                    flow.rows(), files.reader, limits=limits, ports=plan.ports, spool=spool.open,
+                    shared=companion,
+                ):  # fmt: skip
                     outcome.count((yield from walk_steps(session, plan, writer.emit)))
 
         for _ in together(flows, steps):

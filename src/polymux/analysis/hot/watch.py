@@ -2,7 +2,7 @@
 
 from mypy_extensions import i64
 
-from ...capture.hot.reassembly import GAP, OCTETS, Events
+from ...capture.hot.events import GAP, OCTETS, Events
 from ...core.conversation import Conversation
 from ...core.direction import Direction
 from ...core.events import Sink

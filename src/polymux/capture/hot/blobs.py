@@ -15,10 +15,10 @@ from mypy_extensions import i64
 
 from polymux.capture.hot.references import RECORD, as_octets
 
-# Records of stored references that are read at a time, and blobs that may hold that many: one for
-# each direction of each file that is looked at in turns, and some to spare.
-WINDOW: Final[i64] = 4096
-BLOBS: Final[i64] = 32
+# Records of stored references that are read at a time, and blobs that may hold that many: two to
+# spare, and one for each direction of each file that is looked at in turns.
+WINDOW: Final[i64] = 2048
+BLOBS: Final[i64] = 2
 # Entries of a page of the order, as a power of two, and pages that are always held.
 PAGE_BITS: Final[i64] = 16
 PAGE: Final[i64] = 65536
@@ -35,7 +35,12 @@ class Store:
 
     def __init__(self) -> None:
         self.blobs: list[Blob] = []
-        self.most: i64 = BLOBS
+        self.most: i64 = BLOBS + 2
+
+    def expect(self, files: i64) -> None:
+        """So many files are looked at in turns."""
+        if BLOBS + 2 * files > self.most:
+            self.most = BLOBS + 2 * files
 
     def load(self, blob: Blob, record: i64) -> None:
         """Put the window with this record into the blob."""

@@ -12,7 +12,7 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64, u8
 
-from polymux.capture.hot.reassembly import OCTETS, Events
+from polymux.capture.hot.events import OCTETS, Events
 from polymux.capture.hot.references import as_octets
 
 # Octets between two pieces that are cheaper to read along than to skip with another read.

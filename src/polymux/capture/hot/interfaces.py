@@ -6,6 +6,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from polymux.capture.hot.octets import u16, u32
+
 # Instants stay within 62 bits (the years 1823 to 2116), so that differences never overflow.
 LAST_INSTANT: Final[i64] = 0x3FFFFFFFFFFFFFFF
 FIRST_INSTANT: Final[i64] = -0x4000000000000000
@@ -25,6 +27,7 @@ class Interface:
         self.offset: i64 = offset  # seconds
         self.hint: str = hint
         self.number: i64 = 0  # of the hint, in the scanner that uses it
+        self.place: i64 = 0  # among the interfaces of that scanner
         self.shift: i64 = -1
         self.multiply: i64 = 1
         self.divide: i64 = 1
@@ -64,3 +67,24 @@ def ten_to(power: i64) -> i64:
     for _ in range(power):
         value *= 10
     return value
+
+
+def timestamp_options(data: bytes, at: i64, end: i64, big: bool) -> tuple[i64, i64]:
+    """What the options of an interface block say of its timestamps: resolution and offset."""
+    resolution: i64 = 6
+    offset: i64 = 0
+    while end - at >= 4:
+        code = u16(data, at, big)
+        size = u16(data, at + 2, big)
+        if code == 0 or size > end - at - 4:
+            break
+        if code == 9 and size >= 1:
+            resolution = data[at + 4]
+        elif code == 14 and size >= 8:
+            high = u32(data, at + (4 if big else 8), big)
+            low = u32(data, at + (8 if big else 4), big)
+            if high > 0x7FFFFFFF:
+                high -= 0x100000000
+            offset = (high << 32) | low
+        at += 4 + ((size + 3) & -4)
+    return resolution, offset

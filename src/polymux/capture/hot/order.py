@@ -26,6 +26,7 @@ from polymux.capture.hot.references import (
     SAME_PACKET,
     SYN,
 )
+from polymux.capture.hot.survey import Survey
 
 DONE: Final[i64] = -1
 # Packets of one instant that are remembered to find a second copy of one of them.
@@ -90,6 +91,7 @@ class Flow:
         self.order: Pages = Pages(spool)
         self.count: i64 = 0
         self.sessions: vec[i64] = vec[i64]()  # where in `order` each session starts
+        self.surveys: list[Survey] = []  # what is known of each
         self.interleaved: bool = False
         self.repeated: i64 = 0  # packets that were there before
 
@@ -103,7 +105,6 @@ class Flow:
     def add_stored(self, ranges: list[tuple[Stored, Stored]]) -> None:
         """The same, of references that may be stored elsewhere."""
         cursor = Cursor(len(self.cursors))
-        self.store.most += 2
         for forth, back in ranges:
             cursor.forth.append(self.blob(forth, 0, cursor.file))
             cursor.back.append(self.blob(back, 1, cursor.file))
@@ -125,6 +126,8 @@ class Flow:
         self.cursors.sort(key=first_instant)
         recent = Recent()
         cut = SessionCut()
+        survey = Survey()
+        torn: list[int] = []  # sessions whose packets were told apart only later
         active: list[Cursor] = []
         waiting: i64 = 0
         last: Cursor | None = None
@@ -141,6 +144,7 @@ class Flow:
                 if cursor is None or following.key <= cursor.key:
                     waiting += 1
                     active.append(following)
+                    self.store.expect(len(active))
                     continue
             if cursor is None:
                 break
@@ -166,11 +170,33 @@ class Flow:
                 starts = cut.starts_at(both, (header >> 16) & 255, size, blob.direction, self.count)
                 if starts >= 0:
                     self.sessions = append(self.sessions, starts)
+                    survey = Survey()
+                    self.surveys.append(survey)
+                    if starts < self.count:  # it, and the one before, which is too long
+                        number = len(self.surveys) - 1
+                        if number - 1 not in torn[-1:]:
+                            torn.append(number - 1)
+                        torn.append(number)
+                survey.take(blob, pos)
                 order.add(blob.number * 0x100000000 + record)
                 self.count += 1
             if not cursor.advance():
                 active.remove(cursor)
         order.finish()
+        for each in torn:
+            self.surveys[each] = self.survey(each)
+
+    def survey(self, number: i64) -> Survey:
+        """Look at a session's packets once more."""
+        end = self.count
+        if number + 1 < len(self.sessions):
+            end = self.sessions[number + 1]
+        survey = Survey()
+        for place in range(self.sessions[number], end):
+            entry = self.order[place]
+            blob = self.blobs[entry >> 32]
+            survey.take(blob, blob.seek(entry & LOW32))
+        return survey
 
 
 def first_instant(cursor: Cursor) -> int:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from librt.strings import read_i64_le
-from librt.vecs import vec
 from mypy_extensions import i64
 
+from polymux.capture.hot.events import ABORTED, FINISHED, GAP, OCTETS, Events
 from polymux.capture.hot.lanes import SPAN_REORDERED, Held, Lane
 from polymux.capture.hot.order import Flow
 from polymux.capture.hot.references import (
@@ -25,52 +25,17 @@ from polymux.capture.hot.references import (
     SYN,
 )
 
-OCTETS: Final[i64] = 0
-GAP: Final[i64] = 1
-FINISHED: Final[i64] = 2
-ABORTED: Final[i64] = 3
-
 # SYN, FIN and RST where a reference has them, which a plain packet has not; and its ACK.
 TURNS: Final[i64] = 0x070000
 ACKNOWLEDGES: Final[i64] = 0x100000
 
+# A cell of a file, as flows side by side look at them together: 16 MiB. The bits of its number
+# within a reference.
+CELL_BITS: Final[i64] = 44
+
 # Rows of a batch; with small packets a batch is full before it has its octets.
 BATCH_ROWS: Final[i64] = 2048
-
-
-class Events:
-    """What passed, in delivered order: columns, `count` rows of them filled.
-
-    `kind` OCTETS: `size` octets lie at `offset` of file number `file`. GAP: `size` octets are
-    missing. FINISHED, ABORTED: the side's FIN or RST. `side` is 0 for the dialer.
-    """
-
-    def __init__(self, rows: i64) -> None:
-        self.rows: i64 = rows
-        self.count: i64 = 0
-        self.octets: i64 = 0
-        self.side: vec[i64] = vec[i64]([0] * rows)
-        self.kind: vec[i64] = vec[i64]([0] * rows)
-        self.at: vec[i64] = vec[i64]([0] * rows)
-        self.size: vec[i64] = vec[i64]([0] * rows)
-        self.file: vec[i64] = vec[i64]([0] * rows)
-        self.offset: vec[i64] = vec[i64]([0] * rows)
-
-    def put(self, side: i64, kind: i64, at: i64, size: i64, file: i64, offset: i64) -> None:
-        row = self.count
-        # The columns are full of zeros, and mostly that is what would be written.
-        if side != 0:
-            self.side[row] = side
-        if kind != OCTETS:
-            self.kind[row] = kind
-        if file != 0:
-            self.file[row] = file
-        self.at[row] = at
-        self.size[row] = size
-        self.offset[row] = offset
-        self.count = row + 1
-        if kind == OCTETS:
-            self.octets += size
+FEW_ROWS: Final[i64] = 64
 
 
 class Reassembler:
@@ -104,28 +69,43 @@ class Reassembler:
         self.out: Events = Events(0)
         self.at: i64 = 0
         self.closed: bool = False
+        self.rows: i64 = BATCH_ROWS  # of the next batch
         self.syn_at: i64 = -1
         self.greeted: bool = False
         self.handshake: i64 = -1  # nanoseconds from SYN to the ACK that answers the SYN-ACK
 
-    def run(self, octets: i64) -> Events:
-        """Events with at least `octets` of payload in all, or fewer if few are left."""
+    def run(self, octets: i64, cells: bool = False) -> Events:
+        """Events with at least `octets` of payload in all, or fewer if few are left.
+
+        With `cells`, from a quarter up to twice as many, so that they end where the next packet
+        lies in another cell of its file: so what flows side by side read begins and ends together.
+        """
         # A packet is a row as a rule; where that is not enough, the rest waits for the next batch.
         rows = self.end - self.place
-        if rows > BATCH_ROWS:
-            rows = BATCH_ROWS
+        if rows > self.rows:
+            rows = self.rows
+        self.rows = BATCH_ROWS
         out = Events(rows + 2 * self.room())
         self.out = out
         order = self.flow.order
         blobs = self.flow.blobs
         number: i64 = 0
         blob = blobs[0]
+        enough = octets
+        if cells:
+            enough = octets // 4
+            octets *= 2
+        cell: i64 = -1
         while self.place < self.end and out.octets < octets:
             entry = order[self.place]
             if entry >> 32 != number:
                 number = entry >> 32
                 blob = blobs[number]
             pos = blob.seek(entry & LOW32)
+            if cell < 0 or out.octets < enough:
+                cell = read_i64_le(blob.refs, pos) >> CELL_BITS
+            elif read_i64_le(blob.refs, pos) >> CELL_BITS != cell:
+                break
             side = blob.direction ^ self.flip
             lane = self.dialer if side == 0 else self.acceptor
             peer = self.acceptor if side == 0 else self.dialer
@@ -134,6 +114,8 @@ class Reassembler:
                     return out
                 self.packet(blob.refs, pos, lane, peer, blob.file)
             self.place += 1
+        if out.count < BATCH_ROWS // 2:  # room that is not needed costs as much as room that is
+            self.rows = out.count * 2 + FEW_ROWS
         if self.place >= self.end and not self.closed and out.rows - out.count >= self.room():
             self.closed = True
             self.close(self.dialer)

@@ -12,7 +12,7 @@ from typing import Final
 from librt.strings import read_i32_be, read_i32_le, read_i64_be, read_i64_le
 from mypy_extensions import i64
 
-from polymux.capture.hot.interfaces import Interface
+from polymux.capture.hot.interfaces import Interface, timestamp_options
 from polymux.capture.hot.octets import u16, u32
 from polymux.capture.hot.packets import PacketTable
 from polymux.capture.hot.references import LOW32
@@ -85,6 +85,7 @@ class Scanner:
 
     def add_interface(self, interface: Interface) -> None:
         interface.number = self.hint_number(interface.hint)
+        interface.place = len(self.interfaces)
         self.interfaces.append(interface)
 
     def scan(self, data: bytes, base: i64) -> i64:
@@ -167,12 +168,20 @@ class Scanner:
     # -- pcapng ---------------------------------------------------------------------------------
 
     def blocks(self, data: bytes, base: i64, pos: i64) -> i64:
+        """The usual block, a packet of an interface with simple timestamps and without options, is
+        read right here: this runs for every packet. All others have methods of their own."""
         big = self.big
         size: i64 = len(data)
-        while True:
-            self.need = 12
-            if size - pos < 12:
-                break
+        table = self.table
+        block_limit = self.block_limit
+        need: i64 = 12
+        # What is known of the interface of the last packet; -1: of none.
+        which: i64 = -1
+        link: i64 = 0
+        hint: i64 = 0
+        multiply: i64 = 1
+        most: i64 = 0
+        while size - pos >= 12:
             if big:
                 word = read_i64_be(data, pos)
                 kind = (word >> 32) & LOW32
@@ -191,15 +200,15 @@ class Scanner:
             if length < 12 or length & 3 != 0:
                 self.breaks(base + pos, f"a block of {length} octets cannot be")
                 break
-            if length > self.block_limit:
+            if length > block_limit:
                 self.breaks(
                     base + pos,
-                    f"a block of {length} octets exceeds the limit block={self.block_limit}; "
+                    f"a block of {length} octets exceeds the limit block={block_limit}; "
                     "raise it with CaptureLimits(block=...) if the file is sound",
                 )
                 break
             if length > size - pos:
-                self.need = length
+                need = length
                 break
             if big:
                 again = i64(read_i32_be(data, pos + length - 4)) & LOW32
@@ -208,8 +217,45 @@ class Scanner:
             if again != length:
                 self.breaks(base + pos, "the two lengths of a block differ")
                 break
-            if kind in (ENHANCED_PACKET, OLD_PACKET):
-                self.packet(data, pos, length, kind, big, base)
+            if kind == ENHANCED_PACKET and which >= 0 and length >= 32:
+                if big:
+                    word = read_i64_be(data, pos + 8)
+                    ticks = word & LOW32
+                    same = (word >> 32) & LOW32 == which
+                    word = read_i64_be(data, pos + 16)
+                    ticks = (ticks << 32) | ((word >> 32) & LOW32)
+                    captured = word & LOW32
+                    wire = i64(read_i32_be(data, pos + 24)) & LOW32
+                else:
+                    word = read_i64_le(data, pos + 8)
+                    ticks = (word >> 32) & LOW32
+                    same = word & LOW32 == which
+                    word = read_i64_le(data, pos + 16)
+                    ticks = (ticks << 32) | (word & LOW32)
+                    captured = (word >> 32) & LOW32
+                    wire = i64(read_i32_le(data, pos + 24)) & LOW32
+                if (
+                    same
+                    and 0 <= ticks <= most
+                    and captured <= self.snap_limit
+                    and 0 <= length - 32 - captured < 4
+                ):
+                    at = ticks * multiply
+                    table.take(data, pos + 28, captured, wire, link, at, hint, base)
+                    if table.wrong_at >= 0:
+                        self.note_wrong()
+                    pos += length
+                    continue
+            if self.walk_only and kind in (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET):
+                table.packets += 1
+            elif kind in (ENHANCED_PACKET, OLD_PACKET):
+                used = self.packet(data, pos, length, kind, big, base)
+                if used is not None and used.simple:
+                    which = used.place
+                    link = used.link
+                    hint = used.number
+                    multiply = used.multiply
+                    most = used.most
             elif kind == SIMPLE_PACKET:
                 self.simple_packet(data, pos, length, big, base)
             elif kind == INTERFACE:
@@ -217,20 +263,21 @@ class Scanner:
             elif kind == SECTION:
                 self.big = big
                 self.section(data, pos, length, base)
+                which = -1
             if self.broken:
                 break
             pos += length
+        self.need = need
         return pos
 
-    def packet(self, data: bytes, pos: i64, length: i64, kind: i64, big: bool, base: i64) -> None:
-        if self.walk_only:
-            self.table.packets += 1
-            return
+    def packet(
+        self, data: bytes, pos: i64, length: i64, kind: i64, big: bool, base: i64
+    ) -> Interface | None:
+        """Any block with a packet; its interface, if it has one that is described."""
         if length < 32:
             self.table.packets += 1
             self.spoil(base + pos, f"a packet block of {length} octets cannot be")
-            return
-        # Whole words instead of calls for each field: this runs for every packet.
+            return None
         if big:
             word = read_i64_be(data, pos + 8)
             which = (word >> 32) & LOW32
@@ -252,11 +299,11 @@ class Scanner:
         if which >= len(self.interfaces):
             self.table.packets += 1
             self.spoil(base + pos, f"a packet of interface {which}, which nothing describes")
-            return
+            return None
         if captured > length - 32:
             self.table.packets += 1
             self.spoil(base + pos, f"a packet of {captured} octets in a block of {length}")
-            return
+            return None
         if captured > self.snap_limit:
             self.table.packets += 1
             self.spoil(
@@ -264,7 +311,7 @@ class Scanner:
                 f"a packet of {captured} octets exceeds the limit snap={self.snap_limit}; "
                 "raise it with CaptureLimits(snap=...) if the file is sound",
             )
-            return
+            return None
         interface = self.interfaces[which]
         at = interface.instant(high, low)
         hint = interface.number
@@ -273,16 +320,13 @@ class Scanner:
             text = self.comment(data, options, pos + length - 4, big, base)
             if text != "":
                 hint = self.hint_number(text)
-        table = self.table
-        table.take(data, pos + 28, captured, wire, interface.link, at, hint, base)
-        if table.wrong_at >= 0:
+        self.table.take(data, pos + 28, captured, wire, interface.link, at, hint, base)
+        if self.table.wrong_at >= 0:
             self.note_wrong()
+        return interface
 
     def simple_packet(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
         """A packet without a time: it stands at instant 0."""
-        if self.walk_only:
-            self.table.packets += 1
-            return
         if length < 16 or len(self.interfaces) == 0:
             self.table.packets += 1
             self.spoil(base + pos, "a simple packet block too short or without an interface")
@@ -322,24 +366,8 @@ class Scanner:
                 "raise it with CaptureLimits(interfaces=...) if the file is sound",
             )
             return
-        resolution: i64 = 6
-        offset: i64 = 0
         end = pos + length - 4
-        at = pos + 16
-        while end - at >= 4:
-            code = u16(data, at, big)
-            size = u16(data, at + 2, big)
-            if code == 0 or size > end - at - 4:
-                break
-            if code == 9 and size >= 1:
-                resolution = data[at + 4]
-            elif code == 14 and size >= 8:
-                high = u32(data, at + (4 if big else 8), big)
-                low = u32(data, at + (8 if big else 4), big)
-                if high > 0x7FFFFFFF:
-                    high -= 0x100000000
-                offset = (high << 32) | low
-            at += 4 + ((size + 3) & -4)
+        resolution, offset = timestamp_options(data, pos + 16, end, big)
         hint = self.comment(data, pos + 16, end, big, base)
         self.add_interface(
             Interface(

@@ -1,4 +1,4 @@
-"""A first look over the packets of a session: who dialled, when, which files, which comment.
+"""What is known of a session before it is reassembled: who dialled, when, which files and comment.
 
 And whether their order can be believed: octets that first appear after they were acknowledged
 show that one direction was captured late, by another clock or another queue.
@@ -10,18 +10,19 @@ from librt.strings import read_i64_le
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from polymux.capture.hot.order import Flow
+from polymux.capture.hot.blobs import Blob
 from polymux.capture.hot.references import ACK, CAPTURED_MASK, LOW32, SYN
 
 
 class Survey:
-    """What the entries `begin` to before `end` of a flow's order say without being reassembled.
+    """What the packets of a session say, taken one after another.
 
     Directions are those of the flow, -1 where nothing tells. `hint_blob` and `hint` name the
     earliest comment of ours.
     """
 
-    def __init__(self, flow: Flow, begin: i64, end: i64) -> None:
+    def __init__(self) -> None:
+        self.packets: i64 = 0
         self.first_at: i64 = 0
         self.last_at: i64 = 0
         self.asked: i64 = -1  # direction that sent a SYN
@@ -32,59 +33,61 @@ class Survey:
         self.hint: i64 = 0
         self.files: list[int] = []
         self.disordered: bool = False
-        high: vec[i64] = vec[i64]([-1, -1])  # sequence number after a direction's last octet
-        acked: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of a direction's octets
-        order = flow.order
-        file: i64 = -1
-        number: i64 = 0
-        blob = flow.blobs[0]
-        for place in range(begin, end):
-            entry = order[place]
-            if entry >> 32 != number:
-                number = entry >> 32
-                blob = flow.blobs[number]
-            pos = blob.seek(entry & LOW32)
-            refs = blob.refs
-            header = read_i64_le(refs, pos + 24)
-            size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (header >> 32)
-            both = read_i64_le(refs, pos + 16)
-            if size > 0:
-                if self.spoke < 0:
-                    self.spoke = blob.direction
-                self.payload[blob.direction] += size
-                if self.is_late(both >> 32, size, high[blob.direction], acked[blob.direction]):
-                    self.disordered = True
-            # Not `end`: compiled, a range follows a change of the name that bounds it.
-            stop = ((both >> 32) + size + (1 if header & (SYN << 16) != 0 else 0)) & LOW32
-            if (size > 0 or header & (SYN << 16) != 0) and later(stop, high[blob.direction]):
-                high[blob.direction] = stop
-            if header & (ACK << 16) != 0 and later(both & LOW32, acked[1 - blob.direction]):
-                acked[1 - blob.direction] = both & LOW32
-            if header & (SYN << 16) != 0:
-                if header & (ACK << 16) == 0:
-                    if self.asked < 0:
-                        self.asked = blob.direction
-                elif self.answered < 0:
-                    self.answered = blob.direction
-            if self.hint_blob < 0 and (header >> 24) & 255 != 0:
-                self.hint_blob = number
-                self.hint = (header >> 24) & 255
-            if blob.file != file:
-                file = blob.file
-                if file not in self.files:
-                    self.files.append(file)
-            self.last_at = read_i64_le(refs, pos + 8)
-            if place == begin:
-                self.first_at = self.last_at
+        self.file: i64 = -1
+        self.high: vec[i64] = vec[i64]([-1, -1])  # sequence number after a direction's last octet
+        self.acked: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of its octets
 
-    def is_late(self, seq: i64, size: i64, high: i64, acked: i64) -> bool:
-        """Whether the new octets among these were acknowledged before they came."""
-        if high < 0 or acked < 0 or not later((seq + size) & LOW32, high):
-            return False
-        start = seq & LOW32
-        if later(high, start):
-            start = high
-        return later(acked, start)
+    def take(self, blob: Blob, pos: i64) -> None:
+        """The next packet, whose reference is at `pos` of those the blob has in memory."""
+        refs = blob.refs
+        direction = blob.direction
+        header = read_i64_le(refs, pos + 24)
+        size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (header >> 32)
+        both = read_i64_le(refs, pos + 16)
+        syn = header & (SYN << 16) != 0
+        if size > 0:
+            if self.spoke < 0:
+                self.spoke = direction
+            self.payload[direction] += size
+            high = self.high[direction]
+            if is_late(both >> 32, size, high, self.acked[direction]):
+                self.disordered = True
+            stop = ((both >> 32) + size + (1 if syn else 0)) & LOW32
+            if later(stop, high):
+                self.high[direction] = stop
+        elif syn:
+            stop = ((both >> 32) + 1) & LOW32
+            if later(stop, self.high[direction]):
+                self.high[direction] = stop
+        if header & (ACK << 16) != 0 and later(both & LOW32, self.acked[1 - direction]):
+            self.acked[1 - direction] = both & LOW32
+        if syn:
+            if header & (ACK << 16) == 0:
+                if self.asked < 0:
+                    self.asked = direction
+            elif self.answered < 0:
+                self.answered = direction
+        if self.hint_blob < 0 and (header >> 24) & 255 != 0:
+            self.hint_blob = blob.number
+            self.hint = (header >> 24) & 255
+        if blob.file != self.file:
+            self.file = blob.file
+            if self.file not in self.files:
+                self.files.append(self.file)
+        self.last_at = read_i64_le(refs, pos + 8)
+        if self.packets == 0:
+            self.first_at = self.last_at
+        self.packets += 1
+
+
+def is_late(seq: i64, size: i64, high: i64, acked: i64) -> bool:
+    """Whether the new octets among these were acknowledged before they came."""
+    if high < 0 or acked < 0 or not later((seq + size) & LOW32, high):
+        return False
+    start = seq & LOW32
+    if later(high, start):
+        start = high
+    return later(acked, start)
 
 
 def later(seq: i64, than: i64) -> bool:
