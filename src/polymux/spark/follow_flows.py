@@ -70,8 +70,8 @@ class Given:
 
     @property
     def held(self) -> int:
-        """Octets of its references."""
-        return sum(len(row.refs) for row in self.rows)
+        """Octets of its references, which are all held, and of their order."""
+        return sum(len(row.refs) for row in self.rows) * 5 // 4
 
 
 class Flows:
