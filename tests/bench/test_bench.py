@@ -1,8 +1,9 @@
 """The benchmark measures what it says: its C floor judges the same, its ratios are right."""
 
 import pytest
+from bench import harness
 from bench.agreement import check
-from bench.harness import Floor, Line, Times, behind, race
+from bench.harness import Effort, Floor, Line, Times, behind, race
 from bench.plain import Decoder, Encoder
 from bench.reference import Reference
 from bench.traffic import content, mixed_sizes
@@ -43,12 +44,16 @@ def test_a_line_under_its_target_is_behind() -> None:
     assert [(each.name, verdict.floor) for each, verdict in behind([line])] == [("line", "floor")]
 
 
-def test_candidates_take_turns() -> None:
+@pytest.mark.parametrize(("seconds", "turns"), [(0.0, 3), (60.0, 12)])
+def test_candidates_take_turns_and_quick_ones_more(
+    seconds: float, turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "EFFORT", Effort(seconds=seconds))
     order: list[str] = []
     acts = {name: lambda name=name: order.append(name) for name in "ab"}
     found = race(acts, rounds=3)  # type: ignore[arg-type]  # the default argument is bound
-    assert "".join(order) == "ab" + "ab" + "ba" + "ab"
-    assert len(found["a"].cpu) == 3
+    assert "".join(order[:8]) == "ab" + "ab" + "ba" + "ab"
+    assert len(found["a"].cpu) == len(found["b"].cpu) == turns
 
 
 def test_the_pure_decoder_reads_what_the_pure_encoder_writes() -> None:
