@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
-from polymux.capture import CaptureLimits, Companion, sessions_of
+from polymux.capture import CaptureLimits, sessions_of
+from polymux.capture.sharing import Companion
 from polymux.spark.exchange import RowsReader, StoredFlow, Wanted
 from polymux.spark.index_stage import index
 from polymux.spark.inputs import find_inputs

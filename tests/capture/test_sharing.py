@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymux.capture import Companion, Files, FlowRefs, SharedReads, index_file, sessions_of
+from polymux.capture import Files, FlowRefs, index_file, sessions_of
 from polymux.capture.hot.events import Events
-from polymux.capture.sharing import NOT_BEGUN, Asked
+from polymux.capture.sharing import NOT_BEGUN, Asked, Companion, SharedReads
 from polymux.capture.sources import PlainSource
 from polymux.core.errors import CaptureError
 

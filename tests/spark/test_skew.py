@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymux.analysis.digest import digest_tables
-from polymux.capture import CaptureLimits, Companion
+from polymux.capture import CaptureLimits
+from polymux.capture.sharing import Companion
 from polymux.spark.index_stage import index
 from polymux.spark.inputs import find_inputs
 from polymux.spark.partitions import index_tasks, walk_tasks

@@ -18,14 +18,12 @@ from polymux.capture.repair import Repair, recover, repair
 from polymux.capture.rotation import RotatingWriter
 from polymux.capture.scribe import TcpScribe
 from polymux.capture.sessions import Batch, Piece, TcpSession, sessions_of
-from polymux.capture.sharing import Companion, SharedReads
 from polymux.capture.summary import FileSummary, combine
 from polymux.capture.writer import Missed, PcapngWriter
 
 __all__ = [
     "Batch",
     "CaptureLimits",
-    "Companion",
     "FileIndex",
     "FileSummary",
     "Files",
@@ -38,7 +36,6 @@ __all__ = [
     "Reading",
     "Repair",
     "RotatingWriter",
-    "SharedReads",
     "TcpScribe",
     "TcpSession",
     "combine",

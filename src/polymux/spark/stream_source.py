@@ -33,7 +33,8 @@ from ..analysis.rows import Emit, session_id
 from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
 from ..analysis.walk import walk_steps
-from ..capture import CaptureLimits, Companion, Files, TcpSession, sessions_of
+from ..capture import CaptureLimits, Files, TcpSession, sessions_of
+from ..capture.sharing import Companion
 from .follow_batches import Available, Follower, Work
 from .follow_flows import Given, Waits
 from .follow_place import Place

@@ -16,7 +16,8 @@ from ..analysis.plan import Plan
 from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
 from ..analysis.walk import walk_steps
-from ..capture import CaptureLimits, Companion, sessions_of
+from ..capture import CaptureLimits, sessions_of
+from ..capture.sharing import Companion
 from .exchange import RowsReader, Spool, StoredFlow, Wanted
 from .lean_files import release_memory
 from .remote import CaptureFiles
