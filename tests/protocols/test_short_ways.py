@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from polymux.core.frames import Head
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
+from polymux.core.protocol import Protocol
 from polymux.protocols.mplex import Mplex
 from polymux.protocols.streamux import Streamux
 
@@ -57,3 +58,33 @@ def test_streamux_headers_are_read_the_same_both_ways(
     assert at == book.long_header(sender, data, 0, len(data), general)
     if at > 0:
         assert fields(short) == fields(general)
+
+
+mplex_frames = st.tuples(st.integers(0, 1), st.integers(0, 2), st.integers(0, 6))  # side, id, flag
+
+
+@given(st.lists(mplex_frames, max_size=12), st.integers(0, 3))
+@example([(0, 1, 0), (0, 1, 2), (1, 1, 3)], 2)  # the other half is closed
+@example([(0, 1, 0), (1, 1, 5), (0, 1, 0)], 2)  # the second use of its id
+def test_mplex_content_is_judged_and_applied_the_same_both_ways(
+    history: list[tuple[int, int, int]], vantage: int
+) -> None:
+    observer = Observer(Mplex(Limits(), vantage))
+    for side, number, flag in history:
+        observer.feed(side, bytes([number << 3 | flag, 0]), 0)
+    saved = observer.protocol.save()
+    for side, number, flag in ((s, n, f) for s in (0, 1) for n in (0, 1, 2) for f in (1, 2)):
+        ways = []
+        for way in (Mplex.ordinary, Protocol.ordinary):
+            book = Mplex(Limits(), vantage)
+            book.load(saved)
+            book.sight.freeze(side)
+            head = Head()
+            book.header(side, bytes([number << 3 | flag, 3]) + b"abc", 0, 5, head)
+            stream = book.streams.find(head.key)
+            if stream is not None:
+                passed = way(book, side, head, stream, 7)
+                if passed:
+                    assert book.touched is stream
+                ways.append((passed, book.counted, book.save()))
+        assert ways[:1] == ways[1:]

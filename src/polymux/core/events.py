@@ -90,7 +90,13 @@ class Crossed(Event):
 
 
 class Sink:
-    """Told of everything that passes; does nothing itself."""
+    """Told of everything that passes; does nothing itself.
+
+    `reading`: it wants the content of frames; `marking`: and to know where each of them ends.
+    """
+
+    reading: bool = False
+    marking: bool = False
 
     def opened(self, sender: i64, stream: Stream) -> None:
         return

@@ -28,7 +28,6 @@ class Usual(Proceedings):
         super().__init__(protocol, sink if sink is not None else Sink())
         self.rows = rows
         self.blank: Batch = Batch(0)
-        self.telling: bool = sink is not None  # does anybody want to be told of content?
 
     def usual(self, d: Direction, data: bytes, pos: i64, end: i64, base: i64, at: i64) -> i64:
         """Take the usual frames from `pos` on; returns where the first that is not one begins."""
@@ -54,7 +53,8 @@ class Usual(Proceedings):
         effects = p.effects
         sink = self.sink
         side = d.side
-        telling = self.telling
+        reading = sink.reading
+        marking = sink.marking
         credit = p.credit
         most: i64 = p.max_frame if p.messages else NEVER
         i = batch.used
@@ -80,13 +80,13 @@ class Usual(Proceedings):
             if size > end - start - head.tail or size > most:
                 return pos
             stream = streams.find(head.key)
-            if stream is None or p.judge(side, head, stream) != 0:
+            if stream is None:
                 return pos
             half = stream.dialer if side == DIALER else stream.acceptor
             before = half.state
             ordinal = sight.sent(side)
-            p.forget()
-            p.apply(side, head, stream, at)
+            if not p.ordinary(side, head, stream, at):
+                return pos
             sight.step(side)
             touched = p.touched
             if touched is not stream and touched is not None:  # a new use of the id
@@ -108,9 +108,9 @@ class Usual(Proceedings):
                 half.last_at = at
                 if half.first_at == UNSEEN:
                     half.first_at = at
-            if telling:
-                if counted:
-                    sink.content(side, stream, data, start, start + size, True)
+            if reading and counted:
+                sink.content(side, stream, data, start, start + size, True)
+            if marking:
                 sink.finished(side, stream if counted else None, ordinal, at)
             if writing:
                 senders[i] = u8(side)

@@ -102,6 +102,11 @@ RESET_OVER: Final[i64] = 0x8000
 TRUNCATED: Final[i64] = 0x10000
 
 
+def undisturbed(stream: Stream) -> bool:
+    """The first use of its id, open both ways: no content on it could be wrong."""
+    return stream.incarnation == 1 and stream.dialer.state == OPEN and stream.acceptor.state == OPEN
+
+
 class Mplex(Protocol):
     """One conversation of mplex. `counting` allocates 0, 1, 2... instead of by parity."""
 
@@ -197,9 +202,7 @@ class Mplex(Protocol):
         if (
             stream is not None
             and (kind == MESSAGE_INITIATOR or kind == MESSAGE_RECEIVER)
-            and stream.incarnation == 1
-            and stream.dialer.state == OPEN
-            and stream.acceptor.state == OPEN
+            and undisturbed(stream)
         ):
             return 0  # the usual case: nothing below could object
         if kind == NEW:
@@ -272,6 +275,14 @@ class Mplex(Protocol):
             if kind >= RESET_RECEIVER and stream.reset_by < 0:
                 stream.reset_by = sender
                 stream.error = self.said if len(self.said) > 0 else None
+
+    def ordinary(self, sender: i64, head: Head, stream: Stream, at: i64) -> bool:
+        if not undisturbed(stream):
+            return super().ordinary(sender, head, stream, at)
+        self.touched = stream
+        stream.answer(sender, self.sight)
+        self.counted = True
+        return True
 
     def closed(self, sender: i64, stream: Stream) -> bool:
         """Can no reset of `sender` change the stream? What passes first decides how it ended."""

@@ -23,6 +23,7 @@ class Watch(Sink):
 
     def __init__(self, contents: Contents | None) -> None:
         self.contents: Contents | None = contents
+        self.reading = self.marking = contents is not None
         self.tracks: TrackTable = TrackTable()
         self.ready: list[Page] = []
         self.page: Page | None = None
