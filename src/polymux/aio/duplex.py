@@ -85,8 +85,7 @@ class Stream(Ends):
                 session._flush_soon()
                 await asyncio.sleep(0)
                 continue
-            waiter = session.loop.create_future()
-            self._writers[waiter] = size
+            waiter = self._join_writers(size)
             session._room.join(self, woken)
             session._flush_soon()
             woken = True
@@ -96,7 +95,7 @@ class Stream(Ends):
                 session._flush_soon()  # the room that was meant for this one is another's
                 raise
             finally:
-                del self._writers[waiter]
+                self._leave_writers(waiter)
 
     async def end(self) -> None:
         """End this side's half: what is queued leaves first. The peer may still send."""

@@ -184,15 +184,28 @@ class Each(Belonging["Session"]):
             # octets brought: this stream's reset may be among it and not have been told yet.
             await asyncio.sleep(0)
         try:
-            async with stream:
-                if stream.usable:  # the peer may have given it up already
-                    self.session._take_in(stream)
-                    await self._work(stream)
-        except PolymuxError as problem:
-            log.debug("%s: %s", stream, problem)
-        except Exception:
-            log.exception("the work on %s failed", stream)
+            if stream.usable:  # the peer may have given it up already
+                self.session._take_in(stream)
+                await self._work(stream)
+            await stream.close()
+        except BaseException as problem:
+            stream.abort()
+            if isinstance(problem, PolymuxError):
+                log.debug("%s: %s", stream, problem)
+            elif isinstance(problem, Exception):
+                log.exception("the work on %s failed", stream)
+            else:
+                raise
         finally:
-            self._under_way.pop(stream, None)
-            self._take()
-            self._keep_spares()
+            self._done(stream)
+
+    def _done(self, stream: Stream) -> None:
+        """There is a place for another."""
+        self._under_way.pop(stream, None)
+        session = self._session()
+        if session is not None and session._each is self:
+            if session._arrivals:
+                self._take()
+            spares = self._spares
+            if not spares or spares[-1].waiter.state != WAITING:
+                self._keep_spares()

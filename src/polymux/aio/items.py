@@ -57,12 +57,11 @@ class ItemStream(Stream):
         """
         while not self.record.over:
             self.session._check_open()
-            waiter = self.session.loop.create_future()
-            self._writers[waiter] = 0
+            waiter = self._join_writers(0)
             try:
                 await waiter
             finally:
-                del self._writers[waiter]
+                self._leave_writers(waiter)
 
     def give_up(self, reason: str, text: str = "") -> None:
         """Drop what is queued and unread, and stop at 0, with `reason` for whoever waits here."""

@@ -31,8 +31,23 @@ class Ends(Outlet):
         self._no_read: PolymuxError | None = None  # why nothing can be read, after what is there
         self._closed = False  # this side reads no more
         self._reader: Waiter | None = None
-        self._writers: dict[asyncio.Future[None], int] = {}  # and the octets they bring
+        # Who waits to send, and the octets they bring.
+        self._writers: dict[asyncio.Future[None], int] | None = None
         self._acceptance: asyncio.Future[None] | None = None
+
+    # --- sending
+
+    def _join_writers(self, size: int) -> asyncio.Future[None]:
+        """To be awaited by who wants to send so many octets, and then to be left."""
+        waiter: asyncio.Future[None] = self.session.loop.create_future()
+        if self._writers is None:
+            self._writers = {}
+        self._writers[waiter] = size
+        return waiter
+
+    def _leave_writers(self, waiter: asyncio.Future[None]) -> None:
+        assert self._writers is not None
+        del self._writers[waiter]
 
     # --- ending
 
@@ -108,10 +123,11 @@ class Ends(Outlet):
     def _wake_writers(self) -> int:
         """Let those who wait to send look again; returns the octets they bring."""
         size = 0
-        for waiter, amount in self._writers.items():
-            if not waiter.done():
-                waiter.set_result(None)
-                size += amount
+        if self._writers is not None:
+            for waiter, amount in self._writers.items():
+                if not waiter.done():
+                    waiter.set_result(None)
+                    size += amount
         return size
 
     def _wake_all(self) -> None:
