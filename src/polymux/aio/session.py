@@ -58,11 +58,12 @@ class Session(Traffic, asyncio.Protocol):
         If cancelled, no stream was opened.
         """
         text = name.encode() if isinstance(name, str) else name
-        if not self.ready.done():
-            await asyncio.shield(self.ready)
-        self._check_open()
-        if self._spacing.gap:
-            await self._pace()
+        if not self._may_open():
+            if not self.ready.done():
+                await asyncio.shield(self.ready)
+            self._check_open()
+            if self._spacing.gap:
+                await self._pace()
         return self._open(text, window)
 
     @property

@@ -8,6 +8,7 @@ from typing import Final
 from mypy_extensions import i64
 
 from ...core.endpoint import Endpoint
+from .vigil import Vigil
 
 HIGH: Final[i64] = 262144  # octets formed at a time, and in the transport before we wait for it
 AT_ONCE: Final[i64] = 65536  # octets that are worth a system call of their own
@@ -22,8 +23,8 @@ class Leaving:
     """What is to leave a session, and its way out.
 
     `soon` has the loop call something; `way` gives the transport, or None while nothing may be
-    written; `look` sees to what writing has left to do. `fd` is a plain socket's: octets go to it
-    directly while its transport holds nothing back.
+    written; `look` sees to what writing has left to do; `vigil` is told of it. `fd` is a plain
+    socket's: octets go to it directly while its transport holds nothing back.
     """
 
     def __init__(
@@ -32,11 +33,13 @@ class Leaving:
         soon: Callable[[Callable[[], None]], object],
         way: Callable[[], Transport | None],
         look: Callable[[], object],
+        vigil: Vigil,
     ) -> None:
         self.endpoint = endpoint
         self.soon = soon
         self.way = way
         self.look = look
+        self.vigil = vigil
         self.fd: int = -1
         self.given = False  # a flush is on its way
         self.held = False  # it need not be asked for: it follows what has come
@@ -115,6 +118,7 @@ class Leaving:
         chunks = self.endpoint.chunks_to_send(HIGH)
         if len(chunks) > 0:
             self.written += self.hand_over(transport, chunks)
+            self.vigil.wrote()
         self.look()
 
     def hand_over(self, transport: Transport, chunks: list[bytes]) -> i64:

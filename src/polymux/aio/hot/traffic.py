@@ -18,6 +18,7 @@ from ..failures import plain
 from ..recording import SessionRecorder, write_formed
 from ..writing import keep_short
 from .leaving import Leaving
+from .vigil import Vigil, patience_for
 from .waiting import Wakings
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ..preamble import Preamble
     from ..room import Room
     from ..session import Session
+    from ..spacing import Spacing
 
 log = logging.getLogger("polymux.aio")
 
@@ -41,6 +43,7 @@ class Traffic:
     _ending: Ending
     _pacing: "Pacing"
     _room: "Room"
+    _spacing: "Spacing"
 
     def __init__(self, endpoint: Endpoint, policy: Policy) -> None:
         self.endpoint = endpoint
@@ -54,12 +57,16 @@ class Traffic:
         self._live: dict[Record, Stream] = {}  # not over, or not read to the end
         self._theirs: int = 0  # how many of them the peer has opened
         self._each: Each | None = None
-        self._leaving = Leaving(endpoint, self.loop.call_soon, self._way, self._written)
+        self._vigil = Vigil(self.loop, patience_for(policy.awake))
+        self._leaving = Leaving(
+            endpoint, self.loop.call_soon, self._way, self._written, self._vigil
+        )
         self._wakings = Wakings(self.loop, self._leaving)
 
     # --- what has come
 
     def data_received(self, data: bytes) -> None:
+        self._vigil.came()
         wakings = self._wakings
         wakings.begin()
         try:
@@ -148,6 +155,12 @@ class Traffic:
             self._theirs += 1
             if self._each is None or not self._each.start(stream):
                 self._arrivals.put(stream)
+
+    def _may_open(self) -> bool:
+        """Can a stream be opened at once?"""
+        if self._over is not None or self._ending.begun or self._spacing.gap > 0:
+            return False
+        return self.ready.done()
 
     def _open(self, name: bytes, window: int) -> Stream:
         stream = self._adopt(self.endpoint.open(name, window))
