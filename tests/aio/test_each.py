@@ -113,6 +113,28 @@ async def test_work_that_fails_gives_up_its_stream_and_no_other(
         await working
 
 
+@virtual
+async def test_what_goes_wrong_when_a_stream_is_given_up_is_told_like_the_works_own_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(stream: Stream) -> None:
+        raise ValueError("of the work")
+
+    def abort(stream: Stream) -> None:
+        raise OSError("of giving up")
+
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(work))
+        with caplog.at_level(logging.ERROR, "polymux.aio"), monkeypatch.context() as patched:
+            patched.setattr(Stream, "abort", abort)
+            await near.open("bad")
+            await settled()
+        assert "of the work" in caplog.text
+        assert "of giving up" in caplog.text
+        await near.close()
+        await working
+
+
 @every
 @virtual
 async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(

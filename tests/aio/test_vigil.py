@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import cast
 
 import pytest
 from tests.aio.talk import echo, joined, opened
@@ -20,16 +20,14 @@ from polymux.aio.hot.vigil import FIRST, MOST, Vigil, Watch, patience_for, watch
 LONG = 10**10  # nanoseconds that do not pass in a test
 
 
-class Loop(asyncio.AbstractEventLoop):
+class Loop:
     """Turns when it is told to."""
 
     def __init__(self) -> None:
-        self.ready: deque[Callable[[], object]] = deque()
+        self.ready: deque[Callable[[], None]] = deque()
 
-    def call_soon(  # type: ignore[override]
-        self, callback: Callable[..., object], *args: object, context: object = None
-    ) -> None:
-        self.ready.append(lambda: callback(*args))
+    def soon(self, callback: Callable[[], None]) -> None:
+        self.ready.append(callback)
 
     def turn(self) -> None:
         for _ in range(len(self.ready)):
@@ -40,26 +38,17 @@ class Loop(asyncio.AbstractEventLoop):
         return not self.ready
 
 
-def new_loop() -> Loop:
-    return cast(Callable[[], Loop], Loop)()  # nothing else of it is asked for
-
-
-def watchful(loop: Loop, patience: int = LONG) -> Vigil:
-    return Vigil(loop, patience)
-
-
-def converse(vigil: Vigil, times: int) -> None:
+def converse(vigil: Vigil, loop: Loop, times: int) -> None:
     for _ in range(times):
-        vigil.wrote()
+        vigil.wrote(loop.soon)
         vigil.came()
 
 
 def test_the_loop_turns_until_the_answer_comes() -> None:
-    loop = new_loop()
-    vigil = watchful(loop)
-    converse(vigil, FIRST)
+    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    converse(vigil, loop, FIRST)
     assert loop.sleeps
-    vigil.wrote()
+    vigil.wrote(loop.soon)
     for _ in range(3):
         assert not loop.sleeps
         loop.turn()
@@ -69,66 +58,110 @@ def test_the_loop_turns_until_the_answer_comes() -> None:
 
 
 def test_too_few_answers_that_came_at_once_prove_nothing() -> None:
-    loop = new_loop()
-    vigil = watchful(loop)
-    converse(vigil, FIRST - 1)
-    vigil.wrote()
+    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    converse(vigil, loop, FIRST - 1)
+    vigil.wrote(loop.soon)
     assert loop.sleeps
 
 
 def test_one_late_answer_is_enough_to_sleep_again() -> None:
-    loop = new_loop()
-    vigil = watchful(loop, 10**6)
+    loop, vigil = Loop(), Vigil(Watch(), 10**6)
     vigil.prompt = FIRST - 1
-    vigil.wrote()
+    vigil.wrote(loop.soon)
     time.sleep(0.003)
     vigil.came()
     assert vigil.prompt == 0
-    vigil.wrote()
+    vigil.wrote(loop.soon)
     assert loop.sleeps
 
 
 def test_what_comes_unasked_is_no_answer() -> None:
-    loop = new_loop()
-    vigil = watchful(loop)
+    loop, vigil = Loop(), Vigil(Watch(), LONG)
     for _ in range(FIRST):
         vigil.came()
-    vigil.wrote()
+    vigil.wrote(loop.soon)
     assert loop.sleeps
 
 
+def wait_in_vain(vigil: Vigil, loop: Loop, needed: int) -> None:
+    vigil.patience = LONG
+    converse(vigil, loop, needed)
+    assert loop.sleeps
+    vigil.patience = 1
+    vigil.wrote(loop.soon)
+    assert not loop.sleeps
+    time.sleep(0.00001)
+
+
 def test_an_answer_that_does_not_come_makes_it_harder_to_believe_in_the_next() -> None:
-    loop = new_loop()
-    vigil = watchful(loop)
-    for needed in (FIRST, 2 * FIRST, 4 * FIRST, 4 * FIRST):
-        vigil.patience = LONG
-        converse(vigil, needed)
-        assert loop.sleeps
-        vigil.patience = 1
-        vigil.wrote()
-        assert not loop.sleeps
-        time.sleep(0.00001)
-        if needed == 4 * FIRST:
-            vigil.watch.until = time.monotonic_ns() + LONG
-            vigil.came()  # after all: then the next is believed in as the first was
-            vigil.patience = LONG
-            converse(vigil, FIRST)
-            assert vigil.needed == FIRST
-            break
+    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    for needed in (FIRST, 2 * FIRST, 4 * FIRST):
+        assert vigil.needed == needed
+        wait_in_vain(vigil, loop, needed)
         loop.turn()
         assert loop.sleeps
         assert vigil.prompt == 0
+    vigil.patience = LONG
+    converse(vigil, loop, 8 * FIRST)
+    assert vigil.needed == 8 * FIRST
+    converse(vigil, loop, 1)  # awake: it is believed in again as the first was
+    assert vigil.needed == FIRST
     for _ in range(20):
         vigil.expire()
     assert vigil.needed == MOST
 
 
+def test_an_answer_that_comes_late_is_no_success_though_others_kept_the_loop_awake() -> None:
+    loop, watch = Loop(), Watch()
+    vigil, other = Vigil(watch, LONG), Vigil(watch, LONG)
+    converse(other, loop, FIRST)
+    other.wrote(loop.soon)
+    vigil.patience = 1
+    wait_in_vain_beside(vigil, loop)
+    vigil.came()
+    assert (vigil.prompt, vigil.needed) == (0, 2 * FIRST)
+    assert list(watch.awake) == [other]
+
+
+def wait_in_vain_beside(vigil: Vigil, loop: Loop) -> None:
+    vigil.prompt = FIRST
+    vigil.wrote(loop.soon)
+    assert vigil in vigil.watch.awake
+    time.sleep(0.00001)
+
+
+def test_each_has_its_own_patience() -> None:
+    loop, watch = Loop(), Watch()
+    vigil, other = Vigil(watch, LONG), Vigil(watch, LONG)
+    converse(other, loop, FIRST)
+    vigil.patience = 1
+    wait_in_vain_beside(vigil, loop)
+    other.wrote(loop.soon)
+    loop.turn()
+    assert list(watch.awake) == [other]
+    assert vigil.needed == 2 * FIRST
+    other.came()
+    loop.turn()
+    assert loop.sleeps
+
+
+def test_nobody_stays_awake_for_a_session_that_is_over() -> None:
+    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    converse(vigil, loop, FIRST)
+    vigil.wrote(loop.soon)
+    vigil.rest()
+    loop.turn()
+    assert loop.sleeps
+    converse(vigil, loop, 2 * FIRST)
+    assert loop.sleeps
+
+
 def test_one_watch_turns_the_loop_for_all_its_sessions() -> None:
-    loop = new_loop()
-    vigils = [watchful(loop) for _ in range(50)]
+    loop, watch = Loop(), Watch()
+    vigils = [Vigil(watch, LONG) for _ in range(50)]
     for vigil in vigils:
-        converse(vigil, FIRST)
-        vigil.wrote()
+        converse(vigil, loop, FIRST)
+        vigil.wrote(loop.soon)
     assert len(loop.ready) == 1
     for vigil in vigils[:-1]:
         vigil.came()
@@ -139,16 +172,19 @@ def test_one_watch_turns_the_loop_for_all_its_sessions() -> None:
     assert loop.sleeps
 
 
-def test_a_watch_keeps_no_loop() -> None:
+def test_a_loop_that_was_closed_while_somebody_was_awake_is_gone() -> None:
     gc.collect()
     before = len(watches)
-    loop: Loop | None = new_loop()
-    vigil: Vigil | None = watchful(cast(Loop, loop))
-    assert vigil is not None
-    assert watch_of(cast(Loop, loop)) is vigil.watch
-    assert isinstance(vigil.watch, Watch)
+    loop = asyncio.new_event_loop()
+    vigil = Vigil(watch_of(loop), LONG)
+    assert watch_of(loop) is vigil.watch
+    vigil.prompt = FIRST
+    vigil.wrote(loop.call_soon)
+    loop.run_until_complete(asyncio.sleep(0))
+    assert vigil.watch.turning
+    loop.close()
     assert len(watches) == before + 1
-    loop = vigil = None
+    del loop
     gc.collect()
     assert len(watches) == before
 
@@ -158,6 +194,15 @@ def test_nobody_stays_awake_with_a_single_processor(monkeypatch: pytest.MonkeyPa
     assert patience_for(0.0001) == 100_000
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
     assert patience_for(0.0001) == 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "patience"),
+    [(0.0, 0), (-1.0, 0), (-1e300, 0), (math.nan, 0), (0.5, 5 * 10**8), (1e10, 10**9),
+     (math.inf, 10**9)],
+)  # fmt: skip
+def test_any_number_of_seconds_will_do(seconds: float, patience: int, two_processors: None) -> None:
+    assert patience_for(seconds) == patience
 
 
 @pytest.fixture
@@ -184,6 +229,10 @@ async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: 
             await asyncio.sleep(0.2)  # the server has nothing more to say
             assert not vigil.watch.turning
             assert not vigil.watch.awake
+            watch = vigil.watch
+            await ask(session, 50)
+            assert watch.awake
+    assert not watch.awake
 
 
 async def test_who_wants_to_sleep_sleeps(two_processors: None) -> None:

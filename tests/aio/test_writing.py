@@ -10,7 +10,7 @@ import pytest
 import polymux
 from polymux import Session, Stream
 from polymux.aio.hot.leaving import BURST, SEVERAL, Leaving
-from polymux.aio.hot.vigil import Vigil
+from polymux.aio.hot.vigil import Vigil, Watch
 from polymux.aio.writing import plain_socket
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import DIALER
@@ -19,7 +19,7 @@ from polymux.core.side import DIALER
 def way_out(transport: asyncio.Transport) -> Leaving:
     """Of a session that has nothing to say itself."""
     endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
-    vigil = Vigil(asyncio.get_running_loop(), 0)
+    vigil = Vigil(Watch(), 0)
     leaving = Leaving(endpoint, lambda _: None, lambda: transport, lambda: None, vigil)
     leaving.fd = plain_socket(transport)
     assert leaving.fd >= 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,34 @@ def test_the_commands_are_listed_without_spark(run: Run) -> None:
     assert ran.code == 0
     for name in MINE:
         assert f"\n  {name} " in ran.out
+
+
+WITHOUT_PANDAS = """
+import sys
+from polymux.cli import main
+try:
+    main()
+finally:
+    if "pandas" in sys.modules:
+        print("and pandas")
+"""
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "ls TALK", "check TALK", "frames TALK", "frames TALK --stream d1 --kind NewStream",
+        "follow TALK --stream d1", "follow TALK --out FILES", "decode --protocol mplex 0800",
+    ],
+)  # fmt: skip
+def test_no_command_waits_for_pandas(command: str, capture: Callable[..., str]) -> None:
+    talk = capture()
+    words = command.replace("TALK", talk).replace("FILES", f"{talk}-files").split()
+    ran = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PANDAS, *words], capture_output=True, check=False
+    )
+    assert ran.stdout or ran.stderr.endswith(b"-files\n")
+    assert b"and pandas" not in ran.stdout
 
 
 # --- ls

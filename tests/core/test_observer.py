@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polymux.core.conversation import MAX_FILLED
+from polymux.core.events import Silence, Sink
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.streams import Stream
@@ -140,3 +141,14 @@ def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
     (batch,) = observer.rows.take()
     assert [batch.payload[i] for i in range(batch.used)] == [0, size, 5]
     assert batch.offset[2] == d.octets - 7
+
+
+# --- who listens
+
+
+def test_a_sink_hears_of_all_content_unless_it_says_otherwise() -> None:
+    assert Sink().reading
+    assert Sink().marking
+    assert not Silence().reading
+    assert not Silence().marking
+    assert isinstance(watcher().conversation.sink, Silence)

@@ -35,6 +35,7 @@ def let_go(session: "Session") -> None:
         stream.record.lane = None
     session._live.clear()
     session._room.clear()
+    session._vigil.rest()
     leaving = session._leaving
     leaving.fd = -1
     leaving.soon = never

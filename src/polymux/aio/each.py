@@ -184,18 +184,18 @@ class Each(Belonging["Session"]):
             # octets brought: this stream's reset may be among it and not have been told yet.
             await asyncio.sleep(0)
         try:
-            if stream.usable:  # the peer may have given it up already
-                self.session._take_in(stream)
-                await self._work(stream)
-            await stream.close()
-        except BaseException as problem:
-            stream.abort()
-            if isinstance(problem, PolymuxError):
-                log.debug("%s: %s", stream, problem)
-            elif isinstance(problem, Exception):
-                log.exception("the work on %s failed", stream)
-            else:
+            try:
+                if stream.usable:  # the peer may have given it up already
+                    self.session._take_in(stream)
+                    await self._work(stream)
+            except BaseException:
+                stream.abort()
                 raise
+            await stream.close()
+        except PolymuxError as problem:
+            log.debug("%s: %s", stream, problem)
+        except Exception:
+            log.exception("the work on %s failed", stream)
         finally:
             self._done(stream)
 

@@ -135,7 +135,8 @@ def join(dialer: Session, acceptor: Session) -> tuple[Pipe, Pipe]:
     near, far = Pipe(dialer), Pipe(acceptor)
     near.other, far.other = far, near
     dialer.peer = acceptor.peer = "memory"
-    dialer._vigil.patience = acceptor._vigil.patience = 0  # neither sleeps while the other works
+    for session in (dialer, acceptor):
+        session._vigil.rest()  # neither sleeps while the other works
     dialer.connection_made(near)
     acceptor.connection_made(far)
     return near, far

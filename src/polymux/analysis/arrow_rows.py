@@ -6,9 +6,10 @@ Parquet stores; `plain` makes the exact schema of them where somebody needs that
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
+from polymux.analysis.arrays import array_of, scalar_of
 from polymux.analysis.hot.contents import ContentRows
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.stalls import StallRows
@@ -28,8 +29,10 @@ except ImportError:
 
 SCHEMAS: Final = {name: table.arrow() for name, table in TABLES.items()}
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
-_SIDES: Final = pa.array(SIDES, pa.string())
-_VERDICTS: Final = pa.array(VERDICTS, pa.string())
+_SIDES: Final = array_of(SIDES, pa.string())
+_VERDICTS: Final = array_of(VERDICTS, pa.string())
+_ZERO: Final = scalar_of(0, pa.int64())
+_NOTHING: Final = scalar_of(None, pa.int64())
 
 
 _kind_words: dict[str, pa.Array] = {}
@@ -39,7 +42,7 @@ def kind_words(protocol: Protocol) -> pa.Array:
     """The name of every kind a row can have, by its number; made once for each protocol."""
     words = _kind_words.get(protocol.name)
     if words is None:
-        words = pa.array([protocol.kind_name(kind) for kind in range(256)], pa.string())
+        words = array_of([protocol.kind_name(kind) for kind in range(256)], pa.string())
         _kind_words[protocol.name] = words
     return words
 
@@ -50,14 +53,14 @@ def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch
     amount = _integers(batch.amount, rows)
     stream = _integers(page.stream, rows)
     columns = [
-        _encoded(_octets(bytes(rows), rows), pa.array([session_id])),
+        _encoded(_octets(bytes(rows), rows), array_of([session_id], pa.string())),
         _encoded(_octets(batch.sender, rows), _SIDES),
         _integers(batch.ordinal, rows),
         _integers(page.at_us, rows).view(_INSTANT),
         _integers(batch.offset, rows),
         _integers(batch.size, rows),
         _encoded(_octets(batch.kind, rows), kinds),
-        _encoded(_unless_negative(stream), pa.array(page.labels, pa.string())),
+        _encoded(_unless_negative(stream), array_of(page.labels, pa.string())),
         _unless_negative(amount),
         _integers(batch.payload, rows),
         _encoded(_octets(batch.verdict, rows), _VERDICTS),
@@ -70,11 +73,11 @@ def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch
 
 
 def streams_batch(rows: StreamColumns, session_id: str) -> pa.RecordBatch:
-    columns: dict[str, object] = {
+    columns: dict[str, Sequence[Any]] = {
         "session_id": [session_id] * len(rows.stream),
         "stream": rows.stream,
         "opener": rows.opener,
-        "number": pa.array(rows.number, pa.uint64()).cast(pa.decimal128(20, 0)),
+        "number": rows.number,
         "incarnation": rows.incarnation,
         "name": _texts(rows.name),
         "name_bytes": rows.name,
@@ -90,7 +93,7 @@ def streams_batch(rows: StreamColumns, session_id: str) -> pa.RecordBatch:
     return batch_of("streams", columns)
 
 
-def _half(side: str, half: HalfColumns) -> dict[str, object]:
+def _half(side: str, half: HalfColumns) -> dict[str, Sequence[Any]]:
     names = (
         "octets", "units", "frames", "ended", "granted", "peak_outstanding", "blocked_us",
         "first_at", "last_at", "window", "window_rate", "rate", "stalled_us", "behind_us",
@@ -179,19 +182,14 @@ def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:
     )
 
 
-def batch_of(table: str, columns: dict[str, object]) -> pa.RecordBatch:
+def batch_of(table: str, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
     """A batch of this table from its columns by name, as lists (instants in microseconds) or as
     arrays of the right type."""
     schema = SCHEMAS[table]
     arrays = []
     for field in schema:
         values = columns[field.name]
-        if not isinstance(values, pa.Array):
-            if field.type == _INSTANT:
-                values = pa.array(values, pa.int64()).view(_INSTANT)
-            else:
-                values = pa.array(values, field.type)
-        arrays.append(values)
+        arrays.append(values if isinstance(values, pa.Array) else array_of(values, field.type))
     return pa.record_batch(arrays, schema=schema)
 
 
@@ -221,7 +219,7 @@ def _encoded(indices: pa.Array, words: pa.Array) -> pa.Array:
 
 
 def _unless_negative(column: pa.Array) -> pa.Array:
-    return pc.if_else(pc.less(column, 0), pa.scalar(None, column.type), column)
+    return pc.if_else(pc.less(column, _ZERO), _NOTHING, column)
 
 
 def _texts(values: Sequence[bytes | None]) -> list[str | None]:

@@ -121,7 +121,7 @@ class TableWriter:
         """The rows of the `captures` table."""
         rows = [asdict(summary) for summary in summaries]
         if rows:
-            columns: dict[str, object] = {name: [row[name] for row in rows] for name in rows[0]}
+            columns = {name: [row[name] for row in rows] for name in rows[0]}
             self.emit("captures", batch_of("captures", columns))
 
     def rows(self) -> dict[str, int]:

@@ -218,5 +218,5 @@ def _sum_up(
 
 def _emit_session(summary: SessionSummary, plan: Plan, emit: Emit) -> None:
     if "sessions" in plan.tables:
-        columns: dict[str, object] = {name: [value] for name, value in summary.row().items()}
+        columns = {name: [value] for name, value in summary.row().items()}
         emit("sessions", arrow_rows.batch_of("sessions", columns))

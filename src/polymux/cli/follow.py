@@ -81,14 +81,18 @@ def _show(
     put: Callable[[dict[str, object]], None],
 ) -> None:
     """One stream to standard output."""
+    import pyarrow as pa
     import pyarrow.compute as pc
 
+    from ..analysis.arrays import scalar_of
+
     holders = []
+    wanted = scalar_of(stream, pa.string())
     for session in reading.sessions():
         labels: set[str] = set()
 
         def note(table: str, batch: pa.RecordBatch, labels: set[str] = labels) -> None:
-            if pc.any(pc.equal(batch.column("stream"), stream)).as_py():
+            if pc.any(pc.equal(batch.column("stream"), wanted)).as_py():
                 labels.add(stream)
 
         summary = reading.walk(session, asked.plan("streams"), note)

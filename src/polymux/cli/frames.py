@@ -84,12 +84,16 @@ def select(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from ..analysis.arrays import array_of, scalar_of
+
     test = None
     for name, value in wanted.items():
-        found = pc.equal(batch.column(name), value)
+        column = batch.column(name)
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        found = pc.equal(column, scalar_of(value, kind))
         test = found if test is None else pc.and_(test, found)
     if kinds:
-        found = pc.is_in(batch.column("kind").cast(pa.string()), pa.array(kinds))
+        found = pc.is_in(batch.column("kind").cast(pa.string()), array_of(kinds, pa.string()))
         test = found if test is None else pc.and_(test, found)
     return batch if test is None else batch.filter(test)
 

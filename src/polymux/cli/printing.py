@@ -49,8 +49,21 @@ def rows_of(
 
     chosen = list(columns)
     exact = plain(table, batch)
-    rows: list[dict[str, object]] = (exact.select(chosen) if chosen else exact).to_pylist()
-    return rows
+    if chosen:
+        exact = exact.select(chosen)
+    names = exact.schema.names
+    values = [_values(column) for column in exact.columns]
+    return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+
+
+def _values(column: pa.Array) -> list[object]:
+    """As `to_pylist`, which would import pandas to make an instant."""
+    import pyarrow as pa
+
+    if not pa.types.is_timestamp(column.type):
+        return list(column.to_pylist())
+    instants = column.view(pa.int64()).to_pylist()
+    return [us if us is None else _EPOCH + timedelta(microseconds=us) for us in instants]
 
 
 def print_table(title: str, columns: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

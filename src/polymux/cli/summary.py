@@ -133,9 +133,10 @@ def chosen(
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from ..analysis.arrays import array_of
     from ..analysis.tables_out import read_batches
 
     for batch in read_batches(out, table):
         for column, values in wanted.items():
-            batch = batch.filter(pc.is_in(batch.column(column), pa.array(values, pa.string())))
+            batch = batch.filter(pc.is_in(batch.column(column), array_of(values, pa.string())))
         yield from batch.select(columns).to_pylist()

@@ -95,8 +95,8 @@ class Sink:
     `reading`: it wants the content of frames; `marking`: and to know where each of them ends.
     """
 
-    reading: bool = False
-    marking: bool = False
+    reading: bool = True
+    marking: bool = True
 
     def opened(self, sender: i64, stream: Stream) -> None:
         return
@@ -132,3 +132,10 @@ class Sink:
 
     def crossed(self, sender: i64, stream: Stream) -> None:
         return
+
+
+class Silence(Sink):
+    """Nobody wants to hear anything."""
+
+    def __init__(self) -> None:
+        self.reading = self.marking = False

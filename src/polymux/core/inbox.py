@@ -29,7 +29,7 @@ class Inbox(Sink):
     with news, once each; otherwise content becomes `Data` events."""
 
     def __init__(self, side: i64, direct: bool, messages: bool = False) -> None:
-        self.reading = True
+        self.marking = False
         self.side: i64 = side
         self.direct = direct
         self.messages = messages  # is content handed on message by message, empty ones too?

@@ -10,7 +10,7 @@ from typing import Final
 from mypy_extensions import i64, u8
 
 from .direction import Direction
-from .events import Sink
+from .events import Silence, Sink
 from .frames import CLEAN, CONTENT, Batch, Frames, Head
 from .proceedings import Proceedings
 from .protocol import NO_STREAM, Protocol
@@ -25,7 +25,7 @@ class Usual(Proceedings):
     """Proceedings that can take many frames at once. Rows go to `rows`, if somebody wants them."""
 
     def __init__(self, protocol: Protocol, sink: Sink | None, rows: Frames | None) -> None:
-        super().__init__(protocol, sink if sink is not None else Sink())
+        super().__init__(protocol, sink if sink is not None else Silence())
         self.rows = rows
         self.blank: Batch = Batch(0)
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ..capture import FlowRefs
 from ..capture.hot.references import CAPTURED_BITS, RECORD
@@ -98,6 +98,8 @@ class RowsWriter:
     def _write(self, rows: Sequence[FlowRefs]) -> None:
         import pyarrow as pa
 
+        from ..analysis.arrays import array_of
+
         if self._refs is None:
             self._folder.mkdir(exist_ok=True)
             name = self._folder / self.found.name
@@ -109,7 +111,7 @@ class RowsWriter:
         for row in rows:
             starts.append(self._at)
             self._at += self._refs.write(row.refs)
-        columns = [
+        columns: list[Sequence[Any]] = [
             [bucket_of(row.flow) for row in rows],
             [row.flow for row in rows],
             [row.direction for row in rows],
@@ -122,7 +124,7 @@ class RowsWriter:
             [len(row.refs) for row in rows],
         ]
         assert self._rows is not None
-        arrays = [pa.array(one, each.type) for one, each in zip(columns, _schema(), strict=True)]
+        arrays = [array_of(one, each.type) for one, each in zip(columns, _schema(), strict=True)]
         self._rows.write_batch(pa.record_batch(arrays, schema=_schema()))
 
     def __enter__(self) -> RowsWriter:
@@ -308,10 +310,12 @@ def _selected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    flows = pc.is_in(batch.column("flow"), pa.array(sorted(wanted.flows), pa.binary()))
+    from ..analysis.arrays import array_of
+
+    flows = pc.is_in(batch.column("flow"), array_of(sorted(wanted.flows), pa.binary()))
     if not wanted.buckets:
         return batch.filter(flows)
-    buckets = pc.is_in(batch.column("bucket"), pa.array(sorted(wanted.buckets), pa.int32()))
+    buckets = pc.is_in(batch.column("bucket"), array_of(sorted(wanted.buckets), pa.int32()))
     return batch.filter(pc.and_(buckets, pc.invert(flows)))
 
 

@@ -251,8 +251,10 @@ class AllTables(Following):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
+        from ..analysis.arrays import array_of
+
         told = self.write(partition.value)
-        yield pa.record_batch({"told": pa.array([json.dumps(asdict(told))])})
+        yield pa.record_batch({"told": array_of([json.dumps(asdict(told))], pa.string())})
 
     def write(self, work: Work) -> Told:
         """Files of this attempt's own, whatever else runs or ran."""

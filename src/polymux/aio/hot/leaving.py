@@ -118,7 +118,7 @@ class Leaving:
         chunks = self.endpoint.chunks_to_send(HIGH)
         if len(chunks) > 0:
             self.written += self.hand_over(transport, chunks)
-            self.vigil.wrote()
+            self.vigil.wrote(self.soon)
         self.look()
 
     def hand_over(self, transport: Transport, chunks: list[bytes]) -> i64:

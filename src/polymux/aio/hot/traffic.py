@@ -18,7 +18,7 @@ from ..failures import plain
 from ..recording import SessionRecorder, write_formed
 from ..writing import keep_short
 from .leaving import Leaving
-from .vigil import Vigil, patience_for
+from .vigil import Vigil, patience_for, watch_of
 from .waiting import Wakings
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Traffic:
         self._live: dict[Record, Stream] = {}  # not over, or not read to the end
         self._theirs: int = 0  # how many of them the peer has opened
         self._each: Each | None = None
-        self._vigil = Vigil(self.loop, patience_for(policy.awake))
+        self._vigil = Vigil(watch_of(self.loop), patience_for(policy.awake))
         self._leaving = Leaving(
             endpoint, self.loop.call_soon, self._way, self._written, self._vigil
         )

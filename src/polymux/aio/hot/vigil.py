@@ -8,6 +8,7 @@ many have to come at once before that is tried again.
 
 import os
 from asyncio import AbstractEventLoop
+from collections.abc import Callable
 from time import monotonic_ns
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -15,57 +16,79 @@ from weakref import WeakKeyDictionary
 from mypy_extensions import i64
 
 NANO: Final = 1_000_000_000
+LONGEST: Final = 1.0  # seconds; nobody gains by more
 FIRST: Final[i64] = 4  # answers that came at once before we stay awake for the next
 MOST: Final[i64] = 1024
 NOT_ASKED: Final[i64] = -1
 
+Soon = Callable[[Callable[[], None]], object]
+
 
 class Watch:
-    """Keeps a loop turning while somebody on it stays awake. There is one for each loop."""
+    """Who stays awake on a loop: who began first in front. There is one for each loop, of which it
+    knows nothing: what it knew would outlive the loop."""
 
     def __init__(self) -> None:
         self.awake: dict[Vigil, None] = {}
-        self.until: i64 = 0
         self.turning = False
 
-    def keep(self, vigil: "Vigil", until: i64, loop: AbstractEventLoop) -> None:
+    def keep(self, vigil: "Vigil", soon: Soon) -> None:
+        """Have the loop turn until this one is through. `soon` has the loop call something."""
+        if vigil in self.awake:
+            del self.awake[vigil]
         self.awake[vigil] = None
-        if until > self.until:
-            self.until = until
         if not self.turning:
             self.turning = True
-            loop.call_soon(self.turn, loop)
+            soon(Turning(self, soon).turn)
 
-    def turn(self, loop: AbstractEventLoop) -> None:
-        """A turn of the loop has passed, in which it looked for what has come."""
+    def look(self) -> bool:
+        """Is anybody still awake? Who waits in vain goes to sleep."""
         if len(self.awake) > 0:
-            if monotonic_ns() < self.until:
-                loop.call_soon(self.turn, loop)
-                return
+            now: i64 = monotonic_ns()
+            late: list[Vigil] = []
             for vigil in self.awake:
+                if now < vigil.until:
+                    break
+                late.append(vigil)
+            for vigil in late:
+                del self.awake[vigil]
                 vigil.expire()
-            self.awake = {}
-        self.turning = False
+        self.turning = len(self.awake) > 0
+        return self.turning
+
+
+class Turning:
+    """What keeps a loop from sleeping: something to be done at its next turn, again and again."""
+
+    def __init__(self, watch: Watch, soon: Soon) -> None:
+        self.watch = watch
+        self.soon = soon
+
+    def turn(self) -> None:
+        """A turn of the loop has passed, in which it looked for what has come."""
+        if self.watch.look():
+            self.soon(self.turn)
 
 
 class Vigil:
     """Whether a session stays awake, and for how long: `patience`, in nanoseconds; 0: never."""
 
-    def __init__(self, loop: AbstractEventLoop, patience: i64) -> None:
-        self.loop = loop
-        self.watch: Watch = watch_of(loop)
+    def __init__(self, watch: Watch, patience: i64) -> None:
+        self.watch = watch
         self.patience: i64 = patience
+        self.until: i64 = 0
         self.asked_at: i64 = NOT_ASKED  # when something last left, if nothing has come since
         self.prompt: i64 = 0  # answers in a row that came at once
         self.needed: i64 = FIRST
 
-    def wrote(self) -> None:
+    def wrote(self, soon: Soon) -> None:
         """Something has left, to which there may be an answer."""
         if self.patience > 0:
             now: i64 = monotonic_ns()
             self.asked_at = now
             if self.prompt >= self.needed:
-                self.watch.keep(self, now + self.patience, self.loop)
+                self.until = now + self.patience
+                self.watch.keep(self, soon)
 
     def came(self) -> None:
         """Something has come; an answer, if we wrote before."""
@@ -75,6 +98,9 @@ class Vigil:
         self.asked_at = NOT_ASKED
         if self in self.watch.awake:
             del self.watch.awake[self]
+            if wait > self.patience:
+                self.expire()
+                return
             self.needed = FIRST
         # Who slept was woken late, and so was the peer: no reason not to try it awake.
         self.prompt = self.prompt + 1 if wait <= 2 * self.patience else 0
@@ -84,6 +110,13 @@ class Vigil:
         self.prompt = 0
         if self.needed < MOST:
             self.needed *= 2
+
+    def rest(self) -> None:
+        """The session is over."""
+        self.patience = 0
+        self.asked_at = NOT_ASKED
+        if self in self.watch.awake:
+            del self.watch.awake[self]
 
 
 watches: Final[WeakKeyDictionary[AbstractEventLoop, Watch]] = WeakKeyDictionary()
@@ -98,7 +131,9 @@ def watch_of(loop: AbstractEventLoop) -> Watch:
 
 def patience_for(seconds: float) -> int:
     """What a session may have. With one processor the peer may need just that one."""
+    if not seconds > 0:
+        return 0
     processors = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return int(seconds * NANO) if processors > 1 else 0
+    return int(min(seconds, LONGEST) * NANO) if processors > 1 else 0

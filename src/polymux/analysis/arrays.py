@@ -1,0 +1,87 @@
+"""Lists to Arrow arrays.
+
+pyarrow's own `array` and `scalar` look whether they were given something of pandas, and import it
+for that wherever it is installed: a third of a second and fifty megabytes for every command and
+every worker. These import nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from polymux.core.errors import MissingExtra
+
+try:
+    import pyarrow as pa
+except ImportError:
+    raise MissingExtra("captures", "analysing captures") from None
+
+_WIDTHS: Final = {32: ("i", "I"), 64: ("q", "Q")}  # codes of module `array`: signed, unsigned
+
+
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """A column of text, octets, whole numbers, instants (as whole numbers), or lists of those.
+
+    None is null. As with `pyarrow.array`: OverflowError for a number that is too large.
+    """
+    rows = len(values)
+    valid = _valid(values)
+    if pa.types.is_decimal(kind):
+        with contextlib.suppress(OverflowError):  # most of them are as small as that
+            return array_of(values, pa.uint64()).cast(kind)
+        return pa.Array.from_buffers(kind, rows, [valid, _wide(values, 10**kind.precision)])
+    if pa.types.is_list(kind):
+        lists = [each if each is not None else () for each in values]
+        within = array_of([value for each in lists for value in each], kind.value_type)
+        buffers = [valid, _offsets(map(len, lists))]
+        return pa.Array.from_buffers(kind, rows, buffers, children=[within])
+    if pa.types.is_string(kind):
+        texts = [text if text is not None else "" for text in values]
+        joined = "".join(texts)
+        sizes: Iterable[int] = map(len, texts)
+        if not joined.isascii():
+            sizes = (len(text.encode()) for text in texts)
+        buffers = [valid, _offsets(sizes), pa.py_buffer(joined.encode())]
+    elif pa.types.is_binary(kind):
+        parts = [part if part is not None else b"" for part in values]
+        buffers = [valid, _offsets(map(len, parts)), pa.py_buffer(b"".join(parts))]
+    else:
+        code = _WIDTHS[kind.bit_width][pa.types.is_unsigned_integer(kind)]
+        if valid is not None:
+            values = [number if number is not None else 0 for number in values]
+        buffers = [valid, pa.py_buffer(array(code, values))]
+    return pa.Array.from_buffers(kind, rows, buffers)
+
+
+def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A single value, to be compared with a column."""
+    return array_of([value], kind)[0]
+
+
+def _offsets(sizes: Iterable[int]) -> pa.Buffer:
+    """Where each of so many octets or rows begins, and the last one ends."""
+    return pa.py_buffer(array("i", accumulate(sizes, initial=0)))
+
+
+def _wide(numbers: Sequence[int | None], limit: int) -> pa.Buffer:
+    """Numbers of 128 bits, all below `limit`."""
+    wide = bytearray()
+    for number in numbers:
+        if number is not None and abs(number) >= limit:
+            raise OverflowError(f"{number} has more digits than the column")
+        wide += (number or 0).to_bytes(16, sys.byteorder, signed=True)
+    return pa.py_buffer(bytes(wide))
+
+
+def _valid(values: Sequence[Any]) -> pa.Buffer | None:
+    """A bit for each value that is there; None if all are."""
+    if None not in values:
+        return None
+    there = pa.py_buffer(bytes(value is not None for value in values))
+    bits = pa.Array.from_buffers(pa.uint8(), len(values), [None, there]).cast(pa.bool_())
+    return bits.buffers()[1]
