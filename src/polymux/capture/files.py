@@ -52,6 +52,7 @@ class Files:
         self._kept: dict[str, Source] = {}
         self._last: Source | None = None  # the one of `_open` that was asked for last
         self._stage: Stage | None = None
+        self._resident = 0  # blocks of mapped files that are in use, at most
 
     def source(self, path: str) -> Source:
         """The opened file; raises `CaptureError`."""
@@ -85,12 +86,14 @@ class Files:
                 self._stage = Stage()
         return self._stage
 
-    def bound_resident(self) -> None:
-        """Keep what is in use of all mapped files within bounds."""
-        plain = [s for s in self._every() if isinstance(s, PlainSource)]
-        if sum(source.touched() for source in plain) > RESIDENT:
-            for source in plain:
-                source.forget()
+    def bound_resident(self, more: int) -> None:
+        """So many more blocks of mapped files are in use: keep them all within bounds."""
+        self._resident += more
+        if self._resident > RESIDENT:
+            self._resident = 0
+            for source in self._every():
+                if isinstance(source, PlainSource):
+                    source.forget()
 
     def _every(self) -> list[Source]:
         return [*self._open.values(), *self._kept.values()]
@@ -139,6 +142,6 @@ class FileReader:
         given = vectors(events, run, mapping.address, mapping.touched)
         data = stage.join(given, run.pieces, run.octets)
         if mapping.touched.count > before:
-            self._files.bound_resident()
+            self._files.bound_resident(mapping.touched.count - before)
         # A page that was cut short still reads as zeros up to its end.
         return data if source.still_holds(run.end) else None

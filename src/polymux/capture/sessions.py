@@ -99,9 +99,6 @@ class TcpSession:
         self.ordered = not (order.interleaved or survey.disordered)
         """False if the order of the two directions against each other is not proven."""
         self._flip, self.note = _who_dialled(flow, survey, ports)
-        ends = flow_endpoints(flow)
-        self.dialer = endpoint_text(*ends[self._flip])
-        self.acceptor = endpoint_text(*ends[1 - self._flip])
         self.payload = (int(survey.payload[self._flip]), int(survey.payload[1 - self._flip]))
         """Octets carried by each side's packets, repeated ones counted again: 0 means silent."""
         hint = hints[survey.hint_blob][survey.hint] if survey.hint_blob >= 0 else ""
@@ -118,11 +115,20 @@ class TcpSession:
         self.rtt_ns: int | None = None
         self._order = order
         self._span = (begin, begin + self.packets)
-        self._files = list(files)
-        self._readers = list(readers)
+        self._files = files
+        self._readers = readers
         self._shared = shared
         self._ahead: Iterator[tuple[Events, bytes]] | None = None
         self._limits = limits
+
+    @property
+    def dialer(self) -> str:
+        """Address and port of the side that opened the connection."""
+        return endpoint_text(*flow_endpoints(self.flow)[self._flip])
+
+    @property
+    def acceptor(self) -> str:
+        return endpoint_text(*flow_endpoints(self.flow)[1 - self._flip])
 
     def batches(self, octets: int = BATCH) -> Iterator[Batch]:
         """Everything that passed, about `octets` of payload at a time (more after a hole)."""

@@ -83,10 +83,6 @@ class PlainSource:
                 self._mapping = Mapping(self._fd, self.size)
         return self._mapping
 
-    def touched(self) -> int:
-        """Blocks of the mapping that are in use."""
-        return self._mapping.touched.count if self._mapping is not None else 0
-
     def forget(self) -> None:
         """Give up what is in use of the mapping."""
         if self._mapping is not None:

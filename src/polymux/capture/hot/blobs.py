@@ -13,7 +13,7 @@ from librt.strings import read_i64_le
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from polymux.capture.hot.references import RECORD, as_octets
+from polymux.capture.hot.references import CAPTURED_BITS, RECORD, as_octets
 
 # Records of stored references that are read at a time, and blobs that may hold that many: two to
 # spare, and one for each direction of each file that is looked at in turns.
@@ -24,6 +24,8 @@ PAGE_BITS: Final[i64] = 16
 PAGE: Final[i64] = 65536
 ENTRY: Final[i64] = 8
 HELD_PAGES: Final[i64] = 8
+
+NOWHERE: Final[i64] = 0x7FFFFFFFFFFFFFFF  # behind every file
 
 # References, or how to read octets of them by place and size; and how many records they are.
 Stored = tuple[bytes, Callable[[int, int], bytes] | None, int]
@@ -90,6 +92,13 @@ class Blob:
             self.store.load(self, record)
             place = record - self.first
         return place * RECORD
+
+    def ahead(self) -> i64:
+        """Where in the file the packet of the next reference lies; NOWHERE if there is none."""
+        if self.next >= self.count:
+            return NOWHERE
+        place = self.seek(self.next)
+        return read_i64_le(self.refs, place) >> CAPTURED_BITS
 
 
 class Pages:

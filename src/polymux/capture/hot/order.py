@@ -14,10 +14,9 @@ from librt.strings import read_i64_le
 from librt.vecs import append, vec
 from mypy_extensions import i64
 
-from polymux.capture.hot.blobs import Blob, Pages, Spool, Store, Stored
+from polymux.capture.hot.blobs import NOWHERE, Blob, Pages, Spool, Store, Stored
 from polymux.capture.hot.references import (
     ACK,
-    CAPTURED_BITS,
     CAPTURED_MASK,
     FIN,
     LOW32,
@@ -45,40 +44,33 @@ class Cursor:
         self.range: i64 = -1
         # The one that holds the next reference.
         self.blob: Blob = Blob((b"", None, 0), 0, file, 0, Store())
-        self.ours: Blob = self.blob  # the two of the range
+        self.ours: Blob = self.blob  # the two of the range, and where their next packets lie
         self.theirs: Blob = self.blob
+        self.near: i64 = NOWHERE
+        self.far: i64 = NOWHERE
         self.key: i64 = -0x4000000000000000  # latest instant so far: what files are merged by
         self.left: bool = False
 
     def advance(self) -> bool:
-        """Find the next reference; False if there is none."""
-        while True:
-            forth = self.ours
-            back = self.theirs
-            if forth.next < forth.count:
-                self.blob = forth
-                if back.next < back.count:
-                    there = forth.seek(forth.next)
-                    here = back.seek(back.next)
-                    if (
-                        read_i64_le(back.refs, here) >> CAPTURED_BITS
-                        < read_i64_le(forth.refs, there) >> CAPTURED_BITS
-                    ):
-                        self.blob = back
-            elif back.next < back.count:
-                self.blob = back
-            else:
-                self.range += 1
-                if self.range >= len(self.forth):
-                    return False
-                self.ours = self.forth[self.range]
-                self.theirs = self.back[self.range]
-                continue
-            pos = self.blob.seek(self.blob.next)
-            at = read_i64_le(self.blob.refs, pos + 8)
-            if at > self.key:
-                self.key = at
-            return True
+        """Find the next reference, the one before being used; False if there is none."""
+        if self.blob is self.ours:
+            self.near = self.ours.ahead()
+        else:
+            self.far = self.theirs.ahead()
+        while self.near == NOWHERE and self.far == NOWHERE:
+            self.range += 1
+            if self.range >= len(self.forth):
+                return False
+            self.ours = self.forth[self.range]
+            self.theirs = self.back[self.range]
+            self.near = self.ours.ahead()
+            self.far = self.theirs.ahead()
+        blob = self.theirs if self.far < self.near else self.ours
+        self.blob = blob
+        at = read_i64_le(blob.refs, blob.seek(blob.next) + 8)
+        if at > self.key:
+            self.key = at
+        return True
 
 
 class Flow:
@@ -177,7 +169,7 @@ class Flow:
                         if number - 1 not in torn[-1:]:
                             torn.append(number - 1)
                         torn.append(number)
-                survey.take(blob, pos)
+                survey.take(blob, size, both, header, at)
                 order.add(blob.number * 0x100000000 + record)
                 self.count += 1
             if not cursor.advance():
@@ -195,7 +187,11 @@ class Flow:
         for place in range(self.sessions[number], end):
             entry = self.order[place]
             blob = self.blobs[entry >> 32]
-            survey.take(blob, blob.seek(entry & LOW32))
+            pos = blob.seek(entry & LOW32)
+            refs = blob.refs
+            header = read_i64_le(refs, pos + 24)
+            size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (header >> 32)
+            survey.take(blob, size, read_i64_le(refs, pos + 16), header, read_i64_le(refs, pos + 8))
         return survey
 
 
@@ -212,9 +208,9 @@ class Recent:
         self.first_sequence: i64 = 0
         self.first_header: i64 = 0
         self.count: i64 = 0  # and how many more
-        self.size: vec[i64] = vec[i64]([0] * RECENT)
-        self.sequence: vec[i64] = vec[i64]([0] * RECENT)
-        self.header: vec[i64] = vec[i64]([0] * RECENT)
+        self.size: vec[i64] = vec[i64]()
+        self.sequence: vec[i64] = vec[i64]()
+        self.header: vec[i64] = vec[i64]()
 
     def seen(self, at: i64, size: i64, sequence: i64, header: i64) -> bool:
         """Whether such a packet was given before at this instant; it is remembered otherwise."""
@@ -231,6 +227,10 @@ class Recent:
             if self.sequence[n] == sequence and self.size[n] == size and self.header[n] == header:
                 return True
         if self.count < RECENT:
+            if len(self.size) == 0:  # few flows have any
+                self.size = vec[i64]([0] * RECENT)
+                self.sequence = vec[i64]([0] * RECENT)
+                self.header = vec[i64]([0] * RECENT)
             self.size[self.count] = size
             self.sequence[self.count] = sequence
             self.header[self.count] = header

@@ -6,12 +6,11 @@ show that one direction was captured late, by another clock or another queue.
 
 from __future__ import annotations
 
-from librt.strings import read_i64_le
 from librt.vecs import vec
 from mypy_extensions import i64
 
 from polymux.capture.hot.blobs import Blob
-from polymux.capture.hot.references import ACK, CAPTURED_MASK, LOW32, SYN
+from polymux.capture.hot.references import ACK, LOW32, SYN
 
 
 class Survey:
@@ -37,13 +36,9 @@ class Survey:
         self.high: vec[i64] = vec[i64]([-1, -1])  # sequence number after a direction's last octet
         self.acked: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of its octets
 
-    def take(self, blob: Blob, pos: i64) -> None:
-        """The next packet, whose reference is at `pos` of those the blob has in memory."""
-        refs = blob.refs
+    def take(self, blob: Blob, size: i64, both: i64, header: i64, at: i64) -> None:
+        """The next packet, of those the blob refers to: its octets, and words of its reference."""
         direction = blob.direction
-        header = read_i64_le(refs, pos + 24)
-        size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (header >> 32)
-        both = read_i64_le(refs, pos + 16)
         syn = header & (SYN << 16) != 0
         if size > 0:
             if self.spoke < 0:
@@ -74,9 +69,9 @@ class Survey:
             self.file = blob.file
             if self.file not in self.files:
                 self.files.append(self.file)
-        self.last_at = read_i64_le(refs, pos + 8)
+        self.last_at = at
         if self.packets == 0:
-            self.first_at = self.last_at
+            self.first_at = at
         self.packets += 1
 
 

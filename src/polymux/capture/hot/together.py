@@ -15,6 +15,7 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from polymux.capture.hot.blobs import NOWHERE
 from polymux.capture.hot.events import OCTETS, Events
 from polymux.capture.hot.gather import SLACK
 from polymux.capture.hot.references import CAPTURED_BITS, CAPTURED_MASK
@@ -24,7 +25,6 @@ from polymux.capture.hot.references import CAPTURED_BITS, CAPTURED_MASK
 LARGEST_WINDOW: Final[i64] = 1048576
 LOOK_BITS: Final[i64] = 14
 LOOKS: Final[i64] = 64
-NOWHERE: Final[i64] = 0x7FFFFFFFFFFFFFFF
 # Writers that are done are kept for the next stretch: growing one costs more than filling it.
 SPARES: Final = 64
 SPARE_OCTETS: Final[i64] = 524288
