@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from polymux.analysis.arrays import array_of, scalar_of
 
+pa.array([0])  # has its look at pandas, for longer than an example may take
 INSTANT = pa.timestamp("us", tz="UTC")
 numbers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=6)

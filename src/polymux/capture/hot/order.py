@@ -67,7 +67,8 @@ class Cursor:
             self.far = self.theirs.ahead()
         blob = self.theirs if self.far < self.near else self.ours
         self.blob = blob
-        at = read_i64_le(blob.refs, blob.seek(blob.next) + 8)
+        pos = blob.seek(blob.next)  # which may change what is in memory
+        at = read_i64_le(blob.refs, pos + 8)
         if at > self.key:
             self.key = at
         return True
