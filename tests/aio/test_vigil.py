@@ -38,6 +38,13 @@ class Loop:
         return not self.ready
 
 
+def watchful(watch: Watch | None = None) -> Vigil:
+    """Of a session that has had to wait long for its answers while it slept."""
+    vigil = Vigil(watch or Watch(), LONG)
+    vigil.asleep = LONG
+    return vigil
+
+
 def converse(vigil: Vigil, loop: Loop, times: int) -> None:
     for _ in range(times):
         vigil.wrote(loop.soon)
@@ -45,7 +52,7 @@ def converse(vigil: Vigil, loop: Loop, times: int) -> None:
 
 
 def test_the_loop_turns_until_the_answer_comes() -> None:
-    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    loop, vigil = Loop(), watchful()
     converse(vigil, loop, FIRST)
     assert loop.sleeps
     vigil.wrote(loop.soon)
@@ -58,7 +65,7 @@ def test_the_loop_turns_until_the_answer_comes() -> None:
 
 
 def test_too_few_answers_that_came_at_once_prove_nothing() -> None:
-    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    loop, vigil = Loop(), watchful()
     converse(vigil, loop, FIRST - 1)
     vigil.wrote(loop.soon)
     assert loop.sleeps
@@ -76,7 +83,7 @@ def test_one_late_answer_is_enough_to_sleep_again() -> None:
 
 
 def test_what_comes_unasked_is_no_answer() -> None:
-    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    loop, vigil = Loop(), watchful()
     for _ in range(FIRST):
         vigil.came()
     vigil.wrote(loop.soon)
@@ -94,7 +101,7 @@ def wait_in_vain(vigil: Vigil, loop: Loop, needed: int) -> None:
 
 
 def test_an_answer_that_does_not_come_makes_it_harder_to_believe_in_the_next() -> None:
-    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    loop, vigil = Loop(), watchful()
     for needed in (FIRST, 2 * FIRST, 4 * FIRST):
         assert vigil.needed == needed
         wait_in_vain(vigil, loop, needed)
@@ -113,7 +120,7 @@ def test_an_answer_that_does_not_come_makes_it_harder_to_believe_in_the_next() -
 
 def test_an_answer_that_comes_late_is_no_success_though_others_kept_the_loop_awake() -> None:
     loop, watch = Loop(), Watch()
-    vigil, other = Vigil(watch, LONG), Vigil(watch, LONG)
+    vigil, other = watchful(watch), watchful(watch)
     converse(other, loop, FIRST)
     other.wrote(loop.soon)
     vigil.patience = 1
@@ -132,7 +139,7 @@ def wait_in_vain_beside(vigil: Vigil, loop: Loop) -> None:
 
 def test_each_has_its_own_patience() -> None:
     loop, watch = Loop(), Watch()
-    vigil, other = Vigil(watch, LONG), Vigil(watch, LONG)
+    vigil, other = watchful(watch), watchful(watch)
     converse(other, loop, FIRST)
     vigil.patience = 1
     wait_in_vain_beside(vigil, loop)
@@ -145,8 +152,28 @@ def test_each_has_its_own_patience() -> None:
     assert loop.sleeps
 
 
+def test_who_gains_nothing_by_it_goes_back_to_sleep() -> None:
+    loop, vigil = Loop(), watchful()
+    converse(vigil, loop, FIRST)
+    assert not vigil.up
+    vigil.asleep = 2_000_000  # and who is awake has to wait as long
+    awake = 0
+    for _ in range(20):
+        vigil.wrote(loop.soon)
+        assert not loop.sleeps
+        time.sleep(0.002)
+        vigil.came()
+        loop.turn()
+        assert loop.sleeps
+        if not vigil.up:
+            break
+        awake += 1
+    assert 0 < awake < 10  # it is given the benefit of the doubt, but not for ever
+    assert (vigil.prompt, vigil.needed) == (0, 2 * FIRST)
+
+
 def test_nobody_stays_awake_for_a_session_that_is_over() -> None:
-    loop, vigil = Loop(), Vigil(Watch(), LONG)
+    loop, vigil = Loop(), watchful()
     converse(vigil, loop, FIRST)
     vigil.wrote(loop.soon)
     vigil.rest()
@@ -158,7 +185,7 @@ def test_nobody_stays_awake_for_a_session_that_is_over() -> None:
 
 def test_one_watch_turns_the_loop_for_all_its_sessions() -> None:
     loop, watch = Loop(), Watch()
-    vigils = [Vigil(watch, LONG) for _ in range(50)]
+    vigils = [watchful(watch) for _ in range(50)]
     for vigil in vigils:
         converse(vigil, loop, FIRST)
         vigil.wrote(loop.soon)
@@ -176,7 +203,7 @@ def test_a_loop_that_was_closed_while_somebody_was_awake_is_gone() -> None:
     gc.collect()
     before = len(watches)
     loop = asyncio.new_event_loop()
-    vigil = Vigil(watch_of(loop), LONG)
+    vigil = watchful(watch_of(loop))
     assert watch_of(loop) is vigil.watch
     vigil.prompt = FIRST
     vigil.wrote(loop.call_soon)
@@ -191,9 +218,9 @@ def test_a_loop_that_was_closed_while_somebody_was_awake_is_gone() -> None:
 
 def test_nobody_stays_awake_with_a_single_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert patience_for(0.0001) == 100_000
+    assert patience_for(0.0002) == 200_000
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
-    assert patience_for(0.0001) == 0
+    assert patience_for(0.0002) == 0
 
 
 @pytest.mark.parametrize(
@@ -223,6 +250,7 @@ async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: 
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
         async with polymux.connect(server.url, protocol="mplex", policy=policy) as session:
             vigil = session._vigil
+            vigil.asleep = LONG  # with both sides on one loop nobody really sleeps
             await ask(session, 50)
             assert vigil.prompt > FIRST
             assert vigil.watch.turning

@@ -56,7 +56,7 @@ class Policy:
     keepalive: float = 15.0  # TCP keepalive interval; two missed probes end the connection
     pause: float = 5.0  # how long a slow reader may hold up a session without credit
     close: float = 10.0  # for queued data to leave during a graceful close
-    awake: float = 0.0001  # to stay awake for an answer, where answers come as fast; 0: never
+    awake: float = 0.0002  # to stay awake for an answer, where that gains a good deal; 0: never
 
 
 @dataclass

@@ -2,8 +2,9 @@
 
 Who sleeps has to be woken, and on many machines that takes longer than all the work on a small
 request. So where answers have come at once, several in a row, the loop is kept turning for a moment
-after a request has left, instead of sleeping. Where the answer does not come after all, twice as
-many have to come at once before that is tried again.
+after a request has left, instead of sleeping. Where the answer does not come after all, or answers
+do not come a good deal sooner for it, twice as many have to come at once before that is tried
+again.
 """
 
 import os
@@ -18,7 +19,7 @@ from mypy_extensions import i64
 NANO: Final = 1_000_000_000
 LONGEST: Final = 1.0  # seconds; nobody gains by more
 FIRST: Final[i64] = 4  # answers that came at once before we stay awake for the next
-MOST: Final[i64] = 1024
+MOST: Final[i64] = 64
 NOT_ASKED: Final[i64] = -1
 
 Soon = Callable[[Callable[[], None]], object]
@@ -80,6 +81,10 @@ class Vigil:
         self.asked_at: i64 = NOT_ASKED  # when something last left, if nothing has come since
         self.prompt: i64 = 0  # answers in a row that came at once
         self.needed: i64 = FIRST
+        self.up = False  # does it stay awake for the next one?
+        # How long such answers take, of late, who sleeps and who does not.
+        self.asleep: i64 = 0
+        self.awake: i64 = 0
 
     def wrote(self, soon: Soon) -> None:
         """Something has left, to which there may be an answer."""
@@ -87,6 +92,9 @@ class Vigil:
             now: i64 = monotonic_ns()
             self.asked_at = now
             if self.prompt >= self.needed:
+                if not self.up:
+                    self.up = True
+                    self.awake = self.asleep * 3 // 5  # the benefit of the doubt, for a few
                 self.until = now + self.patience
                 self.watch.keep(self, soon)
 
@@ -98,16 +106,22 @@ class Vigil:
         self.asked_at = NOT_ASKED
         if self in self.watch.awake:
             del self.watch.awake[self]
-            if wait > self.patience:
+            self.awake += (wait - self.awake) >> 3
+            if wait > self.patience or self.awake * 5 > self.asleep * 4:
                 self.expire()
                 return
             self.needed = FIRST
-        # Who slept was woken late, and so was the peer: no reason not to try it awake.
-        self.prompt = self.prompt + 1 if wait <= 2 * self.patience else 0
+            self.prompt += 1
+        elif wait <= 2 * self.patience:  # who slept was woken late, and so was the peer
+            self.prompt += 1
+            self.asleep = wait if self.asleep == 0 else self.asleep + ((wait - self.asleep) >> 3)
+        else:
+            self.prompt = 0
 
     def expire(self) -> None:
         """It was in vain."""
         self.prompt = 0
+        self.up = False
         if self.needed < MOST:
             self.needed *= 2
 
