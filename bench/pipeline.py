@@ -75,7 +75,7 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
                  Floor("one process a core", found.times["headers"], 0.5)),
             line("index, shuffle, reassembly", found.times["count"], octets,
                  Floor("reading the files", found.times["read"], 0.10),
-                 Floor("reading within the cache", found.times["skim"]),
+                 Floor("reading whole files", found.times["whole"]),
                  Floor("without Spark", found.times["plain count"])),
             line("pcap to all tables", found.times["tables"], octets,
                  Floor("without Spark", found.times["plain tables"], 0.6)),
@@ -116,7 +116,7 @@ class Rounds:
             counted = self.clock("count", lambda: runs.count_octets(spark, paths, self.folder))
             assert counted == octets, (counted, octets)
             self.clock("read", lambda: sum(pool.map(plain.read, paths)))
-            self.clock("skim", lambda: sum(pool.map(plain.skim, paths)))
+            self.clock("whole", lambda: sum(pool.map(plain.read_whole, paths)))
             self.clock("headers", lambda: sum(pool.map(plain.headers, paths)))
         spent: dict[str, float] = {}
 

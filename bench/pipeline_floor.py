@@ -42,22 +42,18 @@ def processes() -> Iterator[ProcessPoolExecutor]:
 
 
 def read(path: str) -> int:
-    """Read a file into memory, 16 MiB after the other, and do nothing with them."""
-    return read_in_pieces(path, 16 << 20)
-
-
-def skim(path: str) -> int:
-    """The same in pieces so small that they never leave the processor's cache: as fast as a file
-    can be looked at, but nobody has its octets then."""
-    return read_in_pieces(path, 1 << 20)
-
-
-def read_in_pieces(path: str, size: int) -> int:
+    """Read a file, a megabyte of octets after the other, and do nothing with them. They are gone
+    before they leave the processor's cache: a file cannot be read faster."""
     total = 0
     with open(path, "rb", buffering=0) as file:
-        while data := file.read(size):
+        while data := file.read(1 << 20):
             total += len(data)
     return total
+
+
+def read_whole(path: str) -> int:
+    """Read a file into memory, where somebody could look at it."""
+    return len(Path(path).read_bytes())
 
 
 def headers(path: str) -> int:
@@ -75,7 +71,7 @@ def write_tables(share: Share) -> int:
     frames = 0
     with Files() as files, TableWriter(share.out, f"part-{share.number}") as writer:
         for rows in share.flows:
-            for summary in walk_flow(rows, files.reader, Plan(), writer.emit):
+            for summary in walk_flow(rows, files.reader, Plan(), writer.emit, put=writer.put):
                 assert summary.balanced
                 frames += summary.frames
     return frames

@@ -50,7 +50,10 @@ def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -
     assert verdict.protocol == protocol, verdict
     assert verdict.score >= 75
     assert "frames fit" in verdict.evidence
-    assert {text.partition(":")[0] for text, _ in verdict.scores} == set(names())
+    tried = {text.partition(":")[0] for text, _ in verdict.scores}
+    # Minmux, which most octets fit, only where nothing else fits as well as can be.
+    assert tried >= set(names()) - {"minmux"}
+    assert ("minmux" in tried) == (protocol == "minmux")
 
 
 @settings(max_examples=60, deadline=None)

@@ -21,6 +21,7 @@ try:
 except ImportError:
     raise MissingExtra("captures", "analysing captures") from None
 
+FEW: Final = 64  # values for which a call of pyarrow takes longer than the work
 _WIDTHS: Final = {32: ("i", "I"), 64: ("q", "Q")}  # codes of module `array`: signed, unsigned
 
 
@@ -82,6 +83,12 @@ def _valid(values: Sequence[Any]) -> pa.Buffer | None:
     """A bit for each value that is there; None if all are."""
     if None not in values:
         return None
+    if len(values) <= FEW:
+        few = 0
+        for n, value in enumerate(values):
+            if value is not None:
+                few |= 1 << n
+        return pa.py_buffer(few.to_bytes((len(values) + 7) // 8, "little"))
     there = pa.py_buffer(bytes(value is not None for value in values))
     bits = pa.Array.from_buffers(pa.uint8(), len(values), [None, there]).cast(pa.bool_())
     return bits.buffers()[1]

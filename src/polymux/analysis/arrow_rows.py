@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from polymux.analysis.arrays import array_of, scalar_of
+from polymux.analysis.arrays import FEW, array_of, scalar_of
 from polymux.analysis.hot.contents import ContentRows
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.stalls import StallRows
@@ -27,12 +27,16 @@ try:
 except ImportError:
     raise MissingExtra("captures", "analysing captures") from None
 
+Columns = Mapping[str, Sequence[Any]]
+
 SCHEMAS: Final = {name: table.arrow() for name, table in TABLES.items()}
 _INSTANT: Final = pa.timestamp("us", tz="UTC")
 _SIDES: Final = array_of(SIDES, pa.string())
 _VERDICTS: Final = array_of(VERDICTS, pa.string())
-_ZERO: Final = scalar_of(0, pa.int64())
-_NOTHING: Final = scalar_of(None, pa.int64())
+_INTEGER: Final = pa.int64()
+_INDEX: Final = pa.int32()  # wide: the dictionaries of many sessions and protocols are joined
+_ZERO: Final = scalar_of(0, _INTEGER)
+_NOTHING: Final = scalar_of(None, _INTEGER)
 
 
 _kind_words: dict[str, pa.Array] = {}
@@ -50,20 +54,18 @@ def kind_words(protocol: Protocol) -> pa.Array:
 def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch:
     """A page of rows; the columns are views of the page, nothing is copied row by row."""
     batch, rows = page.batch, page.done
-    amount = _integers(batch.amount, rows)
-    stream = _integers(page.stream, rows)
     columns = [
-        _encoded(_octets(bytes(rows), rows), array_of([session_id], pa.string())),
-        _encoded(_octets(batch.sender, rows), _SIDES),
+        _encoded(_indices(bytes(rows), rows), array_of([session_id], pa.string())),
+        _encoded(_indices(batch.sender, rows), _SIDES),
         _integers(batch.ordinal, rows),
-        _integers(page.at_us, rows).view(_INSTANT),
+        _integers(page.at_us, rows, _INSTANT),
         _integers(batch.offset, rows),
         _integers(batch.size, rows),
-        _encoded(_octets(batch.kind, rows), kinds),
-        _encoded(_unless_negative(stream), array_of(page.labels, pa.string())),
-        _unless_negative(amount),
+        _encoded(_indices(batch.kind, rows), kinds),
+        _encoded(_unless_negative(page.stream, rows, _INDEX), array_of(page.labels, pa.string())),
+        _unless_negative(batch.amount, rows),
         _integers(batch.payload, rows),
-        _encoded(_octets(batch.verdict, rows), _VERDICTS),
+        _encoded(_indices(batch.verdict, rows), _VERDICTS),
     ]
     fields = [
         field.with_type(column.type)
@@ -72,7 +74,7 @@ def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch
     return pa.record_batch(columns, schema=pa.schema(fields))
 
 
-def streams_batch(rows: StreamColumns, session_id: str) -> pa.RecordBatch:
+def streams_columns(rows: StreamColumns, session_id: str) -> Columns:
     columns: dict[str, Sequence[Any]] = {
         "session_id": [session_id] * len(rows.stream),
         "stream": rows.stream,
@@ -90,7 +92,7 @@ def streams_batch(rows: StreamColumns, session_id: str) -> pa.RecordBatch:
     }
     for side, half in zip(SIDES, (rows.dialer, rows.acceptor), strict=True):
         columns |= _half(side, half)
-    return batch_of("streams", columns)
+    return columns
 
 
 def _half(side: str, half: HalfColumns) -> dict[str, Sequence[Any]]:
@@ -101,71 +103,59 @@ def _half(side: str, half: HalfColumns) -> dict[str, Sequence[Any]]:
     return {f"{name}_{side}": getattr(half, name) for name in names}
 
 
-def violations_batch(found: Sequence[Violation], session_id: str) -> pa.RecordBatch:
-    return batch_of(
-        "violations",
-        {
-            "session_id": [session_id] * len(found),
-            "sender": [SIDES[each.sender] for each in found],
-            "ordinal": [each.ordinal for each in found],
-            "offset": [each.offset for each in found],
-            "at": [each.at // 1000 for each in found],
-            "stream": [each.stream or None for each in found],
-            "rule": [each.rule.name for each in found],
-            "origin": [each.rule.origin.value for each in found],
-            "severity": [each.rule.severity.value for each in found],
-            "certainty": [each.certainty.value for each in found],
-            "detail": [each.detail or None for each in found],
+def violations_columns(found: Sequence[Violation], session_id: str) -> Columns:
+    return {
+        "session_id": [session_id] * len(found),
+        "sender": [SIDES[each.sender] for each in found],
+        "ordinal": [each.ordinal for each in found],
+        "offset": [each.offset for each in found],
+        "at": [each.at // 1000 for each in found],
+        "stream": [each.stream or None for each in found],
+        "rule": [each.rule.name for each in found],
+        "origin": [each.rule.origin.value for each in found],
+        "severity": [each.rule.severity.value for each in found],
+        "certainty": [each.certainty.value for each in found],
+        "detail": [each.detail or None for each in found],
+    }
+
+
+def stalls_columns(rows: StallRows, session_id: str) -> Columns:
+    return {
+        "session_id": [session_id] * len(rows.stream),
+        "stream": rows.stream,
+        "sender": [SIDES[side] for side in rows.sender],
+        "began_at": rows.began_us,
+        "lasted_us": rows.lasted_us,
+        "cause": rows.cause,
+        "culprit": [culprit or None for culprit in rows.culprit],
+        "detail": rows.detail,
+    }
+
+
+def requests_columns(rows: Sequence[AskerRow], session_id: str) -> Columns:
+    return {
+        "session_id": [session_id] * len(rows),
+        "opener": [SIDES[row.side] for row in rows],
+        "requests": [row.requests for row in rows],
+        "answered": [row.answered for row in rows],
+        **{
+            f"latency_{name}_us": [row.latency(share) for row in rows]
+            for name, share in PERCENTILES
         },
-    )
+        "latency_max_us": [row.longest for row in rows],
+    }
 
 
-def stalls_batch(rows: StallRows, session_id: str) -> pa.RecordBatch:
-    return batch_of(
-        "stalls",
-        {
-            "session_id": [session_id] * len(rows.stream),
-            "stream": rows.stream,
-            "sender": [SIDES[side] for side in rows.sender],
-            "began_at": rows.began_us,
-            "lasted_us": rows.lasted_us,
-            "cause": rows.cause,
-            "culprit": [culprit or None for culprit in rows.culprit],
-            "detail": rows.detail,
-        },
-    )
-
-
-def requests_batch(rows: Sequence[AskerRow], session_id: str) -> pa.RecordBatch:
-    return batch_of(
-        "requests",
-        {
-            "session_id": [session_id] * len(rows),
-            "opener": [SIDES[row.side] for row in rows],
-            "requests": [row.requests for row in rows],
-            "answered": [row.answered for row in rows],
-            **{
-                f"latency_{name}_us": [row.latency(share) for row in rows]
-                for name, share in PERCENTILES
-            },
-            "latency_max_us": [row.longest for row in rows],
-        },
-    )
-
-
-def timeline_batch(rows: TimelineRows, session_id: str) -> pa.RecordBatch:
-    return batch_of(
-        "timeline",
-        {
-            "session_id": [session_id] * len(rows.stream),
-            "stream": [stream or None for stream in rows.stream],
-            "sender": [SIDES[side] for side in rows.sender],
-            "bucket": rows.bucket,
-            "frames": rows.frames,
-            "octets": rows.octets,
-            "blocked_us": [blocked if blocked >= 0 else None for blocked in rows.blocked],
-        },
-    )
+def timeline_columns(rows: TimelineRows, session_id: str) -> Columns:
+    return {
+        "session_id": [session_id] * len(rows.stream),
+        "stream": [stream or None for stream in rows.stream],
+        "sender": [SIDES[side] for side in rows.sender],
+        "bucket": rows.bucket,
+        "frames": rows.frames,
+        "octets": rows.octets,
+        "blocked_us": [blocked if blocked >= 0 else None for blocked in rows.blocked],
+    }
 
 
 def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:
@@ -182,7 +172,7 @@ def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:
     )
 
 
-def batch_of(table: str, columns: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+def batch_of(table: str, columns: Columns) -> pa.RecordBatch:
     """A batch of this table from its columns by name, as lists (instants in microseconds) or as
     arrays of the right type."""
     schema = SCHEMAS[table]
@@ -205,21 +195,27 @@ def plain(table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def _integers(column: object, rows: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(column)])
+def _integers(column: Any, rows: int, kind: pa.DataType = _INTEGER) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column)])
 
 
-def _octets(column: object, rows: int) -> pa.Array:
-    return pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(column)])
+def _indices(column: Any, rows: int) -> pa.Array:
+    """Octets of a column, as wide as indices are."""
+    if rows <= FEW:  # a call of pyarrow takes longer than the work
+        return array_of(list(memoryview(column)[:rows]), _INDEX)
+    return pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(column)]).cast(_INDEX)
+
+
+def _unless_negative(column: Any, rows: int, kind: pa.DataType = _INTEGER) -> pa.Array:
+    if rows <= FEW:
+        numbers = memoryview(column)[:rows].tolist()
+        return array_of([each if each >= 0 else None for each in numbers], kind)
+    numbers = _integers(column, rows)
+    return pc.if_else(pc.less(numbers, _ZERO), _NOTHING, numbers).cast(kind)
 
 
 def _encoded(indices: pa.Array, words: pa.Array) -> pa.Array:
-    # Wide indices: the dictionaries of many sessions and protocols are joined when written.
-    return pa.DictionaryArray.from_arrays(indices.cast(pa.int32()), words, safe=False)
-
-
-def _unless_negative(column: pa.Array) -> pa.Array:
-    return pc.if_else(pc.less(column, _ZERO), _NOTHING, column)
+    return pa.DictionaryArray.from_arrays(indices, words, safe=False)
 
 
 def _texts(values: Sequence[bytes | None]) -> list[str | None]:

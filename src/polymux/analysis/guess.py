@@ -7,7 +7,7 @@ frame; without them most frames must fit. Nothing here raises about what it read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from polymux.analysis.sample import GLANCE, Sample, Trial, attempt
@@ -74,8 +74,25 @@ def settle(name: str, options: dict[str, str], sample: Sample) -> tuple[str, str
 def _ranked(
     sample: Sample, scorers: Iterable[Scorer], options: dict[str, str] | None = None
 ) -> list[_Scored]:
-    """All variants, best first. What does not fit a few octets is not tried on many; nor is a
-    protocol that fits almost anything, once another one is believed."""
+    """All variants that could be it, best first. A protocol that fits almost anything is not tried
+    where another one fits so well that it could not be better."""
+    certain = [scorer for scorer in scorers if scorer.proof is None]
+    found = _tried(sample, certain, options)
+    if not any(_believed(each, sample.started) and _is_perfect(each) for each in found):
+        doubtful = [scorer for scorer in scorers if scorer.proof is not None]
+        found += _tried(sample, doubtful, options, found)
+    # In the order of the scorers where nothing else decides: the most telling protocol first.
+    return sorted(found, key=lambda each: (-bool(each.mark), -each.score))
+
+
+def _tried(
+    sample: Sample,
+    scorers: Iterable[Scorer],
+    options: dict[str, str] | None,
+    others: Sequence[_Scored] = (),
+) -> list[_Scored]:
+    """What does not fit a few octets is not tried on many; nor is a protocol that fits almost
+    anything, once another one is believed."""
     glance = sample.first(GLANCE)
     found: list[_Scored] = []
     for scorer in scorers:
@@ -86,16 +103,17 @@ def _ranked(
                 for text in scorer.variants(options or {})
             ]
     if glance.octets < sample.octets:
+        believed = any(_believed(other, sample.started) for other in others)
         for number, each in enumerate(found):
-            if each.trial.share <= 0.5 or (
-                each.scorer.proof is not None
-                and any(_believed(other, sample.started) for other in found[:number])
-            ):
+            if each.trial.share <= 0.5 or (each.scorer.proof is not None and believed):
                 continue
             trial = attempt(each.trial.text, sample, _excused(each.scorer, sample))
             found[number] = _scored(each.scorer, each.mark, trial)
-    # In the order of the scorers where nothing else decides: the most telling protocol first.
-    return sorted(found, key=lambda each: (-bool(each.mark), -each.score))
+    return found
+
+
+def _is_perfect(each: _Scored) -> bool:
+    return bool(each.mark) or each.score == 100
 
 
 def _excused(scorer: Scorer, sample: Sample) -> tuple[str, ...]:

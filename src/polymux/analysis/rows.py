@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from polymux.analysis import arrow_rows
+from polymux.analysis.gathering import Put
 from polymux.analysis.hot.contents import Contents
 from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.stream_columns import StreamColumns
@@ -34,12 +35,14 @@ def session_id(flow: bytes, started_at: int) -> str:
 class Rows:
     """Collects from an observer and its watch, hands on batches, and counts what it handed on.
 
-    Memory: at most a page of frames, some thousand streams and a few megabytes of content.
+    `emit` gets batches of frames and content, `put` the columns of all others. Memory: at most a
+    page of frames, some thousand streams and a few megabytes of content.
     """
 
-    def __init__(self, name: str, emit: Emit, wanted: frozenset[str]) -> None:
+    def __init__(self, name: str, emit: Emit, put: Put, wanted: frozenset[str]) -> None:
         self.name = name
         self.emit = emit
+        self.put = put
         self.wanted = wanted
         self.streams = 0
         self.violations = 0
@@ -71,7 +74,7 @@ class Rows:
         self._flush_streams()
         asked = self._latencies.rows()
         if asked and "requests" in self.wanted:
-            self.emit("requests", arrow_rows.requests_batch(asked, self.name))
+            self.put("requests", arrow_rows.requests_columns(asked, self.name))
         if watch.contents is not None:
             self._content(watch.contents, 0)
 
@@ -95,7 +98,7 @@ class Rows:
 
     def _flush_streams(self) -> None:
         if self._columns.rows:
-            self.emit("streams", arrow_rows.streams_batch(self._columns, self.name))
+            self.put("streams", arrow_rows.streams_columns(self._columns, self.name))
             self._columns = StreamColumns()
 
     def _violations(self, observer: Observer) -> None:
@@ -104,14 +107,14 @@ class Rows:
             self.violations += len(found)
             self.findings += sum(1 for each in found if each.rule.severity.value != "note")
             if "violations" in self.wanted:
-                self.emit("violations", arrow_rows.violations_batch(found, self.name))
+                self.put("violations", arrow_rows.violations_columns(found, self.name))
 
     def _measured(self, stalls: Stalls, timeline: Timeline) -> None:
         stood, passed = stalls.take(), timeline.take()
         if stood.stream and "stalls" in self.wanted:
-            self.emit("stalls", arrow_rows.stalls_batch(stood, self.name))
+            self.put("stalls", arrow_rows.stalls_columns(stood, self.name))
         if passed.stream and "timeline" in self.wanted:
-            self.emit("timeline", arrow_rows.timeline_batch(passed, self.name))
+            self.put("timeline", arrow_rows.timeline_columns(passed, self.name))
 
     def _content(self, contents: Contents, least: int) -> None:
         if contents.octets >= least and contents.rows.stream:

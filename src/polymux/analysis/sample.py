@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
+from polymux.analysis.hot.trials import broken_rows, largest_payloads
 from polymux.capture import TcpSession
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
@@ -15,9 +15,12 @@ from polymux.protocols.registry import create
 
 LOOK = 64 * 1024
 GLANCE = 4 * 1024
-VIOLATION = 2  # of a row's verdicts
 STEP = 256  # octets fed at a time, as long as a trial may still turn out hopeless
-HOPELESS = 256  # broken rules, by nine frames of ten: no later octets make up for these
+FIRST_STEP = 64
+# Broken rules, by nine frames of ten: no later octets make up for these. More where the beginning
+# was not captured, which may be to blame.
+HOPELESS = 64
+UNSTARTED_HOPELESS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +65,18 @@ class Sample:
         return Sample(tuple(kept), self.started)
 
     def steps(self) -> Iterator[tuple[int, bytes, int]]:
-        """The pieces; the first few thousand octets in small steps."""
+        """The pieces; the first few thousand octets in small steps, the very first in smaller
+        ones."""
         early = GLANCE
+        step = FIRST_STEP
         for side, data, at in self.pieces:
             start = 0
-            while early > 0 and len(data) - start > STEP:
-                yield side, data[start : start + STEP], at
-                start += STEP
-                early -= STEP
+            while early > 0 and len(data) - start > step:
+                yield side, data[start : start + step], at
+                start += step
+                early -= step
+                if GLANCE - early >= STEP:
+                    step = STEP
             yield side, data[start:], at
 
     def only(self, side: int) -> Sample:
@@ -131,6 +138,7 @@ def attempt(text: str, sample: Sample, excused: tuple[str, ...] = ()) -> Trial:
         observer.doubt()
     trial = Trial(text)
     held: set[tuple[int, int]] = set()
+    hopeless = HOPELESS if sample.started else UNSTARTED_HOPELESS
     octets = 0
     for side, data, at in sample.steps():
         observer.feed(side, data, at)
@@ -140,17 +148,15 @@ def attempt(text: str, sample: Sample, excused: tuple[str, ...] = ()) -> Trial:
             if rule.severity is not Severity.NOTE and rule.name not in excused:
                 held.add((violation.sender, violation.ordinal))
                 trial.faults[rule.name] += 1
-        if len(held) >= HOPELESS and len(held) >= 0.9 * _frames(observer):
+        if len(held) >= hopeless and len(held) >= 0.9 * _frames(observer):
             break
     assert observer.rows is not None
-    largest, bad = [0, 0], 0
+    largest, bad = (0, 0), 0
     for batch in observer.rows.take():
-        columns = zip(batch.sender, batch.payload, batch.verdict, strict=True)
-        for i, (side, payload, verdict) in enumerate(islice(columns, batch.used)):
-            if payload > largest[side]:
-                largest[side] = payload
-            if verdict == VIOLATION and (side, batch.ordinal[i]) in held:
-                bad += int(batch.size[i])
+        first, second = largest_payloads(batch)
+        largest = (max(largest[0], first), max(largest[1], second))
+        if held:
+            bad += sum(size for side, n, size in broken_rows(batch) if (side, n) in held)
     conversation = observer.conversation
     for direction in (conversation.dialer, conversation.acceptor):
         bad += int(direction.undecoded)
@@ -158,7 +164,7 @@ def attempt(text: str, sample: Sample, excused: tuple[str, ...] = ()) -> Trial:
     trial.frames = _frames(observer)
     trial.fitting = max(0, trial.frames - len(held))
     trial.explained = max(0.0, 1 - bad / max(1, octets))
-    trial.largest = (largest[0], largest[1])
+    trial.largest = largest
     streams = observer.protocol.streams
     trial.streams = [*observer.take_gone(), *streams.all()]
     trial.path = observer.carrier.path if observer.carrier is not None else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from polymux.analysis.tables import TABLES
 
@@ -48,5 +48,4 @@ class SessionSummary:
 
     def row(self) -> dict[str, object]:
         """The columns of the table."""
-        values = asdict(self)
-        return {name: values[name] for name in TABLES["sessions"].names()}
+        return {name: getattr(self, name) for name in TABLES["sessions"].names()}

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Final
 
 from polymux.analysis.arrow_rows import SCHEMAS, batch_of
+from polymux.analysis.gathering import Gathering
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
 from polymux.core.errors import MissingExtra, PolymuxError
@@ -51,14 +52,15 @@ class _File:
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._loose.append(batch)
-        self._held += batch.get_total_buffer_size()
+        self._held += batch.get_total_buffer_size()  # for what they take, `nbytes` takes long
         self._rows += batch.num_rows
-        self._octets += batch.nbytes
         self.rows += batch.num_rows
-        if self._rows >= GROUP_ROWS or self._octets >= GROUP_OCTETS:
+        if self._rows >= GROUP_ROWS or self._octets + self._held >= GROUP_OCTETS:
             self.flush()
         elif self._held >= LOOSE_OCTETS and len(self._loose) > 1:
-            self._waiting += _joined(self._loose).to_batches()
+            dense = _joined(self._loose)
+            self._waiting += dense.to_batches()
+            self._octets += dense.get_total_buffer_size()
             self._loose, self._held = [], 0
 
     def flush(self) -> None:
@@ -99,14 +101,17 @@ class _File:
 class TableWriter:
     """Writes `FOLDER/TABLE/NAME.parquet` for every table it is given rows of.
 
-    `emit` is what `walk` wants. Use it as a context: on an error nothing appears. Every write
-    error is an OutputError.
+    `emit` and `put` are what `walk` wants. Use it as a context: on an error nothing appears. Every
+    write error is an OutputError.
     """
 
     def __init__(self, folder: Path | str, name: str = "part-00000") -> None:
         self.folder = Path(folder)
         self.name = name
         self._files: dict[str, _File] = {}
+        self._gathering = Gathering(self.emit)
+        self.put = self._gathering.put
+        """For rows that may wait for others."""
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
         file = self._files.get(table)
@@ -126,10 +131,12 @@ class TableWriter:
 
     def rows(self) -> dict[str, int]:
         """Rows given so far, by table."""
+        self._gathering.flush()
         return {table: file.rows for table, file in self._files.items()}
 
     def close(self) -> list[Path]:
         """Finish the files; returns them."""
+        self._gathering.flush()
         for file in self._files.values():
             try:
                 file.close()

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 
-from polymux.analysis import arrow_rows
 from polymux.analysis.endings import conserved, ending_of, note_of
+from polymux.analysis.gathering import Put, at_once
 from polymux.analysis.guess import Verdict
 from polymux.analysis.hot.contents import Contents
 from polymux.analysis.hot.stalls import Stalls
@@ -40,15 +40,20 @@ Steps = Generator[int, None, SessionSummary]
 
 
 def walk(
-    session: TcpSession, plan: Plan, emit: Emit, progress: Progress | None = None
+    session: TcpSession,
+    plan: Plan,
+    emit: Emit,
+    progress: Progress | None = None,
+    put: Put | None = None,
 ) -> SessionSummary:
     """Decode, judge and measure one session.
 
     `emit(table, batch)` gets every row of the tables the plan wants, the session's own row last.
     `progress(octets)` is told how much was read. A file that cannot be read on ends the session
-    there and is named in its note; nothing is raised about what was captured.
+    there and is named in its note; nothing is raised about what was captured. With `put`
+    (`Gathering.put`), rows that are few are left to it, to become batches with those of others.
     """
-    steps = walk_steps(session, plan, emit)
+    steps = walk_steps(session, plan, emit, put)
     while True:
         try:
             octets = next(steps)
@@ -59,19 +64,20 @@ def walk(
             progress(octets)
 
 
-def walk_steps(session: TcpSession, plan: Plan, emit: Emit) -> Steps:
+def walk_steps(session: TcpSession, plan: Plan, emit: Emit, put: Put | None = None) -> Steps:
     """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
-    and the last returns the summary."""
+    and the last returns the summary. `put` gets what need not be a batch of this session alone."""
+    put = put or at_once(emit)
     try:
         session.survey()
         verdict = choose(session, plan)
     except CaptureError as problem:
-        return _unread(session, emit, plan, problem)
+        return _unread(session, put, plan, problem)
     if verdict.protocol is None:
         summary = _undecoded(session, verdict)
     else:
-        summary = yield from _decoded(session, verdict, plan, emit)
-    _emit_session(summary, plan, emit)
+        summary = yield from _decoded(session, verdict, plan, emit, put)
+    _put_session(summary, plan, put)
     return summary
 
 
@@ -82,6 +88,7 @@ def walk_flow(
     emit: Emit,
     *,
     limits: CaptureLimits | None = None,
+    put: Put | None = None,
 ) -> list[SessionSummary]:
     """All sessions of one flow, from its packed references in any order.
 
@@ -89,10 +96,10 @@ def walk_flow(
     files, `open_reader(path)` reads payload (`capture.Files(limits).reader`).
     """
     sessions = sessions_of(rows, open_reader, limits=limits, ports=plan.ports)
-    return [walk(session, plan, emit) for session in sessions]
+    return [walk(session, plan, emit, put=put) for session in sessions]
 
 
-def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit) -> Steps:
+def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit, put: Put) -> Steps:
     assert verdict.protocol is not None
     summary = _begun(session, verdict)
     vantage = Vantage[summary.vantage.upper()]
@@ -111,7 +118,7 @@ def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit) -> S
     if not session.saw_syn:
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
-    rows = Rows(summary.session_id, emit, plan.tables)
+    rows = Rows(summary.session_id, emit, put, plan.tables)
     if session.look_ahead(BATCH):
         yield 0
     try:
@@ -187,11 +194,11 @@ def _undecoded(session: TcpSession, verdict: Verdict) -> SessionSummary:
     return summary
 
 
-def _unread(session: TcpSession, emit: Emit, plan: Plan, problem: CaptureError) -> SessionSummary:
+def _unread(session: TcpSession, put: Put, plan: Plan, problem: CaptureError) -> SessionSummary:
     summary = _undecoded(session, Verdict(None, "the capture could not be read"))
     summary.failure = str(problem)
     summary.note = f"{session.note}; {problem}" if session.note else str(problem)
-    _emit_session(summary, plan, emit)
+    _put_session(summary, plan, put)
     return summary
 
 
@@ -216,7 +223,6 @@ def _sum_up(
     summary.note = note_of(session, observer, summary, cut)
 
 
-def _emit_session(summary: SessionSummary, plan: Plan, emit: Emit) -> None:
+def _put_session(summary: SessionSummary, plan: Plan, put: Put) -> None:
     if "sessions" in plan.tables:
-        columns = {name: [value] for name, value in summary.row().items()}
-        emit("sessions", arrow_rows.batch_of("sessions", columns))
+        put("sessions", {name: [value] for name, value in summary.row().items()})

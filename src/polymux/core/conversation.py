@@ -12,7 +12,7 @@ from .events import Sink
 from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW, Frames
 from .protocol import Protocol
 from .rules import CROSSED, Certainty, Duty, Violation, broken
-from .side import Side
+from .side import SIDES
 from .streams import Stream
 from .usual import Usual
 from .wire import BAD, HOLD, SHORT
@@ -280,7 +280,7 @@ class Conversation(Usual):
         detail = f"owed {p.kind_name(duty.kind)} since frame {duty.since} of the other side"
         for rule in broken(p.rules, duty.rule):
             self.violations.append(
-                Violation(rule, Side(duty.side), ordinal, offset, at, label, certainty, detail)
+                Violation(rule, SIDES[duty.side], ordinal, offset, at, label, certainty, detail)
             )
 
     def gap(self, side: i64, size: i64, at: i64) -> None:

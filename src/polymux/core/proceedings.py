@@ -10,7 +10,7 @@ from .events import Sink
 from .frames import ACCEPTS, CONTENT, CONTROL, GRANTS, Frame, Head
 from .protocol import NO_STREAM, Protocol
 from .rules import CROSSED, Certainty, Violation, broken
-from .side import ACCEPTOR, DIALER, UNORDERED, Side
+from .side import ACCEPTOR, DIALER, SIDES, UNORDERED
 from .streams import ABORTED, ENDED, OPEN, UNSEEN, Half, Stream
 
 
@@ -226,5 +226,5 @@ class Proceedings:
         where = stream.label() if stream is not None else ""
         for i, rule in enumerate(broken(self.protocol.rules, verdict)):
             self.violations.append(
-                Violation(rule, Side(side), ordinal, offset, at, where, certainty, details[i])
+                Violation(rule, SIDES[side], ordinal, offset, at, where, certainty, details[i])
             )

@@ -17,6 +17,9 @@ class Side(IntEnum):
     ACCEPTOR = 1
 
 
+SIDES: Final = (Side.DIALER, Side.ACCEPTOR)  # by number: to call `Side` takes ten times as long
+
+
 class Vantage(IntEnum):
     """Where the watcher stands.
 

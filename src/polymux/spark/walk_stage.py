@@ -118,7 +118,7 @@ def walk_flows(
                     flow.rows(), files.reader, limits=limits, ports=plan.ports, spool=spool.open,
                     shared=companion,
                 ):  # fmt: skip
-                    outcome.count((yield from walk_steps(session, plan, writer.emit)))
+                    outcome.count((yield from walk_steps(session, plan, writer.emit, writer.put)))
 
         for _ in together(flows, steps):
             pass

@@ -1,0 +1,87 @@
+"""The whole pipeline over captures of other shapes, each beside the same walk without Spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from . import pipeline_floor as plain
+from . import pipeline_runs as runs
+from .harness import Floor, Line, Times
+from .pipeline_captures import Conversations
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
+
+    from pyspark.sql import SparkSession
+
+ROUNDS = 2
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a capture is like: its sessions, the octets of packets and frames, its files."""
+
+    name: str
+    sessions: int = 64
+    payload: int = 500
+    frame: int = 100
+    files: int = 1
+
+
+SHAPES = (
+    Shape("20-octet frames", frame=20),
+    Shape("1,400-octet frames", payload=1400, frame=1400),
+    Shape("2 sessions", sessions=2),
+    Shape("20,000 sessions", sessions=20_000),
+    Shape("1 session in 16 files", sessions=1, files=16),
+)
+
+
+def measure(
+    spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, octets: int
+) -> list[Line]:
+    """A line for each shape, of captures with so many octets."""
+    return [one(spark, pool, folder / "shape", shape, octets) for shape in SHAPES]
+
+
+def one(
+    spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, shape: Shape, octets: int
+) -> Line:
+    paths, frames = write(folder, shape, octets)
+    ours, theirs = Times(), Times()
+    for _ in range(ROUNDS):
+        begun, spent = time.perf_counter(), runs.processor_seconds()
+        done = runs.tables(spark, paths, folder / "spark")
+        ours.add(time.perf_counter() - begun, runs.processor_seconds() - spent)
+        assert done.total.frames == frames, (shape.name, done.total.frames, frames)
+        begun, spent = time.perf_counter(), runs.processor_seconds()
+        found = plain.tables(pool, paths, str(folder / "plain"))
+        theirs.add(time.perf_counter() - begun, runs.processor_seconds() - spent)
+        assert found == frames, (shape.name, found, frames)
+        shutil.rmtree(folder / "plain")
+    size = sum(map(os.path.getsize, paths))
+    shutil.rmtree(folder)
+    floor = Floor("without Spark", theirs)
+    note = f"{frames / ours.best('wall') / 1e6:.1f} million frames a second"
+    return Line(
+        f"to all tables, {shape.name}", ours, size, "MB/s", [floor], clock="wall", scale=MB,
+        note=note,
+    )  # fmt: skip
+
+
+def write(folder: Path, shape: Shape, octets: int) -> tuple[list[str], int]:
+    """Its files, and how many frames are in them."""
+    folder.mkdir()
+    talks = Conversations(shape.sessions, shape.payload, shape.frame)
+    paths = []
+    for number in range(shape.files):
+        path = folder / f"capture-{number:02}.pcap"
+        talks.write(path, octets // shape.files, last=number == shape.files - 1)
+        paths.append(str(path))
+    return paths, talks.frames
