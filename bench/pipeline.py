@@ -22,6 +22,7 @@ from polymux.spark import spark_session
 
 from . import pipeline_floor as plain
 from . import pipeline_runs as runs
+from . import pipeline_shapes as shapes
 from . import pipeline_stream as stream
 from .harness import Absence, Bound, Figure, Floor, Line, Result, Times
 from .pipeline_captures import Conversations
@@ -78,13 +79,17 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
                  Floor("reading whole files", found.times["whole"]),
                  Floor("without Spark", found.times["plain count"])),
             line("pcap to all tables", found.times["tables"], octets,
-                 Floor("without Spark", found.times["plain tables"], 0.6)),
+                 Floor("without Spark", found.times["plain tables"], 0.6),
+                 note=shapes.frame_rate(frames, found.times["tables"])),
+            *(line(f"pcap to all tables, {files} of {FILES} files", found.times[f"{files} files"],
+                   sum(map(os.path.getsize, paths[:files]))) for files in SIZES[:-1]),
         ]  # fmt: skip
         lines.append(
             line("streaming, steady", found.times["streaming"], found.streamed,
                  Floor("batch on the same data", found.times["batch"], 0.3))
         )  # fmt: skip
         lines.append(growth(found))
+        lines += shapes.measure(spark, pool, folder, octets)
         worker = runs.largest_worker(spark) / (1 << 20)
         bound = Bound("256 MiB and two windows", WORKER / (1 << 20))
         lines.append(Figure("largest worker", [worker], "MiB", [bound]))
@@ -156,8 +161,8 @@ class Rounds:
         self.times.setdefault(name, Times()).add(seconds, spent)
 
 
-def line(name: str, times: Times, octets: int, *floors: Floor) -> Line:
-    return Line(name, times, octets, "MB/s", list(floors), clock="wall", scale=MB)
+def line(name: str, times: Times, octets: int, *floors: Floor, note: str = "") -> Line:
+    return Line(name, times, octets, "MB/s", list(floors), clock="wall", scale=MB, note=note)
 
 
 def growth(found: Rounds) -> Figure:
