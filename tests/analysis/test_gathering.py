@@ -94,3 +94,26 @@ def test_a_writer_has_all_rows_in_its_files(talks: list[str], tmp_path: Path) ->
         alone = read_table(tmp_path / "alone", table)
         assert alone.num_rows > 0
         assert read_table(tmp_path / "together", table).equals(alone)
+
+
+def test_the_files_of_a_session_are_texts_too(talks: list[str]) -> None:
+    emitted = Emitted()
+    gathered = Gathering(emitted)
+    with read_sessions(talks[:1]) as reading:
+        (summary,) = (walk(session, Plan(), lambda *_: None) for session in reading)
+    summary.capture = ["x" * 1000] * 100  # as many as a session has that lasts for days
+    row = summary.row()
+    put = 0
+    while not emitted.batches:
+        gathered.put("sessions", {name: [value] for name, value in row.items()})
+        put += 1
+    assert put == -(-gathering.OCTETS // 100_000)
+
+
+def test_what_is_enough_by_itself_waits_for_nothing() -> None:
+    emitted = Emitted()
+    gathered = Gathering(emitted)
+    put_violations(gathered, gathering.ROWS, "d")
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
+    gathered.flush()
+    assert len(emitted.batches["violations"]) == 1

@@ -56,6 +56,50 @@ def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -
     assert ("minmux" in tried) == (protocol == "minmux")
 
 
+def mplex(number: int, flag: int, data: bytes = b"") -> bytes:
+    return bytes([number << 3 | flag, len(data)]) + data
+
+
+TALK = b"".join(mplex(n, 0) for n in range(8)) + b"".join(mplex(n % 8, 2, b"x") for n in range(600))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample(((1, b"".join(mplex(n % 8, 1) for n in range(66)), 1), (0, TALK, 2))),
+        Sample(((0, mplex(9, 2) * 70 + TALK, 1),)),
+    ],
+    ids=["answers before the openings", "a stream that was never opened"],
+)
+def test_a_protocol_that_is_given_up_at_first_is_tried_again(sample: Sample) -> None:
+    assert attempt("mplex", sample, brief=True).given_up
+    verdict = guess(sample)
+    assert verdict.protocol == "mplex", verdict
+    assert 75 <= verdict.score < 100
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(PROTOCOLS), st.integers(0, 40), st.integers(0, 4000), st.binary(max_size=300),
+    st.booleans(),
+)  # fmt: skip
+def test_the_first_look_changes_no_verdict(
+    protocol: str, seed: int, at: int, noise: bytes, started: bool
+) -> None:
+    pieces = list(traffic(protocol, seed, 60).pieces)
+    side, data, instant = pieces[at % len(pieces)]
+    pieces[at % len(pieces)] = (side, data[: at % (len(data) + 1)] + noise, instant)
+    sample = Sample(tuple(pieces), started)
+    verdict = guess(sample)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("polymux.analysis.sample.FIRST_HOPELESS", HOPELESS)
+        patched.setattr("polymux.analysis.sample.FIRST_STEP", STEP)
+        patient = guess(sample)
+    assert (verdict.protocol, verdict.evidence, verdict.score, verdict.skip) == (
+        patient.protocol, patient.evidence, patient.score, patient.skip,
+    )  # fmt: skip
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=300)), max_size=12))
 def test_no_octets_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:

@@ -43,14 +43,12 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.Array.from_buffers(kind, rows, buffers, children=[within])
     if pa.types.is_string(kind):
         texts = [text if text is not None else "" for text in values]
-        joined = "".join(texts)
-        sizes: Iterable[int] = map(len, texts)
-        if not joined.isascii():
-            sizes = (len(text.encode()) for text in texts)
-        buffers = [valid, _offsets(sizes), pa.py_buffer(joined.encode())]
+        if all(map(str.isascii, texts)):
+            buffers = [valid, _offsets(map(len, texts)), pa.py_buffer("".join(texts).encode())]
+        else:
+            buffers = [valid, *_joined([text.encode() for text in texts])]
     elif pa.types.is_binary(kind):
-        parts = [part if part is not None else b"" for part in values]
-        buffers = [valid, _offsets(map(len, parts)), pa.py_buffer(b"".join(parts))]
+        buffers = [valid, *_joined([part if part is not None else b"" for part in values])]
     else:
         code = _WIDTHS[kind.bit_width][pa.types.is_unsigned_integer(kind)]
         if valid is not None:
@@ -62,6 +60,10 @@ def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
     """A single value, to be compared with a column."""
     return array_of([value], kind)[0]
+
+
+def _joined(parts: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
+    return _offsets(map(len, parts)), pa.py_buffer(b"".join(parts))
 
 
 def _offsets(sizes: Iterable[int]) -> pa.Buffer:

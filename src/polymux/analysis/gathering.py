@@ -10,12 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow_rows import Columns, batch_of
+from polymux.analysis.tables import TABLES, ColumnType
 
 Put = Callable[[str, Columns], None]
 
 ROWS: Final = 4096
 OCTETS: Final = 1 << 20  # of texts, which may be long
-_TEXTS: Final = ("name_bytes", "error", "detail", "note", "evidence")
 
 
 class Gathering:
@@ -27,18 +27,19 @@ class Gathering:
         self._octets: dict[str, int] = {}
 
     def put(self, table: str, columns: Columns) -> None:
+        octets = _octets(table, columns)
         waiting = self._waiting.get(table)
         if waiting is None:
+            if _is_enough(columns, octets):
+                self._emit(table, batch_of(table, columns))
+                return
             self._waiting[table] = {name: list(values) for name, values in columns.items()}
-            self._octets[table] = 0
-        else:
-            for name, values in columns.items():
-                waiting[name] += values
-        self._octets[table] += sum(
-            len(text) for name in _TEXTS for text in columns.get(name, ()) if text is not None
-        )
-        rows = len(next(iter(self._waiting[table].values())))
-        if rows >= ROWS or self._octets[table] >= OCTETS:
+            self._octets[table] = octets
+            return
+        for name, values in columns.items():
+            waiting[name] += values
+        self._octets[table] += octets
+        if _is_enough(waiting, self._octets[table]):
             self._hand_on(table)
 
     def flush(self) -> None:
@@ -47,10 +48,40 @@ class Gathering:
             self._hand_on(table)
 
     def _hand_on(self, table: str) -> None:
-        columns = self._waiting.pop(table)
-        self._emit(table, batch_of(table, columns))
+        self._emit(table, batch_of(table, self._waiting.pop(table)))
 
 
 def at_once(emit: Callable[[str, Any], None]) -> Put:
     """Nothing waits: a batch for the rows of each session."""
     return lambda table, columns: emit(table, batch_of(table, columns))
+
+
+def _is_enough(columns: Columns, octets: int) -> bool:
+    return octets >= OCTETS or len(next(iter(columns.values()))) >= ROWS
+
+
+def _texts(kind: ColumnType) -> dict[str, tuple[str, ...]]:
+    return {
+        table.name: tuple(c.name for c in table.columns if c.type is kind and not c.words)
+        for table in TABLES.values()
+    }
+
+
+_SINGLE: Final = {
+    table: (*names, *_texts(ColumnType.OCTETS)[table])
+    for table, names in _texts(ColumnType.TEXT).items()
+}
+_LISTS: Final = _texts(ColumnType.TEXTS)
+
+
+def _octets(table: str, columns: Columns) -> int:
+    """About how much the texts in these columns take."""
+    octets = 0
+    for name in _SINGLE[table]:
+        for text in columns[name]:
+            if text is not None:
+                octets += len(text)
+    for name in _LISTS[table]:
+        for texts in columns[name]:
+            octets += sum(map(len, texts or ()))
+    return octets

@@ -77,10 +77,12 @@ def _ranked(
     """All variants that could be it, best first. A protocol that fits almost anything is not tried
     where another one fits so well that it could not be better."""
     certain = [scorer for scorer in scorers if scorer.proof is None]
-    found = _tried(sample, certain, options)
+    found = _tried(sample, certain, options, brief=True)
     if not any(_believed(each, sample.started) and _is_perfect(each) for each in found):
+        if any(each.trial.given_up for each in found):
+            found = _tried(sample, certain, options)
         doubtful = [scorer for scorer in scorers if scorer.proof is not None]
-        found += _tried(sample, doubtful, options, found)
+        found += _tried(sample, doubtful, options, others=found)
     # In the order of the scorers where nothing else decides: the most telling protocol first.
     return sorted(found, key=lambda each: (-bool(each.mark), -each.score))
 
@@ -89,17 +91,23 @@ def _tried(
     sample: Sample,
     scorers: Iterable[Scorer],
     options: dict[str, str] | None,
+    *,
     others: Sequence[_Scored] = (),
+    brief: bool = False,
 ) -> list[_Scored]:
     """What does not fit a few octets is not tried on many; nor is a protocol that fits almost
-    anything, once another one is believed."""
+    anything, once another one is believed. `brief`: what has no mark is given up early."""
     glance = sample.first(GLANCE)
     found: list[_Scored] = []
     for scorer in scorers:
         if scorer.name in MAKERS:
             mark = scorer.mark(sample) if scorer.mark else ""
             found += [
-                _scored(scorer, mark, attempt(text, glance, _excused(scorer, sample)))
+                _scored(
+                    scorer,
+                    mark,
+                    attempt(text, glance, _excused(scorer, sample), brief and not mark),
+                )
                 for text in scorer.variants(options or {})
             ]
     if glance.octets < sample.octets:

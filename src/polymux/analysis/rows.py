@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Emit = Callable[[str, "pa.RecordBatch"], None]
 STREAM_ROWS = 4096
+STREAM_OCTETS = 1 << 20  # of their names and errors
 CONTENT_OCTETS = 4 << 20
 
 
@@ -49,11 +50,13 @@ class Rows:
         self.findings = 0
         self.payload = [0, 0]
         self._columns = StreamColumns()
+        self._texts = 0  # octets of names and errors in them
         self._latencies = Latencies()
         self._kinds: pa.Array | None = None
 
     def collect(self, observer: Observer, watch: Watch, at: int) -> None:
-        """Everything that is ready now. What is said about a stream leaves before its own row."""
+        """Everything that is ready now. What is said about a stream leaves before its own row, if
+        nothing waits for rows of others."""
         self._frames(observer, watch)
         for stream in observer.take_gone():
             self._stream(observer, watch, stream, at)
@@ -93,6 +96,9 @@ class Rows:
         self.payload[1] += stream.acceptor.octets
         if "streams" in self.wanted:
             self._columns.add(observer.protocol, stream, track, watch.stalls.rtt)
+            self._texts += len(stream.name or b"") + len(stream.error or b"")
+            if self._texts >= STREAM_OCTETS:
+                self._flush_streams()
         if "requests" in self.wanted:
             self._latencies.add(observer.protocol, stream)
 
@@ -100,6 +106,7 @@ class Rows:
         if self._columns.rows:
             self.put("streams", arrow_rows.streams_columns(self._columns, self.name))
             self._columns = StreamColumns()
+            self._texts = 0
 
     def _violations(self, observer: Observer) -> None:
         found = observer.take_violations()

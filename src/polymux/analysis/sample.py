@@ -16,11 +16,10 @@ from polymux.protocols.registry import create
 LOOK = 64 * 1024
 GLANCE = 4 * 1024
 STEP = 256  # octets fed at a time, as long as a trial may still turn out hopeless
+HOPELESS = 256  # broken rules, by nine frames of ten: no later octets make up for these
+# For a first look, after which it is tried again if no other protocol is the right one:
 FIRST_STEP = 64
-# Broken rules, by nine frames of ten: no later octets make up for these. More where the beginning
-# was not captured, which may be to blame.
-HOPELESS = 64
-UNSTARTED_HOPELESS = 256
+FIRST_HOPELESS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +63,10 @@ class Sample:
                 kept.append((side, data[cut:], at))
         return Sample(tuple(kept), self.started)
 
-    def steps(self) -> Iterator[tuple[int, bytes, int]]:
-        """The pieces; the first few thousand octets in small steps, the very first in smaller
-        ones."""
+    def steps(self, step: int = STEP) -> Iterator[tuple[int, bytes, int]]:
+        """The pieces; the first few thousand octets in small steps, the very first in steps of
+        this size."""
         early = GLANCE
-        step = FIRST_STEP
         for side, data, at in self.pieces:
             start = 0
             while early > 0 and len(data) - start > step:
@@ -107,7 +105,7 @@ def take_sample(session: TcpSession, octets: int = LOOK) -> Sample:
 @dataclass(slots=True)
 class Trial:
     """What became of a sample. `fitting` frames broke no rule, `explained` is the share of the
-    octets in them or in frames still passing."""
+    octets in them or in frames still passing. `given_up`: not all of it was looked at."""
 
     text: str
     frames: int = 0
@@ -118,6 +116,7 @@ class Trial:
     streams: list[Stream] = field(default_factory=list)
     largest: tuple[int, int] = (0, 0)
     path: str = ""
+    given_up: bool = False
 
     @property
     def share(self) -> float:
@@ -128,19 +127,20 @@ class Trial:
         return fitting * self.explained if self.lost else fitting
 
 
-def attempt(text: str, sample: Sample, excused: tuple[str, ...] = ()) -> Trial:
+def attempt(text: str, sample: Sample, excused: tuple[str, ...] = (), brief: bool = False) -> Trial:
     """Decode the sample as this protocol. Rules in `excused` are not held against it.
 
-    Octets of another protocol may be thousands of tiny broken frames: those are not all looked at.
+    Octets of another protocol may be thousands of tiny broken frames: those are not all looked at,
+    and where it is to be `brief`, only some dozens.
     """
     observer = Observer(create(text))
     if not sample.started:
         observer.doubt()
     trial = Trial(text)
     held: set[tuple[int, int]] = set()
-    hopeless = HOPELESS if sample.started else UNSTARTED_HOPELESS
+    hopeless = FIRST_HOPELESS if brief else HOPELESS
     octets = 0
-    for side, data, at in sample.steps():
+    for side, data, at in sample.steps(FIRST_STEP if brief else STEP):
         observer.feed(side, data, at)
         octets += len(data)
         for violation in observer.take_violations():
@@ -149,6 +149,7 @@ def attempt(text: str, sample: Sample, excused: tuple[str, ...] = ()) -> Trial:
                 held.add((violation.sender, violation.ordinal))
                 trial.faults[rule.name] += 1
         if len(held) >= hopeless and len(held) >= 0.9 * _frames(observer):
+            trial.given_up = True
             break
     assert observer.rows is not None
     largest, bad = (0, 0), 0

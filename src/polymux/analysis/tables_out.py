@@ -1,7 +1,8 @@
 """Tables as Parquet: one folder a table, every folder there even if it is empty.
 
-A writer holds at most a row group of each table. Its files appear under their names when it is
-closed, whole, or not at all. The same rows in the same order give the same files.
+A writer holds at most a row group of each table, and a few thousand rows that wait to become a
+batch. Its files appear under their names when it is closed, whole, or not at all. The same batches
+in the same order give the same files.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def walk(
     `emit(table, batch)` gets every row of the tables the plan wants, the session's own row last.
     `progress(octets)` is told how much was read. A file that cannot be read on ends the session
     there and is named in its note; nothing is raised about what was captured. With `put`
-    (`Gathering.put`), rows that are few are left to it, to become batches with those of others.
+    (`Gathering.put`), rows of all tables but frames and content are left to it, to become batches
+    with those of other sessions.
     """
     steps = walk_steps(session, plan, emit, put)
     while True:

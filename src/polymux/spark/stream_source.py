@@ -29,7 +29,7 @@ except ImportError:
 
 from ..analysis.arrow_rows import batch_of, plain
 from ..analysis.plan import Plan, parse_ports
-from ..analysis.rows import Emit, session_id
+from ..analysis.rows import session_id
 from ..analysis.session_summary import SessionSummary
 from ..analysis.tables_out import TableWriter
 from ..analysis.walk import walk_steps
@@ -264,7 +264,7 @@ class AllTables(Following):
         release_memory()
         with LeanFiles(CaptureLimits()) as files:
             with TableWriter(home, "part") as writer:
-                for summary in self._walked(work.over, self.plan, files, writer.emit):
+                for summary in self._walked(work.over, self.plan, files, writer):
                     told.sessions += 1
                     told.frames += summary.frames
                     told.octets += summary.octets_dialer + summary.octets_acceptor
@@ -274,19 +274,19 @@ class AllTables(Following):
                 told.rows = sum(writer.rows().values())
             with TableWriter(home / "open", "part") as writer:
                 plan = Plan(self.plan.protocol, self.plan.ports, SNAPSHOT)
-                for _ in self._walked(work.open, plan, files, writer.emit):
+                for _ in self._walked(work.open, plan, files, writer):
                     pass
                 told.open_tables = list(writer.rows())
         return told
 
     def _walked(
-        self, given: list[Given], plan: Plan, files: Files, emit: Emit
+        self, given: list[Given], plan: Plan, files: Files, writer: TableWriter
     ) -> list[SessionSummary]:
         summaries: list[SessionSummary] = []
 
         def steps(one: Given, companion: Companion) -> Iterator[int]:
             for session in self.sessions([one], files, companion):
-                summaries.append((yield from walk_steps(session, plan, emit)))
+                summaries.append((yield from walk_steps(session, plan, writer.emit, writer.put)))
 
         for _ in together(given, steps):
             pass

@@ -26,8 +26,9 @@ Soon = Callable[[Callable[[], None]], object]
 
 
 class Watch:
-    """Who stays awake on a loop: who began first in front. There is one for each loop, of which it
-    knows nothing: what it knew would outlive the loop."""
+    """Who stays awake on a loop: who began first in front, and so is the first to give up where all
+    have the same patience. There is one for each loop, of which it knows nothing: what it knew
+    would outlive the loop."""
 
     def __init__(self) -> None:
         self.awake: dict[Vigil, None] = {}
