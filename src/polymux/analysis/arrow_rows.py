@@ -52,7 +52,8 @@ def kind_words(protocol: Protocol) -> pa.Array:
 
 
 def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch:
-    """A page of rows; the columns are views of the page, nothing is copied row by row."""
+    """A page of rows. Where they are many, the columns are views of the page or made of it by one
+    call, none row by row."""
     batch, rows = page.batch, page.done
     columns = [
         _encoded(_indices(bytes(rows), rows), array_of([session_id], pa.string())),
