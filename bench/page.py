@@ -72,7 +72,8 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
         if "absent" in line:
             out.append(f"| {line['line']} | not measured: {line['absent']} | | | | |")
             continue
-        own = f"| {line['line']} | {figure_text(line['value'])} {line['unit']} "
+        name = line["line"] + (f" ({line['note']})" if line.get("note") else "")
+        own = f"| {name} | {figure_text(line['value'])} {line['unit']} "
         for floor in line["floors"] or [None]:
             if floor is None:
                 out.append(own + "| | | | |")
