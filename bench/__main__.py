@@ -1,4 +1,4 @@
-"""`python -m bench [PART...]`: run the parts named, or all there are."""
+"""`python -m bench [PART...]`: run the parts named and what belongs to them, or all there are."""
 
 import importlib
 import importlib.util
@@ -14,6 +14,14 @@ PARTS = (
     "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "manners",
     "pipeline", "streaming", "collect",
 )  # fmt: skip
+# What belongs together: sessions of mplex and Nerdbank beside raw sockets, beside their peers, and
+# how their streams get on.
+TOGETHER = {"live": ("live", "pairs", "manners")}
+
+
+def expanded(names: list[str]) -> list[str]:
+    """These parts, each once, with what belongs to them."""
+    return list(dict.fromkeys(part for name in names for part in TOGETHER.get(name, (name,))))
 
 
 def main(arguments: list[str]) -> int:
@@ -23,7 +31,7 @@ def main(arguments: list[str]) -> int:
         print(f"no part {unknown[0]!r}: choose from {', '.join(present)}", file=sys.stderr)
         return 2
     lines: list[Result] = []
-    for name in arguments or present:
+    for name in expanded(arguments) or present:
         part = importlib.import_module(f"bench.{name}")
         print(f"{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
         found: list[Result] = part.measure()

@@ -2,6 +2,7 @@
 
 import pytest
 from bench import harness
+from bench.__main__ import PARTS, expanded
 from bench.agreement import check
 from bench.harness import Effort, Floor, Line, Times, behind, race
 from bench.plain import Decoder, Encoder
@@ -64,3 +65,9 @@ def test_the_pure_decoder_reads_what_the_pure_encoder_writes() -> None:
     data = encoder.data_to_send()
     arrived = [each for i in range(len(data)) for each in decoder.receive(data[i : i + 1])][:3]
     assert [len(each.data) for each in arrived] == [5, 300, 0]
+
+
+def test_what_belongs_together_is_measured_together_and_once() -> None:
+    assert expanded(["live", "pairs", "kernels"]) == ["live", "pairs", "manners", "kernels"]
+    assert expanded([]) == []
+    assert set(expanded(list(PARTS))) == set(PARTS)
