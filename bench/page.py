@@ -17,7 +17,8 @@ ratio is what counts, since machines differ and this one is shared. `make bench`
 it, `make bench ONLY=kernels` one part, and writes every single time taken to `bench/out/`.
 
 A ratio is speed against the floor: 50 % is half as fast, 2x twice as fast. Best of seven rounds or
-more; kernels are judged by CPU time, sockets by the clock on the wall.
+more, in the pipeline of two to six; kernels are judged by CPU time, all else by the clock on the
+wall.
 """
 
 

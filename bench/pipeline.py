@@ -12,7 +12,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -152,10 +151,7 @@ class Rounds:
         assert self.streamed == sum(octets for _, _, octets in ends[1:])
 
     def clock(self, name: str, act: Callable[[], T]) -> T:
-        begun, spent = time.perf_counter(), runs.processor_seconds()
-        found = act()
-        self.note(name, time.perf_counter() - begun, runs.processor_seconds() - spent)
-        return found
+        return runs.clocked(self.times.setdefault(name, Times()), act)
 
     def note(self, name: str, seconds: float, spent: float) -> None:
         self.times.setdefault(name, Times()).add(seconds, spent)

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
@@ -30,6 +30,8 @@ from .harness import Times
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+T = TypeVar("T")
 
 OURS = """
 import time
@@ -49,6 +51,14 @@ rows = spark.range(8).mapInArrow(lambda batches: batches, "id bigint")
 assert len(rows.collect()) == 8
 print(time.time() - begun)
 """
+
+
+def clocked(times: Times, act: Callable[[], T]) -> T:
+    """Do it, and add the time it took and the CPU time of all processes."""
+    begun, spent = time.perf_counter(), processor_seconds()
+    found = act()
+    times.add(time.perf_counter() - begun, processor_seconds() - spent)
+    return found
 
 
 def tables(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,13 +57,9 @@ def one(
     paths, frames = write(folder, shape, octets)
     ours, theirs = Times(), Times()
     for _ in range(ROUNDS):
-        begun, spent = time.perf_counter(), runs.processor_seconds()
-        done = runs.tables(spark, paths, folder / "spark")
-        ours.add(time.perf_counter() - begun, runs.processor_seconds() - spent)
+        done = runs.clocked(ours, lambda: runs.tables(spark, paths, folder / "spark"))
         assert done.total.frames == frames, (shape.name, done.total.frames, frames)
-        begun, spent = time.perf_counter(), runs.processor_seconds()
-        found = plain.tables(pool, paths, str(folder / "plain"))
-        theirs.add(time.perf_counter() - begun, runs.processor_seconds() - spent)
+        found = runs.clocked(theirs, lambda: plain.tables(pool, paths, str(folder / "plain")))
         assert found == frames, (shape.name, found, frames)
         shutil.rmtree(folder / "plain")
     size = sum(map(os.path.getsize, paths))

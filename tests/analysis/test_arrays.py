@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymux.analysis.arrays import array_of, scalar_of
+from polymux.analysis.arrays import FEW, array_of, scalar_of
 
 pa.array([0])  # has its look at pandas, for longer than an example may take
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -42,6 +42,19 @@ def test_a_column_is_what_pyarrow_would_make_of_it(column: tuple[pa.DataType, li
     assert made.type == kind
     if kind == INSTANT:  # some of them are no dates that Python knows
         made, kind = made.view(pa.int64()), pa.int64()
+    assert made.equals(pa.array(values, kind))
+
+
+@pytest.mark.parametrize(("kind", "value"), [
+    (pa.int64(), 7), (pa.uint64(), 2**64 - 1), (pa.decimal128(20, 0), 10**20 - 1), (INSTANT, 7),
+    (pa.string(), "ä"), (pa.binary(), b"x"), (pa.list_(pa.string()), ["a", None]),
+])  # fmt: skip
+@pytest.mark.parametrize("rows", [FEW - 1, FEW, FEW + 1, 10 * FEW + 3])
+def test_few_rows_and_many_are_made_alike(kind: pa.DataType, value: Any, rows: int) -> None:
+    values = [None if n % 3 == 1 else value for n in range(rows)]
+    made = array_of(values, kind)
+    made.validate(full=True)
+    assert made.null_count == len(values) - sum(value is not None for value in values)
     assert made.equals(pa.array(values, kind))
 
 

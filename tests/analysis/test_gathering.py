@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from tests.analysis.stage import Stage
 
-from polymux.analysis import gathering
+from polymux.analysis import gathering, rows
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.plan import Plan
 from polymux.analysis.tables_out import TableWriter, read_table
@@ -117,3 +117,16 @@ def test_what_is_enough_by_itself_waits_for_nothing() -> None:
     assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
     gathered.flush()
     assert len(emitted.batches["violations"]) == 1
+
+
+def test_streams_with_long_names_do_not_wait_for_thousands_of_others(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    for _ in range(300):
+        stage.open(0, b"n" * 4000)
+        stage.exchange()
+    emitted = Emitted()
+    with read_sessions([stage.save(tmp_path / "talk.pcapng")]) as reading:
+        for session in reading:
+            walk(session, Plan(), emitted)
+    most = -(-rows.STREAM_OCTETS // 4000)
+    assert [batch.num_rows for batch in emitted.batches["streams"]] == [most, 300 - most]

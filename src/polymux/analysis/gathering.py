@@ -60,17 +60,15 @@ def _is_enough(columns: Columns, octets: int) -> bool:
     return octets >= OCTETS or len(next(iter(columns.values()))) >= ROWS
 
 
-def _texts(kind: ColumnType) -> dict[str, tuple[str, ...]]:
+def _texts(*kinds: ColumnType) -> dict[str, list[str]]:
+    """Columns of these kinds, by table, that may hold any text."""
     return {
-        table.name: tuple(c.name for c in table.columns if c.type is kind and not c.words)
+        table.name: [c.name for c in table.columns if c.type in kinds and not c.words]
         for table in TABLES.values()
     }
 
 
-_SINGLE: Final = {
-    table: (*names, *_texts(ColumnType.OCTETS)[table])
-    for table, names in _texts(ColumnType.TEXT).items()
-}
+_SINGLE: Final = _texts(ColumnType.TEXT, ColumnType.OCTETS)
 _LISTS: Final = _texts(ColumnType.TEXTS)
 
 

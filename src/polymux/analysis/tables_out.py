@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from polymux.analysis.arrow_rows import SCHEMAS, batch_of
+from polymux.analysis.arrow_rows import SCHEMAS, Columns, batch_of
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
@@ -111,8 +111,6 @@ class TableWriter:
         self.name = name
         self._files: dict[str, _File] = {}
         self._gathering = Gathering(self.emit)
-        self.put = self._gathering.put
-        """For rows that may wait for others."""
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
         file = self._files.get(table)
@@ -122,6 +120,10 @@ class TableWriter:
             file.add(batch)
         except OSError as problem:
             raise _cannot(file.path, problem) from None
+
+    def put(self, table: str, columns: Columns) -> None:
+        """Rows that may wait for those of others, to be a batch with them."""
+        self._gathering.put(table, columns)
 
     def captures(self, summaries: Iterable[FileSummary]) -> None:
         """The rows of the `captures` table."""

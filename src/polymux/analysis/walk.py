@@ -25,7 +25,7 @@ from polymux.capture import FlowRefs, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.sessions import BATCH, Reader
 from polymux.core.errors import CaptureError
-from polymux.core.events import Sink
+from polymux.core.events import Silence
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
@@ -137,7 +137,7 @@ def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit, put:
     rows.close(observer, watch, session.ended_at)
     _sum_up(summary, session, observer, watch, rows)
     # It leads back to the watch: both would stay in memory until Python looks for such circles.
-    observer.conversation.sink = Sink()
+    observer.conversation.sink = Silence()
     return summary
 
 

@@ -246,7 +246,7 @@ class Traffic:
             settle(self.ready)
 
     def _fail(self, problem: PolymuxError) -> None:
-        """End the session for a reason, at once."""
+        """End the session for a reason, at once. `Session` knows who has to be told."""
         raise NotImplementedError
 
 
