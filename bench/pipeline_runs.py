@@ -21,6 +21,7 @@ from polymux.capture.sharing import Companion
 from polymux.spark.exchange import RowsReader, StoredFlow, Wanted
 from polymux.spark.index_stage import index
 from polymux.spark.inputs import find_inputs
+from polymux.spark.lasting import keep_imports
 from polymux.spark.partitions import index_tasks, walk_tasks
 from polymux.spark.pipeline import Analysis, analyze
 from polymux.spark.remote import CaptureFiles
@@ -92,6 +93,7 @@ def counter(
     """A task: reassemble its flows, batch by batch, and say how many octets came out."""
 
     def run(numbers: Iterable[int]) -> Iterator[int]:
+        keep_imports("walk")
         for number in numbers:
             with CaptureFiles(CaptureLimits()) as files:
 

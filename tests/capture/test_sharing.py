@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.capture import Files, FlowRefs, index_file, sessions_of
+from polymux.capture.hot.asked import Asked
 from polymux.capture.hot.events import Events
-from polymux.capture.sharing import NOT_BEGUN, Asked, Companion, SharedReads
+from polymux.capture.sharing import NOT_BEGUN, Companion, SharedReads
 from polymux.capture.sources import PlainSource
 from polymux.core.errors import CaptureError
 

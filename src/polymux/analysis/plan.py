@@ -73,10 +73,9 @@ def parse_ports(pairs: Iterable[str]) -> dict[int, str]:
     return ports
 
 
-def choose(session: TcpSession, plan: Plan) -> Verdict:
+def choose(session: TcpSession, plan: Plan, sample: Sample) -> Verdict:
     """The protocol to read a session as: what was said, else what the capture notes, else what its
-    first octets show."""
-    sample = take_sample(session)
+    first octets, the sample, show."""
     text, source = plan.given(session), "given"
     if text == AUTO and session.protocol_hint:
         text, source = session.protocol_hint, "noted in the capture"

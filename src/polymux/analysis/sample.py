@@ -6,20 +6,21 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from polymux.analysis.hot.trials import broken_rows, largest_payloads
-from polymux.capture import TcpSession
+from polymux.analysis.hot.trials import EARLY, STEP, Feeding, frames_of, largest_payloads
+from polymux.capture import Batch, TcpSession
+from polymux.capture.hot.events import GAP, OCTETS
 from polymux.core.observer import Observer
-from polymux.core.rules import Severity
 from polymux.core.streams import Stream
 from polymux.protocols.registry import create
 
 LOOK = 64 * 1024
-GLANCE = 4 * 1024
-STEP = 256  # octets fed at a time, as long as a trial may still turn out hopeless
+GLANCE = int(EARLY)
 HOPELESS = 256  # broken rules, by nine frames of ten: no later octets make up for these
 # For a first look, after which it is tried again if no other protocol is the right one:
 FIRST_STEP = 64
 FIRST_HOPELESS = 64
+
+Piece = tuple[int, bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Sample:
     `started`: the connection's beginning was captured, so that octet 0 begins a frame.
     """
 
-    pieces: tuple[tuple[int, bytes, int], ...]
+    pieces: tuple[Piece, ...]
     started: bool = True
 
     def head(self, side: int) -> bytes:
@@ -42,7 +43,7 @@ class Sample:
 
     def first(self, octets: int) -> Sample:
         """The beginning of it."""
-        kept: list[tuple[int, bytes, int]] = []
+        kept: list[Piece] = []
         for side, data, at in self.pieces:
             if octets <= 0:
                 break
@@ -55,27 +56,13 @@ class Sample:
         if skip == (0, 0):
             return self
         left = list(skip)
-        kept: list[tuple[int, bytes, int]] = []
+        kept: list[Piece] = []
         for side, data, at in self.pieces:
             cut = min(left[side], len(data))
             left[side] -= cut
             if cut < len(data):
                 kept.append((side, data[cut:], at))
         return Sample(tuple(kept), self.started)
-
-    def steps(self, step: int = STEP) -> Iterator[tuple[int, bytes, int]]:
-        """The pieces; the first few thousand octets in small steps, the very first in steps of
-        this size."""
-        early = GLANCE
-        for side, data, at in self.pieces:
-            start = 0
-            while early > 0 and len(data) - start > step:
-                yield side, data[start : start + step], at
-                start += step
-                early -= step
-                if GLANCE - early >= STEP:
-                    step = STEP
-            yield side, data[start:], at
 
     def only(self, side: int) -> Sample:
         return Sample(tuple(piece for piece in self.pieces if piece[0] == side), self.started)
@@ -91,15 +78,30 @@ class Sample:
 
 def take_sample(session: TcpSession, octets: int = LOOK) -> Sample:
     """The first octets of a session, up to the first hole."""
-    pieces: list[tuple[int, bytes, int]] = []
+    pieces: list[Piece] = []
     left = octets
-    for piece in session.pieces(octets):
-        if piece.is_gap or left <= 0:
+    for batch in session.batches(octets):
+        left = add_pieces(pieces, batch, left)
+        if left <= 0:
             break
-        if piece.end is None:
-            pieces.append((piece.side, piece.data[:left], piece.at))
-            left -= len(piece.data)
     return Sample(tuple(pieces), session.saw_syn)
+
+
+def add_pieces(pieces: list[Piece], batch: Batch, left: int) -> int:
+    """Those of a batch, `left` octets at most; how many more are wanted, none behind a hole."""
+    start = 0
+    for n in range(batch.count):
+        kind, size = batch.kind[n], batch.size[n]
+        if kind == GAP:
+            return 0
+        if kind == OCTETS:
+            data = batch.data[start : start + min(size, left)]
+            pieces.append((int(batch.side[n]), data, int(batch.at[n])))
+            start += size
+            left -= size
+            if left <= 0:
+                return 0
+    return left
 
 
 @dataclass(slots=True)
@@ -136,43 +138,25 @@ def attempt(text: str, sample: Sample, excused: tuple[str, ...] = (), brief: boo
     observer = Observer(create(text))
     if not sample.started:
         observer.doubt()
-    trial = Trial(text)
-    held: set[tuple[int, int]] = set()
-    hopeless = FIRST_HOPELESS if brief else HOPELESS
-    octets = 0
-    for side, data, at in sample.steps(FIRST_STEP if brief else STEP):
-        observer.feed(side, data, at)
-        octets += len(data)
-        for violation in observer.take_violations():
-            rule = violation.rule
-            if rule.severity is not Severity.NOTE and rule.name not in excused:
-                held.add((violation.sender, violation.ordinal))
-                trial.faults[rule.name] += 1
-        if len(held) >= hopeless and len(held) >= 0.9 * _frames(observer):
-            trial.given_up = True
-            break
+    feeding = Feeding(observer, excused, FIRST_HOPELESS if brief else HOPELESS)
+    feeding.feed(sample.pieces, FIRST_STEP if brief else STEP)
     assert observer.rows is not None
     largest, bad = (0, 0), 0
     for batch in observer.rows.take():
         first, second = largest_payloads(batch)
         largest = (max(largest[0], first), max(largest[1], second))
-        if held:
-            bad += sum(size for side, n, size in broken_rows(batch) if (side, n) in held)
+        if feeding.held:
+            bad += feeding.broken_octets(batch)
+    trial = Trial(text, faults=Counter(feeding.faults), given_up=feeding.given_up)
     conversation = observer.conversation
     for direction in (conversation.dialer, conversation.acceptor):
         bad += int(direction.undecoded)
         trial.lost = trial.lost or direction.reason
-    trial.frames = _frames(observer)
-    trial.fitting = max(0, trial.frames - len(held))
-    trial.explained = max(0.0, 1 - bad / max(1, octets))
+    trial.frames = frames_of(observer)
+    trial.fitting = max(0, trial.frames - len(feeding.held))
+    trial.explained = max(0.0, 1 - bad / max(1, feeding.octets))
     trial.largest = largest
     streams = observer.protocol.streams
     trial.streams = [*observer.take_gone(), *streams.all()]
     trial.path = observer.carrier.path if observer.carrier is not None else ""
     return trial
-
-
-def _frames(observer: Observer) -> int:
-    """Frames of both sides, the one still passing as well."""
-    sight = observer.protocol.sight
-    return int(sight.sent(0)) + int(sight.sent(1))

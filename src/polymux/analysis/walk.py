@@ -17,6 +17,7 @@ from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.timeline import Timeline
 from polymux.analysis.hot.watch import Watch
 from polymux.analysis.labels import stream_of
+from polymux.analysis.opening import Opening
 from polymux.analysis.plan import Plan, choose
 from polymux.analysis.rows import Emit, Rows, session_id
 from polymux.analysis.session_summary import SessionSummary
@@ -71,13 +72,16 @@ def walk_steps(session: TcpSession, plan: Plan, emit: Emit, put: Put | None = No
     put = put or at_once(emit)
     try:
         session.survey()
-        verdict = choose(session, plan)
+        if session.look_ahead(BATCH):
+            yield 0
+        opening = Opening(session, BATCH)
+        verdict = choose(session, plan, opening.sample())
     except CaptureError as problem:
         return _unread(session, put, plan, problem)
     if verdict.protocol is None:
         summary = _undecoded(session, verdict)
     else:
-        summary = yield from _decoded(session, verdict, plan, emit, put)
+        summary = yield from _decoded(session, opening, verdict, plan, emit, put)
     _put_session(summary, plan, put)
     return summary
 
@@ -100,7 +104,9 @@ def walk_flow(
     return [walk(session, plan, emit, put=put) for session in sessions]
 
 
-def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit, put: Put) -> Steps:
+def _decoded(
+    session: TcpSession, opening: Opening, verdict: Verdict, plan: Plan, emit: Emit, put: Put
+) -> Steps:
     assert verdict.protocol is not None
     summary = _begun(session, verdict)
     vantage = Vantage[summary.vantage.upper()]
@@ -120,10 +126,8 @@ def _decoded(session: TcpSession, verdict: Verdict, plan: Plan, emit: Emit, put:
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
     rows = Rows(summary.session_id, emit, put, plan.tables)
-    if session.look_ahead(BATCH):
-        yield 0
     try:
-        for batch in session.batches(BATCH):
+        for batch in opening.batches():
             watch.feed(batch.events, batch.data)
             rows.collect(observer, watch, session.ended_at)
             if protocol.streams.used - _closed(observer) > LIVE:

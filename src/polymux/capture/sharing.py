@@ -5,47 +5,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
+from polymux.capture.hot.asked import Asked, Reader
 from polymux.capture.hot.events import Events
 from polymux.capture.hot.together import Stretch, read_together
 from polymux.core.errors import CaptureError
 
-Reader = Callable[[int, int], bytes]
 # Octets of a file for each piece, on average, up to which all of them are read: a piece that is
 # fetched by itself costs as much.
 NEAR = 8192
 NOT_BEGUN = -(1 << 63)
-
-
-class Asked:
-    """The payload of a batch that somebody will want next."""
-
-    def __init__(self, events: Events, files: Sequence[str], readers: Sequence[Reader]) -> None:
-        self.events = events
-        self.readers = readers
-        self.stretches: list[tuple[str, Stretch]] = []
-        stop = 0
-        while stop < events.count:
-            stretch = Stretch(events, stop)
-            stop = stretch.stop
-            if stretch.pieces:
-                self.stretches.append((files[stretch.file], stretch))
-
-    def lies_by(self, other: Asked) -> bool:
-        """Whether it begins where `other` lies, rather than behind it."""
-        if not self.stretches or not other.stretches:
-            return False
-        (path, mine), (there, theirs) = self.stretches[0], other.stretches[0]
-        middle = (theirs.begin + theirs.end) // 2
-        return path == there and mine.begin <= middle and mine.end > theirs.begin
-
-    def is_read(self) -> bool:
-        return all(stretch.is_read() for _, stretch in self.stretches)
-
-    def take(self) -> bytes:
-        """Its octets, which were read."""
-        if len(self.stretches) == 1:
-            return self.stretches[0][1].take()
-        return b"".join([stretch.take() for _, stretch in self.stretches])
 
 
 class SharedReads:
@@ -73,7 +41,7 @@ class SharedReads:
         if asked.is_read():
             return
         files: dict[str, tuple[Reader, list[Stretch]]] = {}
-        for one in [asked, *(one for one in self._asked if one.lies_by(asked))]:
+        for one in [asked, *asked.those_by_it(self._asked)]:
             for path, stretch in one.stretches:
                 if not stretch.is_read():
                     read = one.readers[stretch.file]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from ..capture import CaptureLimits, FileSummary, FlowFilter
 from .exchange import Found, RowsWriter
+from .lasting import keep_imports
 from .partitions import Span, index_span
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ def indexer(
     """The function a task runs: each number it is given names its spans."""
 
     def run(numbers: Iterable[int]) -> Iterator[Found]:
+        keep_imports("index")
         wanted = FlowFilter(ports, filters)
         for number in numbers:
             with RowsWriter(staging) as writer:

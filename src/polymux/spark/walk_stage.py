@@ -19,6 +19,7 @@ from ..analysis.walk import walk_steps
 from ..capture import CaptureLimits, sessions_of
 from ..capture.sharing import Companion
 from .exchange import RowsReader, Spool, StoredFlow, Wanted
+from .lasting import keep_imports
 from .lean_files import release_memory
 from .remote import CaptureFiles
 from .side_by_side import together
@@ -96,6 +97,7 @@ def walker(
     """The function a task runs: each number it is given names its flows."""
 
     def run(numbers: Iterable[int]) -> Iterator[Outcome]:
+        keep_imports("walk")
         for number in numbers:
             release_memory()
             flows = RowsReader(staging, names, tasks[number])

@@ -1,0 +1,42 @@
+"""The beginning of a session that is about to be walked: read once, looked at twice."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from polymux.analysis.sample import LOOK, Piece, Sample, add_pieces, take_sample
+from polymux.capture import Batch, TcpSession
+from polymux.core.errors import CaptureError
+
+
+class Opening:
+    """The batches of a session that was surveyed, about `octets` each, the first of them at hand."""
+
+    def __init__(self, session: TcpSession, octets: int) -> None:
+        self._session = session
+        self._rest = session.batches(octets)
+        self._first: list[Batch] = []
+        self._problem: CaptureError | None = None
+        try:
+            self._first += itertools.islice(self._rest, 1)
+        except CaptureError as problem:
+            self._problem = problem
+
+    def sample(self) -> Sample:
+        """The first octets; CaptureError if they cannot be read."""
+        pieces: list[Piece] = []
+        left = LOOK
+        for batch in self._first:
+            left = add_pieces(pieces, batch, left)
+        if left > 0 and sum(self._session.octets) > sum(len(each.data) for each in self._first):
+            return take_sample(self._session)  # the first batch is short: many small packets
+        return Sample(tuple(pieces), self._session.saw_syn)
+
+    def batches(self) -> Iterator[Batch]:
+        """All of them, once; none is kept."""
+        while self._first:
+            yield self._first.pop()
+        if self._problem is not None:
+            raise self._problem
+        yield from self._rest

@@ -1,0 +1,18 @@
+"""What a worker has imported lasts as long as the worker does.
+
+Python looks through all of it for garbage again and again, and Spark has it look once more after
+every task: some 20 ms before the worker takes another one, and a few percent of a task.
+"""
+
+from __future__ import annotations
+
+import gc
+
+_kept: set[str] = set()
+
+
+def keep_imports(stage: str) -> None:
+    """Leave all there is now out of such looks; only once for each stage, at its first task."""
+    if stage not in _kept:
+        _kept.add(stage)
+        gc.freeze()
