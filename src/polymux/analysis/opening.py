@@ -11,7 +11,7 @@ from polymux.core.errors import CaptureError
 
 
 class Opening:
-    """The batches of a session that was surveyed, about `octets` each, the first of them at hand."""
+    """The batches, about `octets` each, of a session that was surveyed; the first is at hand."""
 
     def __init__(self, session: TcpSession, octets: int) -> None:
         self._session = session

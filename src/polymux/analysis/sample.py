@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from polymux.analysis.hot.trials import EARLY, STEP, Feeding, frames_of, largest_payloads
 from polymux.capture import Batch, TcpSession
@@ -23,7 +24,7 @@ FIRST_HOPELESS = 64
 Piece = tuple[int, bytes, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sample:
     """Pieces (side, octets, instant) as they passed; a hole ends it.
 
@@ -35,9 +36,16 @@ class Sample:
 
     def head(self, side: int) -> bytes:
         """The first octets of one side."""
-        return b"".join(data for sender, data, _ in self.pieces if sender == side)
+        return self._heads[side]
 
-    @property
+    @cached_property
+    def _heads(self) -> tuple[bytes, bytes]:
+        heads: tuple[list[bytes], list[bytes]] = ([], [])
+        for side, data, _ in self.pieces:
+            heads[side].append(data)
+        return b"".join(heads[0]), b"".join(heads[1])
+
+    @cached_property
     def octets(self) -> int:
         return sum(len(data) for _, data, _ in self.pieces)
 
