@@ -6,9 +6,11 @@ import asyncio
 import gc
 import math
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.aio.talk import echo, joined, opened
@@ -16,6 +18,7 @@ from tests.aio.talk import echo, joined, opened
 import polymux
 from polymux import Session
 from polymux.aio.hot.vigil import FIRST, MOST, Vigil, Watch, patience_for, watch_of, watches
+from polymux.aio.writing import round_trip
 
 LONG = 10**10  # nanoseconds that do not pass in a test
 
@@ -172,6 +175,33 @@ def test_who_gains_nothing_by_it_goes_back_to_sleep() -> None:
     assert (vigil.prompt, vigil.needed) == (0, 2 * FIRST)
 
 
+def test_nobody_stays_awake_for_a_far_peer_however_closely_its_answers_follow() -> None:
+    loop, vigil = Loop(), watchful()
+    asked = []
+
+    def distance() -> int:
+        asked.append(vigil.needed)
+        return 2 * LONG + 1
+
+    vigil.distance = distance
+    for _ in range(1000):
+        converse(vigil, loop, 1)
+        assert loop.sleeps
+    assert asked[:5] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST, MOST]  # it is not asked often
+    assert len(asked) < 25
+
+
+@pytest.mark.parametrize("near", [-1, 0, 2 * LONG])
+def test_a_near_peer_is_stayed_awake_for_and_so_is_one_nobody_can_place(
+    near: int,
+) -> None:
+    loop, vigil = Loop(), watchful()
+    vigil.distance = lambda: near
+    converse(vigil, loop, FIRST)
+    vigil.wrote(loop.soon)
+    assert not loop.sleeps
+
+
 def test_nobody_stays_awake_for_a_session_that_is_over() -> None:
     loop, vigil = Loop(), watchful()
     converse(vigil, loop, FIRST)
@@ -261,6 +291,31 @@ async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: 
             await ask(session, 50)
             assert watch.awake
     assert not watch.awake
+
+
+async def test_tcp_knows_how_far_away_a_peer_is(two_processors: None) -> None:
+    async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        async with polymux.connect(server.url, protocol="mplex") as session:
+            await ask(session, 5)
+            transport = session.transport
+            assert transport is not None
+            if sys.platform == "linux":
+                assert 0 < round_trip(transport) < 1_000_000_000
+            assert session._vigil.distance is not None
+    assert round_trip(transport) == -1
+    assert session._vigil.distance is None
+
+
+async def test_of_what_is_no_tcp_nobody_knows_how_far_it_is(tmp_path: Path) -> None:
+    place = f"unix://{tmp_path}/socket"
+    async with await polymux.serve(echo, place, protocol="mplex") as server:
+        async with polymux.connect(server.url, protocol="mplex") as session:
+            await ask(session, 1)
+            assert session.transport is not None
+            assert round_trip(session.transport) == -1
+    async with joined("mplex") as (near, _):
+        assert near.transport is not None
+        assert round_trip(near.transport) == -1
 
 
 async def test_who_wants_to_sleep_sleeps(two_processors: None) -> None:

@@ -1,6 +1,7 @@
 """One live connection: octets in and out, events to streams, a clean end."""
 
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Callable
@@ -23,7 +24,7 @@ from .metering import Metering
 from .pacing import Pacing
 from .room import Room
 from .spacing import Spacing
-from .writing import look_no_further, plain_socket
+from .writing import look_no_further, plain_socket, round_trip
 
 log = logging.getLogger("polymux.aio")
 
@@ -140,6 +141,7 @@ class Session(Traffic, asyncio.Protocol):
             self.transport = self.recorder.begin(self.transport)
         look_no_further(transport)
         self._leaving.fd = plain_socket(self.transport)
+        self._vigil.distance = functools.partial(round_trip, transport)
         # What a socket does not take is copied by its transport: no more than once, then we wait.
         self.transport.set_write_buffer_limits(high=HIGH if self._leaving.fd < 0 else 0)
         self.endpoint.now = int(self.loop.time() * 1e9)

@@ -4,7 +4,8 @@ Who sleeps has to be woken, and on many machines that takes longer than all the 
 request. So where answers have come at once, several in a row, the loop is kept turning for a moment
 after a request has left, instead of sleeping. Where the answer does not come after all, or answers
 do not come a good deal sooner for it, twice as many have to come at once before that is tried
-again.
+again. With many requests under way something comes at once after each, from however far: so the
+network is asked too how far away the peer is.
 """
 
 import os
@@ -86,6 +87,8 @@ class Vigil:
         # How long such answers take, of late, who sleeps and who does not.
         self.asleep: i64 = 0
         self.awake: i64 = 0
+        # Nanoseconds to the peer and back, at the very least; below 0 if nobody knows.
+        self.distance: Callable[[], int] | None = None
 
     def wrote(self, soon: Soon) -> None:
         """Something has left, to which there may be an answer."""
@@ -94,6 +97,9 @@ class Vigil:
             self.asked_at = now
             if self.prompt >= self.needed:
                 if not self.up:
+                    if self.distance is not None and self.distance() > 2 * self.patience:
+                        self.expire()  # those were answers to what had left before
+                        return
                     self.up = True
                     self.awake = self.asleep * 3 // 5  # the benefit of the doubt, for a few
                 self.until = now + self.patience
@@ -129,6 +135,7 @@ class Vigil:
     def rest(self) -> None:
         """The session is over."""
         self.patience = 0
+        self.distance = None
         self.asked_at = NOT_ASKED
         if self in self.watch.awake:
             del self.watch.awake[self]
