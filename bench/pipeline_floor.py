@@ -71,7 +71,9 @@ def write_tables(share: Share) -> int:
     frames = 0
     with Files() as files, TableWriter(share.out, f"part-{share.number}") as writer:
         for rows in share.flows:
-            for summary in walk_flow(rows, files.reader, Plan(), writer.emit, put=writer.put):
+            for summary in walk_flow(
+                rows, files.reader, Plan(), writer.emit, gathering=writer.gathering
+            ):
                 assert summary.balanced
                 frames += summary.frames
     return frames

@@ -54,7 +54,7 @@ def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str])
     with read_sessions(talks) as reading:
         for session in reading:
             walk(session, Plan(), alone)
-            walk(session, Plan(), together, put=gathered.put)
+            walk(session, Plan(), together, gathering=gathered)
     assert "sessions" not in together.batches
     gathered.flush()
     assert together.rows() == alone.rows()
@@ -88,7 +88,7 @@ def test_a_writer_has_all_rows_in_its_files(talks: list[str], tmp_path: Path) ->
     for name, waits in (("alone", False), ("together", True)):
         with read_sessions(talks) as reading, TableWriter(tmp_path / name) as writer:
             for session in reading:
-                walk(session, Plan(), writer.emit, put=writer.put if waits else None)
+                walk(session, Plan(), writer.emit, gathering=writer.gathering if waits else None)
             assert writer.rows()["sessions"] == len(talks)
     for table in ("sessions", "streams", "frames", "timeline"):
         alone = read_table(tmp_path / "alone", table)

@@ -51,12 +51,17 @@ def kind_words(protocol: Protocol) -> pa.Array:
     return words
 
 
-def frames_batch(page: Page, session_id: str, kinds: pa.Array) -> pa.RecordBatch:
+def frames_batch(
+    page: Page, kinds: pa.Array, sessions: Sequence[str], session: Any = None
+) -> pa.RecordBatch:
     """A page of rows. Where they are many, the columns are views of the page or made of it by one
-    call, none row by row."""
+    call, none row by row. `session` is the place of each row's session among `sessions`; without
+    it all are of the first."""
     batch, rows = page.batch, page.done
+    if session is None:
+        session = bytes(rows)
     columns = [
-        _encoded(_indices(bytes(rows), rows), array_of([session_id], pa.string())),
+        _encoded(_indices(session, rows), array_of(sessions, pa.string())),
         _encoded(_indices(batch.sender, rows), _SIDES),
         _integers(batch.ordinal, rows),
         _integers(page.at_us, rows, _INSTANT),

@@ -10,27 +10,36 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow_rows import Columns, batch_of
+from polymux.analysis.frame_gathering import FrameGathering
+from polymux.analysis.hot.pages import Page
 from polymux.analysis.tables import TABLES, ColumnType
-
-Put = Callable[[str, Columns], None]
+from polymux.core.protocol import Protocol
 
 ROWS: Final = 4096
 OCTETS: Final = 1 << 20  # of texts, which may be long
 
 
 class Gathering:
-    """Collects columns by table; `emit(table, batch)` gets them once there are enough."""
+    """Collects columns by table; `emit(table, batch)` gets them once there are enough: `rows`, or
+    fewer if their texts are long. With one row as enough, nothing waits."""
 
-    def __init__(self, emit: Callable[[str, Any], None]) -> None:
+    def __init__(self, emit: Callable[[str, Any], None], rows: int = ROWS) -> None:
         self._emit = emit
+        self._rows = rows
+        self._frames = FrameGathering(emit, rows)
         self._waiting: dict[str, dict[str, list[Any]]] = {}
         self._octets: dict[str, int] = {}
 
+    def put_frames(self, page: Page, session_id: str, protocol: Protocol) -> None:
+        """The next rows of a session's frames."""
+        self._frames.put(page, session_id, protocol)
+
     def put(self, table: str, columns: Columns) -> None:
+        """Rows of any other table."""
         octets = _octets(table, columns)
         waiting = self._waiting.get(table)
         if waiting is None:
-            if _is_enough(columns, octets):
+            if self._is_enough(columns, octets):
                 self._emit(table, batch_of(table, columns))
                 return
             self._waiting[table] = {name: list(values) for name, values in columns.items()}
@@ -39,25 +48,20 @@ class Gathering:
         for name, values in columns.items():
             waiting[name] += values
         self._octets[table] += octets
-        if _is_enough(waiting, self._octets[table]):
+        if self._is_enough(waiting, self._octets[table]):
             self._hand_on(table)
 
     def flush(self) -> None:
         """Hand on what waits."""
         for table in list(self._waiting):
             self._hand_on(table)
+        self._frames.flush()
 
     def _hand_on(self, table: str) -> None:
         self._emit(table, batch_of(table, self._waiting.pop(table)))
 
-
-def at_once(emit: Callable[[str, Any], None]) -> Put:
-    """Nothing waits: a batch for the rows of each session."""
-    return lambda table, columns: emit(table, batch_of(table, columns))
-
-
-def _is_enough(columns: Columns, octets: int) -> bool:
-    return octets >= OCTETS or len(next(iter(columns.values()))) >= ROWS
+    def _is_enough(self, columns: Columns, octets: int) -> bool:
+        return octets >= OCTETS or len(next(iter(columns.values()))) >= self._rows
 
 
 def _texts(*kinds: ColumnType) -> dict[str, list[str]]:

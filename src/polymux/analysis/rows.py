@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from polymux.analysis import arrow_rows
-from polymux.analysis.gathering import Put
+from polymux.analysis.gathering import Gathering
 from polymux.analysis.hot.contents import Contents
 from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.stream_columns import StreamColumns
@@ -36,14 +36,15 @@ def session_id(flow: bytes, started_at: int) -> str:
 class Rows:
     """Collects from an observer and its watch, hands on batches, and counts what it handed on.
 
-    `emit` gets batches of frames and content, `put` the columns of all others. Memory: at most a
-    page of frames, some thousand streams and a few megabytes of content.
+    `emit` gets batches of content, `gathering` the rows of all other tables. Memory: at most a page
+    of frames, some thousand streams and a few megabytes of content.
     """
 
-    def __init__(self, name: str, emit: Emit, put: Put, wanted: frozenset[str]) -> None:
+    def __init__(self, name: str, emit: Emit, gathering: Gathering, wanted: frozenset[str]) -> None:
         self.name = name
         self.emit = emit
-        self.put = put
+        self.gathering = gathering
+        self.put = gathering.put
         self.wanted = wanted
         self.streams = 0
         self.violations = 0
@@ -52,7 +53,6 @@ class Rows:
         self._columns = StreamColumns()
         self._texts = 0  # octets of names and errors in them
         self._latencies = Latencies()
-        self._kinds: pa.Array | None = None
 
     def collect(self, observer: Observer, watch: Watch, at: int) -> None:
         """Everything that is ready now. What is said about a stream leaves before its own row, if
@@ -83,11 +83,9 @@ class Rows:
 
     def _frames(self, observer: Observer, watch: Watch) -> None:
         pages = watch.take_pages()
-        if pages and "frames" in self.wanted:
-            if self._kinds is None:
-                self._kinds = arrow_rows.kind_words(observer.protocol)
+        if "frames" in self.wanted:
             for page in pages:
-                self.emit("frames", arrow_rows.frames_batch(page, self.name, self._kinds))
+                self.gathering.put_frames(page, self.name, observer.protocol)
 
     def _stream(self, observer: Observer, watch: Watch, stream: Stream, at: int) -> None:
         track = watch.leave(stream, at)

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from polymux.analysis.arrow_rows import SCHEMAS, Columns, batch_of
+from polymux.analysis.arrow_rows import SCHEMAS, batch_of
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
@@ -102,15 +102,15 @@ class _File:
 class TableWriter:
     """Writes `FOLDER/TABLE/NAME.parquet` for every table it is given rows of.
 
-    `emit` and `put` are what `walk` wants. Use it as a context: on an error nothing appears. Every
-    write error is an OutputError.
+    `emit` and `gathering` are what `walk` wants. Use it as a context: on an error nothing appears.
+    Every write error is an OutputError.
     """
 
     def __init__(self, folder: Path | str, name: str = "part-00000") -> None:
         self.folder = Path(folder)
         self.name = name
         self._files: dict[str, _File] = {}
-        self._gathering = Gathering(self.emit)
+        self.gathering = Gathering(self.emit)
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
         file = self._files.get(table)
@@ -121,10 +121,6 @@ class TableWriter:
         except OSError as problem:
             raise _cannot(file.path, problem) from None
 
-    def put(self, table: str, columns: Columns) -> None:
-        """Rows that may wait for those of others, to be a batch with them."""
-        self._gathering.put(table, columns)
-
     def captures(self, summaries: Iterable[FileSummary]) -> None:
         """The rows of the `captures` table."""
         rows = [asdict(summary) for summary in summaries]
@@ -134,12 +130,12 @@ class TableWriter:
 
     def rows(self) -> dict[str, int]:
         """Rows given so far, by table."""
-        self._gathering.flush()
+        self.gathering.flush()
         return {table: file.rows for table, file in self._files.items()}
 
     def close(self) -> list[Path]:
         """Finish the files; returns them."""
-        self._gathering.flush()
+        self.gathering.flush()
         for file in self._files.values():
             try:
                 file.close()

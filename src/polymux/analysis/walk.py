@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 
 from polymux.analysis.endings import conserved, ending_of, note_of
-from polymux.analysis.gathering import Put, at_once
+from polymux.analysis.gathering import Gathering
 from polymux.analysis.guess import Verdict
 from polymux.analysis.hot.contents import Contents
 from polymux.analysis.hot.stalls import Stalls
@@ -45,17 +45,17 @@ def walk(
     plan: Plan,
     emit: Emit,
     progress: Progress | None = None,
-    put: Put | None = None,
+    gathering: Gathering | None = None,
 ) -> SessionSummary:
     """Decode, judge and measure one session.
 
     `emit(table, batch)` gets every row of the tables the plan wants, the session's own row last.
     `progress(octets)` is told how much was read. A file that cannot be read on ends the session
-    there and is named in its note; nothing is raised about what was captured. With `put`
-    (`Gathering.put`), rows of all tables but frames and content are left to it, to become batches
-    with those of other sessions.
+    there and is named in its note; nothing is raised about what was captured. Rows of all tables
+    but content are left to a `gathering` if there is one, to become batches with those of other
+    sessions.
     """
-    steps = walk_steps(session, plan, emit, put)
+    steps = walk_steps(session, plan, emit, gathering)
     while True:
         try:
             octets = next(steps)
@@ -66,10 +66,12 @@ def walk(
             progress(octets)
 
 
-def walk_steps(session: TcpSession, plan: Plan, emit: Emit, put: Put | None = None) -> Steps:
+def walk_steps(
+    session: TcpSession, plan: Plan, emit: Emit, gathering: Gathering | None = None
+) -> Steps:
     """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
-    and the last returns the summary. `put` gets what need not be a batch of this session alone."""
-    put = put or at_once(emit)
+    and the last returns the summary."""
+    gathering = gathering or Gathering(emit, rows=1)
     try:
         session.survey()
         if session.look_ahead(BATCH):
@@ -77,12 +79,12 @@ def walk_steps(session: TcpSession, plan: Plan, emit: Emit, put: Put | None = No
         opening = Opening(session, BATCH)
         verdict = choose(session, plan, opening.sample())
     except CaptureError as problem:
-        return _unread(session, put, plan, problem)
+        return _unread(session, gathering, plan, problem)
     if verdict.protocol is None:
         summary = _undecoded(session, verdict)
     else:
-        summary = yield from _decoded(session, opening, verdict, plan, emit, put)
-    _put_session(summary, plan, put)
+        summary = yield from _decoded(session, opening, verdict, plan, emit, gathering)
+    _put_session(summary, plan, gathering)
     return summary
 
 
@@ -93,7 +95,7 @@ def walk_flow(
     emit: Emit,
     *,
     limits: CaptureLimits | None = None,
-    put: Put | None = None,
+    gathering: Gathering | None = None,
 ) -> list[SessionSummary]:
     """All sessions of one flow, from its packed references in any order.
 
@@ -101,11 +103,16 @@ def walk_flow(
     files, `open_reader(path)` reads payload (`capture.Files(limits).reader`).
     """
     sessions = sessions_of(rows, open_reader, limits=limits, ports=plan.ports)
-    return [walk(session, plan, emit, put=put) for session in sessions]
+    return [walk(session, plan, emit, gathering=gathering) for session in sessions]
 
 
 def _decoded(
-    session: TcpSession, opening: Opening, verdict: Verdict, plan: Plan, emit: Emit, put: Put
+    session: TcpSession,
+    opening: Opening,
+    verdict: Verdict,
+    plan: Plan,
+    emit: Emit,
+    gathering: Gathering,
 ) -> Steps:
     assert verdict.protocol is not None
     summary = _begun(session, verdict)
@@ -125,7 +132,7 @@ def _decoded(
     if not session.saw_syn:
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
-    rows = Rows(summary.session_id, emit, put, plan.tables)
+    rows = Rows(summary.session_id, emit, gathering, plan.tables)
     try:
         for batch in opening.batches():
             watch.feed(batch.events, batch.data)
@@ -199,11 +206,13 @@ def _undecoded(session: TcpSession, verdict: Verdict) -> SessionSummary:
     return summary
 
 
-def _unread(session: TcpSession, put: Put, plan: Plan, problem: CaptureError) -> SessionSummary:
+def _unread(
+    session: TcpSession, gathering: Gathering, plan: Plan, problem: CaptureError
+) -> SessionSummary:
     summary = _undecoded(session, Verdict(None, "the capture could not be read"))
     summary.failure = str(problem)
     summary.note = f"{session.note}; {problem}" if session.note else str(problem)
-    _put_session(summary, plan, put)
+    _put_session(summary, plan, gathering)
     return summary
 
 
@@ -228,6 +237,6 @@ def _sum_up(
     summary.note = note_of(session, observer, summary, cut)
 
 
-def _put_session(summary: SessionSummary, plan: Plan, put: Put) -> None:
+def _put_session(summary: SessionSummary, plan: Plan, gathering: Gathering) -> None:
     if "sessions" in plan.tables:
-        put("sessions", {name: [value] for name, value in summary.row().items()})
+        gathering.put("sessions", {name: [value] for name, value in summary.row().items()})

@@ -286,7 +286,9 @@ class AllTables(Following):
 
         def steps(one: Given, companion: Companion) -> Iterator[int]:
             for session in self.sessions([one], files, companion):
-                summaries.append((yield from walk_steps(session, plan, writer.emit, writer.put)))
+                summaries.append(
+                    (yield from walk_steps(session, plan, writer.emit, writer.gathering))
+                )
 
         for _ in together(given, steps):
             pass

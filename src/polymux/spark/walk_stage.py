@@ -120,7 +120,9 @@ def walk_flows(
                     flow.rows(), files.reader, limits=limits, ports=plan.ports, spool=spool.open,
                     shared=companion,
                 ):  # fmt: skip
-                    outcome.count((yield from walk_steps(session, plan, writer.emit, writer.put)))
+                    outcome.count(
+                        (yield from walk_steps(session, plan, writer.emit, writer.gathering))
+                    )
 
         for _ in together(flows, steps):
             pass
