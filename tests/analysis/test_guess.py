@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.analysis.guess import guess
+from polymux.analysis.hot.trials import STEP
 from polymux.analysis.plan import Plan, parse_ports
-from polymux.analysis.sample import HOPELESS, STEP, Sample, attempt
+from polymux.analysis.sample import HOPELESS, Sample, attempt
 from polymux.analysis.scorers import SCORERS
 from polymux.core.upgrade import GUID
 from polymux.protocols.registry import BadProtocolString, names
