@@ -14,7 +14,7 @@ from polymux.analysis.hot.contents import ContentRows
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.stalls import StallRows
 from polymux.analysis.hot.stream_columns import HalfColumns, StreamColumns
-from polymux.analysis.hot.timeline import TimelineRows
+from polymux.analysis.hot.timeline_rows import SharedTimeline
 from polymux.analysis.latencies import PERCENTILES, AskerRow
 from polymux.analysis.tables import SIDES, TABLES, VERDICTS
 from polymux.core.errors import MissingExtra
@@ -152,16 +152,19 @@ def requests_columns(rows: Sequence[AskerRow], session_id: str) -> Columns:
     }
 
 
-def timeline_columns(rows: TimelineRows, session_id: str) -> Columns:
-    return {
-        "session_id": [session_id] * len(rows.stream),
-        "stream": [stream or None for stream in rows.stream],
-        "sender": [SIDES[side] for side in rows.sender],
-        "bucket": rows.bucket,
-        "frames": rows.frames,
-        "octets": rows.octets,
-        "blocked_us": [blocked if blocked >= 0 else None for blocked in rows.blocked],
-    }
+def timeline_batch(shared: SharedTimeline) -> pa.RecordBatch:
+    rows = shared.rows
+    count = rows.count
+    columns = [
+        array_of(list(shared.sessions), pa.string()).take(_integers(shared.session, count)),
+        array_of(rows.labels, pa.string()).take(_unless_negative(rows.stream, count)),
+        _SIDES.take(_indices(rows.sender, count)),
+        _integers(rows.bucket, count),
+        _integers(rows.frames, count),
+        _integers(rows.content, count),
+        _unless_negative(rows.blocked, count),
+    ]
+    return pa.record_batch(columns, schema=SCHEMAS["timeline"])
 
 
 def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from polymux.analysis.arrow_rows import Columns, batch_of
+from polymux.analysis.arrow_rows import Columns, batch_of, timeline_batch
 from polymux.analysis.frame_gathering import FrameGathering
 from polymux.analysis.hot.pages import Page
+from polymux.analysis.hot.timeline_rows import SharedTimeline, TimelineRows
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.core.protocol import Protocol
 
@@ -27,12 +28,20 @@ class Gathering:
         self._emit = emit
         self._rows = rows
         self._frames = FrameGathering(emit, rows)
+        self._timeline = SharedTimeline()
         self._waiting: dict[str, dict[str, list[Any]]] = {}
         self._octets: dict[str, int] = {}
 
     def put_frames(self, page: Page, session_id: str, protocol: Protocol) -> None:
         """The next rows of a session's frames."""
         self._frames.put(page, session_id, protocol)
+
+    def put_timeline(self, rows: TimelineRows, session_id: str) -> None:
+        """The next rows of a session's timeline."""
+        self._timeline.add(rows, session_id)
+        waiting = self._timeline.rows
+        if waiting.count >= self._rows or waiting.octets >= OCTETS:
+            self._hand_on_timeline()
 
     def put(self, table: str, columns: Columns) -> None:
         """Rows of any other table."""
@@ -55,10 +64,16 @@ class Gathering:
         """Hand on what waits."""
         for table in list(self._waiting):
             self._hand_on(table)
+        if self._timeline.rows.count:
+            self._hand_on_timeline()
         self._frames.flush()
 
     def _hand_on(self, table: str) -> None:
         self._emit(table, batch_of(table, self._waiting.pop(table)))
+
+    def _hand_on_timeline(self) -> None:
+        self._emit("timeline", timeline_batch(self._timeline))
+        self._timeline = SharedTimeline()
 
     def _is_enough(self, columns: Columns, octets: int) -> bool:
         return octets >= OCTETS or len(next(iter(columns.values()))) >= self._rows

@@ -118,8 +118,8 @@ class Rows:
         stood, passed = stalls.take(), timeline.take()
         if stood.stream and "stalls" in self.wanted:
             self.put("stalls", arrow_rows.stalls_columns(stood, self.name))
-        if passed.stream and "timeline" in self.wanted:
-            self.put("timeline", arrow_rows.timeline_columns(passed, self.name))
+        if passed.count and "timeline" in self.wanted:
+            self.gathering.put_timeline(passed, self.name)
 
     def _content(self, contents: Contents, least: int) -> None:
         if contents.octets >= least and contents.rows.stream:

@@ -10,24 +10,13 @@ from mypy_extensions import i64
 
 from ...core.side import ACCEPTOR, DIALER
 from ...core.streams import UNSEEN, Stream
+from .timeline_rows import TimelineRows
 from .tracks import HalfTrack, Track
 
 LAST_BUCKET: Final[i64] = 499
 # Streams without leave have a row in every bucket. Beyond so many of them at once the rest get
 # rows only where something passes: a flood of offers must not become five hundred times as many.
 WAITING_MOST: Final[i64] = 4096
-
-
-class TimelineRows:
-    """Rows as columns; `blocked` -1 where the half needs no leave, `stream` "" for none."""
-
-    def __init__(self) -> None:
-        self.stream: list[str] = []
-        self.sender: list[int] = []
-        self.bucket: list[int] = []
-        self.frames: list[int] = []
-        self.octets: list[int] = []
-        self.blocked: list[int] = []
 
 
 class Timeline:
@@ -107,13 +96,10 @@ class Timeline:
             own.told_us += blocked
         if own.frames == 0 and own.gained == 0 and blocked <= 0:
             return
-        rows = self.rows
-        rows.stream.append("" if track is self.nowhere else track.label)
-        rows.sender.append(int(side))
-        rows.bucket.append(int(self.bucket))
-        rows.frames.append(int(own.frames))
-        rows.octets.append(int(own.gained))
-        rows.blocked.append(int(blocked))
+        place: i64 = -1
+        if track is not self.nowhere:
+            place = self.rows.place(track.label)
+        self.rows.put(place, side, self.bucket, own.frames, own.gained, blocked)
         own.frames = 0
         own.gained = 0
 
