@@ -10,7 +10,13 @@ import pytest
 from polymux.analysis.digest import digest_all, digest_tables
 from polymux.analysis.plan import Plan
 from polymux.analysis.tables import TABLES
-from polymux.analysis.tables_out import OutputError, TableWriter, fill_empty, read_table
+from polymux.analysis.tables_out import (
+    GROUP_ROWS,
+    OutputError,
+    TableWriter,
+    fill_empty,
+    read_table,
+)
 from polymux.analysis.walk import walk
 from polymux.capture import read_sessions
 from polymux.testing.simulator import World
@@ -74,6 +80,33 @@ def test_two_runs_write_the_same_octets(recorded: str, tmp_path: Path) -> None:
     for first in (tmp_path / "one").rglob("*.parquet"):
         second = tmp_path / "two" / first.relative_to(tmp_path / "one")
         assert first.read_bytes() == second.read_bytes()
+
+
+def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
+    recorded: str, tmp_path: Path
+) -> None:
+    found = Found()
+    with read_sessions([recorded]) as reading:
+        for session in reading:
+            walk(session, Plan(), found.emit)
+    (batch, *_) = found.batches["frames"]
+    with TableWriter(tmp_path) as tables:
+        times = 5 * GROUP_ROWS // 2 // batch.num_rows
+        for _ in range(times):
+            tables.emit("frames", batch)
+    (path,) = (tmp_path / "frames").iterdir()
+    stored = pq.ParquetFile(path).metadata
+    groups = [stored.row_group(n) for n in range(stored.num_row_groups)]
+    assert [group.num_rows // GROUP_ROWS for group in groups] == [1, 1, 0]
+    assert sum(group.num_rows for group in groups) == times * batch.num_rows
+    known = {
+        group.column(n).path_in_schema
+        for group in groups
+        for n in range(stored.num_columns)
+        if group.column(n).is_stats_set
+    }
+    assert {"session_id", "at", "ordinal", "size"} <= known
+    assert known.isdisjoint({"sender", "kind", "stream", "verdict"})
 
 
 def test_an_empty_run_still_has_every_table(tmp_path: Path) -> None:
