@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from polymux.analysis.arrays import FEW, array_of, scalar_of
+from polymux.analysis.arrays import array_of
+from polymux.analysis.hot.arrow_columns import FrameColumns, TimelineColumns
 from polymux.analysis.hot.contents import ContentRows
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.stalls import StallRows
@@ -23,7 +24,6 @@ from polymux.core.rules import Violation
 
 try:
     import pyarrow as pa
-    import pyarrow.compute as pc
 except ImportError:
     raise MissingExtra("captures", "analysing captures") from None
 
@@ -35,9 +35,12 @@ _SIDES: Final = array_of(SIDES, pa.string())
 _VERDICTS: Final = array_of(VERDICTS, pa.string())
 _INTEGER: Final = pa.int64()
 _INDEX: Final = pa.int32()  # wide: the dictionaries of many sessions and protocols are joined
-_ZERO: Final = scalar_of(0, _INTEGER)
-_NOTHING: Final = scalar_of(None, _INTEGER)
-
+_ENCODED_FRAMES: Final = pa.schema(
+    [
+        field.with_type(pa.dictionary(_INDEX, field.type)) if field.type == pa.string() else field
+        for field in SCHEMAS["frames"]
+    ]
+)
 
 _kind_words: dict[str, pa.Array] = {}
 
@@ -52,32 +55,28 @@ def kind_words(protocol: Protocol) -> pa.Array:
 
 
 def frames_batch(
-    page: Page, kinds: pa.Array, sessions: Sequence[str], session: Any = None
+    page: Page, kinds: pa.Array, sessions: Sequence[str], places: Any = None
 ) -> pa.RecordBatch:
-    """A page of rows. Where they are many, the columns are views of the page or made of it by one
-    call, none row by row. `session` is the place of each row's session among `sessions`; without
-    it all are of the first."""
+    """A page of rows; the columns are views of the page or made of it by one call, none row by row.
+    `places` says which of `sessions` each row belongs to; without it all belong to the first."""
     batch, rows = page.batch, page.done
-    if session is None:
-        session = bytes(rows)
+    made = FrameColumns(page)
+    if places is None:
+        places = bytes(4 * rows)
     columns = [
-        _encoded(_indices(session, rows), array_of(sessions, pa.string())),
-        _encoded(_indices(batch.sender, rows), _SIDES),
+        _encoded(places, rows, array_of(sessions, pa.string())),
+        _encoded(made.sender, rows, _SIDES),
         _integers(batch.ordinal, rows),
         _integers(page.at_us, rows, _INSTANT),
         _integers(batch.offset, rows),
         _integers(batch.size, rows),
-        _encoded(_indices(batch.kind, rows), kinds),
-        _encoded(_unless_negative(page.stream, rows, _INDEX), array_of(page.labels, pa.string())),
-        _unless_negative(batch.amount, rows),
+        _encoded(made.kind, rows, kinds),
+        _encoded(made.stream, rows, array_of(page.labels, pa.string()), made.stream_there),
+        _integers(batch.amount, rows, there=made.amount_there),
         _integers(batch.payload, rows),
-        _encoded(_indices(batch.verdict, rows), _VERDICTS),
+        _encoded(made.verdict, rows, _VERDICTS),
     ]
-    fields = [
-        field.with_type(column.type)
-        for field, column in zip(SCHEMAS["frames"], columns, strict=True)
-    ]
-    return pa.record_batch(columns, schema=pa.schema(fields))
+    return pa.record_batch(columns, schema=_ENCODED_FRAMES)
 
 
 def streams_columns(rows: StreamColumns, session_id: str) -> Columns:
@@ -155,14 +154,16 @@ def requests_columns(rows: Sequence[AskerRow], session_id: str) -> Columns:
 def timeline_batch(shared: SharedTimeline) -> pa.RecordBatch:
     rows = shared.rows
     count = rows.count
+    made = TimelineColumns(rows)
+    streams = _integers(made.stream, count, _INDEX, made.stream_there)
     columns = [
         array_of(list(shared.sessions), pa.string()).take(_integers(shared.session, count)),
-        array_of(rows.labels, pa.string()).take(_unless_negative(rows.stream, count)),
-        _SIDES.take(_indices(rows.sender, count)),
+        array_of(rows.labels, pa.string()).take(streams),
+        _SIDES.take(_integers(made.sender, count, _INDEX)),
         _integers(rows.bucket, count),
         _integers(rows.frames, count),
         _integers(rows.content, count),
-        _unless_negative(rows.blocked, count),
+        _integers(rows.blocked, count, there=made.blocked_there),
     ]
     return pa.record_batch(columns, schema=SCHEMAS["timeline"])
 
@@ -204,27 +205,15 @@ def plain(table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=schema)
 
 
-def _integers(column: Any, rows: int, kind: pa.DataType = _INTEGER) -> pa.Array:
-    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(column)])
+def _integers(column: Any, rows: int, kind: pa.DataType = _INTEGER, there: bytes = b"") -> pa.Array:
+    """`there` has a bit for each number, if some are not there."""
+    bits = pa.py_buffer(there) if there else None
+    return pa.Array.from_buffers(kind, rows, [bits, pa.py_buffer(column)])
 
 
-def _indices(column: Any, rows: int) -> pa.Array:
-    """Octets of a column, as wide as indices are."""
-    if rows <= FEW:  # a call of pyarrow takes longer than the work
-        return array_of(list(memoryview(column)[:rows]), _INDEX)
-    return pa.Array.from_buffers(pa.uint8(), rows, [None, pa.py_buffer(column)]).cast(_INDEX)
-
-
-def _unless_negative(column: Any, rows: int, kind: pa.DataType = _INTEGER) -> pa.Array:
-    if rows <= FEW:
-        numbers = memoryview(column)[:rows].tolist()
-        return array_of([each if each >= 0 else None for each in numbers], kind)
-    numbers = _integers(column, rows)
-    return pc.if_else(pc.less(numbers, _ZERO), _NOTHING, numbers).cast(kind)
-
-
-def _encoded(indices: pa.Array, words: pa.Array) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(indices, words, safe=False)
+def _encoded(indices: Any, rows: int, words: pa.Array, there: bytes = b"") -> pa.Array:
+    places = _integers(indices, rows, _INDEX, there)
+    return pa.DictionaryArray.from_arrays(places, words, safe=False)
 
 
 def _texts(values: Sequence[bytes | None]) -> list[str | None]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow_rows import frames_batch, kind_words
+from polymux.analysis.hot.arrow_columns import sessions_of_rows
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.shared_page import SharedPage
 from polymux.core.protocol import Protocol
@@ -57,5 +58,5 @@ class FrameGathering:
     def _hand_on(self, name: str) -> None:
         shared = self._waiting.pop(name)
         sessions = list(shared.sessions)
-        batch = frames_batch(shared.page, self._kinds[name], sessions, shared.session)
-        self._emit("frames", batch)
+        places = sessions_of_rows(shared)
+        self._emit("frames", frames_batch(shared.page, self._kinds[name], sessions, places))
