@@ -1,6 +1,8 @@
 """The beginning of a session is read once, for whoever guesses and for whoever decodes."""
 
+import gc
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from polymux.analysis.plan import Plan
 from polymux.analysis.sample import LOOK, take_sample
 from polymux.analysis.walk import walk
 from polymux.capture import Batch, Files, TcpSession, index_file, sessions_of
+from polymux.capture.sharing import Companion, SharedReads
 from polymux.core.errors import CaptureError
 
 from .packets import Wire
@@ -94,6 +97,43 @@ def test_no_octet_of_a_session_is_read_twice(tmp_path: Path) -> None:
         assert found.protocol == "mplex"
         assert sum(session.octets) > 4 * LOOK
     assert len(asked) == len(set(asked))
+
+
+def test_taking_a_sample_again_does_not_move_the_place_of_a_flow_among_others(
+    tmp_path: Path,
+) -> None:
+    record: Record = [(0, b"0123456789", START + n * MS) for n in range(1, 6001)]
+    shared = SharedReads()
+    with Files() as files:
+        companion = Companion(shared)
+        rows = index_file(save(tmp_path / "a", record)).rows
+        (session,) = sessions_of(rows, files.reader, shared=companion)
+        opening = Opening(session.survey(), 1 << 18)
+        wanted = companion.at
+        assert opening.sample().octets == 60_000
+        assert companion.at == wanted
+        first = next(opening.batches())
+        assert first.at[first.count - 1] < wanted
+
+
+def test_a_session_that_cannot_be_read_is_freed_all_the_same(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stream = stage.open(0, b"bulk")
+    stage.send(0, stream, bytes(30_000))
+    stage.exchange()
+    path = stage.save(tmp_path / "a")
+    gc.collect()
+    gc.disable()
+    try:
+        with Files() as files:
+            (session,) = sessions_of(index_file(path).rows, files.reader)
+            os.truncate(path, 1000)
+            assert "shrank" in walk(session, Plan(), lambda table, batch: None).failure
+            kept = weakref.ref(session)
+            del session
+            assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_where_reading_fails_what_can_be_read_is_recognised_and_the_failure_is_told(

@@ -17,11 +17,10 @@ class Opening:
         self._session = session
         self._rest = session.batches(octets)
         self._first: list[Batch] = []
-        self._problem: CaptureError | None = None
         try:
             self._first += itertools.islice(self._rest, 1)
-        except CaptureError as problem:
-            self._problem = problem
+        except CaptureError:
+            self._rest = session.batches(octets)  # fails again, for who wants them
 
     def sample(self) -> Sample:
         """The first octets; CaptureError if they cannot be read."""
@@ -30,13 +29,11 @@ class Opening:
         for batch in self._first:
             left = add_pieces(pieces, batch, left)
         if left > 0 and sum(self._session.octets) > sum(len(each.data) for each in self._first):
-            return take_sample(self._session)  # the first batch is short: many small packets
+            return take_sample(self._session)  # again: of many small packets a batch has too few
         return Sample(tuple(pieces), self._session.saw_syn)
 
     def batches(self) -> Iterator[Batch]:
         """All of them, once; none is kept."""
         while self._first:
             yield self._first.pop()
-        if self._problem is not None:
-            raise self._problem
         yield from self._rest

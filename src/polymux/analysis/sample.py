@@ -88,7 +88,7 @@ def take_sample(session: TcpSession, octets: int = LOOK) -> Sample:
     """The first octets of a session, up to the first hole."""
     pieces: list[Piece] = []
     left = octets
-    for batch in session.batches(octets):
+    for batch in session.alone(octets):
         left = add_pieces(pieces, batch, left)
         if left <= 0:
             break

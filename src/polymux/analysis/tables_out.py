@@ -31,7 +31,9 @@ GROUP_OCTETS: Final = 16 << 20
 # A batch may be a few rows of a page with room for many: so many octets of pages are kept.
 LOOSE_OCTETS: Final = 8 << 20
 EMPTY: Final = "part-empty"
-_KEY: Final = "session_id"
+# Nearly every group of rows has all of these: what comes first and last among them lets no reader
+# skip it, and takes an eighth of the time to find.
+_EVERYWHERE: Final = ("sender", "kind", "stream")
 _GROW: Final = (ColumnType.INTEGER, ColumnType.INSTANT)
 
 
@@ -68,7 +70,7 @@ class _File:
     def flush(self) -> None:
         if self._waiting or self._loose:
             group = _joined([*self._waiting, *self._loose])
-            # Rows beyond a full group are few: with a group of their own they would cost as much.
+            # Rows beyond a full group are mostly few, and a group of their own costs as much.
             self._open(group.schema).write_table(group, row_group_size=2 * GROUP_ROWS)
             self._waiting, self._loose = [], []
             self._rows = self._octets = self._held = 0
@@ -86,9 +88,7 @@ class _File:
                 # writing those takes half the time and half the room.
                 use_dictionary=texts,
                 column_encoding={c.name: "DELTA_BINARY_PACKED" for c in columns if c.type in _GROW},
-                # The first and last text of a group tell a reader what to skip only if they name
-                # sessions; finding them takes a fifth of the time.
-                write_statistics=[c.name for c in columns if c.name not in texts or c.name == _KEY],
+                write_statistics=[c.name for c in columns if c.name not in _EVERYWHERE],
                 store_schema=False,  # readers see text, however it was encoded here
                 use_compliant_nested_type=False,
             )

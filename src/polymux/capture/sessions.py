@@ -133,11 +133,15 @@ class TcpSession:
     def batches(self, octets: int = BATCH) -> Iterator[Batch]:
         """Everything that passed, about `octets` of payload at a time (more after a hole)."""
         if not self.look_ahead(octets):
-            for events in self._events(octets):
-                yield Batch(events, gather(events, self._readers))
+            yield from self.alone(octets)
             return
         found, self._ahead = self._ahead, None
         yield from itertools.starmap(Batch, found or ())  # which keeps none of them
+
+    def alone(self, octets: int = BATCH) -> Iterator[Batch]:
+        """The same, read for this session only: those who are walked beside it hear nothing."""
+        for events in self._events(octets):
+            yield Batch(events, gather(events, self._readers))
 
     def look_ahead(self, octets: int = BATCH) -> bool:
         """Say what `batches` will read first to those who are walked beside it; False if nobody is.

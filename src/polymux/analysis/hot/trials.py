@@ -8,7 +8,7 @@ from ...core.frames import VIOLATION_ROW, Batch
 from ...core.observer import Observer
 from ...core.rules import Severity
 
-# Of the first octets, so many at most are fed at a time, as long as a trial may turn out hopeless.
+# The first octets, up to EARLY, are fed in small steps: as long as a trial may turn out hopeless.
 EARLY: Final[i64] = 4096
 STEP: Final[i64] = 256
 
