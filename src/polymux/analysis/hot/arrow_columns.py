@@ -68,9 +68,11 @@ def those_there(column: vec[i64], rows: i64) -> bytes:
     out = BytesWriter()
     for start in range(i64(0), rows, 8):
         bits: i64 = 0
+        bit: i64 = 1
         end = start + 8 if start + 8 < rows else rows
         for n in range(start, end):
             if column[n] >= 0:
-                bits |= i64(1) << (n - start)
+                bits |= bit
+            bit *= 2
         out.append(u8(bits))
     return out.getvalue()
