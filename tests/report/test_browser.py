@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from polymux.report import write_report
+
 from .browser import Page
 from .conftest import Opener
+from .stage import Play, Stage
 
 COLOURS = """(() => {
   const canvas = document.getElementById("lanes");
@@ -14,6 +19,22 @@ COLOURS = """(() => {
   const seen = new Set();
   for (let i = 0; i < dots.length; i += 4) seen.add(dots[i] << 16 | dots[i + 1] << 8 | dots[i + 2]);
   return seen.size;
+})()"""
+
+# Where the dialer's blue stands halfway up the curve, first and last: parts of the plot's width.
+CURVE = """(() => {
+  const canvas = document.querySelector("#throughput canvas");
+  const whole = canvas.getBoundingClientRect();
+  const plot = document.querySelector("#throughput .u-over").getBoundingClientRect();
+  const row = Math.round((plot.top + plot.height / 2 - whole.top) * canvas.height / whole.height);
+  const dots = canvas.getContext("2d").getImageData(0, row, canvas.width, 1).data;
+  const blue = [];
+  for (let x = 0; x < canvas.width; x++) {
+    const part = (whole.left + x * whole.width / canvas.width - plot.left) / plot.width;
+    const [red, , own, seen] = dots.slice(4 * x, 4 * x + 4);
+    if (part >= 0 && part <= 1 && seen && own - red > 60) blue.push(part);
+  }
+  return [blue[0] ?? 1, blue[blue.length - 1] ?? 0];
 })()"""
 
 
@@ -72,6 +93,39 @@ def test_lanes_and_throughput_are_drawn(told: Path, open_alone: Opener) -> None:
     assert "mplex" in text(page, "#session-title")
     assert page.run("document.getElementById('lanes').toDataURL()") != before
     assert page.run(COLOURS) > 20
+
+
+@pytest.mark.parametrize(
+    ("lasted", "sent_at"), [(600, 100), (1_000, 999), (10_000, 9_500), (10_000, 100)]
+)
+def test_a_bucket_is_drawn_though_it_is_the_only_one_or_the_last(
+    lasted: int, sent_at: int, tmp_path: Path, open_alone: Opener
+) -> None:
+    stage = Stage()
+    play = Play(stage, "77aa01c2deadbeef")
+    play.stream("d1", "short")
+    play.frame(0, "dialer", "NewStream", "d1")
+    play.frame(sent_at, "dialer", "MessageInitiator", "d1", 5_000)
+    play.end(lasted)
+    write_report(stage.write(tmp_path / "tables"), tmp_path / "report.html")
+    page = open_alone(tmp_path / "report.html")
+    assert page.troubles() == []
+    left, right = page.run(CURVE)
+    width = min(1_000, lasted) / lasted  # of a bucket, as a part of the session
+    assert right - left > 0.9 * width
+    assert left - 0.02 <= sent_at / lasted <= right + 0.02
+
+
+def test_a_session_of_one_instant_can_be_looked_at(tmp_path: Path, open_alone: Opener) -> None:
+    stage = Stage()
+    play = Play(stage, "77aa01c2deadbeef")
+    play.stream("d1", "short")
+    play.frame(0, "dialer", "MessageInitiator", "d1", 5_000)
+    play.end(0)
+    write_report(stage.write(tmp_path / "tables"), tmp_path / "report.html")
+    page = open_alone(tmp_path / "report.html")
+    assert page.troubles() == []
+    assert page.run("document.querySelectorAll('#throughput canvas').length") == 1
 
 
 def test_the_filter_leaves_only_matching_streams(told: Path, open_alone: Opener) -> None:

@@ -23,9 +23,10 @@ function drawThroughput() {
   chart = null;
   if (!box.clientWidth) return;
   const scale = 8e6 / detail.width; // octets a bucket to bits a second
-  const last = Math.min(BUCKETS, Math.ceil(detail.end / detail.width));
+  const last = Math.max(1, Math.min(BUCKETS, Math.ceil(detail.end / detail.width)));
   const at = Array.from({ length: last + 1 }, (_, i) => i * detail.width);
-  const series = detail.total.map((cells) => at.map((_, i) => (i < last ? cells[i] * scale : null)));
+  // The last bucket is as wide as the others: its value holds up to its end.
+  const series = detail.total.map((cells) => at.map((_, i) => cells[Math.min(i, last - 1)] * scale));
   chart = new uPlot({
     width: box.clientWidth,
     height: 132,
