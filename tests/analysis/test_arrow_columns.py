@@ -72,9 +72,9 @@ def test_columns_that_were_handed_over_are_freed(there: bool) -> None:
             assert frames_batch(page, kind_words(create("mplex")), ["s"]).num_rows == 4000
             shared, rows = SharedTimeline(), TimelineRows()
             for amount in amounts:
-                rows.put(rows.place("d1") if there else -1, 0, 0, 1, 1, amount)
+                rows.put(rows.streams.of("d1") if there else -1, 0, 0, 1, 1, amount)
             shared.add(rows, "s")
-            assert TimelineColumns(rows).stream_there == b"" if there else b"\0" * 500
+            assert TimelineColumns(rows).stream_there == (b"" if there else b"\0" * 500)
             assert isinstance(timeline_batch(shared), pa.RecordBatch)
 
     rounds(1)

@@ -8,7 +8,7 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.stage import MS, START, Found, Row, Stage, save
 
@@ -27,6 +27,7 @@ from polymux.core.frames import Batch
 from polymux.protocols.registry import create
 from polymux.testing.simulator import World
 
+pa.array([0])  # has its look at pandas, for longer than an example may take
 PROTOCOLS = {name: create(name) for name in ("mplex", "nerdbank", "omnistreams")}
 MIXED = ("mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2")
 WHOLE = ROWS // 4
@@ -68,7 +69,6 @@ puts = st.tuples(
 )
 
 
-@settings(deadline=None)  # a first look at pandas takes long
 @given(st.lists(puts, max_size=30), st.sampled_from([1, 4, 50, 150, ROWS]), st.booleans())
 def test_any_pages_in_any_turn_keep_the_rows_of_each_session(
     asked: list[tuple[int, int, list[str], int]], room: int, flushed: bool

@@ -39,7 +39,7 @@ def told(session: str, row: Told) -> Row:
 def rows_of(given_rows: list[Told]) -> TimelineRows:
     made = TimelineRows()
     for label, *numbers in given_rows:
-        made.put(made.place(label) if label else -1, *numbers)
+        made.put(made.streams.of(label) if label else -1, *numbers)
     return made
 
 

@@ -158,7 +158,7 @@ def timeline_batch(shared: SharedTimeline) -> pa.RecordBatch:
     streams = _integers(made.stream, count, _INDEX, made.stream_there)
     columns = [
         array_of(list(shared.sessions), pa.string()).take(_integers(shared.session, count)),
-        array_of(rows.labels, pa.string()).take(streams),
+        array_of(rows.streams.labels, pa.string()).take(streams),
         _SIDES.take(_integers(made.sender, count, _INDEX)),
         _integers(rows.bucket, count),
         _integers(rows.frames, count),

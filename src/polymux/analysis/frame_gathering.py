@@ -47,7 +47,7 @@ class FrameGathering:
         if waiting is None:
             waiting = self._waiting[name] = SharedPage(self._rows)
         waiting.add(page, session_id)
-        if waiting.octets >= OCTETS:
+        if waiting.streams.octets >= OCTETS:
             self._hand_on(name)
 
     def flush(self) -> None:

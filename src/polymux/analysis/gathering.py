@@ -40,7 +40,7 @@ class Gathering:
         """The next rows of a session's timeline."""
         self._timeline.add(rows, session_id)
         waiting = self._timeline.rows
-        if waiting.count >= self._rows or waiting.octets >= OCTETS:
+        if waiting.count >= self._rows or waiting.streams.octets >= OCTETS:
             self._hand_on_timeline()
 
     def put(self, table: str, columns: Columns) -> None:

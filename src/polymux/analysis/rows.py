@@ -44,7 +44,6 @@ class Rows:
         self.name = name
         self.emit = emit
         self.gathering = gathering
-        self.put = gathering.put
         self.wanted = wanted
         self.streams = 0
         self.violations = 0
@@ -77,7 +76,7 @@ class Rows:
         self._flush_streams()
         asked = self._latencies.rows()
         if asked and "requests" in self.wanted:
-            self.put("requests", arrow_rows.requests_columns(asked, self.name))
+            self.gathering.put("requests", arrow_rows.requests_columns(asked, self.name))
         if watch.contents is not None:
             self._content(watch.contents, 0)
 
@@ -102,7 +101,7 @@ class Rows:
 
     def _flush_streams(self) -> None:
         if self._columns.rows:
-            self.put("streams", arrow_rows.streams_columns(self._columns, self.name))
+            self.gathering.put("streams", arrow_rows.streams_columns(self._columns, self.name))
             self._columns = StreamColumns()
             self._texts = 0
 
@@ -112,12 +111,12 @@ class Rows:
             self.violations += len(found)
             self.findings += sum(1 for each in found if each.rule.severity.value != "note")
             if "violations" in self.wanted:
-                self.put("violations", arrow_rows.violations_columns(found, self.name))
+                self.gathering.put("violations", arrow_rows.violations_columns(found, self.name))
 
     def _measured(self, stalls: Stalls, timeline: Timeline) -> None:
         stood, passed = stalls.take(), timeline.take()
         if stood.stream and "stalls" in self.wanted:
-            self.put("stalls", arrow_rows.stalls_columns(stood, self.name))
+            self.gathering.put("stalls", arrow_rows.stalls_columns(stood, self.name))
         if passed.count and "timeline" in self.wanted:
             self.gathering.put_timeline(passed, self.name)
 

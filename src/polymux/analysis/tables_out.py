@@ -79,14 +79,13 @@ class _File:
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             columns = TABLES[self.table].columns
-            texts = [c.name for c in columns if c.type is ColumnType.TEXT]
             self._writer = pq.ParquetWriter(
                 self.hidden,
                 schema,
                 compression="zstd",
                 # Counters and instants do not repeat, they grow: their differences are small, and
                 # writing those takes half the time and half the room.
-                use_dictionary=texts,
+                use_dictionary=[c.name for c in columns if c.type is ColumnType.TEXT],
                 column_encoding={c.name: "DELTA_BINARY_PACKED" for c in columns if c.type in _GROW},
                 write_statistics=[c.name for c in columns if c.name not in _EVERYWHERE],
                 store_schema=False,  # readers see text, however it was encoded here

@@ -6,6 +6,7 @@ from librt.vecs import vec
 from mypy_extensions import i64, u8
 
 from ...core.frames import Batch
+from .label_places import LabelPlaces
 from .pages import Page
 
 SESSIONS: Final[i64] = 256  # as many as an octet tells apart
@@ -14,17 +15,16 @@ SESSIONS: Final[i64] = 256  # as many as an octet tells apart
 class SharedPage:
     """Rows of several sessions of one protocol, copied from their own pages in the order they come.
 
-    `session` is the place of each row's session among `sessions`. No text is twice in the labels:
-    what is written as a dictionary must not repeat itself. The page is handed on whole and never
-    reused.
+    `session` is the place of each row's session among `sessions`. The page is handed on whole and
+    never reused.
     """
 
     def __init__(self, room: i64) -> None:
         self.page: Page = Page(Batch(room), 0)
         self.session: vec[u8] = vec[u8]([u8(0)] * room)
         self.sessions: dict[str, int] = {}
-        self.places: dict[str, int] = {}  # of the labels
-        self.octets: i64 = 0  # of the labels
+        self.streams: LabelPlaces = LabelPlaces()
+        self.page.labels = self.streams.labels
 
     def has_room(self, page: Page, session: str) -> bool:
         """Can the rows of this page be added?"""
@@ -38,7 +38,7 @@ class SharedPage:
         own = u8(self.sessions.setdefault(session, len(self.sessions)))
         places: vec[i64] = vec[i64]([0] * len(page.labels))
         for n in range(i64(len(page.labels))):
-            places[n] = self.place(page.labels[n])
+            places[n] = self.streams.of(page.labels[n])
         new = self.page
         to = new.batch
         rows = page.batch
@@ -58,13 +58,3 @@ class SharedPage:
             to.verdict[end] = rows.verdict[i]
             end += 1
         new.done = end
-
-    def place(self, label: str) -> i64:
-        """Where a label stands among those of this page."""
-        place = self.places.get(label)
-        if place is None:
-            place = len(self.page.labels)
-            self.places[label] = place
-            self.page.labels.append(label)
-            self.octets += len(label)
-        return place

@@ -98,7 +98,7 @@ class Timeline:
             return
         place: i64 = -1
         if track is not self.nowhere:
-            place = self.rows.place(track.label)
+            place = self.rows.streams.of(track.label)
         self.rows.put(place, side, self.bucket, own.frames, own.gained, blocked)
         own.frames = 0
         own.gained = 0

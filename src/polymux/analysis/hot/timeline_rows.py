@@ -3,32 +3,22 @@
 from librt.vecs import append, vec
 from mypy_extensions import i64, u8
 
+from .label_places import LabelPlaces
+
 
 class TimelineRows:
-    """Columns, `count` rows of them. `stream` is a place in `labels`, -1 for none; `blocked` is -1
-    where the half needs no leave."""
+    """Columns, `count` rows of them. `stream` is a place among `streams`, -1 for none; `blocked` is
+    -1 where the half needs no leave."""
 
     def __init__(self) -> None:
         self.count: i64 = 0
-        self.labels: list[str] = []
-        self.octets: i64 = 0  # of the labels
-        self.places: dict[str, int] = {}  # of the labels
+        self.streams: LabelPlaces = LabelPlaces()
         self.stream: vec[i64] = vec[i64]()
         self.sender: vec[u8] = vec[u8]()
         self.bucket: vec[i64] = vec[i64]()
         self.frames: vec[i64] = vec[i64]()
         self.content: vec[i64] = vec[i64]()
         self.blocked: vec[i64] = vec[i64]()
-
-    def place(self, label: str) -> i64:
-        """Where a label stands."""
-        place = self.places.get(label)
-        if place is None:
-            place = len(self.labels)
-            self.places[label] = place
-            self.labels.append(label)
-            self.octets += len(label)
-        return place
 
     def put(
         self, stream: i64, sender: i64, bucket: i64, frames: i64, content: i64, blocked: i64
@@ -54,8 +44,8 @@ class SharedTimeline:
         own: i64 = self.sessions.setdefault(session, len(self.sessions))
         to = self.rows
         places: vec[i64] = vec[i64]()
-        for label in rows.labels:
-            places = append(places, to.place(label))
+        for label in rows.streams.labels:
+            places = append(places, to.streams.of(label))
         for i in range(rows.count):
             stream = rows.stream[i]
             if stream >= 0:
