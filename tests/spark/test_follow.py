@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from polymux.analysis.digest import digest_tables
+from polymux.cli import analyze_follow
 from polymux.core.errors import PolymuxError
 from polymux.spark.follow import BatchDone, start_following
 from polymux.spark.follow_flows import Waits
@@ -153,3 +155,28 @@ def test_an_output_is_followed_with_the_options_it_was_begun_with(
         start_following(spark, str(inbox), str(tmp_path / "mine"))
     with pytest.raises(PolymuxError, match="nosuch"):
         start_following(spark, str(inbox), str(tmp_path / "new"), protocol="nosuch")
+
+
+def test_a_signal_that_comes_as_it_says_what_it_follows_ends_it_in_good_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        signal.raise_signal(signal.SIGTERM)
+
+    def unheard(number: int, frame: object) -> None:
+        raise AssertionError("nobody took the signal")
+
+    former = signal.signal(signal.SIGTERM, unheard)
+    monkeypatch.setattr(analyze_follow, "warn", say)
+    try:
+        analyze_follow.run_following(
+            spark, str(tmp_path), str(tmp_path / "out"), protocol="mplex", ports=(), filters=(),
+            content=False, available_now=False, every=0.1, waits=(0.2, 60, 600, 600),
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert said == [f"following {tmp_path} into {tmp_path / 'out'}"]
+    assert spark.streams.active == []

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from types import FrameType
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from ..core.errors import PolymuxError
 from .printing import warn
+from .stopping import Told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
     from ..spark.follow import BatchDone
 
@@ -78,39 +76,23 @@ def run_following(
     from ..spark.follow_flows import Waits
 
     telling = Telling()
-    query = start_following(
-        spark, folder, out, protocol=protocol, ports=ports, filters=filters, content=content,
-        waits=Waits(*waits), available_now=available_now, every=every, tell=telling.batch,
-    )  # fmt: skip
-    warn(f"following {folder} into {out}")
-    try:
-        with_signals(query)
-    finally:
-        with suppress(Exception):  # it may be over already, or its Java gone
-            query.stop()
-        telling.close()
+    with Told() as told:
+        query = start_following(
+            spark, folder, out, protocol=protocol, ports=ports, filters=filters, content=content,
+            waits=Waits(*waits), available_now=available_now, every=every, tell=telling.batch,
+        )  # fmt: skip
+        try:
+            warn(f"following {folder} into {out}")
+            while not told.yet and query.isActive:
+                time.sleep(LOOK)
+        finally:  # the running batch is given up, and done again the next time
+            with suppress(Exception):  # it may be over already, or its Java gone
+                query.stop()
+            telling.close()
     problem = query.exception()
     if problem is not None:
         text = str(problem).strip().splitlines()
         raise PolymuxError(f"following stopped: {next((line for line in text if line), '')}")
-
-
-def with_signals(query: StreamingQuery) -> None:
-    """Wait for the query to end, or for a signal to end it: the running batch is given up and done
-    again the next time."""
-    stopped = False
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        while not stopped and query.isActive:
-            time.sleep(LOOK)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class Telling:

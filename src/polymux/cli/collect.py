@@ -102,6 +102,7 @@ def collect(
     context_tls = tls.listening(cert, key, client_ca) if cert is not None else None
 
     async def run() -> int:
+        stop = when_told()  # whoever reads that it listens may end it at once
         collector = Collector(
             out, sync=sync, rotate_octets=rotate_size, rotate_seconds=rotate_time,
             bounds=Bounds(clients, per_host, streams, buffer, session_buffer),
@@ -114,20 +115,21 @@ def collect(
         except BaseException:
             await collector.close(0)
             raise
-        return await attend(collector, spoken, grace)
+        return await attend(collector, spoken, grace, stop)
 
     context.exit(asyncio.run(run()))
 
 
-async def attend(collector: Collector, protocols: tuple[str, ...], grace: float) -> int:
-    """Until interrupted, terminated, or the disk fails; returns the exit code."""
+async def attend(
+    collector: Collector, protocols: tuple[str, ...], grace: float, stop: asyncio.Event
+) -> int:
+    """Until told to stop, or the disk fails; returns the exit code."""
     for name in collector.recovered.published:
         warn(f"published what an earlier collector left: {name}")
     for problem in collector.recovered.problems:
         warn(f"polymux: left alone: {problem}")
     for url, protocol in zip(collector.urls, protocols, strict=True):
         warn(f"listening at {url} for {protocol}, writing to {collector.out}")
-    stop = when_told()
     waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(collector.wait_failed())]
     showing = asyncio.create_task(show(collector)) if sys.stderr.isatty() else None
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
