@@ -20,7 +20,8 @@ from polymux import Session
 from polymux.aio.hot.vigil import FIRST, MOST, Vigil, Watch, patience_for, watch_of, watches
 from polymux.aio.writing import round_trip
 
-LONG = 10**10  # nanoseconds that do not pass in a test
+SECOND = 10**9
+LONG = 10 * SECOND  # does not pass in a test
 
 
 class Loop:
@@ -159,12 +160,12 @@ def test_who_gains_nothing_by_it_goes_back_to_sleep() -> None:
     loop, vigil = Loop(), watchful()
     converse(vigil, loop, FIRST)
     assert not vigil.up
-    vigil.asleep = 2_000_000  # and who is awake has to wait as long
+    vigil.asleep = SECOND  # and who is awake has to wait as long
     awake = 0
     for _ in range(20):
         vigil.wrote(loop.soon)
         assert not loop.sleeps
-        time.sleep(0.002)
+        vigil.asked_at -= SECOND
         vigil.came()
         loop.turn()
         assert loop.sleeps
@@ -276,7 +277,7 @@ async def ask(session: Session, times: int) -> None:
 
 
 async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: None) -> None:
-    policy = polymux.Policy(awake=0.05)
+    policy = polymux.Policy(awake=0.5)
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
         async with polymux.connect(server.url, protocol="mplex", policy=policy) as session:
             vigil = session._vigil
@@ -284,8 +285,9 @@ async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: 
             await ask(session, 50)
             assert vigil.prompt > FIRST
             assert vigil.watch.turning
-            await asyncio.sleep(0.2)  # the server has nothing more to say
-            assert not vigil.watch.turning
+            async with asyncio.timeout(10):  # the server has nothing more to say
+                while vigil.watch.turning:
+                    await asyncio.sleep(0.05)
             assert not vigil.watch.awake
             watch = vigil.watch
             await ask(session, 50)
