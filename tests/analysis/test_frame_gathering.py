@@ -12,13 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.stage import MS, START, Found, Row, Stage, save
 
-from polymux.analysis import frame_gathering
 from polymux.analysis.arrow_rows import SCHEMAS, frames_batch, kind_words
 from polymux.analysis.digest import digest_tables
-from polymux.analysis.frame_gathering import FrameGathering
+from polymux.analysis.frame_gathering import OCTETS, FrameGathering
 from polymux.analysis.gathering import ROWS, Gathering
 from polymux.analysis.hot.pages import Page
-from polymux.analysis.hot.shared_page import SESSIONS
 from polymux.analysis.plan import Plan
 from polymux.analysis.tables_out import TableWriter, fill_empty, read_table
 from polymux.analysis.walk import walk
@@ -122,21 +120,21 @@ def test_a_batch_that_left_does_not_change_any_more() -> None:
     assert found.rows("frames")[:10] == before
 
 
-def test_more_sessions_than_an_octet_counts_are_two_batches() -> None:
+def test_as_many_sessions_as_there_are_rows_share_a_batch() -> None:
     found = Found()
     gathering = FrameGathering(found.emit, ROWS)
-    names = [f"s{n}" for n in range(SESSIONS + 3)]
+    names = [f"s{n}" for n in range(ROWS - 3)]
     for name in names + names[-3:]:
         gathering.put(page_of(1, [name]), name, PROTOCOLS["mplex"])
     gathering.flush()
-    assert [batch.num_rows for batch in found.batches["frames"]] == [SESSIONS, 6]
+    assert [batch.num_rows for batch in found.batches["frames"]] == [ROWS]
     assert [row["session_id"] for row in found.rows("frames")] == names + names[-3:]
 
 
 def test_long_labels_do_not_wait_for_thousands_of_rows() -> None:
     found = Found()
     gathering = FrameGathering(found.emit, ROWS)
-    half = frame_gathering.OCTETS // 2
+    half = OCTETS // 2
     gathering.put(page_of(1, ["x" * half]), "one", PROTOCOLS["mplex"])
     gathering.put(page_of(1, ["x" * half]), "two", PROTOCOLS["mplex"])  # is there already
     assert not found.batches["frames"]

@@ -10,6 +10,7 @@ import pytest
 from tests.analysis.stage import Stage
 
 from polymux.analysis import gathering, rows
+from polymux.analysis.frame_gathering import OCTETS
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.plan import Plan
 from polymux.analysis.tables_out import TableWriter, read_table
@@ -80,7 +81,7 @@ def test_no_more_wait_than_are_worth_it() -> None:
     assert not emitted.batches
     put_violations(gathered, 1, "d")
     assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
-    put_violations(gathered, 2, "d" * (gathering.OCTETS // 2))  # long texts do not wait either
+    put_violations(gathered, 2, "d" * (OCTETS // 2))  # long texts do not wait either
     assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS, 2]
 
 
@@ -107,7 +108,7 @@ def test_the_files_of_a_session_are_texts_too(talks: list[str]) -> None:
     while not emitted.batches:
         gathered.put("sessions", {name: [value] for name, value in row.items()})
         put += 1
-    assert put == -(-gathering.OCTETS // 100_000)
+    assert put == -(-OCTETS // 100_000)
 
 
 def test_what_is_enough_by_itself_waits_for_nothing() -> None:

@@ -8,6 +8,7 @@ from tests.analysis.stage import Found, Row
 
 from polymux.analysis import gathering
 from polymux.analysis.arrow_rows import SCHEMAS
+from polymux.analysis.frame_gathering import OCTETS
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.hot.timeline_rows import TimelineRows
 
@@ -69,7 +70,7 @@ def test_rows_of_any_sessions_in_any_turn_are_all_there_and_in_order(
 def test_long_labels_do_not_wait_for_thousands_of_rows() -> None:
     found = Found()
     gathered = Gathering(found.emit)
-    half = "x" * (gathering.OCTETS // 2)
+    half = "x" * (OCTETS // 2)
     gathered.put_timeline(rows_of([(half, 0, 0, 1, 1, -1)]), "one")
     gathered.put_timeline(rows_of([(half, 1, 0, 1, 1, -1)]), "two")  # is there already
     assert not found.batches["timeline"]

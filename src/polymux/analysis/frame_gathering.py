@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow_rows import frames_batch, kind_words
-from polymux.analysis.hot.arrow_columns import sessions_of_rows
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.shared_page import SharedPage
 from polymux.core.protocol import Protocol
 
-OCTETS: Final = 1 << 20  # of labels, which may be long
+OCTETS: Final = 1 << 20  # of texts, which may be long: more of them do not wait
 
 
 class FrameGathering:
@@ -33,15 +32,14 @@ class FrameGathering:
 
     def put(self, page: Page, session_id: str, protocol: Protocol) -> None:
         name = protocol.name
-        if name not in self._kinds:
-            self._kinds[name] = kind_words(protocol)
+        kinds = self._kinds[name] = kind_words(protocol)
         waiting = self._waiting.get(name)
         if page.done >= self._rows // 4:
             if waiting is not None and session_id in waiting.sessions:
                 self._hand_on(name)
-            self._emit("frames", frames_batch(page, self._kinds[name], [session_id]))
+            self._emit("frames", frames_batch(page, kinds, [session_id]))
             return
-        if waiting is not None and not waiting.has_room(page, session_id):
+        if waiting is not None and not waiting.has_room(page):
             self._hand_on(name)
             waiting = None
         if waiting is None:
@@ -58,5 +56,4 @@ class FrameGathering:
     def _hand_on(self, name: str) -> None:
         shared = self._waiting.pop(name)
         sessions = list(shared.sessions)
-        places = sessions_of_rows(shared)
-        self._emit("frames", frames_batch(shared.page, self._kinds[name], sessions, places))
+        self._emit("frames", frames_batch(shared.page, self._kinds[name], sessions, shared.session))

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow_rows import Columns, batch_of, timeline_batch
-from polymux.analysis.frame_gathering import FrameGathering
+from polymux.analysis.frame_gathering import OCTETS, FrameGathering
 from polymux.analysis.hot.pages import Page
 from polymux.analysis.hot.timeline_rows import SharedTimeline, TimelineRows
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.core.protocol import Protocol
 
 ROWS: Final = 4096
-OCTETS: Final = 1 << 20  # of texts, which may be long
 
 
 class Gathering:

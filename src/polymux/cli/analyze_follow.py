@@ -13,7 +13,7 @@ import click
 
 from ..core.errors import PolymuxError
 from .printing import warn
-from .stopping import Told
+from .stopping import told
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -76,14 +76,14 @@ def run_following(
     from ..spark.follow_flows import Waits
 
     telling = Telling()
-    with Told() as told:
+    with told() as is_told:
         query = start_following(
             spark, folder, out, protocol=protocol, ports=ports, filters=filters, content=content,
             waits=Waits(*waits), available_now=available_now, every=every, tell=telling.batch,
         )  # fmt: skip
         try:
             warn(f"following {folder} into {out}")
-            while not told.yet and query.isActive:
+            while not is_told() and query.isActive:
                 time.sleep(LOOK)
         finally:  # the running batch is given up, and done again the next time
             with suppress(Exception):  # it may be over already, or its Java gone

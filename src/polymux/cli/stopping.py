@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from contextlib import suppress
-from types import FrameType, TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -23,30 +24,26 @@ def when_told() -> asyncio.Event:
     return stop
 
 
-class Told:
-    """The same without a loop: as a context, `yet` says whether the process was told to stop.
+@contextmanager
+def told() -> Iterator[Callable[[], bool]]:
+    """The same without a loop: what it gives says whether the process was told to stop by now.
 
-    The first signal only says so; the next one does what it would have done without us.
+    The first signal only has it say so; the next one does what it would have done without us.
     """
+    former = {number: signal.getsignal(number) for number in SIGNALS}
+    heard: list[int] = []
 
-    def __init__(self) -> None:
-        self.yet = False
-        self._former = {number: signal.getsignal(number) for number in SIGNALS}
-
-    def __enter__(self) -> Told:
-        for number in SIGNALS:
-            signal.signal(number, self._tell)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for number, handler in self._former.items():
+    def restore() -> None:
+        for number, handler in former.items():
             signal.signal(number, handler)
 
-    def _tell(self, number: int, frame: FrameType | None) -> None:
-        self.yet = True
-        self.__exit__(None, None, None)
+    def hear(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        restore()
+
+    for number in SIGNALS:
+        signal.signal(number, hear)
+    try:
+        yield lambda: bool(heard)
+    finally:
+        restore()

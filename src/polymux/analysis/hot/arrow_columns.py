@@ -9,7 +9,6 @@ from librt.vecs import vec
 from mypy_extensions import i32, i64, u8
 
 from .pages import Page
-from .shared_page import SharedPage
 from .timeline_rows import TimelineRows
 
 
@@ -37,11 +36,6 @@ class TimelineColumns:
         self.blocked_there: bytes = those_there(rows.blocked, rows.count)
 
 
-def sessions_of_rows(shared: SharedPage) -> vec[i32]:
-    """The place of each row's session."""
-    return indices_of_octets(shared.session, shared.page.done)
-
-
 def indices_of_octets(column: vec[u8], rows: i64) -> vec[i32]:
     found: vec[i32] = vec[i32]([i32(0)] * rows)
     for n in range(rows):
@@ -59,7 +53,7 @@ def indices_of(column: vec[i64], rows: i64) -> vec[i32]:
 
 
 def those_there(column: vec[i64], rows: i64) -> bytes:
-    """A bit for each number, set if it is not negative; nothing at all if none is."""
+    """A bit for each number, set if it is not negative; no octet at all if every bit were."""
     first: i64 = 0
     while first < rows and column[first] >= 0:
         first += 1

@@ -1,15 +1,11 @@
 """A page that short sessions share."""
 
-from typing import Final
-
 from librt.vecs import vec
-from mypy_extensions import i64, u8
+from mypy_extensions import i32, i64
 
 from ...core.frames import Batch
 from .label_places import LabelPlaces
 from .pages import Page
-
-SESSIONS: Final[i64] = 256  # as many as an octet tells apart
 
 
 class SharedPage:
@@ -21,21 +17,19 @@ class SharedPage:
 
     def __init__(self, room: i64) -> None:
         self.page: Page = Page(Batch(room), 0)
-        self.session: vec[u8] = vec[u8]([u8(0)] * room)
+        self.session: vec[i32] = vec[i32]([i32(0)] * room)
         self.sessions: dict[str, int] = {}
         self.streams: LabelPlaces = LabelPlaces()
         self.page.labels = self.streams.labels
 
-    def has_room(self, page: Page, session: str) -> bool:
+    def has_room(self, page: Page) -> bool:
         """Can the rows of this page be added?"""
-        if page.done > self.page.batch.room - self.page.done:
-            return False
-        return session in self.sessions or len(self.sessions) < SESSIONS
+        return page.done <= self.page.batch.room - self.page.done
 
     def add(self, page: Page, session: str) -> None:
         """Copy the rows of a page, for which there must be room."""
-        assert self.has_room(page, session)
-        own = u8(self.sessions.setdefault(session, len(self.sessions)))
+        assert self.has_room(page)
+        own = i32(self.sessions.setdefault(session, len(self.sessions)))
         places: vec[i64] = vec[i64]([0] * len(page.labels))
         for n in range(i64(len(page.labels))):
             places[n] = self.streams.of(page.labels[n])
