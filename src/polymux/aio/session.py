@@ -22,6 +22,7 @@ from .hot.leaving import HIGH
 from .hot.traffic import Traffic
 from .metering import Metering
 from .pacing import Pacing
+from .pending import pending
 from .room import Room
 from .spacing import Spacing
 from .writing import look_no_further, plain_socket, round_trip
@@ -53,10 +54,11 @@ class Session(Traffic, asyncio.Protocol):
 
     # --- what a user does
 
+    @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
 
-        If cancelled, no stream was opened.
+        Await it, or use it in `async with`. If cancelled, no stream was opened.
         """
         text = name.encode() if isinstance(name, str) else name
         if not self._may_open():
@@ -132,6 +134,10 @@ class Session(Traffic, asyncio.Protocol):
 
     def __str__(self) -> str:
         return f"{self.endpoint.protocol.name} session with {self.peer or 'nobody yet'}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed.done() else f"streams open: {self.live}"
+        return f"<polymux {self}, {state}>"
 
     # --- the transport's side
 
