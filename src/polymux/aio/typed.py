@@ -21,7 +21,7 @@ from .streamux import StreamuxSession
 
 
 class Mplex(Protocol[Session]):
-    """The door to mplex.
+    """`connect`, `serve` and `pipe` for mplex, with its options as keywords.
 
     `ids`: how this side numbers its streams. `max_frame`: bytes of content accepted in a frame.
     `preamble`: `multistream` (libp2p's multistream-select) or bytes in hex, exchanged first.
@@ -38,7 +38,7 @@ class Mplex(Protocol[Session]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[Session]:
-        """A session with the peer at `url`; see `polymux.connect`."""
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return self._connect(url, text, arguments)
 
@@ -54,7 +54,7 @@ class Mplex(Protocol[Session]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Listen at `url` and run `handler` for each session; see `polymux.serve`."""
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
@@ -74,7 +74,7 @@ class Mplex(Protocol[Session]):
 
 
 class Nerdbank(Protocol[NerdbankSession]):
-    """The door to nerdbank.
+    """`connect`, `serve` and `pipe` for nerdbank, with its options as keywords.
 
     `version`: 1, 2 or 3 (the default); both sides must speak the same. `window`: bytes the peer may
     send on a channel before they were read. `seeded`: the windows of the channels that both sides
@@ -93,7 +93,7 @@ class Nerdbank(Protocol[NerdbankSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[NerdbankSession]:
-        """A session with the peer at `url`; see `polymux.connect`."""
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return self._connect(url, text, arguments)
 
@@ -110,7 +110,7 @@ class Nerdbank(Protocol[NerdbankSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Listen at `url` and run `handler` for each session; see `polymux.serve`."""
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
@@ -131,7 +131,7 @@ class Nerdbank(Protocol[NerdbankSession]):
 
 
 class Omnistreams(Protocol[OmnistreamsSession]):
-    """The door to omnistreams.
+    """`connect`, `serve` and `pipe` for omnistreams, with its options as keywords.
 
     `numbering` of the message types: `spec`, the default, or `legacy` (npm omnistreams).
     `carrier`: what holds the messages; the URL's scheme decides unless given. `preamble`: bytes in
@@ -149,7 +149,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[OmnistreamsSession]:
-        """A session with the peer at `url`; see `polymux.connect`."""
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return self._connect(url, text, arguments)
 
@@ -165,7 +165,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Listen at `url` and run `handler` for each session; see `polymux.serve`."""
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
@@ -185,7 +185,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
 
 
 class Streamux(Protocol[StreamuxSession]):
-    """The door to streamux.
+    """`connect`, `serve` and `pipe` for streamux, with its options as keywords.
 
     What this side announces: `length_bits` and `id_bits` (together 14 or 30; give both), and
     `reply_timeout`, the seconds it waits for a reply (0 to 25.5, 5 unless given), `timeout` in a
@@ -204,7 +204,7 @@ class Streamux(Protocol[StreamuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[StreamuxSession]:
-        """A session with the peer at `url`; see `polymux.connect`."""
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(
             options,
             length_bits=length_bits,
@@ -227,7 +227,7 @@ class Streamux(Protocol[StreamuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Listen at `url` and run `handler` for each session; see `polymux.serve`."""
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
         text = self._text(
             options,
             length_bits=length_bits,
@@ -260,7 +260,7 @@ class Streamux(Protocol[StreamuxSession]):
 
 
 class Minmux(Protocol[MinmuxSession]):
-    """The door to minmux.
+    """`connect`, `serve` and `pipe` for minmux, with its options as keywords.
 
     `profile`: the TOML file that says which streams there are. `canonical=False` also takes numbers
     that are longer than need be; `oops="ignore"` keeps credit that the reader asks to have back.
@@ -279,7 +279,7 @@ class Minmux(Protocol[MinmuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[MinmuxSession]:
-        """A session with the peer at `url`; see `polymux.connect`."""
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(
             options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
         )
@@ -298,7 +298,7 @@ class Minmux(Protocol[MinmuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Listen at `url` and run `handler` for each session; see `polymux.serve`."""
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
         text = self._text(
             options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
         )
