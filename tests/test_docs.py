@@ -13,6 +13,7 @@ from tools import docs
 from tools.rule_examples import as_json
 
 import polymux
+from polymux.metrics import Meter
 from polymux.protocols.registry import create, names
 from polymux.report.rulebook import EXAMPLES, all_rules, page_of
 
@@ -68,6 +69,15 @@ def test_the_api_page_has_every_public_name(package: str) -> None:
     told = re.findall(r"^### (\w+)$", part[1], re.M)
     assert sorted(told) == sorted(module.__all__)
     assert set(module.__all__) <= set(dir(module))
+
+
+def test_the_page_about_metrics_has_every_figure() -> None:
+    page = (DOCS / "howto" / "logging.md").read_text()
+    families = Meter().collect()
+    for each in families:
+        row = f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.meaning} |"
+        assert row in page
+    assert len(re.findall(r"^\| `\w+` \| (?:counter|gauge) ", page, re.M)) == len(families)
 
 
 def test_every_rule_has_a_page_that_is_up_to_date_and_no_page_is_without_a_rule() -> None:
