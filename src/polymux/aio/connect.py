@@ -7,6 +7,7 @@ import ssl
 from collections.abc import Callable
 from typing import TypedDict, Unpack, overload
 
+from ..core.errors import LocalProtocolError
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
 from .failures import NotListening, Unreachable, why
@@ -28,7 +29,7 @@ from .processes import start_process
 from .recording import Recording
 from .session import Session
 from .stdio import use_stdio
-from .streamux import StreamuxSession, checked
+from .streamux import StreamuxSession
 from .urls import Address, parse_url
 from .websocket import carried, dial
 
@@ -98,7 +99,8 @@ def connect(
     address = parse_url(url)
     text = carried(protocol, address.scheme)
     make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder, meter)
-    checked(wait)
+    if not wait >= 0:
+        raise LocalProtocolError(f"wait is 0 or more seconds, not {wait}")
 
     async def once() -> Session:
         session: Session | None = None

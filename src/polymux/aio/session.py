@@ -58,7 +58,7 @@ class Session(Traffic, asyncio.Protocol):
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
 
-        Await it, or use it in `async with`. If cancelled, no stream was opened.
+        If cancelled, no stream was opened.
         """
         text = name.encode() if isinstance(name, str) else name
         if not self._may_open():
