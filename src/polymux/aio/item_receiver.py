@@ -153,6 +153,8 @@ class ItemReceiver(ItemStream, Piecewise):
 
     def _pull(self) -> bytes:
         """Everything in the lane; the last item's octets go to `last`."""
+        if self._awaited:
+            self._answered()
         parts = self._endpoint.take(self.lane)
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         before = self._octets
@@ -210,7 +212,16 @@ class ItemReceiver(ItemStream, Piecewise):
             self._hush()
             self.session._forget(self)
 
+    def _begin(self, window: int) -> None:
+        """Give the first credit; nothing but the end, if that was announced meanwhile."""
+        if self._no_read is not None or self._closed:
+            self._hush()
+        elif self._own.state == OPEN and not self._done and self._is_current():
+            self.grant(window)
+
     def _hush(self) -> None:
+        if self in self.session._late:  # it has not begun: that is said in its turn
+            return
         if self._own.state == OPEN and self._is_current():
             self._endpoint.put(stop_read(self.number))
             self.session._flush_soon()

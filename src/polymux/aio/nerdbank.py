@@ -25,6 +25,7 @@ class NerdbankSession(Session):
     """
 
     drops_unread = False  # what came before a termination can still be read
+    waits_for_room = False  # an offer can be turned away, with a word
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         super().__init__(endpoint, policy, opens_per_second)

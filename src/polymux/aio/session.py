@@ -9,10 +9,11 @@ from typing import cast
 
 from ..core.allocator import give_back, settle_allocator
 from ..core.endpoint import Endpoint
-from ..core.errors import PolymuxError, SessionClosed
+from ..core.errors import LimitExceeded, PolymuxError, SessionClosed
 from ..core.limits import Policy
 from .arrivals import Arrivals, Incoming
 from .belonging import let_go
+from .crowd import Crowd
 from .deadlines import Deadlines
 from .duplex import Stream
 from .each import Each, Work
@@ -20,6 +21,7 @@ from .ending import Ending, settle
 from .failures import again, closing, why
 from .hot.leaving import HIGH
 from .hot.traffic import Traffic
+from .line import Line
 from .metering import Metering
 from .pacing import Pacing
 from .room import Room
@@ -45,6 +47,8 @@ class Session(Traffic, asyncio.Protocol):
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
         self.meter: Metering | None = None
         self._arrivals = Arrivals(self.loop, self._check_open)
+        self._crowd = Crowd(self)
+        self._line = Line(self)
         self._room = Room(self)
         self._ending = Ending(self)
         self._pacing = Pacing(self)
@@ -56,6 +60,7 @@ class Session(Traffic, asyncio.Protocol):
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
 
+        While `Limits.own_streams` of this side are open, it waits for one of them to end.
         If cancelled, no stream was opened.
         """
         text = name.encode() if isinstance(name, str) else name
@@ -65,6 +70,8 @@ class Session(Traffic, asyncio.Protocol):
             self._check_open()
             if self._spacing.gap:
                 await self._pace()
+            if not self._openings.free():
+                await self._line.turn()
         return self._open(text, window)
 
     @property
@@ -95,6 +102,7 @@ class Session(Traffic, asyncio.Protocol):
             return
         for stream in list(self._live.values()):
             stream._refuse(SessionClosed(f"{self} is closed"))
+        self._line.stop()
         await self._ending.close()
 
     async def wait_closed(self) -> None:
@@ -175,6 +183,7 @@ class Session(Traffic, asyncio.Protocol):
         text = f"{self} is closed" if self._ending.begun else "the connection was closed"
         self._end(self.failure or self._over or SessionClosed(text))
         self._pacing.stop()
+        self._crowd.stop()
         self._deadlines.stop()
         self._ending.lost()
         if self.meter is not None:
@@ -206,7 +215,8 @@ class Session(Traffic, asyncio.Protocol):
             return
         if self.failure is None:
             self.failure = closing(problem)
-            log.info("%s ends: %s", self, problem)
+            level = logging.WARNING if isinstance(problem, LimitExceeded) else logging.INFO
+            log.log(level, "%s ends: %s", self, problem)
         self._end(self.failure)
         self._ending.cut()
 
@@ -217,7 +227,12 @@ class Session(Traffic, asyncio.Protocol):
         for stream in list(self._live.values()):
             stream._lost(problem, answers)
         self._arrivals.close()
+        self._line.stop()
         settle(self.ready)
+
+    def _in_line(self) -> int:
+        """How many wait because this side has opened as much as it may."""
+        return len(self._openings.waiting)
 
     async def _pace(self) -> None:
         await self._spacing.turn()

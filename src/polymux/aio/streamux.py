@@ -25,10 +25,13 @@ CANCELS = 10  # cancels are everyday here: so many times what other protocols ma
 class StreamuxSession(Session):
     """A session of requests and replies; each side may ask and answer.
 
-    When all ids are taken, asking waits until one is free; NoFreeIds, and `retiring`, if none can
-    become free because the peer acknowledges no cancel. At most `Limits.streams` of the peer's
-    calls are kept at once; those beyond are left unanswered, and counted.
+    When all ids are taken, or `Limits.own_streams` requests are under way, asking waits until one
+    is over; NoFreeIds, and `retiring`, if no id can become free because the peer acknowledges no
+    cancel. At most `Limits.streams` of the peer's calls are kept at once: reading stops until one
+    is over. Those for which there is no room within `Policy.pause` are left unanswered.
     """
+
+    given_up_weight = 1 / CANCELS
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         super().__init__(endpoint, policy, opens_per_second)
@@ -53,16 +56,20 @@ class StreamuxSession(Session):
     ) -> bytes:
         """Ask, and wait for the whole reply. `data` may be an async iterable: sent as it comes.
 
-        `timeout` bounds everything, also waiting for a free id; None is what this side announced
-        (0 or an announced 0: for ever). When it is over (TimeoutError), or if cancelled, the
-        request is cancelled at the peer too and a late reply is dropped.
+        `timeout` bounds everything, also waiting until the request can begin; None is what this
+        side announced, from when it begins (0 or an announced 0: for ever). When it is over
+        (TimeoutError), or if cancelled, the request is cancelled at the peer too and a late reply
+        is dropped.
         """
-        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
+        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else checked(timeout)
         due = self.loop.time() + seconds if seconds else 0.0
         if type(data) is not bytes and isinstance(data, AsyncIterable):
-            return await self._request_piecewise(data, seconds)
+            return await self._request_piecewise(data, timeout)
         exchange = self._open_at_once()
-        if exchange is None:
+        if exchange is None and timeout is None:
+            exchange = await self.open()
+            due = self.loop.time() + seconds if seconds else 0.0
+        elif exchange is None:
             try:
                 async with asyncio.timeout_at(due or None):
                     exchange = await self.open()
@@ -81,11 +88,16 @@ class StreamuxSession(Session):
                 timer.cancel()
             await exchange.close()
 
-    async def _request_piecewise(self, data: AsyncIterable[Octets], seconds: float) -> bytes:
+    async def _request_piecewise(
+        self, data: AsyncIterable[Octets], timeout: float | None
+    ) -> bytes:
         """The clock also interrupts whoever makes the data."""
-        clock = asyncio.timeout(seconds or None)
+        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
+        clock = asyncio.timeout(timeout or None)
         try:
             async with clock, self.exchange() as exchange:
+                if timeout is None and seconds:
+                    clock.reschedule(self.loop.time() + seconds)
                 await exchange._send_whole(data)
                 return await exchange.read()
         except TimeoutError:
@@ -101,7 +113,8 @@ class StreamuxSession(Session):
             yield exchange
 
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
-        """Begin a request; waits while all ids are taken. If cancelled, no id was taken.
+        """Begin a request; waits while all ids are taken, or `Limits.own_streams` requests are under
+        way. If cancelled, no id was taken.
 
         NoFreeIds when all of them were cancelled and the peer has acknowledged none for as long as
         the policy lets a pause last.
@@ -111,25 +124,34 @@ class StreamuxSession(Session):
         self._check_open()
         if self._spacing.gap:
             await self._pace()
+        if not self._openings.free():
+            await self._line.turn()
         text = name.encode() if isinstance(name, str) else name
         queued = False
         while True:
             if queued or not self._askers:
                 try:
-                    return cast(Exchange, self._adopt(self.endpoint.open(text, window)))
+                    return self._begin(text, window)
                 except NoFreeIds:
                     pass
             await self._free_id(queued)
             queued = True
             self._check_open()
 
+    def _begin(self, name: bytes = b"", window: int = 0) -> Exchange:
+        exchange = cast(Exchange, self._adopt(self.endpoint.open(name, window)))
+        self._openings.begin()
+        return exchange
+
     def _open_at_once(self) -> Exchange | None:
         """Begin a request if nothing has to be waited for."""
         if self._askers or self._spacing.gap or not self.ready.done():
             return None
         self._check_open()
+        if not self._openings.free():
+            return None
         try:
-            return cast(Exchange, self._adopt(self.endpoint.open()))
+            return self._begin()
         except NoFreeIds:
             return None
 
@@ -270,13 +292,22 @@ class StreamuxSession(Session):
         endpoint = self.endpoint
         if self._ending.begun:
             self._pass_over(record)  # no answer any more
-        elif self._theirs >= endpoint.limits.streams:
+        elif self._arrivals.late or self._crowded():
             endpoint.counters.count("streams")
-            self._pass_over(record)
-            endpoint.guard.provoke(endpoint.now)
+            if not self._crowd.takes(record, "streams"):
+                self._pass_over(record)
+                endpoint.guard.provoke(endpoint.now)
         else:
             self._theirs += 1
             self._arrivals.put(self._adopt(record))
+
+    def _crowded(self) -> str:
+        """Calls wait for nobody's acceptance: only their number counts."""
+        here = self._theirs - len(self._arrivals.late)
+        return "streams" if here >= self.endpoint.limits.streams else ""
+
+    def _turn_away(self, stream: Stream, limit: str) -> None:
+        cast(Call, stream).drop("there was no room for it")
 
     def _pass_over(self, record: Record) -> None:
         """Nobody answers this call: what has come of it is let go, and what comes is not kept."""
@@ -302,6 +333,8 @@ class StreamuxSession(Session):
         self._arrivals.discard(call)
         if self._live.pop(record, None) is not None:
             self._theirs -= 1
+            if self._arrivals.relief is not None:
+                self._arrivals.relief()
         record.lane = None
         self._pacing.look()
 
@@ -310,6 +343,7 @@ class StreamuxSession(Session):
             if stream.record.over:  # given up before anything had left
                 self._unborn.remove(stream)
                 del self._live[stream.record]
+                self._openings.over()
                 self._wake_asker()
         else:
             super()._forget(stream)

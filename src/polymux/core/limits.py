@@ -19,7 +19,8 @@ class Limits:
     name: int = 4 * KIB  # a name is for people and keys, not a payload
     metadata: int = 64 * KIB  # omnistreams metadata and error texts
     streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
-    pending: int = 128  # streams the peer opened that the application has not taken yet
+    pending: int = 1024  # streams the peer opened that the application has not taken yet
+    own_streams: int = 1000  # streams of ours, open or given up lately: a peer like us takes these
     stream_buffer: int = 256 * KIB  # unread octets of one stream where the protocol has no credit
     session_buffer: int = 16 * MIB  # octets of all streams together, unread or still to be sent
     message: int = 16 * MIB  # octets of one message or last item put together from many frames
