@@ -134,6 +134,17 @@ class NerdbankSession(Session):
                 stream._refuse(StreamEnded(f"{stream}: the peer reads no more"))
         super()._handle(event)
 
+    def _tell_limit(self, text: str) -> bool:
+        """A word with each channel that is open (v2, v3): the session itself has none."""
+        if self._leaving.blocked or not self.endpoint.protocol.credit:
+            return False
+        self.endpoint.take_events()  # nobody looks at what came last
+        for record in list(self._live):
+            self.endpoint.abort(record, text.encode())
+        before = self.written
+        self._flush()
+        return self.written > before
+
     def _end(self, problem: SessionClosed, answers: bool = False) -> None:
         for stream in self._arrivals.all():
             self._arrivals.discard(stream)  # nobody is there any more to be accepted

@@ -16,6 +16,7 @@ from ..protocols.omnistreams_text import json_octets
 from .arrivals import Incoming
 from .duplex import Stream
 from .each import Work
+from .failures import last_words, plain
 from .hot.leaving import AT_ONCE
 from .messages import Receiver, Sender
 from .session import Session
@@ -227,11 +228,12 @@ class OmnistreamsSession(Session):
         super()._received(data)
         carrier = self.endpoint.carrier
         if carrier is not None and carrier.ended and not self._ending.shut:
-            self._hung_up(carrier.code)
+            self._hung_up(carrier.code, carrier.said)
 
-    def _hung_up(self, code: int) -> None:
+    def _hung_up(self, code: int, said: str) -> None:
         """The peer closed the WebSocket: it is answered, and nothing more can pass."""
-        problem = SessionClosed(f"the peer closed the WebSocket with code {code}")
+        why = f": {plain(said.encode())}" if said else ""
+        problem = SessionClosed(f"the peer closed the WebSocket with code {code}{why}")
         if code not in CLEAN_CLOSES and self.failure is None and not self._ending.begun:
             self.failure = problem
         self._end(problem)
@@ -245,7 +247,7 @@ class OmnistreamsSession(Session):
 
     def _fail(self, problem: PolymuxError) -> None:
         if isinstance(problem, LimitExceeded):
-            self.endpoint.hang_up(POLICY, "limit exceeded")
+            self.endpoint.hang_up(POLICY, last_words(problem))
         super()._fail(problem)
 
     def _end(self, problem: SessionClosed, answers: bool = False) -> None:

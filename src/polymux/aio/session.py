@@ -18,7 +18,7 @@ from .deadlines import Deadlines
 from .duplex import Stream
 from .each import Each, Work
 from .ending import Ending, settle
-from .failures import again, closing, why
+from .failures import again, closing, last_words, why
 from .hot.leaving import HIGH
 from .hot.traffic import Traffic
 from .line import Line
@@ -218,7 +218,15 @@ class Session(Traffic, asyncio.Protocol):
             level = logging.WARNING if isinstance(problem, LimitExceeded) else logging.INFO
             log.log(level, "%s ends: %s", self, problem)
         self._end(self.failure)
-        self._ending.cut()
+        if isinstance(problem, LimitExceeded) and self._tell_limit(last_words(problem)):
+            self._ending.cut_soon()
+        else:
+            self._ending.cut()
+
+    def _tell_limit(self, text: str) -> bool:
+        """Tell the peer which limit ends the session, where the protocol can say so. True: the
+        words are with the transport."""
+        return False
 
     def _end(self, problem: SessionClosed, answers: bool = False) -> None:
         """No more will come: everybody who waits is told."""

@@ -88,9 +88,7 @@ class StreamuxSession(Session):
                 timer.cancel()
             await exchange.close()
 
-    async def _request_piecewise(
-        self, data: AsyncIterable[Octets], timeout: float | None
-    ) -> bytes:
+    async def _request_piecewise(self, data: AsyncIterable[Octets], timeout: float | None) -> bytes:
         """The clock also interrupts whoever makes the data."""
         seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
         clock = asyncio.timeout(timeout or None)
@@ -113,8 +111,9 @@ class StreamuxSession(Session):
             yield exchange
 
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
-        """Begin a request; waits while all ids are taken, or `Limits.own_streams` requests are under
-        way. If cancelled, no id was taken.
+        """Begin a request; waits while all ids are taken, or `Limits.own_streams` are under way.
+
+        If cancelled, no id was taken.
 
         NoFreeIds when all of them were cancelled and the peer has acknowledged none for as long as
         the policy lets a pause last.

@@ -28,7 +28,7 @@ class Limits:
     window_peer: int = 64 * MIB  # the largest window we believe
     window_grown: int = 16 * MIB  # the largest a window becomes when the peer asks for more
     window_growth: int = 64 * MIB  # what all windows together grow beyond what was announced
-    control_queue: int = 1000  # answers waiting because the peer does not read
+    control_queue: int = 4096  # answers that wait to leave: two for each stream of either side
     open_reset_burst: int = 1000  # streams opened and given up at once
     open_reset_rate: int = 33  # and a second, from then on
     unknown_burst: int = 500  # frames for streams that do not exist

@@ -44,7 +44,9 @@ class Openings:
             now = self.loop.time()
             self.lately = max(0.0, self.lately - (now - self.at) * self.rate)
             self.at = now
-            room -= int(self.lately)
+            if self.lately > 0.0:
+                # Rounded up, and a tenth is left: what was sent apart may arrive together.
+                room -= self.most // 10 + 1 + int(self.lately)
         return min(room, self.ids - held)
 
     def begin(self) -> None:
@@ -93,7 +95,7 @@ class Openings:
                 waiter.set_result(None)
                 self.due += 1
                 room -= 1
-        if len(self.waiting) > 0 and self.lately >= 1.0 and self.rate > 0.0 and self.timer is None:
+        if len(self.waiting) > 0 and self.lately > 0.0 and self.rate > 0.0 and self.timer is None:
             self.timer = self.loop.call_later(1.0 / self.rate, self.tick)
 
     def tick(self) -> None:
