@@ -7,6 +7,7 @@ from typing import Any, Generic, TypeVar
 
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
+from .arguments import check_settings, seconds
 from .failures import Unreachable, why
 from .making import name_peer, prepare_socket, session_maker
 from .metering import Metering
@@ -63,6 +64,8 @@ def connect(
     `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
     `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
     """
+    check_settings(protocol, limits, policy)
+    seconds(timeout, "timeout")
     address = parse_url(url)
     text = carried(protocol, address.scheme)
     make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder, meter)

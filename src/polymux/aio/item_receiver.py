@@ -14,6 +14,7 @@ from ..core.streams import Stream as Record
 from ..protocols.minmux_items import Codec, Items, Prefixed
 from ..protocols.minmux_packets import give_credit, oops, promise_read, stop_read
 from ..protocols.minmux_profile import Shape
+from .arguments import check_amount
 from .failures import again
 from .items import ItemStream
 from .piecewise import Piecewise
@@ -78,22 +79,26 @@ class ItemReceiver(ItemStream, Piecewise):
 
     def grant(self, amount: int) -> None:
         """Give `amount` more credit, beside what is given for items that were read."""
+        check_amount(amount)
         self._say(give_credit(self.number, amount))
         self.window += amount
 
     def stop(self, more: int = 0) -> None:
         """Announce that at most `more` credit will be given from now on. What was given stands,
         and what comes can still be read."""
+        check_amount(more)
         if self._own.state == OPEN and self._own.limit != more:
             self._say(stop_read(self.number, more))
 
     def oops(self, keep: int = 0) -> None:
         """Ask the writer to give up all credit but `keep`. What it gives up leaves the window and
         is not given again, except by `grant`."""
+        check_amount(keep)
         self._say(oops(self.number, keep))
 
     def promise(self, amount: int) -> None:
         """Promise that at least `amount` more credit will be given some day."""
+        check_amount(amount)
         self._say(promise_read(self.number, amount))
 
     def give_up(self, reason: str, text: str = "") -> None:

@@ -18,6 +18,7 @@ from ..protocols.minmux_packets import (
     stop_write,
 )
 from ..protocols.minmux_profile import UNIT, Shape
+from .arguments import check_amount
 from .duplex import LANE_ROOM, ROOM, Octets, Stream, octets
 from .failures import again
 from .hot.post import bring
@@ -190,10 +191,12 @@ class ItemSender(ItemStream):
 
     def promise(self, amount: int) -> None:
         """Promise that at least `amount` more items will be written, given the credit."""
+        check_amount(amount)
         self._say(promise_write(self.number, amount))
 
     def forgo(self, amount: int) -> None:
         """Give up credit. Queued items that needed it wait for more."""
+        check_amount(amount)
         self._say(forgo_credit(self.number, amount))
 
     async def end(self) -> None:

@@ -11,6 +11,7 @@ from ..core.streams import Lane
 from ..core.streams import Stream as Record
 from ..protocols.nerdbank import Nerdbank
 from ..protocols.nerdbank_wires import READING_COMPLETED
+from .arguments import check_opening, octets_of_name
 from .duplex import Stream
 from .failures import again
 from .growth import Growth
@@ -69,11 +70,13 @@ class NerdbankSession(Session):
 
         Cancelled while waiting: no offer was taken.
         """
-        text = name.encode() if isinstance(name, str) else name
+        check_opening(self.endpoint.protocol, window)
+        text = None if name is None else octets_of_name(name)
         return self._accept(await self._arrivals.take(text), window)
 
     async def accept_id(self, number: int, *, window: int = 0) -> Stream:
         """Accept a channel by its id: an anonymous one the peer offered, or a seeded one."""
+        check_opening(self.endpoint.protocol, window)
         self._check_open()
         record = self.endpoint.protocol.streams.find(number * 4 + 1 - self.endpoint.side)
         if record is None:

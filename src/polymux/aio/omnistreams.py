@@ -11,8 +11,10 @@ from ..core.events import Aborted, Control, Event
 from ..core.frames import Frame
 from ..core.limits import Policy
 from ..core.streams import Stream as Record
+from ..protocols.omnistreams_law import ASK_MAX
 from ..protocols.omnistreams_rules import CONTROL_MESSAGE
 from ..protocols.omnistreams_text import json_octets
+from .arguments import check_window
 from .arrivals import Incoming
 from .duplex import Stream
 from .each import Work
@@ -84,6 +86,7 @@ class OmnistreamsSession(Session):
 
         Cancelled: the stream waits for the next call.
         """
+        check_window(window or self.window, ASK_MAX, "messages")
         receiver = await self._arrivals.take()
         self._take_in(receiver, window)
         return cast(Receiver, receiver)

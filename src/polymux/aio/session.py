@@ -11,6 +11,7 @@ from ..core.allocator import give_back, settle_allocator
 from ..core.endpoint import Endpoint
 from ..core.errors import LimitExceeded, PolymuxError, SessionClosed
 from ..core.limits import Policy
+from .arguments import check_opening, check_work, octets_of_name
 from .arrivals import Arrivals, Incoming
 from .belonging import let_go
 from .crowd import Crowd
@@ -63,7 +64,9 @@ class Session(Traffic, asyncio.Protocol):
         While `Limits.own_streams` of this side are open, it waits for one of them to end.
         If cancelled, no stream was opened.
         """
-        text = name.encode() if isinstance(name, str) else name
+        text = name if type(name) is bytes else octets_of_name(name)
+        if window:
+            check_opening(self.endpoint.protocol, window)
         if not self._may_open():
             if not self.ready.done():
                 await asyncio.shield(self.ready)
@@ -89,6 +92,7 @@ class Session(Traffic, asyncio.Protocol):
         Each has a task of its own and is closed when that returns; if it raises, that is logged
         and the stream given up. While `at_once` are under way, others wait their turn.
         """
+        check_work(work, at_once)
         await Each(self, work, at_once).run()
 
     async def close(self) -> None:

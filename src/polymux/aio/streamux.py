@@ -7,13 +7,15 @@ from collections.abc import AsyncIterable, AsyncIterator
 from typing import cast
 
 from ..core.endpoint import Endpoint
-from ..core.errors import LocalProtocolError, NoFreeIds, PolymuxError, SessionClosed
+from ..core.errors import NoFreeIds, PolymuxError, SessionClosed, Unsupported
 from ..core.events import Closed, Control, Ended, Event, Opened
 from ..core.limits import Bucket, Policy
 from ..core.streams import Stream as Record
 from ..protocols.streamux import Streamux
 from ..protocols.streamux_rules import CANCEL_ACK
 from .answering import Answering, Worker
+from .arguments import check_opening, check_work
+from .arguments import seconds as seconds_of
 from .duplex import Octets, Stream
 from .exchanges import Call, Exchange, Message
 from .session import Session
@@ -61,7 +63,9 @@ class StreamuxSession(Session):
         (TimeoutError), or if cancelled, the request is cancelled at the peer too and a late reply
         is dropped.
         """
-        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else checked(timeout)
+        seconds = (
+            self.protocol.timeout(self.endpoint.side) if timeout is None else seconds_of(timeout)
+        )
         due = self.loop.time() + seconds if seconds else 0.0
         if type(data) is not bytes and isinstance(data, AsyncIterable):
             return await self._request_piecewise(data, timeout)
@@ -113,11 +117,12 @@ class StreamuxSession(Session):
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
         """Begin a request; waits while all ids are taken, or `Limits.own_streams` are under way.
 
-        If cancelled, no id was taken.
-
-        NoFreeIds when all of them were cancelled and the peer has acknowledged none for as long as
-        the policy lets a pause last.
+        If cancelled, no id was taken. NoFreeIds when all of them were cancelled and the peer has
+        acknowledged none for as long as the policy lets a pause last.
         """
+        check_opening(self.protocol, window)
+        if name:
+            raise Unsupported("a Streamux request has no name: what is asked goes into its data")
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self._check_open()
@@ -125,20 +130,19 @@ class StreamuxSession(Session):
             await self._pace()
         if not self._openings.free():
             await self._line.turn()
-        text = name.encode() if isinstance(name, str) else name
         queued = False
         while True:
             if queued or not self._askers:
                 try:
-                    return self._begin(text, window)
+                    return self._begin()
                 except NoFreeIds:
                     pass
             await self._free_id(queued)
             queued = True
             self._check_open()
 
-    def _begin(self, name: bytes = b"", window: int = 0) -> Exchange:
-        exchange = cast(Exchange, self._adopt(self.endpoint.open(name, window)))
+    def _begin(self) -> Exchange:
+        exchange = cast(Exchange, self._adopt(self.endpoint.open()))
         self._openings.begin()
         return exchange
 
@@ -214,6 +218,7 @@ class StreamuxSession(Session):
         the call dropped; if it returns without an answer, the answer is empty. SessionClosed if
         the session did not end in good order.
         """
+        check_work(work, at_once)
         await Answering(self, work, at_once).run()
 
     async def each(self, work: Worker, *, at_once: int = 1024) -> None:
@@ -232,7 +237,7 @@ class StreamuxSession(Session):
 
     @keep_alive.setter
     def keep_alive(self, seconds: float) -> None:
-        self._signs.every = checked(seconds)
+        self._signs.every = seconds_of(seconds)
         self._signs.look()
 
     @property
@@ -242,7 +247,7 @@ class StreamuxSession(Session):
 
     @silence.setter
     def silence(self, seconds: float) -> None:
-        self._signs.silence = checked(seconds)
+        self._signs.silence = seconds_of(seconds)
         self._signs.look()
 
     def _all_asked(self) -> bool:
@@ -392,10 +397,3 @@ def too_late(seconds: float) -> TimeoutError:
     return TimeoutError(
         f"no reply within {seconds:g} s, the request was cancelled; allow more with timeout=..."
     )
-
-
-def checked(seconds: float) -> float:
-    """A time a user gave."""
-    if not seconds >= 0:
-        raise LocalProtocolError(f"a time is 0 or more seconds, not {seconds}")
-    return seconds

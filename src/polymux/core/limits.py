@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 KIB = 1024
 MIB = 1024 * 1024
+MOST = 1 << 62
 
 
 @dataclass
@@ -38,6 +39,14 @@ class Limits:
     remembered: int = 4096  # closed streams a live session can still tell from unknown ones
     held: int = 64 * KIB  # octets kept until the other direction's handshake is known
 
+    def __post_init__(self) -> None:
+        for name in self.names():
+            value: object = getattr(self, name)
+            if not isinstance(value, int):
+                raise TypeError(f"limit {name} is an int, not {type(value).__name__}")
+            if not 0 <= value <= MOST:
+                raise ValueError(f"limit {name} is 0 to 2^62, not {value}")
+
     def describe(self, name: str) -> str:
         """How an error names this limit and says how to raise it."""
         value = getattr(self, name)
@@ -58,6 +67,14 @@ class Policy:
     pause: float = 5.0  # how long a slow reader may hold up a session without credit
     close: float = 10.0  # for queued data to leave during a graceful close
     awake: float = 0.0002  # to stay awake for an answer, where that gains a good deal; 0: never
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value: object = getattr(self, entry.name)
+            if not isinstance(value, (int, float)):
+                raise TypeError(f"{entry.name} is a number of seconds, not {type(value).__name__}")
+            if not value >= 0:
+                raise ValueError(f"{entry.name} is 0 or more seconds, not {value}")
 
 
 @dataclass
