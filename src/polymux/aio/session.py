@@ -31,6 +31,8 @@ from .writing import look_no_further, plain_socket, round_trip
 
 log = logging.getLogger("polymux.aio")
 
+ENDED = "polymux_ended"  # what a transport is asked for: how the other side ended, if it knows
+
 
 class Session(Traffic, asyncio.Protocol):
     """A connection with many streams. Made by `connect` and `serve`, not by hand.
@@ -173,7 +175,9 @@ class Session(Traffic, asyncio.Protocol):
             self.recorder.ended()
         if not self._ending.shut:
             whole = self.endpoint.finish()
-            text = "the peer closed the connection" + ("" if whole else " in the middle of a frame")
+            told = self.transport.get_extra_info(ENDED) if self.transport is not None else None
+            text = told or "the peer closed the connection"
+            text += "" if whole else " in the middle of a frame"
             if not whole and self.failure is None:
                 self.failure = SessionClosed(text)
             self._end(SessionClosed(text), answers=whole)
