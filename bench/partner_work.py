@@ -10,7 +10,8 @@ from typing import Any
 
 import polymux
 
-LIMITS = polymux.Limits(streams=65536, pending=65536)  # benchmarks open more than peers should
+# Benchmarks open more than peers should.
+LIMITS = polymux.Limits(streams=65536, pending=65536, own_streams=65536)
 ORDER = struct.Struct(">cII")  # of Minmux: what to do, first id, how many of the dialer's streams
 ORDERS = 1  # the Minmux stream that brings such orders
 SINK = b"s"  # the first octet of a Streamux request to be read, not echoed, where both may come

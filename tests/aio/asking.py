@@ -66,6 +66,7 @@ def held(session: StreamuxSession) -> dict[str, int]:
 
 async def all_free(session: StreamuxSession, ids: int) -> None:
     """Every id can be drawn at once, and one more must wait."""
+    assert session.endpoint.limits.own_streams > ids
     async with asyncio.timeout(5):
         drawn = [await session.open() for _ in range(ids)]
     assert sorted(exchange.number for exchange in drawn) == list(range(ids))

@@ -47,17 +47,55 @@ async def over(session: Session, limit: str, value: int) -> None:
 
 
 @virtual
-async def test_streams_that_nobody_takes_are_turned_away_past_128() -> None:
-    async with joined("mplex") as (near, _):
+async def test_streams_that_nobody_takes_are_turned_away_after_a_pause() -> None:
+    async with joined("mplex", limits=Limits(pending=128)) as (near, _):
+        assert near.transport is not None
         hears(near, new_streams(0, 200))
         assert len(near._arrivals) == 128
         assert near.endpoint.counters.hits["pending"] == 72
-        await settled()
+        assert not near.transport.is_reading()
+        await asyncio.sleep(near.policy.pause + 0.1)
         assert near.failure is None
+        assert near.transport.is_reading()
+        assert near.live == 128
+        hears(near, new_streams(200, 1))  # nobody has taken any: no second pause
+        await settled()
+        assert near.transport.is_reading()
+        assert near.live == 128
         for _ in range(128):
             await near.accept()
-        hears(near, new_streams(200, 1))
-        assert (await near.accept()).number == 200
+        hears(near, new_streams(201, 1))
+        assert (await near.accept()).number == 201
+
+
+@virtual
+async def test_streams_past_a_limit_wait_for_room_before_they_are_turned_away() -> None:
+    async with joined("mplex", limits=Limits(pending=10, streams=20)) as (near, _):
+        assert near.transport is not None
+        hears(near, new_streams(0, 30))
+        taken = []
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            taken.append(await near.accept())
+        assert not near.transport.is_reading()  # ten more, and no room for any
+        for stream in taken:
+            stream.abort()
+        for number in range(20, 30):
+            assert (await near.accept()).number == number
+        assert near.transport.is_reading()
+        assert near.failure is None
+
+
+@virtual
+async def test_a_stream_that_is_given_up_while_it_waits_for_room_is_gone() -> None:
+    async with joined("mplex", limits=Limits(pending=1)) as (near, _):
+        assert near.transport is not None
+        hears(near, new_streams(0, 3) + "0e 00")  # the second is reset
+        await near.accept()
+        assert (await near.accept()).number == 2
+        await settled()
+        assert near.live == 2
+        assert near.transport.is_reading()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -197,7 +235,7 @@ async def test_answers_that_the_peer_does_not_read_end_the_session() -> None:
 
 @virtual
 async def test_giving_up_a_thousand_streams_at_once_is_no_flood_of_answers() -> None:
-    limits = Limits(streams=3000, pending=3000, open_reset_burst=3000)
+    limits = Limits(streams=3000, pending=3000, own_streams=3000, open_reset_burst=3000)
     async with joined("mplex", limits=limits) as (near, far):
         streams = [await near.open() for _ in range(2000)]
         await settled(50)

@@ -178,3 +178,45 @@ def test_a_file_as_standard_input_is_refused_with_one_clear_line(tmp_path: Path)
         )
     last = done.stderr.decode().strip().splitlines()[-1]
     assert "stdio: needs pipes, sockets or a terminal" in last
+
+
+async def say_something(url: str, protocol: str) -> None:
+    async with polymux.connect(url, protocol=protocol, timeout=5) as session:
+        if isinstance(session, polymux.StreamuxSession):
+            await session.request(b"x")
+        elif isinstance(session, polymux.MinmuxSession):
+            await session.sender(1).send(b"x")
+        elif isinstance(session, polymux.OmnistreamsSession):
+            await (await session.open("x")).send(b"x")
+        else:
+            await (await session.open("x")).receive()
+
+
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [
+        ("exit 3", "the child ended with exit status 3"),
+        ("exit 0", "the child ended with exit status 0"),
+        ("kill -9 $$", r"the child was ended by signal 9 \(SIGKILL\)"),
+        ("printf '\\1'; exit 2", "the child ended with exit status 2"),
+        ("exec 0<&-; sleep 0.1; exit 4", "the child ended with exit status 4"),
+        ("sleep 0.1; exit 5", "the child ended with exit status 5"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "streamux", "omnistreams", "minmux"])
+async def test_a_child_that_ends_early_is_told_by_its_exit_status(
+    protocol: str, command: str, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(polymux.SessionClosed, match=ended):
+        await say_something("exec:" + shlex.join(["sh", "-c", command]), protocol)
+    assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
+    assert children() == []
+
+
+async def test_a_child_that_ends_its_side_and_goes_on_is_not_waited_for() -> None:
+    url = "exec:" + shlex.join(["sh", "-c", "exec >&-; sleep 60"])
+    async with polymux.connect(url, protocol="mplex") as session:
+        with pytest.raises(polymux.SessionClosed, match="the peer closed the connection"):
+            async with asyncio.timeout(5):
+                await session.accept()
+    assert children() == []

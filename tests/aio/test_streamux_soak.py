@@ -101,7 +101,8 @@ async def test_a_soak_gets_every_reply_right_and_leaks_nothing(
         await session.answer(mirror)
 
     server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=other)
-    async with server, polymux.connect(server.url, protocol=protocol) as session:
+    limits = polymux.Limits(own_streams=2000)
+    async with server, polymux.connect(server.url, protocol=protocol, limits=limits) as session:
         assert isinstance(session, StreamuxSession)
         soak = Soak(session, count, largest, 20)
         await soak.run()

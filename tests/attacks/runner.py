@@ -215,9 +215,8 @@ async def judge(scene: Scene, outcome: Outcome) -> None:
     if attack.handled and found["handled"] > attack.handled:
         problems.append(f"{found['handled']} streams reached the application")
     most = found["most"]
-    bounds = {"control": 1000, "pending": attack.limits.get("pending", 128), "remembered": 65536}
-    if attack.protocol == "streamux":
-        bounds["pending"] = 1024  # calls: there is no acceptance to wait for
+    pending = attack.limits.get("pending", 1024)
+    bounds = {"control": 4096, "pending": pending, "remembered": 65536}
     problems += [f"{name}: {most[name]} at once" for name in bounds if most[name] > bounds[name]]
 
 

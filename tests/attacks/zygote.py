@@ -37,14 +37,21 @@ Facts = dict[str, Any]
 
 
 class Loud(logging.Handler):
-    """Keeps what is logged as a warning or worse: an attack must not cause any of it."""
+    """Keeps what is logged as a warning or worse: an attack must not cause any of it, save a line
+    or two about the limit that stopped it."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
+        self.limits = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(self.format(record)[:2000])
+        line = self.format(record)[:2000]
+        if record.levelno == logging.WARNING and "raise it with Limits(" in line:
+            self.limits += 1
+            if self.limits <= 2:
+                return
+        self.lines.append(line)
 
 
 class Ward:

@@ -20,6 +20,8 @@ class Arrivals:
         self._loop = loop
         self._check = check  # raises once nothing more can come
         self._waiting: deque[Stream] = deque()
+        self.late: deque[Stream] = deque()  # past a limit: nobody can take them yet, see `Crowd`
+        self.relief: Callable[[], None] | None = None  # asked when a stream has left the queue
         self._takers: deque[tuple[bytes | None, asyncio.Future[Stream | None]]] = deque()
         self._others: list[asyncio.Future[Stream | None]] = []  # who only wait for the end
 
@@ -46,14 +48,23 @@ class Arrivals:
 
     def discard(self, stream: Stream) -> bool:
         """Take this very stream out, if it still waits."""
-        if stream in self._waiting:
-            self._waiting.remove(stream)
-            return True
+        for queue in (self._waiting, self.late):
+            if stream in queue:
+                queue.remove(stream)
+                self._relieve()
+                return True
         return False
+
+    def _relieve(self) -> None:
+        if self.relief is not None:
+            self.relief()
 
     def take_nowait(self) -> Stream | None:
         """The stream that has waited longest, if any does."""
-        return self._waiting.popleft() if self._waiting else None
+        if not self._waiting:
+            return None
+        self._relieve()
+        return self._waiting.popleft()
 
     async def ended(self) -> None:
         """Wait until nothing more can come, and raise what a taker is told then."""
@@ -72,6 +83,7 @@ class Arrivals:
             for stream in self._waiting:
                 if name is None or stream.record.name == name:
                     self._waiting.remove(stream)
+                    self._relieve()
                     return stream
             self._check()
             waiter: asyncio.Future[Stream | None] = self._loop.create_future()
@@ -110,6 +122,8 @@ class Arrivals:
     def finish(self, problem: SessionClosed | None) -> None:
         """The connection is gone: whoever finds nothing here is told so, without the session."""
         self._check = partial(refuse, problem or SessionClosed("the connection was closed"))
+        self.late.clear()
+        self.relief = None
 
 
 def refuse(problem: SessionClosed) -> None:

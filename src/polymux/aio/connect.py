@@ -7,9 +7,9 @@ import ssl
 from collections.abc import Callable
 from typing import TypedDict, Unpack, overload
 
-from ..core.errors import LocalProtocolError
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
+from .arguments import check_settings, seconds
 from .failures import NotListening, Unreachable, why
 from .making import (
     MINMUX,
@@ -96,11 +96,12 @@ def connect(
     `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
     `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
     """
+    check_settings(protocol, limits, policy)
+    seconds(timeout, "timeout")
+    seconds(wait, "wait")
     address = parse_url(url)
     text = carried(protocol, address.scheme)
     make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder, meter)
-    if not wait >= 0:
-        raise LocalProtocolError(f"wait is 0 or more seconds, not {wait}")
 
     async def once() -> Session:
         session: Session | None = None

@@ -5,6 +5,7 @@ import re
 from collections.abc import AsyncIterator
 
 from ..core.errors import LimitExceeded, StreamAborted
+from .arguments import check_limit
 from .hot.ends import Ends
 from .hot.outlet import LANE_ROOM, ROOM, octets
 
@@ -159,6 +160,7 @@ class Stream(Ends):
 
         If cancelled, what it has taken so far is lost; the stream can still be read.
         """
+        check_limit(limit)
         parts: list[bytes] = []
         size = 0
         while part := await self.receive():

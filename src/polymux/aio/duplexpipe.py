@@ -21,10 +21,11 @@ class DuplexPipe(asyncio.Transport):
     # --- for the session
 
     def write(self, data: Any) -> None:
-        self._writer.write(data)
+        if not self._writer.is_closing():  # asyncio's pipe would complain in the log
+            self._writer.write(data)
 
     def writelines(self, parts: Any) -> None:
-        self._writer.write(b"".join(parts))
+        self.write(b"".join(parts))
 
     def can_write_eof(self) -> bool:
         return True
@@ -43,7 +44,10 @@ class DuplexPipe(asyncio.Transport):
 
     def abort(self) -> None:
         self._closing = True
-        self._writer.abort()
+        # One that is closing with nothing to write is gone, or about to be: asyncio's pipes cannot
+        # be told twice.
+        if not self._writer.is_closing() or self._writer.get_write_buffer_size() > 0:
+            self._writer.abort()
         self._reader.close()
 
     def pause_reading(self) -> None:

@@ -93,6 +93,13 @@ class Ending(Belonging["Session"]):
         else:
             transport.abort()
 
+    def cut_soon(self) -> None:
+        """End the transport once it has sent what it holds, or after a short while."""
+        transport = self.session.transport
+        if transport is not None:
+            self.set_clock(LINGER, transport.abort)
+            self.cut(gently=True)
+
     # --- the peer ends
 
     def heard(self) -> bool:

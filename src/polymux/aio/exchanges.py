@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from ..core.errors import LimitExceeded, PolymuxError, StreamAborted
 from ..core.streams import OPEN
 from ..core.streams import Stream as Record
+from .arguments import check_limit
 from .duplex import Octets, Stream
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Message(Stream):
 
         Past `limit` octets (Limits.message if not given) the exchange is given up.
         """
+        check_limit(limit)
         limits = self._endpoint.limits
         most = limit or limits.message
         whole = Whole()

@@ -37,6 +37,11 @@ def plain(text: bytes) -> str:
     return line + ("..." if len(shown) > LONGEST else "")
 
 
+def last_words(problem: PolymuxError) -> str:
+    """What a peer is told of a limit it went past: which, not how to raise it; 120 octets."""
+    return str(problem).partition(";")[0].encode()[:120].decode("utf-8", "ignore")
+
+
 def again(problem: PolymuxError) -> PolymuxError:
     """The same problem as a fresh exception, for one more caller who must hear of it."""
     return type(problem)(str(problem))

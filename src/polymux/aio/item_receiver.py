@@ -14,6 +14,7 @@ from ..core.streams import Stream as Record
 from ..protocols.minmux_items import Codec, Items, Prefixed
 from ..protocols.minmux_packets import give_credit, oops, promise_read, stop_read
 from ..protocols.minmux_profile import Shape
+from .arguments import check_amount
 from .failures import again
 from .items import ItemStream
 from .piecewise import Piecewise
@@ -78,22 +79,26 @@ class ItemReceiver(ItemStream, Piecewise):
 
     def grant(self, amount: int) -> None:
         """Give `amount` more credit, beside what is given for items that were read."""
+        check_amount(amount)
         self._say(give_credit(self.number, amount))
         self.window += amount
 
     def stop(self, more: int = 0) -> None:
         """Announce that at most `more` credit will be given from now on. What was given stands,
         and what comes can still be read."""
+        check_amount(more)
         if self._own.state == OPEN and self._own.limit != more:
             self._say(stop_read(self.number, more))
 
     def oops(self, keep: int = 0) -> None:
         """Ask the writer to give up all credit but `keep`. What it gives up leaves the window and
         is not given again, except by `grant`."""
+        check_amount(keep)
         self._say(oops(self.number, keep))
 
     def promise(self, amount: int) -> None:
         """Promise that at least `amount` more credit will be given some day."""
+        check_amount(amount)
         self._say(promise_read(self.number, amount))
 
     def give_up(self, reason: str, text: str = "") -> None:
@@ -153,6 +158,8 @@ class ItemReceiver(ItemStream, Piecewise):
 
     def _pull(self) -> bytes:
         """Everything in the lane; the last item's octets go to `last`."""
+        if self._awaited:
+            self._answered()
         parts = self._endpoint.take(self.lane)
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         before = self._octets
@@ -210,7 +217,16 @@ class ItemReceiver(ItemStream, Piecewise):
             self._hush()
             self.session._forget(self)
 
+    def _begin(self, window: int) -> None:
+        """Give the first credit; nothing but the end, if that was announced meanwhile."""
+        if self._no_read is not None or self._closed:
+            self._hush()
+        elif self._own.state == OPEN and not self._done and self._is_current():
+            self.grant(window)
+
     def _hush(self) -> None:
+        if self in self.session._late:  # it has not begun: that is said in its turn
+            return
         if self._own.state == OPEN and self._is_current():
             self._endpoint.put(stop_read(self.number))
             self.session._flush_soon()

@@ -18,6 +18,7 @@ from ..protocols.minmux_packets import (
     stop_write,
 )
 from ..protocols.minmux_profile import UNIT, Shape
+from .arguments import check_amount
 from .duplex import LANE_ROOM, ROOM, Octets, Stream, octets
 from .failures import again
 from .hot.post import bring
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class ItemStream(Stream):
     """What both ends share. `promised` is what the peer last promised; nothing is kept for it."""
 
-    __slots__ = ("_protocol", "_shape", "promised")
+    __slots__ = ("_awaited", "_protocol", "_shape", "promised")
     session: "MinmuxSession"
 
     def __init__(self, session: "MinmuxSession", record: Record) -> None:
@@ -37,6 +38,7 @@ class ItemStream(Stream):
         self._protocol = cast(Minmux, session.endpoint.protocol)
         self._shape = cast(Shape, self._protocol.profile.shape(record.key))
         self.promised = 0
+        self._awaited = False  # this side has spoken first, and the peer has said nothing yet
 
     @property
     def number(self) -> int:
@@ -87,8 +89,24 @@ class ItemStream(Stream):
             raise StreamEnded(f"{self} is over: both sides have stopped")
         if self.record.serial < 0 and frame.kind in (FORGO_CREDIT, OOPS):
             raise LocalProtocolError(f"{self}: no credit was given yet")
+        first = self.record.serial < 0
         self._endpoint.put(frame)
         self.session._flush_soon()
+        if first:
+            self._awaited = True
+            self.session._openings.begin()
+
+    async def _may_begin(self) -> None:
+        """Wait while the peer has yet to answer on too many streams on which we spoke first."""
+        if self.record.serial < 0 and not self.session._openings.free():
+            await self.session._line.turn()
+
+    def _answered(self) -> None:
+        """The peer has said something on this stream, or the stream is over."""
+        if self._awaited:
+            self._awaited = False
+            self.session._openings.over()
+            self.session._grant_late()
 
     def _is_free(self) -> bool:
         """Is nothing of this stream wanted any more?"""
@@ -158,12 +176,14 @@ class ItemSender(ItemStream):
         """
         if after < 0:
             raise LocalProtocolError(f"{self}: a limit is 0 or more items, not {after}")
+        await self._may_begin()
         if self._own.state == OPEN and not self._finale:
             self._limit(after)
 
     async def last(self, data: Octets) -> None:
         """Send the last item, in its encoding, after what is queued. It needs no credit."""
         data = octets(data)
+        await self._may_begin()
         self._check_last(data)
         self._limit(0)
         self._finale = True
@@ -171,10 +191,12 @@ class ItemSender(ItemStream):
 
     def promise(self, amount: int) -> None:
         """Promise that at least `amount` more items will be written, given the credit."""
+        check_amount(amount)
         self._say(promise_write(self.number, amount))
 
     def forgo(self, amount: int) -> None:
         """Give up credit. Queued items that needed it wait for more."""
+        check_amount(amount)
         self._say(forgo_credit(self.number, amount))
 
     async def end(self) -> None:

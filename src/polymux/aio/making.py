@@ -36,6 +36,9 @@ SESSIONS: dict[str, type[Session]] = {
 }
 
 
+LONGEST = 32767  # seconds between keepalive probes: no system allows more
+
+
 def session_maker(
     protocol: str,
     side: int,
@@ -45,7 +48,9 @@ def session_maker(
     recorder: Recording | None = None,
     meter: Metering | None = None,
 ) -> Callable[[], Session]:
-    """Check the protocol string now; make sessions of it later."""
+    """Check what was asked for now; make sessions of it later."""
+    if not opens_per_second >= 0:
+        raise ValueError(f"opens_per_second is 0 (no bound) or more, not {opens_per_second}")
     name = parse(protocol).name
     preamble = parse(protocol).options.get("preamble", "")
     if preamble:
@@ -78,7 +83,7 @@ def prepare_socket(session: Session) -> None:
     sock = ask_transport(session, "socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    interval = max(1, int(session.policy.keepalive))
+    interval = max(1, int(min(session.policy.keepalive, LONGEST)))
     options = [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", -1), interval),

@@ -5,6 +5,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR, DIALER
+from .arguments import check_settings
 from .making import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, session_maker
 from .minmux import MinmuxSession
 from .nerdbank import NerdbankSession
@@ -184,6 +185,7 @@ async def pipe(
 
     If cancelled, or if the two do not understand each other, both are closed.
     """
+    check_settings(protocol, limits, policy)
     dialer = session_maker(protocol, DIALER, limits, policy, 0.0)()
     acceptor = session_maker(other or protocol, ACCEPTOR, limits, policy, 0.0)()
     join(dialer, acceptor)

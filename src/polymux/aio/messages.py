@@ -44,6 +44,7 @@ class MessageStream(Stream):
         told = self.lane.dropped
         self._stop(StreamAborted(f"{self}: {reason}"))
         if not told:
+            self._count_given_up()
             self._endpoint.abort(self.record, text.encode())
         self._wake_all()
         self.session._relieved(self)

@@ -21,7 +21,9 @@ class MinmuxSession(Session):
     hold of a stream by its id, before or after the peer has said anything on it.
 
     The dialer writes the odd ids, the acceptor the even ones. What the peer says on streams that
-    nobody here has asked for is remembered for `Limits.streams` of them, then the session ends.
+    nobody here has asked for is remembered for `Limits.streams` of them, then the session ends. So
+    that no peer comes to that, this side speaks first on `Limits.own_streams` at a time: credit for
+    further ones waits until the peer has said something on one of those.
     """
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
@@ -32,6 +34,7 @@ class MinmuxSession(Session):
         self._strangers: dict[Record, bool] = {}  # nobody asked for them; has the peer ended it?
         endpoint.outbox.noting = True
         self._thirsty: dict[ItemReceiver, None] = {}  # to give credit once the transport has room
+        self._late: dict[ItemReceiver, int] = {}  # whose first credit waits, and how much that is
 
     def sender(self, number: int) -> ItemSender:
         """The stream with this id, for writing. The same object as long as the stream lasts; where
@@ -87,6 +90,9 @@ class MinmuxSession(Session):
         receiver._manual = amount == 0
         if receiver._done:
             receiver._settle()
+        elif amount and record.serial < 0 and not self._openings.free():
+            self._late[receiver] = amount
+            self._line.watch()
         elif amount:
             receiver.grant(amount)
         return receiver
@@ -128,7 +134,18 @@ class MinmuxSession(Session):
             self._live[stream.record] = stream
         return stream
 
+    def _in_line(self) -> int:
+        return super()._in_line() + len(self._late)
+
+    def _grant_late(self) -> None:
+        """Give credit that has waited, as far as there is room now."""
+        while self._late and self._over is None and self._openings.free():
+            receiver = next(iter(self._late))
+            receiver._begin(self._late.pop(receiver))
+
     def _forget(self, stream: Stream) -> None:
+        if isinstance(stream, ItemStream) and stream.record.over:
+            stream._answered()
         if isinstance(stream, ItemStream) and stream._is_free() and stream.record in self._live:
             del self._live[stream.record]
             stream.record.lane = None
@@ -140,7 +157,11 @@ class MinmuxSession(Session):
         stream = self._owner(record)
         if stream is None:
             self._hear_stranger(record, event)
-        elif isinstance(event, Credit):
+            return
+        stream._answered()
+        if self._late and isinstance(stream, ItemReceiver) and stream in self._late:
+            stream._begin(self._late.pop(stream))  # the peer knows of it already
+        if isinstance(event, Credit):
             self.endpoint.resume(record)
             stream._wake_writers()
         elif isinstance(event, Control):
@@ -214,3 +235,4 @@ class MinmuxSession(Session):
         super().connection_lost(error)
         self._strangers.clear()
         self._thirsty.clear()
+        self._late.clear()

@@ -11,6 +11,7 @@ from ..core.streams import Lane
 from ..core.streams import Stream as Record
 from ..protocols.nerdbank import Nerdbank
 from ..protocols.nerdbank_wires import READING_COMPLETED
+from .arguments import check_opening, octets_of_name
 from .duplex import Stream
 from .failures import again
 from .growth import Growth
@@ -26,6 +27,7 @@ class NerdbankSession(Session):
     """
 
     drops_unread = False  # what came before a termination can still be read
+    waits_for_room = False  # an offer can be turned away, with a word
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         super().__init__(endpoint, policy, opens_per_second)
@@ -71,11 +73,13 @@ class NerdbankSession(Session):
 
         Cancelled while waiting: no offer was taken.
         """
-        text = name.encode() if isinstance(name, str) else name
+        check_opening(self.endpoint.protocol, window)
+        text = None if name is None else octets_of_name(name)
         return self._accept(await self._arrivals.take(text), window)
 
     async def accept_id(self, number: int, *, window: int = 0) -> Stream:
         """Accept a channel by its id: an anonymous one the peer offered, or a seeded one."""
+        check_opening(self.endpoint.protocol, window)
         self._check_open()
         record = self.endpoint.protocol.streams.find(number * 4 + 1 - self.endpoint.side)
         if record is None:
@@ -135,6 +139,17 @@ class NerdbankSession(Session):
             if stream is not None:
                 stream._refuse(StreamEnded(f"{stream}: the peer reads no more"))
         super()._handle(event)
+
+    def _tell_limit(self, text: str) -> bool:
+        """A word with each channel that is open (v2, v3): the session itself has none."""
+        if self._leaving.blocked or not self.endpoint.protocol.credit:
+            return False
+        self.endpoint.take_events()  # nobody looks at what came last
+        for record in list(self._live):
+            self.endpoint.abort(record, text.encode())
+        before = self.written
+        self._flush()
+        return self.written > before
 
     def _end(self, problem: SessionClosed, answers: bool = False) -> None:
         for stream in self._arrivals.all():

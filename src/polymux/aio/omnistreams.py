@@ -11,16 +11,22 @@ from ..core.events import Aborted, Control, Event
 from ..core.frames import Frame
 from ..core.limits import Policy
 from ..core.streams import Stream as Record
+from ..protocols.omnistreams_law import ASK_MAX
 from ..protocols.omnistreams_rules import CONTROL_MESSAGE
 from ..protocols.omnistreams_text import json_octets
+from .arguments import check_window
 from .arrivals import Incoming
 from .duplex import Stream
+from .each import Work
+from .failures import last_words, plain
 from .hot.leaving import AT_ONCE
 from .messages import Receiver, Sender
 from .pending import pending
 from .session import Session
 from .websocket import quick_mask
 
+IDS = 256  # of one side; each is used again when its stream is over
+AT_ONCE_READ = 512  # streams that `each` works on: with all that can wait, below Limits.streams
 LEAST = 256  # octets that a control message counts for, however short: the object around it
 CLEAN_CLOSES = (1000, 1001, 1005)  # normal, going away, no code given
 FRAMING = 8  # octets around a control message, about
@@ -38,6 +44,7 @@ class OmnistreamsSession(Session):
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         super().__init__(endpoint, policy, opens_per_second)
         self.window = 0
+        self._openings.ids = IDS
         self._controls: deque[bytes] = deque()
         self._control_octets = 0
         self._said = 0  # octets of control messages that wait to leave
@@ -48,8 +55,10 @@ class OmnistreamsSession(Session):
     async def open(self, metadata: object = b"", *, window: int = 0) -> Sender:
         """Open a stream that flows to the peer. Text is sent as UTF-8, other values as JSON.
 
-        It needs no answer; messages wait for the peer's requests. NoFreeIds while 256 streams of
-        this side are open. If cancelled, no stream was opened.
+        It needs no answer; messages wait for the peer's requests. While 256 streams of this side
+        are open, or `Limits.own_streams`, it waits for one of them to end. NoFreeIds if all ids
+        are taken by streams that were given up in silence (legacy numbering). If cancelled, no
+        stream was opened.
         """
         if window:
             raise Unsupported("a Sender has no window: the peer asks for messages as it likes")
@@ -58,12 +67,19 @@ class OmnistreamsSession(Session):
         if self._spacing.gap:
             await self._pace()
             await self._until_writable()
+        while not self._openings.free():
+            await self._line.turn()
+            if not self._leaving.blocked:
+                break
+            await self._until_writable()
         try:
             record = self.endpoint.open(name)
         except NoFreeIds:
             raise NoFreeIds(
-                "256 streams of this side are open, and there are no more ids: end one first"
+                "every id is taken by a stream that is open, or that this side gave up and the "
+                "peer still sends on: use a new connection"
             ) from None
+        self._openings.begin()
         self._flush_soon()
         return cast(Sender, self._adopt(record))
 
@@ -72,6 +88,7 @@ class OmnistreamsSession(Session):
 
         Cancelled: the stream waits for the next call.
         """
+        check_window(window or self.window, ASK_MAX, "messages")
         receiver = await self._arrivals.take()
         self._take_in(receiver, window)
         return cast(Receiver, receiver)
@@ -81,6 +98,10 @@ class OmnistreamsSession(Session):
         """The streams the peer opens, as they come, until the session ends."""
         streams = Incoming(self.accept, lambda: self.failure is not None)
         return cast(AsyncIterator[Receiver], streams)
+
+    async def each(self, work: Work, *, at_once: int = AT_ONCE_READ) -> None:
+        """Run `work(receiver)` for every stream the peer opens; see `Session.each`."""
+        await super().each(work, at_once=at_once)
 
     def _take_in(self, stream: Stream, window: int = 0) -> None:
         wanted = window or self.window
@@ -212,11 +233,12 @@ class OmnistreamsSession(Session):
         super()._received(data)
         carrier = self.endpoint.carrier
         if carrier is not None and carrier.ended and not self._ending.shut:
-            self._hung_up(carrier.code)
+            self._hung_up(carrier.code, carrier.said)
 
-    def _hung_up(self, code: int) -> None:
+    def _hung_up(self, code: int, said: str) -> None:
         """The peer closed the WebSocket: it is answered, and nothing more can pass."""
-        problem = SessionClosed(f"the peer closed the WebSocket with code {code}")
+        why = f": {plain(said.encode())}" if said else ""
+        problem = SessionClosed(f"the peer closed the WebSocket with code {code}{why}")
         if code not in CLEAN_CLOSES and self.failure is None and not self._ending.begun:
             self.failure = problem
         self._end(problem)
@@ -230,7 +252,7 @@ class OmnistreamsSession(Session):
 
     def _fail(self, problem: PolymuxError) -> None:
         if isinstance(problem, LimitExceeded):
-            self.endpoint.hang_up(POLICY, "limit exceeded")
+            self.endpoint.hang_up(POLICY, last_words(problem))
         super()._fail(problem)
 
     def _end(self, problem: SessionClosed, answers: bool = False) -> None:

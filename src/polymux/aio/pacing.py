@@ -29,22 +29,32 @@ class Pacing(Belonging["Session"]):
         self.paused_at = 0.0
         self.pauses = 0  # how often reading had to stop
         self.held = False  # nothing may be read for another reason
+        self.crowded = False  # nothing may be read until there is room for a stream: see `Crowd`
         self._clock: asyncio.TimerHandle | None = None
 
     @property
     def is_idle(self) -> bool:
         """Is it this side that does not read?"""
-        return self.held or self.paused_at > 0
+        return self.held or self.crowded or self.paused_at > 0
 
     def hold(self, held: bool) -> None:
         """Read nothing, whatever is unread, or go on: a full disk says so."""
         self.held = held
+        self._apply()
+
+    def crowd(self, crowded: bool) -> None:
+        """Read nothing, or go on: there is no room for a stream that the peer has opened."""
+        self.pauses += crowded
+        self.crowded = crowded
+        self._apply()
+
+    def _apply(self) -> None:
         transport = self.session.transport
         if transport is None or transport.is_closing():
             return
-        if held:
+        if self.is_idle:
             transport.pause_reading()
-        elif not self.paused_at:
+        else:
             transport.resume_reading()
 
     def look(self) -> None:
@@ -66,8 +76,7 @@ class Pacing(Belonging["Session"]):
                 self._clock = session.loop.call_later(session.policy.pause, self.expire)
         elif unread <= self.allowed():
             self.stop()
-            if not self.held:
-                transport.resume_reading()
+            self._apply()
 
     def allowed(self) -> int:
         """Octets that may wait unread now."""

@@ -1,12 +1,14 @@
 """Sessions over a child's standard input and output (`exec:`)."""
 
 import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any, cast
 
 from .duplexpipe import DuplexPipe
-from .session import Session
+from .session import ENDED, Session
 
+VERDICT = 0.5  # seconds until we learn how a child has ended whose pipes have
 GRACE = 1.0  # seconds for a child to end by itself, then to end when asked, then it is killed
 
 
@@ -18,6 +20,8 @@ class Child(asyncio.SubprocessProtocol):
         self.process: asyncio.SubprocessTransport | None = None
         self.pipes: ChildPipes | None = None
         self._clock: asyncio.TimerHandle | None = None
+        self._lost: list[tuple[int, Exception | None]] = []  # pipes; of which the session is told
+        self._patience: asyncio.TimerHandle | None = None  # once it is known how the child ended
         self._ended = False  # by us
         self._early: list[Callable[[], None]] = []  # what happened before the session was there
 
@@ -41,10 +45,26 @@ class Child(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if self.pipes is None:
             self._early.append(lambda: self.pipe_connection_lost(fd, exc))
-        elif fd == 1:
-            self.pipes.input_ended()
-        else:
-            self.pipes.output_broke(exc)
+            return
+        self._lost.append((fd, exc))
+        if self.pipes.ended or self.session._ending.begun or self._ended:
+            self._tell_lost()
+        elif self._patience is None:
+            self._patience = self.session.loop.call_later(VERDICT, self._tell_lost)
+
+    def _tell_lost(self) -> None:
+        """Tell the session of pipes that have ended."""
+        assert self.pipes is not None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        lost, self._lost = self._lost, []
+        for fd, exc in lost:
+            if fd == 1:
+                self.pipes.input_ended()
+            else:
+                known = self.pipes.ended and exc is not None
+                self.pipes.output_broke(ChildProcessError(self.pipes.ended) if known else exc)
 
     def process_exited(self) -> None:
         assert self.process is not None
@@ -52,12 +72,11 @@ class Child(asyncio.SubprocessProtocol):
             self._early.append(self.process_exited)
             return
         code = self.process.get_returncode()
-        if code and not self._ended and not self.session._ending.begun:
-            self.pipes.error = ChildProcessError(
-                f"the child was ended by signal {-code}"
-                if code < 0
-                else f"the child ended with exit status {code}"
-            )
+        if code is not None and not self._ended and not self.session._ending.begun:
+            self.pipes.ended = verdict(code)
+            if code:
+                self.pipes.error = ChildProcessError(self.pipes.ended)
+        self._tell_lost()
         # Somebody else may have inherited its pipes: they are not waited for without end.
         self._set_clock(self.kill)
 
@@ -111,6 +130,10 @@ class ChildPipes(DuplexPipe):
     def __init__(self, session: Session, reader: Any, writer: Any, child: Child) -> None:
         super().__init__(session, reader, writer)
         self._child = child
+        self.ended = ""  # how the child has, if not by us
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self.ended or default if name == ENDED else default
 
     def close(self) -> None:
         if not self._closing:
@@ -120,6 +143,14 @@ class ChildPipes(DuplexPipe):
     def abort(self) -> None:
         super().abort()
         self._child.kill()
+
+
+def verdict(code: int) -> str:
+    """How a child has ended, by what the system says of it."""
+    if code >= 0:
+        return f"the child ended with exit status {code}"
+    known = {number.value: f" ({number.name})" for number in signal.Signals}
+    return f"the child was ended by signal {-code}{known.get(-code, '')}"
 
 
 async def start_process(command: tuple[str, ...], make: Callable[[], Session]) -> Session:

@@ -11,6 +11,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 from ..core.errors import PolymuxError
 from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR
+from .arguments import check_handler, check_settings
 from .failures import Unreachable, why
 from .making import (
     MINMUX,
@@ -224,6 +225,8 @@ def serve(
     `polymux.record.Recorder`) writes down what passes, `meter` (a `polymux.metrics.Meter`) counts
     what happens. If cancelled, nothing listens.
     """
+    check_handler(handler)
+    check_settings(protocol, limits, policy)
     address = parse_url(url)
     text = carried(protocol, address.scheme)
     make = session_maker(text, ACCEPTOR, limits, policy, 0.0, recorder, meter)

@@ -9,17 +9,20 @@ from typing import cast
 
 from ..core.allocator import give_back, settle_allocator
 from ..core.endpoint import Endpoint
-from ..core.errors import PolymuxError, SessionClosed
+from ..core.errors import LimitExceeded, PolymuxError, SessionClosed
 from ..core.limits import Policy
+from .arguments import check_opening, check_work, octets_of_name
 from .arrivals import Arrivals, Incoming
 from .belonging import let_go
+from .crowd import Crowd
 from .deadlines import Deadlines
 from .duplex import Stream
 from .each import Each, Work
 from .ending import Ending, settle
-from .failures import again, closing, why
+from .failures import again, closing, last_words, why
 from .hot.leaving import HIGH
 from .hot.traffic import Traffic
+from .line import Line
 from .metering import Metering
 from .pacing import Pacing
 from .pending import pending
@@ -28,6 +31,8 @@ from .spacing import Spacing
 from .writing import look_no_further, plain_socket, round_trip
 
 log = logging.getLogger("polymux.aio")
+
+ENDED = "polymux_ended"  # what a transport is asked for: how the other side ended, if it knows
 
 
 class Session(Traffic, asyncio.Protocol):
@@ -46,6 +51,8 @@ class Session(Traffic, asyncio.Protocol):
         self.when_made: Callable[[Session], None] | None = None  # a server takes it from there
         self.meter: Metering | None = None
         self._arrivals = Arrivals(self.loop, self._check_open)
+        self._crowd = Crowd(self)
+        self._line = Line(self)
         self._room = Room(self)
         self._ending = Ending(self)
         self._pacing = Pacing(self)
@@ -58,15 +65,20 @@ class Session(Traffic, asyncio.Protocol):
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
 
+        While `Limits.own_streams` of this side are open, it waits for one of them to end.
         If cancelled, no stream was opened.
         """
-        text = name.encode() if isinstance(name, str) else name
+        text = name if type(name) is bytes else octets_of_name(name)
+        if window:
+            check_opening(self.endpoint.protocol, window)
         if not self._may_open():
             if not self.ready.done():
                 await asyncio.shield(self.ready)
             self._check_open()
             if self._spacing.gap:
                 await self._pace()
+            if not self._openings.free():
+                await self._line.turn()
         return self._open(text, window)
 
     @property
@@ -84,6 +96,7 @@ class Session(Traffic, asyncio.Protocol):
         Each has a task of its own and is closed when that returns; if it raises, that is logged
         and the stream given up. While `at_once` are under way, others wait their turn.
         """
+        check_work(work, at_once)
         await Each(self, work, at_once).run()
 
     async def close(self) -> None:
@@ -97,6 +110,7 @@ class Session(Traffic, asyncio.Protocol):
             return
         for stream in list(self._live.values()):
             stream._refuse(SessionClosed(f"{self} is closed"))
+        self._line.stop()
         await self._ending.close()
 
     async def wait_closed(self) -> None:
@@ -167,7 +181,9 @@ class Session(Traffic, asyncio.Protocol):
             self.recorder.ended()
         if not self._ending.shut:
             whole = self.endpoint.finish()
-            text = "the peer closed the connection" + ("" if whole else " in the middle of a frame")
+            told = self.transport.get_extra_info(ENDED) if self.transport is not None else None
+            text = told or "the peer closed the connection"
+            text += "" if whole else " in the middle of a frame"
             if not whole and self.failure is None:
                 self.failure = SessionClosed(text)
             self._end(SessionClosed(text), answers=whole)
@@ -181,6 +197,7 @@ class Session(Traffic, asyncio.Protocol):
         text = f"{self} is closed" if self._ending.begun else "the connection was closed"
         self._end(self.failure or self._over or SessionClosed(text))
         self._pacing.stop()
+        self._crowd.stop()
         self._deadlines.stop()
         self._ending.lost()
         if self.meter is not None:
@@ -212,9 +229,18 @@ class Session(Traffic, asyncio.Protocol):
             return
         if self.failure is None:
             self.failure = closing(problem)
-            log.info("%s ends: %s", self, problem)
+            level = logging.WARNING if isinstance(problem, LimitExceeded) else logging.INFO
+            log.log(level, "%s ends: %s", self, problem)
         self._end(self.failure)
-        self._ending.cut()
+        if isinstance(problem, LimitExceeded) and self._tell_limit(last_words(problem)):
+            self._ending.cut_soon()
+        else:
+            self._ending.cut()
+
+    def _tell_limit(self, text: str) -> bool:
+        """Tell the peer which limit ends the session, where the protocol can say so. True: the
+        words are with the transport."""
+        return False
 
     def _end(self, problem: SessionClosed, answers: bool = False) -> None:
         """No more will come: everybody who waits is told."""
@@ -223,7 +249,12 @@ class Session(Traffic, asyncio.Protocol):
         for stream in list(self._live.values()):
             stream._lost(problem, answers)
         self._arrivals.close()
+        self._line.stop()
         settle(self.ready)
+
+    def _in_line(self) -> int:
+        """How many wait because this side has opened as much as it may."""
+        return len(self._openings.waiting)
 
     async def _pace(self) -> None:
         await self._spacing.turn()

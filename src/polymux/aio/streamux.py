@@ -7,13 +7,15 @@ from collections.abc import AsyncIterable, AsyncIterator
 from typing import cast
 
 from ..core.endpoint import Endpoint
-from ..core.errors import LocalProtocolError, NoFreeIds, PolymuxError, SessionClosed
+from ..core.errors import NoFreeIds, PolymuxError, SessionClosed, Unsupported
 from ..core.events import Closed, Control, Ended, Event, Opened
 from ..core.limits import Bucket, Policy
 from ..core.streams import Stream as Record
 from ..protocols.streamux import Streamux
 from ..protocols.streamux_rules import CANCEL_ACK
 from .answering import Answering, Worker
+from .arguments import check_opening, check_work
+from .arguments import seconds as seconds_of
 from .duplex import Octets, Stream
 from .exchanges import Call, Exchange, Message
 from .pending import pending
@@ -26,10 +28,13 @@ CANCELS = 10  # cancels are everyday here: so many times what other protocols ma
 class StreamuxSession(Session):
     """A session of requests and replies; each side may ask and answer.
 
-    When all ids are taken, asking waits until one is free; NoFreeIds, and `retiring`, if none can
-    become free because the peer acknowledges no cancel. At most `Limits.streams` of the peer's
-    calls are kept at once; those beyond are left unanswered, and counted.
+    When all ids are taken, or `Limits.own_streams` requests are under way, asking waits until one
+    is over; NoFreeIds, and `retiring`, if no id can become free because the peer acknowledges no
+    cancel. At most `Limits.streams` of the peer's calls are kept at once: reading stops until one
+    is over. Those for which there is no room within `Policy.pause` are left unanswered.
     """
+
+    given_up_weight = 1 / CANCELS
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:
         super().__init__(endpoint, policy, opens_per_second)
@@ -54,16 +59,22 @@ class StreamuxSession(Session):
     ) -> bytes:
         """Ask, and wait for the whole reply. `data` may be an async iterable: sent as it comes.
 
-        `timeout` bounds everything, also waiting for a free id; None is what this side announced
-        (0 or an announced 0: for ever). When it is over (TimeoutError), or if cancelled, the
-        request is cancelled at the peer too and a late reply is dropped.
+        `timeout` bounds everything, also waiting until the request can begin; None is what this
+        side announced, from when it begins (0 or an announced 0: for ever). When it is over
+        (TimeoutError), or if cancelled, the request is cancelled at the peer too and a late reply
+        is dropped.
         """
-        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
+        seconds = (
+            self.protocol.timeout(self.endpoint.side) if timeout is None else seconds_of(timeout)
+        )
         due = self.loop.time() + seconds if seconds else 0.0
         if type(data) is not bytes and isinstance(data, AsyncIterable):
-            return await self._request_piecewise(data, seconds)
+            return await self._request_piecewise(data, timeout)
         exchange = self._open_at_once()
-        if exchange is None:
+        if exchange is None and timeout is None:
+            exchange = await self.open()
+            due = self.loop.time() + seconds if seconds else 0.0
+        elif exchange is None:
             try:
                 async with asyncio.timeout_at(due or None):
                     exchange = await self.open()
@@ -82,11 +93,14 @@ class StreamuxSession(Session):
                 timer.cancel()
             await exchange.close()
 
-    async def _request_piecewise(self, data: AsyncIterable[Octets], seconds: float) -> bytes:
+    async def _request_piecewise(self, data: AsyncIterable[Octets], timeout: float | None) -> bytes:
         """The clock also interrupts whoever makes the data."""
-        clock = asyncio.timeout(seconds or None)
+        seconds = self.protocol.timeout(self.endpoint.side) if timeout is None else timeout
+        clock = asyncio.timeout(timeout or None)
         try:
             async with clock, self.exchange() as exchange:
+                if timeout is None and seconds:
+                    clock.reschedule(self.loop.time() + seconds)
                 await exchange._send_whole(data)
                 return await exchange.read()
         except TimeoutError:
@@ -103,35 +117,46 @@ class StreamuxSession(Session):
 
     @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
-        """Begin a request; waits while all ids are taken. If cancelled, no id was taken.
+        """Begin a request; waits while all ids are taken, or `Limits.own_streams` are under way.
 
-        NoFreeIds when all of them were cancelled and the peer has acknowledged none for as long as
-        the policy lets a pause last.
+        If cancelled, no id was taken. NoFreeIds when all of them were cancelled and the peer has
+        acknowledged none for as long as the policy lets a pause last.
         """
+        check_opening(self.protocol, window)
+        if name:
+            raise Unsupported("a Streamux request has no name: what is asked goes into its data")
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self._check_open()
         if self._spacing.gap:
             await self._pace()
-        text = name.encode() if isinstance(name, str) else name
+        if not self._openings.free():
+            await self._line.turn()
         queued = False
         while True:
             if queued or not self._askers:
                 try:
-                    return cast(Exchange, self._adopt(self.endpoint.open(text, window)))
+                    return self._begin()
                 except NoFreeIds:
                     pass
             await self._free_id(queued)
             queued = True
             self._check_open()
 
+    def _begin(self) -> Exchange:
+        exchange = cast(Exchange, self._adopt(self.endpoint.open()))
+        self._openings.begin()
+        return exchange
+
     def _open_at_once(self) -> Exchange | None:
         """Begin a request if nothing has to be waited for."""
         if self._askers or self._spacing.gap or not self.ready.done():
             return None
         self._check_open()
+        if not self._openings.free():
+            return None
         try:
-            return cast(Exchange, self._adopt(self.endpoint.open()))
+            return self._begin()
         except NoFreeIds:
             return None
 
@@ -195,6 +220,7 @@ class StreamuxSession(Session):
         the call dropped; if it returns without an answer, the answer is empty. SessionClosed if
         the session did not end in good order.
         """
+        check_work(work, at_once)
         await Answering(self, work, at_once).run()
 
     async def each(self, work: Worker, *, at_once: int = 1024) -> None:
@@ -213,7 +239,7 @@ class StreamuxSession(Session):
 
     @keep_alive.setter
     def keep_alive(self, seconds: float) -> None:
-        self._signs.every = checked(seconds)
+        self._signs.every = seconds_of(seconds)
         self._signs.look()
 
     @property
@@ -223,7 +249,7 @@ class StreamuxSession(Session):
 
     @silence.setter
     def silence(self, seconds: float) -> None:
-        self._signs.silence = checked(seconds)
+        self._signs.silence = seconds_of(seconds)
         self._signs.look()
 
     def _all_asked(self) -> bool:
@@ -272,13 +298,22 @@ class StreamuxSession(Session):
         endpoint = self.endpoint
         if self._ending.begun:
             self._pass_over(record)  # no answer any more
-        elif self._theirs >= endpoint.limits.streams:
+        elif self._arrivals.late or self._crowded():
             endpoint.counters.count("streams")
-            self._pass_over(record)
-            endpoint.guard.provoke(endpoint.now)
+            if not self._crowd.takes(record, "streams"):
+                self._pass_over(record)
+                endpoint.guard.provoke(endpoint.now)
         else:
             self._theirs += 1
             self._arrivals.put(self._adopt(record))
+
+    def _crowded(self) -> str:
+        """Calls wait for nobody's acceptance: only their number counts."""
+        here = self._theirs - len(self._arrivals.late)
+        return "streams" if here >= self.endpoint.limits.streams else ""
+
+    def _turn_away(self, stream: Stream, limit: str) -> None:
+        cast(Call, stream).drop("there was no room for it")
 
     def _pass_over(self, record: Record) -> None:
         """Nobody answers this call: what has come of it is let go, and what comes is not kept."""
@@ -304,6 +339,8 @@ class StreamuxSession(Session):
         self._arrivals.discard(call)
         if self._live.pop(record, None) is not None:
             self._theirs -= 1
+            if self._arrivals.relief is not None:
+                self._arrivals.relief()
         record.lane = None
         self._pacing.look()
 
@@ -312,6 +349,7 @@ class StreamuxSession(Session):
             if stream.record.over:  # given up before anything had left
                 self._unborn.remove(stream)
                 del self._live[stream.record]
+                self._openings.over()
                 self._wake_asker()
         else:
             super()._forget(stream)
@@ -361,10 +399,3 @@ def too_late(seconds: float) -> TimeoutError:
     return TimeoutError(
         f"no reply within {seconds:g} s, the request was cancelled; allow more with timeout=..."
     )
-
-
-def checked(seconds: float) -> float:
-    """A time a user gave."""
-    if not seconds >= 0:
-        raise LocalProtocolError(f"a time is 0 or more seconds, not {seconds}")
-    return seconds

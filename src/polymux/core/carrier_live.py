@@ -42,6 +42,7 @@ class LiveCarrier(Carrier):
         self.reason = ""
         self.hung_up = False  # a close frame has been sent: nothing may follow it
         self.ended = False  # the peer's has come
+        self.said = ""  # the reason in it
 
     def sow(self, nonce: bytes) -> None:
         """Take the octets of chance that masking keys are drawn from."""
@@ -81,6 +82,7 @@ class LiveCarrier(Carrier):
 
     def closed(self, close: Close) -> None:
         self.ended = True
+        self.said = close.reason
         self.hang_up(close.code, "")
 
     def failed(self, fault: Fault) -> None:

@@ -134,8 +134,8 @@ class Inbox(Sink):
 
     def aborted(self, sender: i64, stream: Stream, text: bytes) -> None:
         if sender != self.side:
-            if stream.opener != self.side:
-                self.resets += 1
+            if stream.opener != self.side and stream.half(self.side).state != ABORTED:
+                self.resets += 1  # else it only answers our own
             self.events.append(Aborted(stream, text))
             self.note(stream)
 

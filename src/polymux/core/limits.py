@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 
 KIB = 1024
 MIB = 1024 * 1024
+MOST = 1 << 62
 
 
 @dataclass
@@ -19,7 +20,8 @@ class Limits:
     name: int = 4 * KIB  # a name is for people and keys, not a payload
     metadata: int = 64 * KIB  # omnistreams metadata and error texts
     streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
-    pending: int = 128  # streams the peer opened that the application has not taken yet
+    pending: int = 1024  # streams the peer opened that the application has not taken yet
+    own_streams: int = 1000  # streams of ours, open or given up lately: a peer like us takes these
     stream_buffer: int = 256 * KIB  # unread octets of one stream where the protocol has no credit
     session_buffer: int = 16 * MIB  # octets of all streams together, unread or still to be sent
     message: int = 16 * MIB  # octets of one message or last item put together from many frames
@@ -27,7 +29,7 @@ class Limits:
     window_peer: int = 64 * MIB  # the largest window we believe
     window_grown: int = 16 * MIB  # the largest a window becomes when the peer asks for more
     window_growth: int = 64 * MIB  # what all windows together grow beyond what was announced
-    control_queue: int = 1000  # answers waiting because the peer does not read
+    control_queue: int = 4096  # answers that wait to leave: two for each stream of either side
     open_reset_burst: int = 1000  # streams opened and given up at once
     open_reset_rate: int = 33  # and a second, from then on
     unknown_burst: int = 500  # frames for streams that do not exist
@@ -36,6 +38,14 @@ class Limits:
     idle_rate: int = 100
     remembered: int = 4096  # closed streams a live session can still tell from unknown ones
     held: int = 64 * KIB  # octets kept until the other direction's handshake is known
+
+    def __post_init__(self) -> None:
+        for name in self.names():
+            value: object = getattr(self, name)
+            if not isinstance(value, int):
+                raise TypeError(f"limit {name} is an int, not {type(value).__name__}")
+            if not 0 <= value <= MOST:
+                raise ValueError(f"limit {name} is 0 to 2^62, not {value}")
 
     def describe(self, name: str) -> str:
         """How an error names this limit and says how to raise it."""
@@ -57,6 +67,14 @@ class Policy:
     pause: float = 5.0  # how long a slow reader may hold up a session without credit
     close: float = 10.0  # for queued data to leave during a graceful close
     awake: float = 0.0002  # to stay awake for an answer, where that gains a good deal; 0: never
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value: object = getattr(self, entry.name)
+            if not isinstance(value, (int, float)):
+                raise TypeError(f"{entry.name} is a number of seconds, not {type(value).__name__}")
+            if not value >= 0:
+                raise ValueError(f"{entry.name} is 0 or more seconds, not {value}")
 
 
 @dataclass

@@ -71,9 +71,16 @@ class Ends(Outlet):
     def give_up(self, reason: str, text: str = "") -> None:
         """Abort, with `reason` for whoever still waits here and `text` for the peer."""
         self._stop(StreamAborted(f"{self}: {reason}"))
+        self._count_given_up()
         self._endpoint.abort(self.record, text.encode())
         self._wake_all()
         self.session._relieved(whole(self))
+
+    def _count_given_up(self) -> None:
+        """A peer bounds how many streams are opened and given up: so many fewer are opened."""
+        record = self.record
+        if record.opener == self._endpoint.side and not record.over and not self.lane.given_up:
+            self.session._openings.gave_up(self.session.given_up_weight)
 
     # --- receiving
 

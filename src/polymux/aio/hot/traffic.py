@@ -18,11 +18,13 @@ from ..failures import plain
 from ..recording import SessionRecorder, write_formed
 from ..writing import keep_short
 from .leaving import Leaving
+from .openings import Openings
 from .vigil import Vigil, patience_for, watch_of
 from .waiting import Wakings
 
 if TYPE_CHECKING:
     from ..arrivals import Arrivals
+    from ..crowd import Crowd
     from ..each import Each
     from ..pacing import Pacing
     from ..preamble import Preamble
@@ -38,8 +40,11 @@ class Traffic:
     """What passes through a session, both ways; `Session` has what its user may wait for."""
 
     drops_unread = True  # does a reset by the peer take with it what was not read yet?
+    waits_for_room = True  # does reading stop for a stream past a limit, before it is turned away?
+    given_up_weight = 1.0  # what a stream that was given up takes of what may be opened
 
     _arrivals: "Arrivals"
+    _crowd: "Crowd"
     _ending: Ending
     _pacing: "Pacing"
     _room: "Room"
@@ -57,6 +62,9 @@ class Traffic:
         self._live: dict[Record, Stream] = {}  # not over, or not read to the end
         self._theirs: int = 0  # how many of them the peer has opened
         self._each: Each | None = None
+        self._openings = Openings(
+            self.loop, endpoint.limits.own_streams, endpoint.limits.open_reset_rate
+        )
         self._vigil = Vigil(watch_of(self.loop), patience_for(policy.awake))
         self._leaving = Leaving(
             endpoint, self.loop.call_soon, self._way, self._written, self._vigil
@@ -113,6 +121,8 @@ class Traffic:
             self._arrived(record)
             return
         stream = self._live.get(record)
+        if kind is Closed and record.opener == self.endpoint.side:
+            self._openings.over()
         if stream is None:  # turned away
             if kind is Closed:
                 record.lane = None
@@ -137,15 +147,15 @@ class Traffic:
         """The peer opened a stream: take it, or turn it away when there are too many."""
         endpoint = self.endpoint
         limits = endpoint.limits
-        over = ""
-        if len(self._arrivals) >= limits.pending:
-            over = "pending"
-        elif self._theirs >= limits.streams:
+        over = self._crowded()
+        if not over and self._arrivals.late:  # they have come first
             over = "streams"
-        elif len(record.name or b"") > endpoint.protocol.max_name:
+        if not over and len(record.name or b"") > endpoint.protocol.max_name:
             over = "name"
         if over:
             endpoint.counters.count(over)
+            if self._crowd.takes(record, over):
+                return
             log.debug("%s: stream turned away: %s", self, limits.describe(over))
             endpoint.turn_away(record, f"turned away: limit {over}".encode())
         elif self._ending.begun:
@@ -153,17 +163,34 @@ class Traffic:
         else:
             stream = self._adopt(record)
             self._theirs += 1
-            if self._each is None or not self._each.start(stream):
-                self._arrivals.put(stream)
+            self._admit(stream)
+
+    def _crowded(self) -> str:
+        """The limit that leaves no room for one more stream of the peer; empty if there is room."""
+        limits = self.endpoint.limits
+        arrivals = self._arrivals
+        if len(arrivals) >= limits.pending:
+            return "pending"
+        return "streams" if self._theirs - len(arrivals.late) >= limits.streams else ""
+
+    def _admit(self, stream: Stream) -> None:
+        """A stream of the peer is there for the application."""
+        if self._each is None or not self._each.start(stream):
+            self._arrivals.put(stream)
+
+    def _turn_away(self, stream: Stream, limit: str) -> None:
+        """Refuse a stream for which room was waited for."""
+        stream.give_up("there was no room for it", f"turned away: limit {limit}")
 
     def _may_open(self) -> bool:
         """Can a stream be opened at once?"""
         if self._over is not None or self._ending.begun or self._spacing.gap > 0:
             return False
-        return self.ready.done()
+        return self.ready.done() and self._openings.free()
 
     def _open(self, name: bytes, window: int) -> Stream:
         stream = self._adopt(self.endpoint.open(name, window))
+        self._openings.begin()
         self._leaving.give_part()
         return stream
 
@@ -182,6 +209,8 @@ class Traffic:
             record.lane = None
             if record.opener == 1 - self.endpoint.side:
                 self._theirs -= 1
+                if self._arrivals.relief is not None:
+                    self._arrivals.relief()
 
     def _relieved(self, stream: Stream) -> None:
         """A stream was given up or closed: what it held is free again."""

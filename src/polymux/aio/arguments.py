@@ -1,0 +1,115 @@
+"""What callers hand in, checked before anything is sent or changed.
+
+A wrong type is a TypeError; a value out of its range a LocalProtocolError where a peer would be
+told of it, else a ValueError.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+from ..core.errors import LocalProtocolError, Unsupported
+from ..core.limits import Limits, Policy
+from ..core.protocol import Protocol
+
+MOST = (1 << 63) - 1
+WORD = (1 << 64) - 1
+
+
+def seconds(value: object, name: str = "a time") -> float:
+    """A time in seconds, 0 or more."""
+    if not isinstance(value, int | float):
+        raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
+    if not value >= 0:
+        raise LocalProtocolError(f"{name} is 0 or more seconds, not {value}")
+    return value
+
+
+def octets_of_name(name: object) -> bytes:
+    """A stream's name: text is sent as UTF-8."""
+    if isinstance(name, str):
+        return name.encode()
+    if isinstance(name, bytes | bytearray | memoryview):
+        return bytes(name)
+    raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
+
+
+def check_window(window: object, most: int = MOST, unit: str = "octets") -> None:
+    """A window that was asked for; 0 stands for the usual one."""
+    if not isinstance(window, int):
+        raise TypeError(f"a window is an int, not {type(window).__name__}")
+    if not 0 <= window <= most:
+        raise LocalProtocolError(f"a window is 0 to {most} {unit} (0: the usual), not {window}")
+
+
+def check_opening(protocol: Protocol, window: object) -> None:
+    """The window of a stream to be opened or accepted."""
+    check_window(window)
+    if window and not protocol.credit:
+        raise Unsupported(f"this {protocol.name} session has no windows: leave window=... out")
+
+
+def check_amount(amount: object) -> None:
+    """Items or credit of a Minmux stream."""
+    if not isinstance(amount, int):
+        raise TypeError(f"an amount is an int, not {type(amount).__name__}")
+    if not 0 <= amount <= WORD:
+        raise LocalProtocolError(f"an amount is 0 to 2^64-1 items, not {amount}")
+
+
+def check_limit(limit: object) -> None:
+    """How much a call may read."""
+    if not isinstance(limit, int):
+        raise TypeError(f"limit is a number of octets, not {type(limit).__name__}")
+    if limit < 0:
+        raise ValueError(f"limit is 0 or more octets, not {limit}")
+
+
+def check_work(work: object, at_once: object) -> None:
+    """What `each` and `answer` are to run, and for how many at once."""
+    check_handler(work, "the work")
+    if not isinstance(at_once, int):
+        raise TypeError(f"at_once is an int, not {type(at_once).__name__}")
+    if at_once < 1:
+        raise ValueError(f"at_once is 1 or more, not {at_once}")
+
+
+def check_settings(protocol: object, limits: object, policy: object) -> None:
+    """What `connect`, `serve` and `pipe` have in common."""
+    if not isinstance(protocol, str):
+        raise TypeError(f"protocol is a text such as 'mplex', not {type(protocol).__name__}")
+    if limits is not None and not isinstance(limits, Limits):
+        raise TypeError(f"limits is a polymux.Limits, not {type(limits).__name__}")
+    if policy is not None and not isinstance(policy, Policy):
+        raise TypeError(f"policy is a polymux.Policy, not {type(policy).__name__}")
+
+
+def check_handler(handler: object, what: str = "the handler") -> None:
+    """Refuse what cannot be awaited once it was called: TypeError.
+
+    A lambda, a function that says what it returns, and what is no Python function are believed.
+    """
+    if not callable(handler):
+        raise TypeError(f"{what} is an async function, not {type(handler).__name__}")
+    function = plain_function(handler)
+    name = getattr(function, "__qualname__", repr(handler))
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{what} {name} has a yield: it must be an async function without")
+    if inspect.iscoroutinefunction(function) or not isinstance(function, FunctionType):
+        return
+    says = function.__annotations__.get("return")
+    if function.__name__ != "<lambda>" and (says is None or says == "None"):
+        raise TypeError(f"{what} {name} is a plain function: write `async def`")
+
+
+def plain_function(handler: Callable[..., Any]) -> object:
+    """The function that is called in the end: behind partial, a method, a decorator or __call__."""
+    function: Any = handler
+    while isinstance(function, partial):
+        function = function.func
+    if not inspect.isroutine(function) and not inspect.isclass(function):
+        function = getattr(type(function), "__call__", function)  # noqa: B004
+    function = inspect.unwrap(function)
+    return getattr(function, "__func__", function)
