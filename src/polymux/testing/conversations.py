@@ -14,11 +14,15 @@ from ..core.observer import Observer
 from ..core.rules import Severity, Violation
 from ..core.side import Vantage
 from ..core.streams import Stream
-from ..protocols.registry import create
 from .model import PLACES, Fault, Model, Packet, Talk
+from .model_minmux import Minmux
 from .model_mplex import Mplex
+from .model_omnistreams import Omnistreams
+from .model_streamux import Streamux
 
-MODELS: dict[str, Callable[[Random], Model]] = {"mplex": Mplex}
+MODELS: dict[str, Callable[[Random], Model]] = {
+    "mplex": Mplex, "streamux": Streamux, "minmux": Minmux, "omnistreams": Omnistreams,
+}  # fmt: skip
 TRIES = 40  # seeds tried until a fault finds its moment
 
 
@@ -35,7 +39,7 @@ class Account:
 def observed(talk: Talk, place: str, cut: tuple[int, int] = (0, 0)) -> Account:
     """Feed an observer what was seen at a place; `cut`: bytes missing at the end of each side."""
     seen = talk.places[place]
-    observer = Observer(create(talk.model.text, vantage=Vantage[place.upper()]))
+    observer = Observer(talk.model.observed(Vantage[place.upper()]))
     left = [seen.seen[side] - cut[side] for side in (0, 1)]
     at = 0
     for side, data in seen.chunks:
@@ -72,7 +76,8 @@ def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
             continue
         stream = account.streams[label]
         halves = (stream.dialer, stream.acceptor)
-        said = (account.observer.protocol.ending(stream), stream.reset_by,
+        reset_by = None if truth.reset_by is None else stream.reset_by
+        said = (account.observer.protocol.ending(stream), reset_by,
                 [half.octets for half in halves])  # fmt: skip
         true = (truth.ending, truth.reset_by, truth.payload)
         if said != true:
@@ -101,12 +106,15 @@ def faulty(protocol: str, seed: int) -> tuple[str, bool, str | None]:
     packet, expects, cut = planted
     place = PLACES[seed % len(PLACES)]
     passed = talk.places[place].passed
-    if expects.beside or (packet.fault and not talk.model.certain(packet, passed)):
+    if expects.beside or (packet in passed and not talk.model.certain(packet, passed)):
         place = PLACES[packet.sender]
+    packet = talk.model.blamed(packet, talk.places[place].passed)
+    index = packet.index if packet.verb != "omitted" else talk.peers[packet.sender].count - 1
     account = observed(talk, place, cut)
     where = f"{talk.model.text}, {expects.rule}, seed {seed} ({attempt}), {place}"
-    said = [v for v in account.violations if v.rule.name not in talk.model.notes]
-    wanted = (expects.rule, packet.sender, expects.stream, packet.index)
+    usual = talk.model.notes | (talk.model.debts - {expects.rule})
+    said = [v for v in account.violations if v.rule.name not in usual]
+    wanted = (expects.rule, packet.sender, expects.stream, index)
     found = [v for v in said if (v.rule.name, v.sender, v.stream, v.ordinal) == wanted]
     if len(found) == 1 and len(said) == 1:
         return expects.rule, True, None
@@ -127,6 +135,10 @@ def cut_short(talk: Talk, protocol: str) -> tuple[Packet, Fault, tuple[int, int]
     packets = talk.wires[side].packets
     packet = packets[-1] if packets else None
     if packet is None or len(packet.data) < 2 or packet.index < 0:
+        return None
+    if packet.verb in talk.model.answers:
+        return None
+    if any(other.known > packet.index for other in talk.wires[1 - side].packets):
         return None
     missing = talk.rng.randrange(1, len(packet.data))
     label = ""

@@ -1,7 +1,7 @@
 """Two model peers and the link between them: conversations whose truth is known.
 
 A model peer encodes its frames itself and knows only what it has read, so that frames cross in
-flight. Nothing here uses polymux's codecs or rules: what an observer says of such a conversation
+flight. The models use none of polymux's codecs or rules: what an observer says of such a conversation
 is compared with what the models did. One seed makes one conversation; it is recorded beside each
 peer and in the middle.
 
@@ -11,6 +11,9 @@ peer and in the middle.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+
+from ..core.protocol import Protocol
+from ..protocols.registry import create
 
 PLACES = ("dialer", "acceptor", "middle")
 
@@ -54,6 +57,7 @@ class Packet:
     amount: int = 0  # what it grants, asks for, acknowledges or limits
     payload: int = 0  # bytes of content, at the end of `data`
     last: bool = False  # it ends its sender's half as well
+    known: int = 0  # frames of the other peer that its sender had read
     fault: Fault | None = None
 
 
@@ -62,7 +66,7 @@ class Truth:
     """What is known of one use. `None`: not determined, or not there."""
 
     ending: str = "open"
-    reset_by: int = -1
+    reset_by: int | None = -1
     payload: list[int] = field(default_factory=lambda: [0, 0])
     granted: list[int | None] = field(default_factory=lambda: [None, None])
     sure: bool = True
@@ -78,6 +82,8 @@ class Peer:
         self.rng = rng
         self.sent: list[Packet] = []  # written since the conversation last looked
         self.count = 0
+        self.taken = 0  # frames read
+        self.omitted: Packet | None = None
         self.silent = False  # nothing after a fault that loses the frame boundaries
         self.spoilt: set[tuple[int, int]] = set()  # (opener, id) that a fault has muddled
 
@@ -87,7 +93,7 @@ class Peer:
     ) -> Packet:  # fmt: skip
         """Send a frame; `frame=False`: bytes of a carrier that are no frame."""
         packet = Packet(self.side, self.count if frame else -1, data, verb, use, amount, payload,
-                        last, fault)  # fmt: skip
+                        last, self.taken, fault)  # fmt: skip
         self.count += frame
         self.sent.append(packet)
         if fault is not None:
@@ -98,7 +104,10 @@ class Peer:
         """Read a frame of the other peer. Nothing is sent here: what came with it is read first."""
         if packet.fault is not None:
             self.spoil(packet)
-        elif not self.is_spoilt(packet):
+        self.taken += packet.index >= 0
+        if packet.fault is not None or self.is_spoilt(packet):
+            self.suffer(packet)
+        else:
             self.read(packet)
 
     def spoil(self, packet: Packet) -> None:
@@ -111,6 +120,14 @@ class Peer:
     def is_spoilt(self, packet: Packet) -> bool:
         use = packet.use
         return use is not None and (use.opener, use.number) in self.spoilt
+
+    def suffer(self, packet: Packet) -> None:
+        """Read a fault, or what follows it. What it asks for is answered all the same."""
+
+    def omit(self, fault: Fault, use: Use) -> None:
+        """Plant a fault that is no frame: something owed that never comes."""
+        self.spoilt.add((use.opener, use.number))
+        self.omitted = Packet(self.side, -1, b"", "omitted", use, fault=fault)
 
     def start(self) -> None:
         """Send what comes before everything else."""
@@ -136,19 +153,41 @@ class Model:
     name = ""
     faults: tuple[str, ...] = ()
     notes: frozenset[str] = frozenset()  # what may be noted of honest peers
+    answers: frozenset[str] = frozenset()  # what is owed: a capture that lacks it says so
+    debts: frozenset[str] = frozenset()  # rules about what is owed: a fault may leave it so
     messages = False  # is a frame cut short not yet a frame of its stream?
 
     def __init__(self, rng: Random) -> None:
         self.text = self.name
         self.peers: list[Peer] = []
 
+    def observed(self, vantage: int) -> Protocol:
+        """The rule book of an observer at a place."""
+        return create(self.text, vantage=vantage)
+
+    def begin(self, fault: str) -> None:
+        """Prepare a fault that comes before everything else, if this is one."""
+
+    def blamed(self, planted: Packet, passed: list[Packet]) -> Packet:
+        """The frame that a place must blame, by the order in which the frames passed there."""
+        return planted
+
     def truths(self, passed: list[Packet]) -> dict[str, Truth]:
         """By label, from the frames in the order in which they passed."""
         raise NotImplementedError
 
     def certain(self, planted: Packet, passed: list[Packet]) -> bool:
-        """Could nothing that passed before excuse this fault, whatever its sender had read?"""
-        return True
+        """Could nothing that passed before excuse this fault, whatever its sender had read?
+
+        Here: nothing passed about its id that its sender had not read.
+        """
+        use = planted.use
+        return use is None or not any(
+            packet.sender != planted.sender and packet.index >= planted.known
+            for packet in passed[: passed.index(planted)]
+            if packet.use is not None
+            and (packet.use.opener, packet.use.number) == (use.opener, use.number)
+        )
 
 
 class Wire:
@@ -203,8 +242,10 @@ class Talk:
         self.places = {name: Place() for name in PLACES}
         self.fault = fault
         self.planted: Packet | None = None
+        self.model.begin(fault)
         for peer in self.peers:
             peer.start()
+            self.planted = next((p for p in peer.sent if p.fault is not None), self.planted)
             self.flush(peer.side)
         steps = steps or self.rng.randrange(40, 220)
         begin = self.rng.randrange(steps) if fault else -1
@@ -232,9 +273,12 @@ class Talk:
             self.flush(side)
 
     def plant(self, peer: Peer) -> bool:
+        wire = self.wires[1 - peer.side]
+        if wire.read != (wire.ends[wire.taken - 1] if wire.taken else 0):
+            return False  # in the middle of a frame it is not clear what the peer knows
         if not peer.plant(self.fault):
             return False
-        self.planted = next(packet for packet in peer.sent if packet.fault is not None)
+        self.planted = peer.omitted or next(p for p in peer.sent if p.fault is not None)
         return True
 
     def flush(self, side: int) -> None:
