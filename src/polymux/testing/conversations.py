@@ -1,14 +1,15 @@
-"""An observer's word against the truth of simulated conversations.
+"""What an observer reports, compared with the truth of simulated conversations.
 
-`honest(protocol, seed)` and `faulty(protocol, seed)` return what is wrong with the observer's
-account of one conversation, or None. Of honest peers nothing may be said that is worse than a note,
-and every use of a stream must have ended as it did; of a planted fault exactly that fault must be
-said, with its side, stream and frame.
+`honest_conversations` and `faulty_conversations` run the models of one protocol, a conversation a
+seed, and count. Of honest peers nothing may be reported, and every stream must have ended as it
+did, with its bytes and its credit. Of a planted fault exactly that fault must be reported, with its
+rule, side, stream and frame, and nothing else. Each conversation is seen from one of three places,
+by its seed; a fault that only the place beside its sender can be sure of is seen from there.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from random import Random
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 from ..core.observer import Observer
 from ..core.rules import Severity, Violation
@@ -17,13 +18,16 @@ from ..core.streams import Stream
 from .model import PLACES, Fault, Model, Packet, Talk
 from .model_minmux import Minmux
 from .model_mplex import Mplex
+from .model_nerdbank import Nerdbank
 from .model_omnistreams import Omnistreams
 from .model_streamux import Streamux
 
-MODELS: dict[str, Callable[[Random], Model]] = {
-    "mplex": Mplex, "streamux": Streamux, "minmux": Minmux, "omnistreams": Omnistreams,
+MODELS: dict[str, type[Model]] = {
+    "nerdbank": Nerdbank, "omnistreams": Omnistreams, "streamux": Streamux, "mplex": Mplex,
+    "minmux": Minmux,
 }  # fmt: skip
-TRIES = 40  # seeds tried until a fault finds its moment
+TRIES = 40  # conversations tried until a fault finds its moment
+FAR = 1_000_000  # between the seeds of two tries
 
 
 @dataclass
@@ -54,9 +58,50 @@ def observed(talk: Talk, place: str, cut: tuple[int, int] = (0, 0)) -> Account:
     return Account(place, found, streams, observer)
 
 
-def honest(protocol: str, seed: int) -> str | None:
+@dataclass
+class Tally:
+    """Counts over many conversations; `wrong` has a line with its seed for each that went wrong."""
+
+    conversations: int = 0
+    found: int = 0  # planted faults that were reported as planted
+    frames: int = 0
+    rules: Counter[str] = field(default_factory=Counter)  # planted faults by rule
+    wrong: list[str] = field(default_factory=list)  # false reports and wrong accounts
+    missed: list[str] = field(default_factory=list)
+
+
+def honest_conversations(protocol: str, seeds: Iterable[int]) -> Tally:
+    """Honest peers of `protocol` (a key of `MODELS`), a conversation for each seed."""
+    tally = Tally()
+    for seed in seeds:
+        talk = Talk(MODELS[protocol], seed)
+        tally.conversations += 1
+        tally.frames += sum(peer.count for peer in talk.peers)
+        problem = judge_honest(talk, seed)
+        if problem is not None:
+            tally.wrong.append(problem)
+    return tally
+
+
+def faulty_conversations(protocol: str, seeds: Iterable[int]) -> Tally:
+    """As `honest_conversations`, with one fault planted in each; the faults take turns."""
+    tally = Tally()
+    for seed in seeds:
+        talk, planted, attempt = planted_talk(protocol, seed)
+        tally.conversations += 1
+        tally.frames += sum(peer.count for peer in talk.peers)
+        tally.rules[planted.fault.rule] += 1
+        missed, others = judge_faulty(talk, planted, seed, attempt)
+        tally.found += missed is None
+        if missed is not None:
+            tally.missed.append(missed)
+        if others is not None:
+            tally.wrong.append(others)
+    return tally
+
+
+def judge_honest(talk: Talk, seed: int) -> str | None:
     """What is wrong with the account of an honest conversation, seen from the seed's place."""
-    talk = Talk(MODELS[protocol], seed)
     place = PLACES[seed % len(PLACES)]
     account = observed(talk, place)
     where = f"{talk.model.text}, honest, seed {seed}, {place}"
@@ -91,46 +136,36 @@ def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
     return None
 
 
-def faulty(protocol: str, seed: int) -> tuple[str, bool, str | None]:
-    """The rule of the planted fault, whether it was found, and what else was said."""
+@dataclass
+class Planted:
+    """A fault, the frame that has it, and how many bytes of each side a capture lacks."""
+
+    packet: Packet
+    fault: Fault
+    cut: tuple[int, int] = (0, 0)
+
+
+def planted_talk(protocol: str, seed: int) -> tuple[Talk, Planted, int]:
+    """A conversation with a fault in it; the seed's fault, or one of those that follow it."""
     make = MODELS[protocol]
+    faults = make.faults
     for attempt in range(TRIES):
-        model_faults = make(Random(0)).faults
-        fault = model_faults[(seed + attempt) % len(model_faults)]
-        talk = Talk(make, seed + 1_000_000 * (attempt + 1), "" if fault == "truncated" else fault)
-        planted = cut_short(talk, protocol) if fault == "truncated" else expected(talk)
+        fault = faults[(seed + attempt) % len(faults)]
+        cutting = fault == "truncated"
+        talk = Talk(make, seed + FAR * (attempt + 1), "" if cutting else fault)
+        planted = cut_short(talk, protocol) if cutting else committed(talk)
         if planted is not None:
-            break
-    else:
-        raise AssertionError(f"{protocol}, faulty, seed {seed}: no fault could be planted")
-    packet, expects, cut = planted
-    place = PLACES[seed % len(PLACES)]
-    passed = talk.places[place].passed
-    if expects.beside or (packet in passed and not talk.model.certain(packet, passed)):
-        place = PLACES[packet.sender]
-    packet = talk.model.blamed(packet, talk.places[place].passed)
-    index = packet.index if packet.verb != "omitted" else talk.peers[packet.sender].count - 1
-    account = observed(talk, place, cut)
-    where = f"{talk.model.text}, {expects.rule}, seed {seed} ({attempt}), {place}"
-    usual = talk.model.notes | (talk.model.debts - {expects.rule})
-    said = [v for v in account.violations if v.rule.name not in usual]
-    wanted = (expects.rule, packet.sender, expects.stream, index)
-    found = [v for v in said if (v.rule.name, v.sender, v.stream, v.ordinal) == wanted]
-    if len(found) == 1 and len(said) == 1:
-        return expects.rule, True, None
-    others = [str(v) for v in said if v not in found[:1]]
-    return expects.rule, bool(found), f"{where}: wanted {wanted}, also said {others}"
+            return talk, planted, attempt
+    raise AssertionError(f"{protocol}, faulty, seed {seed}: no fault could be planted")
 
 
-def expected(talk: Talk) -> tuple[Packet, Fault, tuple[int, int]] | None:
+def committed(talk: Talk) -> Planted | None:
     packet = talk.planted
-    if packet is None or packet.fault is None:
-        return None
-    return packet, packet.fault, (0, 0)
+    return None if packet is None or packet.fault is None else Planted(packet, packet.fault)
 
 
-def cut_short(talk: Talk, protocol: str) -> tuple[Packet, Fault, tuple[int, int]] | None:
-    """The connection ends inside the last frame of a side."""
+def cut_short(talk: Talk, protocol: str) -> Planted | None:
+    """The connection ends inside the last frame of a side, which the other side never knew of."""
     side = talk.rng.randrange(2)
     packets = talk.wires[side].packets
     packet = packets[-1] if packets else None
@@ -142,7 +177,30 @@ def cut_short(talk: Talk, protocol: str) -> tuple[Packet, Fault, tuple[int, int]
         return None
     missing = talk.rng.randrange(1, len(packet.data))
     label = ""
-    if 0 < missing <= packet.payload and packet.use is not None and not talk.model.messages:
+    if missing <= packet.payload and packet.use is not None and not talk.model.messages:
         label = packet.use.label
     fault = Fault(f"{protocol}.truncated", label)
-    return packet, fault, (missing, 0) if side == 0 else (0, missing)
+    return Planted(packet, fault, (missing, 0) if side == 0 else (0, missing))
+
+
+def judge_faulty(
+    talk: Talk, planted: Planted, seed: int, attempt: int
+) -> tuple[str | None, str | None]:
+    """What is said if the fault was missed, and what was reported besides."""
+    packet, fault, model = planted.packet, planted.fault, talk.model
+    place = PLACES[seed % len(PLACES)]
+    passed = talk.places[place].passed
+    unsure = packet in passed and planted.cut == (0, 0) and not model.certain(packet, passed)
+    if fault.beside or unsure:
+        place = PLACES[packet.sender]
+    packet = model.blamed(packet, talk.places[place].passed)
+    index = packet.index if packet.verb != "omitted" else talk.peers[packet.sender].count - 1
+    account = observed(talk, place, planted.cut)
+    usual = model.notes | (model.debts - {fault.rule})
+    said = [v for v in account.violations if v.rule.name not in usual]
+    wanted = (fault.rule, packet.sender, fault.stream, index)
+    found = [v for v in said if (v.rule.name, v.sender, v.stream, v.ordinal) == wanted]
+    others = [str(v) for v in said if v not in found[:1]]
+    where = f"{model.text}, {fault.rule}, seed {seed} ({attempt}), {place}"
+    missed = None if found else f"{where}: missed, wanted {wanted}; reported {others}"
+    return missed, f"{where}: also reported {others}" if found and others else None

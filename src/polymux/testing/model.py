@@ -1,14 +1,13 @@
 """Two model peers and the link between them: conversations whose truth is known.
 
 A model peer encodes its frames itself and knows only what it has read, so that frames cross in
-flight. The models use none of polymux's codecs or rules: what an observer says of such a conversation
-is compared with what the models did. One seed makes one conversation; it is recorded beside each
-peer and in the middle.
+flight. The models use none of polymux's codecs or rules: what an observer reports of such a
+conversation is compared with what the models did. One seed makes one conversation; it is recorded
+beside each peer and in the middle.
 
     peer 0 --- written --- middle --- read --- peer 1
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
@@ -232,9 +231,7 @@ class Place:
 class Talk:
     """One conversation. `fault`: planted once, as soon as a peer can."""
 
-    def __init__(
-        self, make: Callable[[Random], Model], seed: int, fault: str = "", steps: int = 0
-    ) -> None:
+    def __init__(self, make: type[Model], seed: int, fault: str = "", steps: int = 0) -> None:
         self.rng = Random(f"{seed} {fault}")
         self.model = make(self.rng)
         self.peers = self.model.peers

@@ -90,13 +90,16 @@ class MinmuxPeer(Peer):
         assert packet.use is not None
         number = packet.use.number
         known = self.halves.get(number)
-        if packet.verb == "forgo" and known is not None:
-            if known.use is not packet.use or known.over(self.model.shapes[number]):
-                known.credit = max(0, known.credit - packet.amount)  # late: it hits what is there
-                return
+        if known is not None and packet.verb == "forgo" and self.is_late(known, packet):
+            known.credit = max(0, known.credit - packet.amount)  # it hits what is there
+            return
         half = self.half(number)
         assert half.use is packet.use, "the sides disagree about the use of an id"
         self.note(half, packet)
+
+    def is_late(self, known: Half, packet: Packet) -> bool:
+        """Does this speak of a use that is over to this side?"""
+        return known.use is not packet.use or known.over(self.model.shapes[known.use.number])
 
     def note(self, half: Half, packet: Packet) -> None:
         """A packet of either side changes what is known."""
@@ -160,6 +163,10 @@ class MinmuxPeer(Peer):
     def finish(self, half: Half, shape: Shape) -> None:
         self.send("write", half, 1, self.items(shape[1], 1))
 
+    def stopped(self, half: Half, shape: Shape) -> bool:
+        """Is nothing but the last item to come?"""
+        return half.write_limit == 0 and not half.finished(shape)
+
     def read_some(self, number: int) -> None:
         half = self.half(number)
         what = self.rng.random()
@@ -185,9 +192,8 @@ class MinmuxPeer(Peer):
         for number, half in list(self.halves.items()):
             shape = self.model.shapes[number]
             clean = (half.use.opener, number) not in self.spoilt
-            if self.writes(number) and clean and half.write_limit == 0:
-                if not half.finished(shape):
-                    self.finish(half, shape)
+            if self.writes(number) and clean and self.stopped(half, shape):
+                self.finish(half, shape)
 
     # --- faults
 

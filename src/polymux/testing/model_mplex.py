@@ -1,5 +1,6 @@
 """Model peers of mplex, with ids by parity, counted, or used again as npm's `multiplex` does."""
 
+from collections.abc import Callable
 from random import Random
 
 from .model import Fault, Model, Packet, Peer, Truth, Use
@@ -129,7 +130,7 @@ class MplexPeer(Peer):
             return self.plant_anywhere(fault, rule)
         if fault == "wrong-role-flag":
             return self.plant_role(rule, streams)
-        wanted = {
+        tests: dict[str, Callable[[Talked], bool]] = {
             "id-reused": lambda t: not t.over and t.use.opener == self.side,
             "write-after-close": lambda t: t.own == CLOSED and t.other != RESET,
             "close-twice": lambda t: t.own == CLOSED and t.other != RESET,
@@ -138,8 +139,8 @@ class MplexPeer(Peer):
             "close-with-payload": lambda t: t.own == OPEN and not t.over,
             "reset-after-close": lambda t: t.own == CLOSED and t.other == CLOSED,
             "varint-noncanonical": lambda t: t.own == OPEN and not t.over,
-        }[fault]
-        fitting = [talked for talked in streams if wanted(talked)]
+        }
+        fitting = [talked for talked in streams if tests[fault](talked)]
         if not fitting:
             return False
         use = self.rng.choice(fitting).use
@@ -210,7 +211,7 @@ class Mplex(Model):
         self.peers = [MplexPeer(side, rng, ids) for side in (0, 1)]
 
     def certain(self, planted: Packet, passed: list[Packet]) -> bool:
-        """Not if the frame may speak of an earlier use, or if a stop of the peer's makes it legal."""
+        """Not if the frame may speak of an earlier use, or a stop of the peer's makes it legal."""
         use, fault = planted.use, planted.fault
         if use is None or fault is None:
             return True
@@ -254,7 +255,7 @@ class Mplex(Model):
                     state[side] = CLOSED
             elif not over(state) or RESET in state:
                 state[side] = RESET
-                if truth.reset_by < 0:
+                if truth.reset_by == -1:
                     truth.reset_by = side
             truth.ending = ending(state)
         return found

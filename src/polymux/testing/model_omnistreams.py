@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+from collections.abc import Callable
 from random import Random
 
 from .model import Fault, Model, Packet, Peer, Truth, Use
@@ -51,8 +52,10 @@ class OmnistreamsPeer(Peer):
                     b"Sec-WebSocket-Key: " + key + b"\r\n\r\n")  # fmt: skip
         else:
             proof = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest())
-            head = (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
-                    b"Connection: Upgrade\r\nSec-WebSocket-Accept: " + proof + b"\r\n\r\n")
+            head = (
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+                b"Connection: Upgrade\r\nSec-WebSocket-Accept: " + proof + b"\r\n\r\n"
+            )
         self.write("upgrade", head, frame=False)
 
     def envelope(self, message: bytes) -> bytes:
@@ -104,9 +107,8 @@ class OmnistreamsPeer(Peer):
                 self.written[use.number].cancelled = True
         elif packet.verb in ("end", "cancel-receive"):
             self.heard[use.number].open = False
-        elif packet.verb == "data" and not self.heard[use.number].open:
-            if self.model.literal:
-                self.owed.append(use)
+        elif packet.verb == "data" and self.model.literal and not self.heard[use.number].open:
+            self.owed.append(use)
 
     def suffer(self, packet: Packet) -> None:
         if packet.verb == "data" and packet.fault is not None and packet.use is not None:
@@ -182,7 +184,7 @@ class OmnistreamsPeer(Peer):
             return self.plant_shape(fault, rule)
         if fault in ("request-on-unknown-id", "cancel-on-unknown-id"):
             return self.plant_reader(fault, rule)
-        wanted = {
+        tests: dict[str, Callable[[Written], bool]] = {
             "credit-exceeded": lambda w: w.open and w.credit == 0,
             "create-on-open-id": lambda w: w.open,
             "data-on-unknown-id": lambda w: not w.open and not w.cancelled,
@@ -192,8 +194,8 @@ class OmnistreamsPeer(Peer):
             "cancel-with-payload": lambda w: w.open and not self.model.legacy,
             "metadata-too-long": lambda w: not w.open,
             "message-too-long": lambda w: w.open and w.credit > 0,
-        }[fault]
-        fitting = [w for w in own if wanted(w)]
+        }
+        fitting = [w for w in own if tests[fault](w)]
         if fault in ("data-on-unknown-id", "end-on-unknown-id") and self.rng.random() < 0.3:
             use = Use(self.side, 200)  # never created
             self.message(fault.split("-")[0], use, b"", Fault(rule))

@@ -85,9 +85,7 @@ class StreamuxPeer(Peer):
         elif packet.verb == "cancel":
             self.served[use.number].state = OVER
             self.acks.append(use)
-        elif packet.verb == "ack":
-            self.asked[use.number].state = OVER
-        elif packet.last and self.asked[use.number].state == WAITING:
+        elif packet.verb == "ack" or (packet.last and self.asked[use.number].state == WAITING):
             self.asked[use.number].state = OVER
 
     def suffer(self, packet: Packet) -> None:
@@ -202,7 +200,7 @@ class StreamuxPeer(Peer):
             fitting = [
                 e for e in served
                 if (e.use.opener, e.use.number) not in owed
-                and (fault != "reply-unknown" or e.state == OVER and not e.use.number >= 1 << 12)
+                and (fault != "reply-unknown" or (e.state == OVER and not e.use.number >= 1 << 12))
                 and (fault != "reply-before-end" or e.state == ASKING)
             ]  # fmt: skip
             if fault == "reply-after-cancel":
