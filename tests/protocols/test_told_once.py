@@ -92,3 +92,13 @@ def test_a_side_that_has_read_the_second_offer_is_blamed_for_what_it_sends_unacc
     assert ("nerdbank.content-before-acceptance", 1, 1, "d1.2") in reported(
         watched("nerdbank", TWICE, Vantage.ACCEPTOR)
     )
+
+
+def test_an_answer_to_stray_data_does_not_end_the_next_stream_of_its_id() -> None:
+    create, end, request, data, cancel = "01{0}", "03{0}", "05{0}01", "02{0}", "06{0}"
+    said = [(1, create, "05"), (1, end, "05"), (1, create, "06"), (0, request, "06"),
+            (1, data, "05"), (1, create, "05"), (0, cancel, "05"), (0, request, "05")]  # fmt: skip
+    messages = [(side, message.format(number)) for side, message, number in said]
+    sized = [(side, f"{len(text) // 2:08x}{text}") for side, text in messages]
+    observer = watched("omnistreams:carrier=length", sized)
+    assert reported(observer) == [("omnistreams.data-on-unknown-id", 1, 3, "a5")]

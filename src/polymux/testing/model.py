@@ -83,6 +83,7 @@ class Peer:
         self.count = 0
         self.taken = 0  # frames read
         self.omitted: Packet | None = None
+        self.goes_on = False  # is a stream used on after a fault on it?
         self.silent = False  # nothing after a fault that loses the frame boundaries
         self.spoilt: set[tuple[int, int]] = set()  # (opener, id) that a fault has muddled
 
@@ -110,10 +111,10 @@ class Peer:
             self.read(packet)
 
     def spoil(self, packet: Packet) -> None:
-        """A fault was sent or read: its stream is left alone."""
+        """A fault was sent or read: its stream is left alone, or goes on as if it had not been."""
         if packet.fault is not None and packet.fault.lost:
             self.silent = True
-        if packet.use is not None:
+        if packet.use is not None and not self.goes_on:
             self.spoilt.add((packet.use.opener, packet.use.number))
 
     def is_spoilt(self, packet: Packet) -> bool:
@@ -153,6 +154,7 @@ class Model:
     faults: tuple[str, ...] = ()
     notes: frozenset[str] = frozenset()  # what may be noted of honest peers
     answers: frozenset[str] = frozenset()  # what is owed: a capture that lacks it says so
+    harmless: frozenset[str] = frozenset()  # faults that a stream survives: the frame is dropped
     debts: frozenset[str] = frozenset()  # rules about what is owed: a fault may leave it so
     messages = False  # is a frame cut short not yet a frame of its stream?
 
@@ -240,7 +242,9 @@ class Talk:
         self.fault = fault
         self.planted: Packet | None = None
         self.model.begin(fault)
+        goes_on = fault in self.model.harmless and self.rng.random() < 0.7
         for peer in self.peers:
+            peer.goes_on = goes_on
             peer.start()
             self.planted = next((p for p in peer.sent if p.fault is not None), self.planted)
             self.flush(peer.side)

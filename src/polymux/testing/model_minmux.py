@@ -285,6 +285,9 @@ class MinmuxPeer(Peer):
 
 class Minmux(Model):
     name = "minmux"
+    harmless = frozenset(
+        {"limit-raised", "promise-past-limit", "forgo-exceeds-credit", "endless-stream-stopped"}
+    )
     debts = frozenset({"minmux.last-item-missing"})
     faults = (
         "forgo-exceeds-credit", "credit-exceeded", "write-past-limit", "credit-past-limit",

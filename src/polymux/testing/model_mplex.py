@@ -197,6 +197,16 @@ class MplexPeer(Peer):
 
 class Mplex(Model):
     name = "mplex"
+    harmless = frozenset(
+        {
+            "write-after-close",
+            "close-twice",
+            "wrong-role-flag",
+            "write-after-peer-reset",
+            "write-after-reset",
+            "reset-after-close",
+        }
+    )
     faults = (
         "write-after-close", "close-twice", "write-after-reset", "write-after-peer-reset",
         "id-reused", "unknown-stream", "wrong-role-flag", "close-with-payload", "bad-flag",

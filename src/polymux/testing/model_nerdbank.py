@@ -200,6 +200,17 @@ class NerdbankPeer(Peer):
 
 class Nerdbank(Model):
     name = "nerdbank"
+    harmless = frozenset(
+        {
+            "unknown-code",
+            "completed-twice",
+            "content-after-completed",
+            "frame-after-termination",
+            "terminated-twice",
+            "bad-acceptance",
+            "window-shrunk",
+        }
+    )
     faults = FAULTS
     debts = frozenset({"nerdbank.termination-unanswered", "nerdbank.not-terminated"})
     answers = frozenset({"terminate"})

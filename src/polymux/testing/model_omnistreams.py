@@ -258,6 +258,15 @@ class OmnistreamsPeer(Peer):
 
 class Omnistreams(Model):
     name = "omnistreams"
+    harmless = frozenset(
+        {
+            "end-on-unknown-id",
+            "request-on-unknown-id",
+            "cancel-on-unknown-id",
+            "sent-after-cancel",
+            "data-on-unknown-id",
+        }
+    )
     messages = True
     faults = (
         "credit-exceeded", "create-on-open-id", "data-on-unknown-id", "end-on-unknown-id",

@@ -227,6 +227,9 @@ class StreamuxPeer(Peer):
 
 class Streamux(Model):
     name = "streamux"
+    harmless = frozenset(
+        {"reply-unknown", "ack-not-cancelled", "id-in-flight", "keepalive-busy-id"}
+    )
     answers = frozenset({"ack"})
     faults = (
         "reply-unknown", "ack-not-cancelled", "id-in-flight", "cancel-twice", "keepalive-busy-id",
