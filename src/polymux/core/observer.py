@@ -85,13 +85,16 @@ class Observer:
     def take_gone(self) -> list[Stream]:
         """Streams that left the table for good since the last call, and have no frame under way."""
         streams = self.protocol.streams
-        gone = streams.gone
-        streams.gone = []
+        gone: list[Stream] = []
+        held: list[Stream] = []
+        for stream in streams.gone:
+            (held if self.protocol.may_be_meant(stream) else gone).append(stream)
+        streams.gone = held
         for d in (self.conversation.dialer, self.conversation.acceptor):
-            stream = d.stream
-            if d.open and stream is not None and stream in gone:  # what passes still counts on it
-                gone.remove(stream)
-                streams.gone.append(stream)
+            passing = d.stream
+            if d.open and passing is not None and passing in gone:  # it still counts there
+                gone.remove(passing)
+                held.append(passing)
         return gone
 
     def balanced(self) -> bool:
@@ -134,6 +137,7 @@ class Observer:
             self.carrier.load(carried)
         table = self.protocol.streams
         table.gone = [load_stream(entry) for entry in gone]
+        self.protocol.relink(table.gone)
         streams = {stream.serial: stream for stream in [*table.all(), *table.gone]}
         for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
             kept = saved[name]

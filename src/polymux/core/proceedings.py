@@ -75,7 +75,10 @@ class Proceedings:
         """Judge and apply a frame; tell of what it opened, accepted or granted."""
         p = self.protocol
         stream = p.streams.find(head.key) if head.opener != NO_STREAM else None
+        if stream is not None and stream.incarnation > 1:
+            stream = p.meant(side, head, stream)
         p.said = text
+        p.midway = self.direction(1 - side).begun
         verdict = head.flaws | p.judge(side, head, stream)
         blamed = verdict & ~CROSSED
         details: list[str] = []

@@ -65,6 +65,7 @@ class Protocol:
         self.touched: Stream | None = None  # the stream it belongs to
         self.counted: bool = False  # does its content count?
         self.displaced: Stream | None = None  # a live stream that lost its id to this opening
+        self.midway: bool = False  # has a frame of the other side begun to pass?
         self.unlocked: bool = False  # can octets of the other direction that were held be read now?
         self.reason: str = ""  # why the next frame cannot be found, where `header` or `part` is BAD
 
@@ -120,6 +121,14 @@ class Protocol:
         self.forget()
         self.apply(sender, head, stream, at)
         return True
+
+    def meant(self, sender: i64, head: Head, stream: Stream) -> Stream:
+        """The use of an id that a frame is about; `stream` is the newest of several."""
+        return stream
+
+    def may_be_meant(self, stream: Stream) -> bool:
+        """May a frame yet come that is about this stream, whose id is used again?"""
+        return False
 
     def finish(self, ended: bool) -> list[Duty]:
         """The connection is over: what is still owed, as duties with the rule to report."""
@@ -289,3 +298,7 @@ class Protocol:
         self.streams.load_closed(closed)
         for d in duties:
             self.duties[(d[0], d[1], d[2])] = Duty(d[0], d[1], d[2], d[3], d[4], d[5])
+
+    def relink(self, gone: list[Stream]) -> None:
+        """After `load`: these are the streams that have left the table and are not yet taken."""
+        return
