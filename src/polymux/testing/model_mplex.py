@@ -26,6 +26,7 @@ class Talked:
         self.own = OPEN
         self.other = OPEN
         self.closed = False  # was it closed by its own side, before a reset
+        self.misled = False  # has a late frame of an earlier use hit it?
 
     @property
     def over(self) -> bool:
@@ -85,6 +86,8 @@ class MplexPeer(Peer):
         known = self.streams.get(key)  # by its id: a late frame hits the newest use
         if known is None or known.over:
             return
+        if packet.verb != "data" and known.use is not use:
+            known.misled = True
         if packet.verb == "close" and known.other == OPEN:
             known.other = CLOSED
         elif packet.verb == "reset":
@@ -140,7 +143,7 @@ class MplexPeer(Peer):
             "reset-after-close": lambda t: t.own == CLOSED and t.other == CLOSED,
             "varint-noncanonical": lambda t: t.own == OPEN and not t.over,
         }
-        fitting = [talked for talked in streams if tests[fault](talked)]
+        fitting = [talked for talked in streams if tests[fault](talked) and not talked.misled]
         if not fitting:
             return False
         use = self.rng.choice(fitting).use
@@ -242,6 +245,7 @@ class Mplex(Model):
         found: dict[str, Truth] = {}
         newest: dict[tuple[int, int], Use] = {}
         states: dict[Use, list[str]] = {}
+        clear: dict[tuple[int, int], bool] = {}  # is no frame of an earlier use to be expected?
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
@@ -249,11 +253,12 @@ class Mplex(Model):
             key = (use.opener, use.number)
             if packet.verb == "open":
                 before = newest.get(key)
-                if before is not None and not over(states[before]):
-                    found[before.label].sure = False
+                if before is not None:
+                    clear[key] = clear[key] and states[before][1 - use.opener] != OPEN
+                    found[before.label].sure &= over(states[before])
                 newest[key] = use
                 states[use] = [OPEN, OPEN]
-                found[use.label] = Truth()
+                found[use.label] = Truth(sure=clear.setdefault(key, True))
                 continue
             truth, state, side = found[use.label], states[use], packet.sender
             if newest[key] is not use:  # late: only its sender knows which use it means
