@@ -121,18 +121,21 @@ def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
             continue
         stream = account.streams[label]
         halves = (stream.dialer, stream.acceptor)
-        reset_by = None if truth.reset_by is None else stream.reset_by
-        said = (account.observer.protocol.ending(stream), reset_by,
-                [half.octets for half in halves])  # fmt: skip
-        true = (truth.ending, truth.reset_by, truth.payload)
-        if said != true:
-            return f"{where}: {label} is said to be {said}, and is {true}"
-        granted = [
-            None if known is None else half.granted
-            for known, half in zip(truth.granted, halves, strict=True)
-        ]
-        if granted != truth.granted:
-            return f"{where}: {label} is said to be granted {granted}, and is {truth.granted}"
+        said: dict[str, object] = {
+            "ending": account.observer.protocol.ending(stream),
+            "reset_by": stream.reset_by,
+            "payload": [half.octets for half in halves],
+            "granted": [
+                None if known is None else half.granted
+                for known, half in zip(truth.granted, halves, strict=True)
+            ],
+            "peak": [half.peak for half in halves],
+            "frames": [half.frames for half in halves],
+        }
+        for what, figure in said.items():
+            true = getattr(truth, what)
+            if true is not None and figure != true:
+                return f"{where}: {what} of {label} is reported as {figure}, and is {true}"
     return None
 
 

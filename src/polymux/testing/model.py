@@ -68,7 +68,12 @@ class Truth:
     reset_by: int | None = -1
     payload: list[int] = field(default_factory=lambda: [0, 0])
     granted: list[int | None] = field(default_factory=lambda: [None, None])
+    peak: list[int] | None = None  # most bytes sent and not acknowledged
+    frames: list[int] = field(default_factory=lambda: [0, 0])
     sure: bool = True
+
+    def count(self, packet: Packet) -> None:
+        self.frames[packet.sender] += 1
 
 
 class Peer:

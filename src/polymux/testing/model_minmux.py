@@ -343,6 +343,7 @@ class Minmux(Model):
             if use.incarnation > first.incarnation:
                 newest[use.number] = use
             truth = found.setdefault(use.label, Truth(granted=[None, None]))
+            truth.count(packet)
             half = halves.setdefault(use, Half(use))
             if newest[use.number] is not use:  # late: it looks like a packet of the newest use
                 truth.sure = found[newest[use.number].label].sure = False

@@ -245,6 +245,7 @@ class Mplex(Model):
         found: dict[str, Truth] = {}
         newest: dict[tuple[int, int], Use] = {}
         states: dict[Use, list[str]] = {}
+        spoken: set[Use] = set()  # uses in which the side that did not open them has sent anything
         clear: dict[tuple[int, int], bool] = {}  # is no frame of an earlier use to be expected?
         for packet in passed:
             use = packet.use
@@ -259,8 +260,14 @@ class Mplex(Model):
                 newest[key] = use
                 states[use] = [OPEN, OPEN]
                 found[use.label] = Truth(sure=clear.setdefault(key, True))
+                found[use.label].count(packet)
                 continue
             truth, state, side = found[use.label], states[use], packet.sender
+            truth.count(packet)
+            if side != use.opener and use not in spoken:
+                spoken.add(use)
+                if use.incarnation > 1 and packet.verb == "reset":  # or of the use before
+                    clear[key] = truth.sure = False
             if newest[key] is not use:  # late: only its sender knows which use it means
                 truth.sure = found[newest[key].label].sure = False
             elif packet.verb == "data":

@@ -260,7 +260,7 @@ class Nerdbank(Model):
         found: dict[str, Truth] = {}
         done: dict[Use, set[int]] = {}
         accepted = set(self.seeds)
-        windows: dict[tuple[Use, int], int] = {}
+        pending: dict[tuple[Use, int], int] = {}  # bytes sent and not acknowledged
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
@@ -270,17 +270,23 @@ class Nerdbank(Model):
                 if self.version > 1:
                     start: int | None = self.seeded[use.number] if use.opener == SEEDED else 0
                     found[use.label].granted = [start, start]
+                    found[use.label].peak = [0, 0]
             truth, ends = found[use.label], done.setdefault(use, set())
             side, other = packet.sender, 1 - packet.sender
+            truth.count(packet)
             if packet.verb == "accept":
                 accepted.add(use)
             if packet.verb in ("offer", "accept") and self.version > 1:
-                windows[use, other] = packet.amount
                 truth.granted[other] = packet.amount
             elif packet.verb in ("processed", "adjust"):
                 truth.granted[other] = (truth.granted[other] or 0) + packet.amount
+                if packet.verb == "processed":
+                    pending[use, other] -= packet.amount
             elif packet.verb == "content":
                 truth.payload[side] += packet.payload
+                pending[use, side] = pending.get((use, side), 0) + packet.payload
+                if truth.peak is not None:
+                    truth.peak[side] = max(truth.peak[side], pending[use, side])
             elif packet.verb == "complete":
                 ends.add(side)
             elif packet.verb == "terminate" and truth.reset_by == -1:

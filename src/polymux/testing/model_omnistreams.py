@@ -306,8 +306,10 @@ class Omnistreams(Model):
                 newest[key] = use
                 truth = found[use.label] = Truth()
                 truth.granted[use.opener] = 0
+                truth.count(packet)
                 continue
             current = found[newest[key].label]
+            current.count(packet)
             if packet.verb == "request":
                 current.granted[use.opener] = (current.granted[use.opener] or 0) + packet.amount
             elif packet.verb == "data":

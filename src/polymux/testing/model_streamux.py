@@ -268,6 +268,7 @@ class Streamux(Model):
             if use is None or packet.fault is not None:
                 continue
             truth = found.setdefault(use.label, Truth())
+            truth.count(packet)
             if packet.verb in ("request", "reply"):
                 truth.payload[packet.sender] += packet.payload
             if packet.verb == "request" and packet.last:
