@@ -170,9 +170,10 @@ class MinmuxLaw(MinmuxUses):
         elif kind == FORGO_CREDIT:
             self.settle(sender, FORGO_CREDIT, stream.key)
             leave = self.leave(own, stream.key)
-            if amount > leave:
-                amount = leave
-            if amount > 0:
+            if amount > leave:  # cut down by its reader, or dropped: told once, for this packet
+                own.spent += leave
+                self.hold(stream.key, leave)
+            else:
                 own.spent += amount
                 if own.vague:
                     self.spare(stream.key, amount)

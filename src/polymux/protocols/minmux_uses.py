@@ -35,7 +35,7 @@ class MinmuxUses(Protocol):
         self.prepared: dict[int, Stream] = {}  # streams somebody waits for, by key
         self.murky: set[int] = set()  # keys
         self.left: dict[int, int] = {}  # credit left over from the use before, by key
-        self.slack: dict[int, int] = {}  # so much given up in this use may have been of that
+        self.slack: dict[int, int] = {}  # credit given up that a writer may yet have, by key
 
     def is_last(self, own: Half, amount: int, shape: Shape) -> bool:
         """Is a Write of this amount now the last item? That is one Write, of amount 1."""
@@ -122,10 +122,14 @@ class MinmuxUses(Protocol):
         """Credit was given up in this use, or perhaps late in the use before."""
         left = self.left.pop(key, 0)
         late = amount if amount < left else left
-        if late > 0:
-            self.slack[key] = self.slack.get(key, 0) + late
+        self.hold(key, late)
         if left > late:
             self.left[key] = left - late
+
+    def hold(self, key: i64, amount: int) -> None:
+        """Credit that was given up, but that its writer may yet have."""
+        if amount > 0:
+            self.slack[key] = self.slack.get(key, 0) + amount
 
     def make(self, sender: i64, key: i64, use: i64) -> Stream:
         """A stream at its first packet, or at the first of a new use."""

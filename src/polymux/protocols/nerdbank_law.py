@@ -56,6 +56,7 @@ from .nerdbank_wires import (
 )
 
 RECEIVED: Final = 65536  # what we take at most
+OFFERED_TWICE: Final[i64] = 1  # mark of a channel: of its id's use before, frames may yet come
 
 
 class NerdbankLaw(Protocol):
@@ -92,9 +93,13 @@ class NerdbankLaw(Protocol):
         if kind > GROWTH_REQUEST or (self.major == 1 and kind > PROCESSED):
             return UNKNOWN_CODE
         if stream is None:
-            if head.opener == NOBODY and self.is_seeded(head.number):
-                return BAD_ACCEPTANCE if kind == ACCEPTED else 0
-            return ACCEPTED_UNKNOWN if kind == ACCEPTED else UNKNOWN_CHANNEL
+            if head.opener != NOBODY or not self.is_seeded(head.number):
+                return ACCEPTED_UNKNOWN if kind == ACCEPTED else UNKNOWN_CHANNEL
+            stream = self.seed(head.number)
+            if kind == CONTENT_FRAME:
+                return self.judge_content(sender, head, stream)
+        if stream.extra != 0 and self.is_late(sender, stream):
+            return CROSSED
         own = stream.half(sender)
         peer = stream.half(1 - sender)
         if own.final != NEVER:
@@ -120,6 +125,8 @@ class NerdbankLaw(Protocol):
         return verdict
 
     def judge_content(self, sender: i64, head: Head, stream: Stream) -> i64:
+        if stream.extra != 0 and self.is_late(sender, stream):
+            return CROSSED
         own = stream.half(sender)
         if own.final != NEVER:
             return AFTER_TERMINATION
@@ -146,6 +153,10 @@ class NerdbankLaw(Protocol):
     def judge_handshake(self, sender: i64) -> i64:
         other = self.random1 if sender == DIALER else self.random0
         return EQUAL_RANDOMS if len(other) > 0 and other == self.said else 0
+
+    def is_late(self, sender: i64, stream: Stream) -> bool:
+        """May a frame of the side that did not offer this speak of the id's use before?"""
+        return sender != stream.opener and not self.sight.knows(sender, stream.opened)
 
     def passing(self, sender: i64, peer: Half) -> i64:
         """A frame behind the peer's termination: it crossed, or its sender had read that."""
@@ -247,6 +258,8 @@ class NerdbankLaw(Protocol):
         if stream is not None:
             made.incarnation = stream.incarnation + 1
             made.answerable = stream.answerable
+            if stream.half(1 - head.opener).final == NEVER:
+                made.extra = OFFERED_TWICE
             if not self.is_over(stream):
                 stream.ending = "abandoned"
                 self.displaced = stream
@@ -263,12 +276,17 @@ class NerdbankLaw(Protocol):
         stream = self.streams.find(key)
         if stream is not None:
             return stream
-        made = Stream(key, number, NOBODY, 0)
+        made = self.seed(number)
+        self.streams.put(made)
+        return made
+
+    def seed(self, number: i64) -> Stream:
+        """A seeded channel on which nothing has passed."""
+        made = Stream(number * 4 + NOBODY, number, NOBODY, 0)
         made.accepted = True
         if self.seeded is not None:
             grant_window(made.dialer, self.seeded[number], True)
             grant_window(made.acceptor, self.seeded[number], True)
-        self.streams.put(made)
         return made
 
     def greet(self, sender: i64) -> None:

@@ -24,7 +24,7 @@ class Past:
 
     __slots__ = (
         "amounts", "answered", "cancelled", "doubtful", "firsts", "freed", "lasts", "reached",
-        "strayed", "withdrawn",
+        "stray", "strayed", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -36,6 +36,7 @@ class Past:
         self.doubtful: bool = False  # that cancel may have hit the current stream
         self.answered: bool = False  # was there a cancel since the current stream was created?
         self.strayed: bool = False  # data came for it while no stream was open
+        self.stray: i64 = NONE  # ordinal of the last data that came after the end of a stream
         self.freed: i64 = 0  # how many streams had been over when this one was
         self.withdrawn: bool = False  # given up in silence: not free until the peer lets go
 
@@ -91,6 +92,7 @@ class Past:
         return [
             self.firsts, self.lasts, self.amounts, int(self.reached), int(self.cancelled),
             self.doubtful, self.answered, self.strayed, int(self.freed), self.withdrawn,
+            int(self.stray),
         ]  # fmt: skip
 
 
@@ -109,6 +111,7 @@ def load_past(saved: list[object]) -> Past:
     past.strayed = bool(saved[7])
     past.freed = numbers[8]
     past.withdrawn = bool(saved[9])
+    past.stray = numbers[10]
     return past
 
 

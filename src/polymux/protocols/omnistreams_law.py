@@ -179,7 +179,8 @@ class OmnistreamsLaw(Enveloped):
         if stream is not None:
             made.incarnation = stream.incarnation + 1
             if saw_the_end(stream, 1 - sender, self.sight):
-                past.strayed = False
+                if has_read(1 - sender, past.stray, self.sight):
+                    past.strayed = False
             elif gave_up(stream, 1 - sender):
                 if stream.half(sender).spent > 0:
                     past.strayed = True  # to the letter, data that it cancelled is cancelled again
@@ -231,6 +232,7 @@ class OmnistreamsLaw(Enveloped):
         """Data for no stream: the other side owes one cancel, until the id is used again."""
         past = self.past(key)
         past.strayed = True
+        past.stray = self.sight.sent(sender)
         if not past.answered:
             self.owe(1 - sender, CANCEL_SEND, key, DATA_UNANSWERED, at)
 

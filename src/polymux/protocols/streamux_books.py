@@ -136,6 +136,12 @@ class StreamuxBooks(StreamuxLaw):
                 stream.ending = "cancelled"
                 stream.reset_by = sender
                 self.settle(server, EMPTY_REPLY, key)
+            elif stream is not None and self.overtaken(sender, stream):
+                # The asker discards the reply. A live replier has closed the call already.
+                if self.streams.keep:
+                    stream.half(sender).stop(ABORTED, ordinal, False)
+                stream.ending = "cancelled"
+                stream.reset_by = sender
         if stream is None:
             self.stray(key)
 

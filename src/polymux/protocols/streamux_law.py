@@ -170,11 +170,13 @@ class StreamuxLaw(Protocol):
             return CANCEL_UNKNOWN
         if not self.is_over(stream):
             return 0
+        return CROSSED if self.overtaken(sender, stream) else CANCEL_UNKNOWN
+
+    def overtaken(self, sender: i64, stream: Stream) -> bool:
+        """Was the final reply still on its way to the asker that cancels now?"""
         reply = stream.half(1 - sender)
         late = stream.half(sender).state != ABORTED and reply.state == ENDED
-        if late and not self.sight.knows(sender, reply.stopped):
-            return CROSSED  # the final reply was on its way to the asker
-        return CANCEL_UNKNOWN
+        return late and not self.sight.knows(sender, reply.stopped)
 
     def excuse(self, key: i64, who: i64, verdict: i64) -> i64:
         """The verdict, or CROSSED where the other side's fault may have misled this one."""

@@ -1,10 +1,15 @@
 """Public batteries: what any protocol of polymux, or one of your own, can be checked with.
 
-`check_protocol("mplex", runs=1000)` raises `Broken` with a seed when a property fails. Imports
-`protocols` and `core` only.
+`check_protocol("mplex", runs=1000)` raises `Broken` with a seed when a property fails.
+`honest_conversations` and `faulty_conversations` compare an observer with model peers that have
+encoders of their own. Imports `protocols` and `core` only.
 """
 
 from .checks import CHECKS, check_protocol
+from .conversations import MODELS, Tally, faulty_conversations, honest_conversations
 from .simulator import Broken, World
 
-__all__ = ["CHECKS", "Broken", "World", "check_protocol"]
+__all__ = [
+    "CHECKS", "MODELS", "Broken", "Tally", "World", "check_protocol", "faulty_conversations",
+    "honest_conversations",
+]  # fmt: skip

@@ -1,0 +1,70 @@
+"""The frames of Nerdbank MultiplexingStream v1, v2 and v3, as the model peers write them."""
+
+from random import Random
+
+OFFER, ACCEPTED, CONTENT, COMPLETED, TERMINATED, PROCESSED, UNREAD, ADJUST, GROW = range(9)
+CODES = {
+    "offer": OFFER, "accept": ACCEPTED, "content": CONTENT, "complete": COMPLETED,
+    "terminate": TERMINATED, "processed": PROCESSED, "unread": UNREAD, "adjust": ADJUST,
+    "grow": GROW,
+}  # fmt: skip
+
+
+def whole(value: int, rng: Random | None = None) -> bytes:
+    """A msgpack integer, now and then in a longer form than need be."""
+    if value < 0:
+        return bytes([256 + value])
+    forms = [(0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)]
+    fitting = [(code, size) for code, size in forms if value < 1 << 8 * size]
+    longer = rng is not None and rng.random() < 0.05
+    if value < 128 and not longer:
+        return bytes([value])
+    code, size = fitting[0] if not longer or rng is None else rng.choice(fitting)
+    return bytes([code]) + value.to_bytes(size, "big")
+
+
+def binary(data: bytes) -> bytes:
+    size = len(data)
+    if size < 256:
+        return b"\xc4" + bytes([size]) + data
+    if size < 65536:
+        return b"\xc5" + size.to_bytes(2, "big") + data
+    return b"\xc6" + size.to_bytes(4, "big") + data
+
+
+def text(data: bytes) -> bytes:
+    size = len(data)
+    return (bytes([0xA0 + size]) if size < 32 else b"\xd9" + bytes([size])) + data
+
+
+def handshake(version: int, random: bytes, major: int = 2) -> bytes:
+    if version == 1:
+        return b"\x2f\xdf\x1d\x50" + random
+    return b"\x92\x92" + bytes([major, 0]) + binary(random)
+
+
+def frame(
+    version: int, code: int, number: int, source: int, payload: bytes, rng: Random | None = None
+) -> bytes:
+    """`source` (v3): 1 "I offered it", -1 "you did", 0 neither."""
+    if version == 1:
+        return bytes([code]) + number.to_bytes(4, "big") + len(payload).to_bytes(2, "big") + payload
+    elements = [whole(code), whole(number, rng)] + ([whole(source)] if version == 3 else [])
+    if payload:
+        elements.append(binary(payload))
+    return bytes([0x90 + len(elements)]) + b"".join(elements)
+
+
+def body(version: int, verb: str, amount: int, words: bytes) -> bytes:
+    """The payload of a frame that is no content."""
+    if verb == "offer":
+        if version == 1:
+            return words
+        return b"\x92" + text(words) + whole(amount)
+    if version == 1:
+        return b""
+    if verb == "terminate":
+        return b"\x91" + text(words) if words else b""
+    if verb in ("accept", "processed", "adjust"):
+        return b"\x91" + whole(amount)
+    return b""
