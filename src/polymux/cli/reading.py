@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..analysis.session_summary import SessionSummary
 
 UNREADABLE = 3
+DOUBTS = 3  # sessions of which it is said that their bytes look like another protocol
 
 
 class Captures:
@@ -33,6 +34,8 @@ class Captures:
     def __init__(self, asked: Asked, plan: Plan, printing: bool = False) -> None:
         self.asked = asked
         self.code = 0
+        self._doubted: list[str] = []  # sessions, those that were told
+        self._doubts = 0
         self._waiting = Waiting("looking", sizes(asked.files), octets_read(), printing=printing)
         self._waiting.__enter__()
         try:
@@ -66,16 +69,25 @@ class Captures:
             )
 
     def walk(self, session: TcpSession, plan: Plan, emit: Emit) -> SessionSummary:
-        """Walk one session; what kept it from being read to its end is said."""
+        """Walk one session. That its bytes look like another protocol than the one named is said
+        before its first row; what kept it from being read to its end is said after the last."""
         from ..analysis.walk import walk
 
-        summary = walk(session, plan, emit, self._waiting.advance)
+        summary = walk(session, plan, emit, self._waiting.advance, begun=self._begun)
         if summary.failure:
             warn(f"session {summary.session_id}: {summary.failure}")
             self.code = UNREADABLE
         if not summary.balanced:
             warn(f"session {summary.session_id}: {summary.note}")
         return summary
+
+    def _begun(self, summary: SessionSummary) -> None:
+        """Say what is to be known before the rows of a session; once, and of some sessions only."""
+        if summary.note and summary.session_id not in self._doubted:
+            self._doubts += 1
+            if self._doubts <= DOUBTS:
+                self._doubted.append(summary.session_id)
+                warn(f"session {summary.session_id}: {summary.note}")
 
     def _nothing(self) -> str:
         """Why there is no session at all."""
@@ -99,6 +111,8 @@ class Captures:
     ) -> None:
         self._waiting.__exit__(kind, error, trace)
         self._reading.close()
+        if self._doubts > DOUBTS:
+            warn(f"so do {self._doubts - DOUBTS} more; see the note of each session")
 
 
 def walk_captures(
