@@ -25,7 +25,7 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
-from .printing import shown
+from .printing import counted, shown
 from .reading import report_file
 
 if TYPE_CHECKING:
@@ -177,20 +177,25 @@ def write_page(out: str) -> str:
 
 def print_summary(done: Analysis, page: str) -> None:
     """What was found, in a few lines."""
-    from .summary import summary_table
+    from ..report.sentences import findings_sentence
+    from .summary import print_findings
 
     console = Console()
     total = done.total
-    console.print(summary_table(done.out))
-    console.print(
-        f"{total.sessions} sessions, {total.streams} streams, {total.frames} frames, "
-        f"{total.octets} octets; {total.findings} violations, {total.stalls} stalls"
-    )
+    print_findings(done.out)
+    sums = (
+        (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
+        (total.octets, "octet"),
+    )  # fmt: skip
+    console.print(", ".join(counted(*each) for each in sums))
+    violations = total.findings - total.stalls
+    console.print(findings_sentence(violations, total.stalls, total.unfinished))
     if done.conserved:
         console.print("conservation: every octet of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
-        console.print(f"conservation FAILS in {total.unbalanced_count} sessions: {names}")
+        where = counted(total.unbalanced_count, "session")
+        console.print(f"conservation FAILS in {where}: {names}")
     for capture in done.unread:
         report_file(capture)
     console.print(f"tables: {near(done.out)}", markup=False)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import click
 
 from ..analysis.plan import ALWAYS, Plan, parse_ports
+from .printing import FORMATS
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -52,6 +53,15 @@ def capture_options(command: Command) -> Command:
     ):
         command = add(command)
     return command
+
+
+def format_option(command: Command) -> Command:
+    """--format, for commands that list rows; passed on as `form`."""
+    add: Callable[[Command], Command] = click.option(
+        "--format", "form", type=click.Choice(FORMATS),
+        help="How rows are written. Without it: text on a terminal, JSON lines into a pipe.",
+    )  # fmt: skip
+    return add(command)
 
 
 def session_option(command: Command) -> Command:
