@@ -52,9 +52,31 @@ def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) ->
     (row,) = findings(found)
     assert (row["cause"], row["stream"], row["sender"]) == ("no-credit", "d1", "dialer")
     assert row["lasted_us"] == 900_000
-    assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in str(
-        row["detail"]
-    )
+    told = "the window of 100 KiB was full for 900 ms: the reader was slow to give credit"
+    assert row["detail"] == told
+
+
+def test_a_stream_is_window_limited_only_if_it_keeps_its_window_full(tmp_path: Path) -> None:
+    stage, stream = nerdbank(102_400)
+    stage.reading = False
+    for _ in range(12):  # a window in each round trip of 80 ms, and then the reader sleeps
+        stage.send(0, stream, b"x" * 102_400)
+        stage.exchange()
+        stage.wait(80 * MS)
+        stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
+        stage.exchange()
+    stage.send(0, stream, b"x" * 204_800)
+    stage.exchange()
+    stage.wait(500 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
+    stage.exchange()
+    stage.end(0, stream)
+    stage.end(1, stage.peer_stream(0, stream))
+    stage.exchange()
+    (row,) = findings(analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=80 * MS)))
+    assert (row["cause"], row["lasted_us"]) == ("no-credit", 500_000)
+    told = "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s"
+    assert told in str(row["detail"])
 
 
 def test_the_window_stands_beside_what_it_allows_and_what_was_reached(tmp_path: Path) -> None:

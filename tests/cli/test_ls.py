@@ -109,7 +109,7 @@ def test_a_peer_that_did_not_answer_is_a_finding_of_its_own() -> None:
     worst.stall({**asked, **stall, "detail": "the dialer had ended its half"})
     worst.stream({**asked, "octets_dialer": 9, "octets_acceptor": 0, "ending": "half-closed"})
     (listed,) = worst.take()
-    assert listed.why == "acceptor did not answer d1: dialer waited 12 s (no-reply)"
+    assert listed.why == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
     assert listed.rank == 1
 
 
@@ -138,7 +138,7 @@ def test_a_stream_that_is_not_over_is_counted_and_told(
     session, stream = rows(run("ls", path, "--protocol", "mplex"))
     assert session["unfinished"] == 1
     # What the other side owes may be a finding besides; without one the ending is the reason.
-    assert said in stream["why"] or "did not answer d1" in stream["why"]
+    assert said in stream["why"] or "did not answer dialer on d1" in stream["why"]
 
 
 def test_counts_are_of_findings_with_proper_plurals(run: Run, capture: Callable[..., str]) -> None:

@@ -77,7 +77,7 @@ def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opene
         "acceptor did not read d3: dialer waited 5 s (slow-reader)",
         "dialer sent d1 (upload/video) first: d5 waited 312 ms (behind-other-stream)",
         "acceptor gave no credit on d5: dialer waited 800 ms (no-credit)",
-        "acceptor did not answer d9: dialer waited 4 s (no-reply)",
+        "acceptor did not answer dialer on d9 for 4 s (no-reply)",
         "dialer broke nerdbank.window-exceeded on d5: 20 octets past a window",
         "acceptor reset d5: disk quota exceeded",
         "a2 was still open at the end",

@@ -62,7 +62,7 @@ def test_a_peer_that_did_not_answer_is_a_finding(tmp_path: Path, printed: Printe
     play.stall(0, 12_000_000, "d1", "acceptor", "no-reply", detail="dialer had ended its half")
     play.end(12_000_000)
     lines = printed(stage.write(tmp_path))
-    assert any("acceptor did not answer d1: dialer waited 12 s (no-reply)" in x for x in lines)
+    assert any("acceptor did not answer dialer on d1 for 12 s (no-reply)" in x for x in lines)
     assert not any("nothing" in line for line in lines)
 
 

@@ -41,7 +41,7 @@ def test_the_side_at_fault_comes_first_and_the_side_that_waited_second(waiting: 
 
 def test_a_side_that_does_not_answer_is_named_as_the_one_at_fault() -> None:
     silent = Stall("d1", "acceptor", 12_000_000, "no-reply")
-    assert stall_sentence(silent) == "acceptor did not answer d1: dialer waited 12 s (no-reply)"
+    assert stall_sentence(silent) == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
 
 
 def test_a_stream_behind_another_names_the_culprit() -> None:

@@ -49,7 +49,7 @@ def test_findings_come_in_the_order_a_person_needs(tmp_path: Path) -> None:
     assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in texts
     assert "acceptor did not read d3: dialer waited 5 s (slow-reader)" in texts
     assert "dialer sent d1 (upload/video) first: d5 waited 312 ms (behind-other-stream)" in texts
-    assert "acceptor did not answer d9: dialer waited 4 s (no-reply)" in texts
+    assert "acceptor did not answer dialer on d9 for 4 s (no-reply)" in texts
     assert not any("sender-idle" in text for text in texts)
 
 

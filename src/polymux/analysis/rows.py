@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from polymux.analysis import arrow_rows
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.hot.contents import Contents
-from polymux.analysis.hot.stalls import IDLE, Stalls
+from polymux.analysis.hot.stall_rows import IDLE
+from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.stream_columns import StreamColumns
 from polymux.analysis.hot.timeline import Timeline
 from polymux.analysis.hot.watch import Watch

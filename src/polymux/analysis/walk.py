@@ -17,6 +17,7 @@ from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.timeline import Timeline
 from polymux.analysis.hot.watch import Watch
 from polymux.analysis.labels import stream_of
+from polymux.analysis.latencies import has_requests
 from polymux.analysis.opening import Opening
 from polymux.analysis.plan import Plan, choose
 from polymux.analysis.rows import Emit, Rows, session_id
@@ -27,8 +28,10 @@ from polymux.capture.limits import CaptureLimits
 from polymux.capture.sessions import BATCH, Reader
 from polymux.core.errors import CaptureError
 from polymux.core.events import Silence
+from polymux.core.frames import ACCEPTS
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
+from polymux.core.protocol import Protocol
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
@@ -136,7 +139,7 @@ def _decoded(
             contents.select(*stream_of(plan.stream))
     watch = Watch(contents)
     observer = Observer(protocol, True, watch)
-    watch.attach(observer, _timeline(session), _stalls(session, watch))
+    watch.attach(observer, _timeline(session), _stalls(session, watch, protocol))
     if not session.saw_syn or verdict.doubt:
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
@@ -170,10 +173,21 @@ def _timeline(session: TcpSession) -> Timeline:
     return Timeline(started, bucket_width_us(max(0, session.ended_at // 1000 - started)))
 
 
-def _stalls(session: TcpSession, watch: Watch) -> Stalls:
+def _stalls(session: TcpSession, watch: Watch, protocol: Protocol) -> Stalls:
     closed, repaired = session.zero_windows, session.retransmissions
     rtt = session.rtt_ns if session.rtt_ns is not None else -1
-    return Stalls(watch.tracks.none, rtt, closed[0], closed[1], repaired[0], repaired[1])
+    kinds = protocol.kinds.values()
+    return Stalls(
+        watch.tracks.none,
+        rtt,
+        closed[0],
+        closed[1],
+        repaired[0],
+        repaired[1],
+        protocol.two_way,
+        any(kind.effect == ACCEPTS for kind in kinds),
+        has_requests(protocol),
+    )
 
 
 def _begun(session: TcpSession, verdict: Verdict) -> SessionSummary:

@@ -68,7 +68,7 @@ def stall_sentence(stall: Stall) -> str:
     peer = PEER.get(sender, "peer")
     match stall.cause:
         case "no-reply":
-            told = f"{sender} did not answer {stream}: {peer} waited {lasted}"
+            told = f"{sender} did not answer {peer} on {stream} for {lasted}"
         case "no-credit":
             told = f"{peer} gave no credit on {stream}: {sender} waited {lasted}"
         case "slow-reader":
