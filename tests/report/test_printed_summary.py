@@ -45,7 +45,7 @@ def test_occurrences_on_a_stream_are_one_line_and_the_worst_is_told(
     tmp_path: Path, printed: Printed
 ) -> None:
     lines = printed(trouble().write(tmp_path))
-    found = [line for line in lines if line.startswith("nerdbank 10.0.0.7")]
+    found = [line for line in lines if line.startswith("s1 nerdbank 10.0.0.7:50112 > ")]
     assert [line.split(" d1 ", 1)[1] for line in found] == [
         r"bulk\u001b[31m dialer broke nerdbank.window-exceeded on d1: 20 octets too many",
         r"bulk\u001b[31m acceptor gave no credit on d1: dialer waited 300 ms (no-credit); 3 times, "

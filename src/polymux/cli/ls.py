@@ -131,7 +131,7 @@ def short_ids(ids: list[str]) -> int:
 
 def print_sessions(sessions: list[SessionSummary], loose: dict[str, Trouble], short: int) -> None:
     columns = (
-        Column("session"), Column("protocol", least=8),
+        Column("session"), Column("protocol"),
         Column("dialer > acceptor", least=24, best=45), Column("lasted", 2, right=True),
         Column("streams", 3, right=True), Column("findings", 1, right=True),
         Column("ending", 4), Column("frames", 5, right=True), Column("octets >", 6, right=True),

@@ -23,6 +23,7 @@ from .printing import Column, console, print_table, shown
 MOST = 40  # lines shown; the tables hold the rest
 KEPT = 10_000  # findings told apart; the rest is only counted
 NAME = 24  # characters of a stream's name
+SHORT_ID = 8  # of a session's id, which is enough to find it in the tables
 
 Key = tuple[int, str, str, str]  # how bad, session, stream, kind of finding
 
@@ -124,8 +125,9 @@ def print_findings(out: str) -> None:
     sessions = session_words(out, keys)
     names = stream_names(out, {*((key[1], key[2]) for key in keys), *culprits})
     columns = (
-        Column("session", least=16, best=24), Column("stream"), Column("name", 1),
-        Column("what happened", least=40, best=70), Column("detail", 2, least=24, best=40),
+        Column("session"), Column("protocol", 2), Column("dialer > acceptor", 3),
+        Column("stream"), Column("name", 1), Column("what happened", least=40, best=60),
+        Column("detail", 4, least=24, best=40),
     )  # fmt: skip
     lines = []
     for key in keys:
@@ -135,7 +137,8 @@ def print_findings(out: str) -> None:
         culprit = names.get((session, told.culprit or ""), "") if isinstance(told, Stall) else ""
         lines.append(
             (
-                sessions.get(session, session),
+                session[:SHORT_ID],
+                *sessions.get(session, ("", "")),
                 stream,
                 shown(names.get((session, stream)), NAME),
                 shown(finding.text(culprit), 400),
@@ -159,12 +162,12 @@ def doubted(out: str) -> Iterator[dict[str, object]]:
         yield from batch.filter(doubt).select(["session_id", "note"]).to_pylist()
 
 
-def session_words(out: str, keys: list[Key]) -> dict[str, str]:
+def session_words(out: str, keys: list[Key]) -> dict[str, tuple[str, str]]:
     """Protocol and ends of the sessions that are listed."""
     columns = ("session_id", "protocol", "dialer", "acceptor")
     wanted = tuple({key[1] for key in keys})
     return {
-        str(row["session_id"]): f"{row['protocol']} {row['dialer']} > {row['acceptor']}"
+        str(row["session_id"]): (str(row["protocol"]), f"{row['dialer']} > {row['acceptor']}")
         for row in chosen(out, "sessions", columns, session_id=wanted)
     }
 
