@@ -183,6 +183,42 @@ def test_a_closed_tcp_window_is_a_slow_reader(tmp_path: Path) -> None:
     assert "TCP window was closed for 799 ms" in str(row["detail"])
 
 
+@pytest.mark.parametrize(("window", "later"), [(100, 65_535), (1, 4_000), (1_000, 64_000)])
+def test_a_tcp_window_too_small_for_the_next_segment_is_a_slow_reader(
+    tmp_path: Path, window: int, later: int
+) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
+    made.window(1, window, START + 3 * MS)
+    made.window(1, later, START + 502 * MS)
+    made.data(0, b"\x0a\xd0\x0f" + b"m" * 2000, START + 503 * MS)
+    (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
+    assert (row["cause"], row["sender"], row["stream"]) == ("slow-reader", "dialer", "d1")
+    assert row["lasted_us"] == pytest.approx(500_000, abs=2_000)
+
+
+@pytest.mark.parametrize(
+    ("window", "later"),
+    [
+        (500, 500),  # it did not change
+        (1_500, 3_000),  # there was room all the time
+        (500, 1_000),  # more than that is sent, so the number in the packets is scaled
+    ],
+)
+def test_a_tcp_window_that_kept_nothing_back_leaves_the_sender_idle(
+    tmp_path: Path, window: int, later: int
+) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
+    made.window(1, window, START + 3 * MS)
+    made.window(1, later, START + 502 * MS)
+    made.data(0, b"\x0a\xac\x0a" + b"m" * 1324, START + 503 * MS)
+    (row,) = analyse(made.close(), plan=Plan("mplex")).rows("stalls")
+    assert row["cause"] == "sender-idle"
+
+
 # --- behind-other-stream
 
 

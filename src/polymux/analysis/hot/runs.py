@@ -17,11 +17,10 @@ KEPT: Final[i64] = 1024  # runs; what is older than these is forgotten
 # How long the bytes of a frame may have been on their way before the frame's only instant: at
 # 8 Mbit/s, the slowest line that is assumed. A longer silence before it was a pause.
 SLOW_NS: Final[i64] = 1000  # a byte
-# The same on a line that is surely full, 100 Mbit/s; and the silence before a frame of some size
-# that is the spacing of packets on any line.
+# The same on a line that is surely full, 100 Mbit/s; and a silence that may be no pause, but the
+# spacing of packets on any line.
 FULL_NS: Final[i64] = 80  # a byte
 SPACING: Final[i64] = 2_000_000
-SOME: Final[i64] = 512
 
 
 class Stretch:
@@ -72,11 +71,13 @@ class Runs:
                 self.pause_work = self.work
             elif gap > 0:
                 slow = octets * SLOW_NS
+                if 0 < passed < slow:  # its first packet took no longer than the rest of it
+                    slow = passed
                 if gap < slow:
                     slow = gap
-                quick = octets * FULL_NS
-                if gap < quick or (gap <= SPACING and octets >= SOME):
-                    quick = gap
+                quick = slow
+                if gap > SPACING and octets * FULL_NS < slow:
+                    quick = octets * FULL_NS
                 work += slow
                 full += quick
                 start -= slow

@@ -283,8 +283,8 @@ class Stalls:
         stretch = path.runs.before(track, start, until)
         length = until - stretch.began
         share = size if size > QUANTUM else QUANTUM
-        if weak and waited >= self.least:
-            waited = path.runs.last_work if path.runs.last_work < waited else waited
+        if weak and until - start >= self.least and path.runs.last_work < waited:
+            waited = path.runs.last_work
         if stretch.culprits > share and length >= self.least and stretch.work * 2 >= length:
             own.held_at = at
             own.held_weak = weak
