@@ -12,6 +12,7 @@ from polymux.capture.hot.interfaces import Interface
 from polymux.capture.hot.references import LARGEST_OFFSET, RECORD
 from polymux.capture.hot.scan import PCAP, PCAPNG, UNKNOWN, Scanner
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import AnyPath, one_path
 from polymux.capture.sources import ENDS_EARLY, Source, open_source
 from polymux.capture.summary import (
     DAMAGED,
@@ -92,7 +93,7 @@ class FileIndex:
 
 
 def index_file(
-    path: str,
+    path: AnyPath,
     *,
     limits: CaptureLimits | None = None,
     wanted: FlowFilter | None = None,
@@ -108,7 +109,7 @@ def index_file(
 
 
 def index_range(
-    path: str,
+    path: AnyPath,
     span: Range,
     *,
     limits: CaptureLimits | None = None,
@@ -122,6 +123,7 @@ def index_range(
     With `emit`, rows are handed to it whenever `PIECE` packets were read, and only what is left
     is in the result: memory does not grow with the range.
     """
+    path = one_path(path)
     limits = limits or CaptureLimits()
     opened = source
     try:
