@@ -1,13 +1,18 @@
-"""How a caller names files: one path or several, `str` or `os.PathLike`, with globs."""
+"""How a caller names files (one path or several, `str` or `os.PathLike`, with globs), and files
+that hold payload, which only their owner may read."""
 
 from __future__ import annotations
 
 import glob
 import os
 from collections.abc import Iterable
+from typing import IO
 
 AnyPath = str | os.PathLike[str]
 AnyPaths = AnyPath | Iterable[AnyPath]
+
+PRIVATE_FILE = 0o600
+PRIVATE_FOLDER = 0o700
 
 _MAGIC = frozenset("*?[")
 
@@ -39,3 +44,12 @@ def expand(path: str) -> list[str]:
     the glob matches nothing.
     """
     return sorted(glob.glob(path, recursive=True)) if is_glob(path) else [path]
+
+
+def open_private(path: AnyPath, *, append: bool = False) -> IO[bytes]:
+    """Open a file for writing; a new one can be read and written by its owner only (0600).
+
+    Without `append` there must be no such file, so that none with other permissions is reused.
+    """
+    flags = os.O_APPEND if append else os.O_EXCL
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, PRIVATE_FILE), "wb")

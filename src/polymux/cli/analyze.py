@@ -25,8 +25,9 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
+from .options import fail_on_option
 from .printing import shown
-from .reading import report_file
+from .reading import UNREADABLE, report_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 @click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
 @click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
 @click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@fail_on_option
 @follow_options
 @click.pass_context
 def analyze(
@@ -64,6 +66,7 @@ def analyze(
     confs: tuple[str, ...],
     memory: str,
     wanted: bool,
+    fail_on: str | None,
     following: bool,
     available_now: bool,
     every: float,
@@ -90,6 +93,8 @@ def analyze(
     # Spark takes seconds to start; what can be known now is said now.
     Plan(protocol, port_map)
     if following:
+        if fail_on is not None:
+            raise click.UsageError("--fail-on: a run that is followed ends when it is told to")
         folder = the_folder(captures)
         with spark_session(master, memory=memory, conf=settings) as spark:
             run_following(
@@ -111,8 +116,21 @@ def analyze(
             )  # fmt: skip
     page = write_page(done.out) if wanted else ""
     print_summary(done, page)
-    if done.unread or done.total.failures:
-        context.exit(3)
+    code = UNREADABLE if done.unread or done.total.failures else 0
+    context.exit(code_of(done.out, fail_on, code) if fail_on is not None else code)
+
+
+def code_of(out: str, fail_on: str, otherwise: int) -> int:
+    """The exit code by what the tables hold."""
+    from .failing import Failing
+    from .summary import chosen
+
+    failing = Failing()
+    columns = {"violations": "severity", "stalls": "cause", "streams": "ending"}
+    for table, column in columns.items():
+        for row in chosen(out, table, (column,)):
+            failing.row(table, row)
+    return failing.code(fail_on, otherwise)
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, str]:

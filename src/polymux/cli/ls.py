@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Asked, capture_options, session_option
+from .failing import Failing
+from .options import Asked, capture_options, fail_on_option, session_option
 from .printing import (
     console,
     counted,
@@ -37,6 +38,7 @@ _STREAM_COLUMNS = (
 @click.command(epilog="Example: polymux ls talk.pcapng --port 9000=mplex", no_args_is_help=True)
 @capture_options
 @session_option
+@fail_on_option
 @click.option("--top", type=click.IntRange(1), help="Streams to list; 50 for people.")
 @click.pass_context
 def ls(
@@ -47,23 +49,28 @@ def ls(
     filters: tuple[str, ...],
     session: str,
     as_json: bool,
+    fail_on: str | None,
     top: int | None,
 ) -> None:
     """List the sessions and streams of CAPTURES, worst first, with the reason why."""
     asked = Asked(captures, protocol, ports, filters, session)
     people = for_people(as_json)
     worst = Worst(top or (TOP if people else EVERYTHING))
+    failing = Failing()
     sessions: list[SessionSummary] = []
 
     def emit(table: str, batch: pa.RecordBatch) -> None:
         if table == "streams":
             for row in rows_of(table, batch, _STREAM_COLUMNS):
+                failing.row(table, row)
                 worst.stream(row)
         elif table == "violations":
             for row in rows_of(table, batch):
+                failing.row(table, row)
                 worst.violation(row)
         else:
             for row in rows_of(table, batch):
+                failing.row(table, row)
                 worst.stall(row)
 
     plan = asked.plan("streams", "violations", "stalls")
@@ -79,7 +86,7 @@ def ls(
             json_line({"table": "sessions", **session_json(each)})
         for entry in listed:
             json_line({"table": "streams", **entry.row, "why": entry.why})
-    context.exit(code)
+    context.exit(failing.code(fail_on, code))
 
 
 def session_json(summary: SessionSummary) -> dict[str, object]:
