@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from polymux.capture.flows import FlowFilter
 from polymux.capture.hot.interfaces import Interface
@@ -206,7 +206,7 @@ def _index(
             reached = offset
             if emit is not None and scanner.table.tcp_packets() >= PIECE:
                 handed_on += int(scanner.table.tcp_packets())
-                emit(list(_rows(source.path, begun, scanner, wanted)))
+                emit(list(flow_rows(source.path, begun, scanner, wanted)))
                 begun = reached
     except CaptureError as failure:
         stopped = failure
@@ -215,15 +215,28 @@ def _index(
         left = source.window(reached, scanner.need)
         if span.end >= 0:
             left = left[: span.end - reached]
-    summary = _summary(source, scanner, span, reached, left, stopped, handed_on)
+    summary = summary_of(source, scanner, span, reached, left, stopped, handed_on)
     resume = None
     if not scanner.broken and stopped is None and scanner.form != UNKNOWN:
         resume = range_at(scanner, reached, -1)
-    return FileIndex(summary, list(_rows(source.path, begun, scanner, wanted)), resume)
+    return FileIndex(summary, list(flow_rows(source.path, begun, scanner, wanted)), resume)
 
 
-def _summary(
-    source: Source,
+class Ended(Protocol):
+    """What octets came from, as far as a summary tells: see `Source`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def packing(self) -> str: ...
+
+    @property
+    def torn(self) -> str: ...
+
+
+def summary_of(
+    source: Ended,
     scanner: Scanner,
     span: Range,
     reached: int,
@@ -255,7 +268,7 @@ def _summary(
 
 
 def _verdict(
-    source: Source,
+    source: Ended,
     scanner: Scanner,
     span: Range,
     reached: int,
@@ -289,7 +302,7 @@ def _verdict(
     return WHOLE, None, None
 
 
-def _rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
+def flow_rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
     flows = scanner.table.flows
     packed = scanner.table.pack()
     hints = used = tuple(scanner.hints)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ class Captures:
                 yield session
         if not seen:
             if not self.code:  # else it was said why
-                warn(self._nothing())
+                warn(nothing(self.asked, self._reading.files))
             self.code = UNREADABLE
         elif not matched:
             raise click.UsageError(
@@ -76,17 +76,6 @@ class Captures:
         if not summary.balanced:
             warn(f"session {summary.session_id}: {summary.note}")
         return summary
-
-    def _nothing(self) -> str:
-        """Why there is no session at all."""
-        names = ", ".join(self.asked.files)
-        files = self._reading.files
-        if sum(file.tcp_packets for file in files):
-            return f"{names}: no connection matches --port and --filter"
-        others = sum(file.other_packets for file in files)
-        if others:
-            return f"{names}: no TCP in it ({others} packets of other kinds)"
-        return f"{names}: no packets that could be read"
 
     def __enter__(self) -> Captures:
         return self
@@ -113,6 +102,17 @@ def walk_captures(
         for session in captures.sessions():
             finished(captures.walk(session, plan, emit))
     return captures.code
+
+
+def nothing(asked: Asked, files: Sequence[FileSummary]) -> str:
+    """Why there is no session at all."""
+    names = ", ".join(asked.files)
+    if sum(file.tcp_packets for file in files):
+        return f"{names}: no connection matches --port and --filter"
+    others = sum(file.other_packets for file in files)
+    if others:
+        return f"{names}: no TCP in it ({others} packets of other kinds)"
+    return f"{names}: no packets that could be read"
 
 
 def sizes(names: tuple[str, ...]) -> int:
