@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -36,6 +38,17 @@ def test_that_the_bytes_look_like_another_protocol_is_said_first(
     assert shown.startswith("session ")
     assert "the bytes look like streamux" in shown.splitlines()[0]
     assert run(command, spoken).err == run(command, spoken, "--protocol", "streamux").err == ""
+
+
+def test_a_capture_on_a_pipe_is_doubted_alike(spoken: str) -> None:
+    code = "from polymux.cli import main; main()"
+    command = [sys.executable, "-c", code, "frames", "-", "--protocol", "mplex"]
+    ran = subprocess.run(
+        command, input=Path(spoken).read_bytes(), capture_output=True, timeout=60, check=False
+    )
+    (said,) = ran.stderr.decode().splitlines()
+    assert "the bytes look like streamux" in said
+    assert ran.stdout
 
 
 def test_ls_keeps_it_in_the_note_of_the_session(run: Run, spoken: str) -> None:

@@ -25,8 +25,10 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
+from .failing import exit_code
+from .options import fail_on_option
 from .printing import counted, shown
-from .reading import report_file
+from .reading import UNREADABLE, report_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
 @click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
 @click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
 @click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@fail_on_option
 @follow_options
 @click.pass_context
 def analyze(
@@ -64,6 +67,7 @@ def analyze(
     confs: tuple[str, ...],
     memory: str,
     wanted: bool,
+    fail_on: str | None,
     following: bool,
     available_now: bool,
     every: float,
@@ -90,6 +94,8 @@ def analyze(
     # Spark takes seconds to start; what can be known now is said now.
     Plan(protocol, port_map)
     if following:
+        if fail_on is not None:
+            raise click.UsageError("--fail-on: a run that is followed ends when it is told to")
         folder = the_folder(captures)
         with spark_session(master, memory=memory, conf=settings) as spark:
             run_following(
@@ -111,8 +117,8 @@ def analyze(
             )  # fmt: skip
     page = write_page(done.out) if wanted else ""
     print_summary(done, page)
-    if done.unread or done.total.failures:
-        context.exit(3)
+    code = UNREADABLE if done.unread or done.total.failures else 0
+    context.exit(exit_code(fail_on, done.total.findings, done.total.stalls, code))
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, str]:

@@ -7,12 +7,17 @@ from typing import TYPE_CHECKING
 import click
 
 from .options import Asked, capture_options, format_option, session_option
-from .printing import TABLE, chosen_format, line_writer, rows_of, shown
+from .printing import TABLE, chosen_format, line_writer, rows_of, shown, warn
 from .progress import say
 from .reading import walk_captures
+from .streaming import is_live, walk_live
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+USAGE = 2
+NAMED = 40  # streams or kinds that are listed, where none of them was asked for
 
 
 class Enough(Exception):
@@ -50,7 +55,11 @@ def frames(
     verdict: str | None,
     limit: int | None,
 ) -> None:
-    """Print the frames of CAPTURES in the order in which they passed."""
+    """Print the frames of CAPTURES in the order in which they passed.
+
+    `-` reads a capture from standard input and prints frames as they become whole:
+    `tcpdump -U -w - port 9000 | polymux frames -`.
+    """
     if stream:
         from ..analysis.labels import stream_of
 
@@ -59,10 +68,12 @@ def frames(
     form = chosen_format(as_json, form)
     put = print_frame if form == TABLE else line_writer(form)
     wanted: dict[str, object] = {"stream": stream or None, "sender": sender, "verdict": verdict}
+    there = There(stream, kinds)
     printed = 0
 
     def emit(table: str, batch: pa.RecordBatch) -> None:
         nonlocal printed
+        there.note(batch)
         chosen = select(batch, {name: value for name, value in wanted.items() if value}, kinds)
         for row in rows_of(table, chosen):
             if limit is not None and printed >= limit:
@@ -71,10 +82,47 @@ def frames(
             put(row)
 
     try:
-        code = walk_captures(asked, asked.plan("frames"), emit, printing=form == TABLE)
+        if is_live(captures):
+            code = walk_live(asked, asked.plan("frames"), emit)
+        else:
+            code = walk_captures(asked, asked.plan("frames"), emit, printing=form == TABLE)
     except Enough:
         code = 0
+    if not printed:
+        code = max(code, there.explain())
     context.exit(code)
+
+
+class There:
+    """What frames there are, for the case that none of them is what was asked for."""
+
+    def __init__(self, stream: str, kinds: tuple[str, ...]) -> None:
+        self.frames = 0
+        self._wanted = {"stream": (stream,) if stream else (), "kind": kinds}
+        self._found: dict[str, dict[str, None]] = {"stream": {}, "kind": {}}
+
+    def note(self, batch: pa.RecordBatch) -> None:
+        self.frames += batch.num_rows
+        for name, found in self._found.items():
+            if self._wanted[name] and len(found) <= NAMED:
+                for value in batch.column(name).unique().to_pylist():
+                    if value is not None:
+                        found[value] = None
+
+    def explain(self) -> int:
+        """Say why nothing was printed; exit code 2 if something was named that is not there."""
+        if not self.frames:
+            return 0  # it was said why, or nothing was sent
+        code = 0
+        for name, wanted in self._wanted.items():
+            found = self._found[name]
+            if wanted and len(found) <= NAMED and not any(value in found for value in wanted):
+                listed = ", ".join(sorted(found)[:NAMED])
+                warn(f"no frame has --{name} {', '.join(wanted)}; there are: {listed}")
+                code = USAGE
+        if not code:
+            warn(f"none of the {self.frames} frames is what was asked for")
+        return code
 
 
 def select(

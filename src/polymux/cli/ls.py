@@ -9,7 +9,8 @@ import click
 
 from ..analysis.hot.figures import duration_text, size_text
 from ..report.sentences import findings_sentence
-from .options import Asked, capture_options, format_option, session_option
+from .failing import exit_code
+from .options import Asked, capture_options, fail_on_option, format_option, session_option
 from .printing import (
     CSV,
     TABLE,
@@ -49,6 +50,7 @@ _CSV_SESSION = ("session_id", "protocol", "version", "dialer", "acceptor", "note
 @capture_options
 @format_option
 @session_option
+@fail_on_option
 @click.option("--top", type=click.IntRange(1), help="Streams to list; 50 for people.")
 @click.pass_context
 def ls(
@@ -60,6 +62,7 @@ def ls(
     session: str,
     as_json: bool,
     form: str | None,
+    fail_on: str | None,
     top: int | None,
 ) -> None:
     """List the sessions and streams of CAPTURES, worst first, with the reason why."""
@@ -95,7 +98,9 @@ def ls(
             json_line({"table": "sessions", **session_json(each)})
         for entry in listed:
             json_line({"table": "streams", **entry.row, "why": entry.why})
-    context.exit(code)
+    found = sum(each.findings for each in sessions)
+    stalls = sum(each.stalls for each in sessions)
+    context.exit(exit_code(fail_on, found, stalls, code))
 
 
 def session_json(summary: SessionSummary) -> dict[str, object]:

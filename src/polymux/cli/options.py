@@ -64,6 +64,19 @@ def format_option(command: Command) -> Command:
     return add(command)
 
 
+FAIL_ON = ("findings", "violations")
+
+
+def fail_on_option(command: Command) -> Command:
+    """--fail-on, for commands that list what is wrong and else do not fail because of it."""
+    add: Callable[[Command], Command] = click.option(
+        "--fail-on", type=click.Choice(FAIL_ON),
+        help="Exit code 1 if there is any: findings (violations and stalls) or violations "
+        "(of severity warning or error).",
+    )  # fmt: skip
+    return add(command)
+
+
 def session_option(command: Command) -> Command:
     """--session, for commands about one conversation."""
     add: Callable[[Command], Command] = click.option(

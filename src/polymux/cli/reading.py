@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,33 @@ UNREADABLE = 3
 DOUBTS = 3  # sessions of which it is said that their bytes look like another protocol
 
 
+class Doubts:
+    """Says of sessions that their bytes look like another protocol than the one that was named.
+
+    Once, and of the first few only; the rest is counted.
+    """
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._count = 0
+
+    def begun(self, summary: SessionSummary) -> None:
+        """A session begins; its summary has a note if there is something to say."""
+        if summary.note:
+            self.tell(summary.session_id, summary.note)
+
+    def tell(self, session: str, note: str) -> None:
+        if session not in self._told:
+            self._count += 1
+            if self._count <= DOUBTS:
+                self._told.append(session)
+                warn(f"session {session}: {note}")
+
+    def close(self) -> None:
+        if self._count > DOUBTS:
+            warn(f"so do {self._count - DOUBTS} more; see the note of each session")
+
+
 class Captures:
     """The captures a command was asked to read; use as a context.
 
@@ -34,8 +61,7 @@ class Captures:
     def __init__(self, asked: Asked, plan: Plan, printing: bool = False) -> None:
         self.asked = asked
         self.code = 0
-        self._doubted: list[str] = []  # sessions, those that were told
-        self._doubts = 0
+        self._doubts = Doubts()
         self._waiting = Waiting("looking", sizes(asked.files), octets_read(), printing=printing)
         self._waiting.__enter__()
         try:
@@ -61,7 +87,7 @@ class Captures:
                 yield session
         if not seen:
             if not self.code:  # else it was said why
-                warn(self._nothing())
+                warn(nothing(self.asked, self._reading.files))
             self.code = UNREADABLE
         elif not matched:
             raise click.UsageError(
@@ -73,32 +99,13 @@ class Captures:
         before its first row; what kept it from being read to its end is said after the last."""
         from ..analysis.walk import walk
 
-        summary = walk(session, plan, emit, self._waiting.advance, begun=self._begun)
+        summary = walk(session, plan, emit, self._waiting.advance, begun=self._doubts.begun)
         if summary.failure:
             warn(f"session {summary.session_id}: {summary.failure}")
             self.code = UNREADABLE
         if not summary.balanced:
             warn(f"session {summary.session_id}: {summary.note}")
         return summary
-
-    def _begun(self, summary: SessionSummary) -> None:
-        """Say what is to be known before the rows of a session; once, and of some sessions only."""
-        if summary.note and summary.session_id not in self._doubted:
-            self._doubts += 1
-            if self._doubts <= DOUBTS:
-                self._doubted.append(summary.session_id)
-                warn(f"session {summary.session_id}: {summary.note}")
-
-    def _nothing(self) -> str:
-        """Why there is no session at all."""
-        names = ", ".join(self.asked.files)
-        files = self._reading.files
-        if sum(file.tcp_packets for file in files):
-            return f"{names}: no connection matches --port and --filter"
-        others = sum(file.other_packets for file in files)
-        if others:
-            return f"{names}: no TCP in it ({others} packets of other kinds)"
-        return f"{names}: no packets that could be read"
 
     def __enter__(self) -> Captures:
         return self
@@ -111,8 +118,7 @@ class Captures:
     ) -> None:
         self._waiting.__exit__(kind, error, trace)
         self._reading.close()
-        if self._doubts > DOUBTS:
-            warn(f"so do {self._doubts - DOUBTS} more; see the note of each session")
+        self._doubts.close()
 
 
 def walk_captures(
@@ -127,6 +133,17 @@ def walk_captures(
         for session in captures.sessions():
             finished(captures.walk(session, plan, emit))
     return captures.code
+
+
+def nothing(asked: Asked, files: Sequence[FileSummary]) -> str:
+    """Why there is no session at all."""
+    names = ", ".join(asked.files)
+    if sum(file.tcp_packets for file in files):
+        return f"{names}: no connection matches --port and --filter"
+    others = sum(file.other_packets for file in files)
+    if others:
+        return f"{names}: no TCP in it ({others} packets of other kinds)"
+    return f"{names}: no packets that could be read"
 
 
 def sizes(names: tuple[str, ...]) -> int:

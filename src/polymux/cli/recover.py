@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
+from ..capture.paths import expand
 from ..core.errors import CaptureError
 from .printing import shown, warn
 from .progress import Waiting, octets_read, say
@@ -26,11 +28,14 @@ def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> 
 
     With --out, FILE may be any torn or damaged capture and is not touched.
     """
-    if out is not None and len(files) != 1:
+    paths = [match for name in files for match in expand(name) or [name]]
+    if out is not None and len(paths) != 1:
         raise click.UsageError("--out takes one FILE at a time")
+    if out is not None and os.path.exists(out):
+        raise click.UsageError(f"--out {out}: is there already; name a new file")
     code = 0
     with Waiting("recovering", sizes(files), octets_read(), printing=sys.stdout.isatty()):
-        for path in files:
+        for path in paths:
             try:
                 say(shown(published(path) if out is None else repaired(path, out)))
             except CaptureError as problem:
