@@ -17,6 +17,7 @@ from polymux.cli.ls import short_ids
 from polymux.cli.printing import Column, fitting
 from polymux.cli.worst import Worst
 from polymux.core.endpoint import Endpoint
+from polymux.core.events import Accepted, Credit
 from polymux.protocols.registry import create
 
 from .conftest import CLEAN, Ran
@@ -25,43 +26,61 @@ Run = Callable[..., Ran]
 Lines = list[tuple[int, bytes, int]]
 
 
-def unread(pauses: int = 2) -> Lines:
-    """A dialer that fills its window; an acceptor that reads only after each pause of 300 ms."""
-    ends = [Endpoint(create("nerdbank:version=3", vantage=side), side) for side in (0, 1)]
-    for side, end in enumerate(ends):
-        end.start(bytes([side]) * 16)
-    lines: Lines = []
-    now = 1
+class Talk:
+    """Two endpoints and the conversation they have; `now` is milliseconds."""
 
-    def pass_on() -> None:
+    def __init__(self, protocol: str) -> None:
+        self.ends = [Endpoint(create(protocol, vantage=side), side) for side in (0, 1)]
+        self.lines: Lines = []
+        self.now = 1
+        for side, end in enumerate(self.ends):
+            end.start(bytes([0x90 >> side]) * 16)
+        self.pass_on()
+
+    def pass_on(self) -> None:
+        """What both sides have to send passes."""
         moved = True
         while moved:
             moved = False
             for side in (0, 1):
-                data = ends[side].data_to_send(1 << 20)
+                data = self.ends[side].data_to_send(1 << 20)
                 if data:
                     moved = True
-                    lines.append((side, data, now))
-                    for event in ends[1 - side].receive(data, now / 1e3):
-                        if event.stream is not None and type(event).__name__ in (
-                            "Accepted",
-                            "Credit",
-                        ):
-                            ends[1 - side].resume(event.stream)
+                    self.lines.append((side, data, self.now))
+                    for event in self.ends[1 - side].receive(data, self.now / 1e3):
+                        if isinstance(event, Accepted | Credit) and event.stream is not None:
+                            self.ends[1 - side].resume(event.stream)
 
-    stream = ends[0].open(b"bulk", 1000)
-    pass_on()
-    theirs = ends[1].protocol.streams.find(stream.key)
+
+def unread(pauses: int = 2) -> Lines:
+    """A dialer that fills its window; an acceptor that reads only after each pause of 300 ms."""
+    talk = Talk("nerdbank:version=3")
+    dialer, acceptor = talk.ends
+    stream = dialer.open(b"bulk", 1000)
+    talk.pass_on()
+    theirs = acceptor.protocol.streams.find(stream.key)
     assert theirs is not None
-    ends[1].accept(theirs, 1000)
-    pass_on()
-    ends[0].send(stream, b"x" * 1000 * (pauses + 1))
-    pass_on()
+    acceptor.accept(theirs, 1000)
+    talk.pass_on()
+    dialer.send(stream, b"x" * 1000 * (pauses + 1))
+    talk.pass_on()
     for _ in range(pauses):
-        now += 300
-        ends[1].read(theirs, 1000)
-        pass_on()
-    return lines
+        talk.now += 300
+        acceptor.read(theirs, 1000)
+        talk.pass_on()
+    return talk.lines
+
+
+def unanswered(protocol: str) -> Lines:
+    """A dialer that asks (or offers a channel) and hears nothing for 12 s."""
+    talk = Talk(protocol)
+    dialer = talk.ends[0]
+    stream = dialer.open(b"" if protocol == "streamux" else b"asked")
+    if not protocol.startswith("nerdbank"):
+        dialer.send(stream, b"a question")
+        dialer.end(stream)
+    talk.pass_on()
+    return [*talk.lines, (0, b"", talk.now + 12_000)]
 
 
 def rows(ran: Ran) -> list[dict[str, Any]]:
@@ -111,6 +130,19 @@ def test_a_peer_that_did_not_answer_is_a_finding_of_its_own() -> None:
     (listed,) = worst.take()
     assert listed.why == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
     assert listed.rank == 1
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "streamux", "nerdbank:version=3"])
+def test_a_request_an_offer_and_an_ended_half_without_an_answer_are_findings(
+    protocol: str, run: Run, capture: Callable[..., str]
+) -> None:
+    path = capture(unanswered(protocol))
+    session, stream = rows(run("ls", path, "--protocol", protocol))
+    assert stream["why"].startswith("acceptor did not answer dialer on d")
+    assert stream["why"].endswith(" for 12 s (no-reply)")
+    assert (session["stalls"], session["findings"], session["unfinished"]) == (1, 1, 1)
+    text = run("ls", path, "--protocol", protocol, "--format", "table").out
+    assert "0 violations, 1 stall, 1 stream still open at the end" in text
 
 
 def test_an_idle_sender_is_no_finding(run: Run, capture: Callable[..., str]) -> None:

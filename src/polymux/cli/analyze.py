@@ -27,6 +27,7 @@ from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
 from .failing import exit_code
 from .options import fail_on_option
+from .printing import console as standard_output
 from .printing import counted, shown
 from .reading import UNREADABLE, report_file
 
@@ -186,27 +187,27 @@ def print_summary(done: Analysis, page: str) -> None:
     from ..report.sentences import findings_sentence
     from .summary import print_findings
 
-    console = Console()
+    out = standard_output()
     total = done.total
     print_findings(done.out)
     sums = (
         (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
         (total.octets, "octet"),
     )  # fmt: skip
-    console.print(", ".join(counted(*each) for each in sums))
+    out.print(", ".join(counted(*each) for each in sums))
     violations = total.findings - total.stalls
-    console.print(findings_sentence(violations, total.stalls, total.unfinished))
+    out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if done.conserved:
-        console.print("conservation: every octet of every session is accounted for")
+        out.print("conservation: every octet of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
         where = counted(total.unbalanced_count, "session")
-        console.print(f"conservation FAILS in {where}: {names}")
+        out.print(f"conservation FAILS in {where}: {names}")
     for capture in done.unread:
         report_file(capture)
-    console.print(f"tables: {near(done.out)}", markup=False)
+    out.print(f"tables: {near(done.out)}", markup=False)
     if page:
-        console.print(f"report: {near(page)}", markup=False)
+        out.print(f"report: {near(page)}", markup=False)
 
 
 def near(path: str) -> str:

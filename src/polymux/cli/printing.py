@@ -152,7 +152,10 @@ def print_table(
         )  # fmt: skip
     for row in cells:
         table.add_row(*(Text(row[place]) for place in kept))
-    out.print(table)
+    with out.capture() as drawn:
+        out.print(table)
+    for line in drawn.get().splitlines():
+        sys.stdout.write(line.rstrip() + "\n")
 
 
 def fitting(columns: list[Column], cells: list[list[str]], width: int) -> list[int]:

@@ -12,7 +12,7 @@ import click
 from ..capture import FileSummary, TcpSession, find_captures, read_sessions
 from ..core.errors import CaptureError
 from .options import Asked
-from .printing import warn
+from .printing import counted, warn
 from .progress import Waiting, octets_read
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def nothing(asked: Asked, files: Sequence[FileSummary]) -> str:
         return f"{names}: no connection matches --port and --filter"
     others = sum(file.other_packets for file in files)
     if others:
-        return f"{names}: no TCP in it ({others} packets of other kinds)"
+        return f"{names}: no TCP in it ({counted(others, 'packet')} of other kinds)"
     return f"{names}: no packets that could be read"
 
 
