@@ -88,10 +88,10 @@ def contradiction(settled: str, options: dict[str, str], sample: Sample) -> str:
         return ""
     name = settled.partition(":")[0]
     scorer = next((each for each in SCORERS if each.name == name), None)
-    own = attempt(settled, sample, _excused(scorer, sample) if scorer else ())
-    fits_anything = scorer is None or scorer.proof is not None
-    if own.share == 1 and not fits_anything:
+    excused = _excused(scorer, sample) if scorer else ()
+    if _plainly(attempt(settled, sample.first(GLANCE), excused), scorer, sample):
         return ""
+    own = attempt(settled, sample, excused)
     found = guess(sample)
     if found.protocol is None:
         weak = int(100 * own.share) < ENOUGH
@@ -104,6 +104,17 @@ def contradiction(settled: str, options: dict[str, str], sample: Sample) -> str:
     if other == name and not (scorer and scorer.key in options and found.protocol != settled):
         return ""
     return f"{found.protocol} ({found.evidence.removeprefix('seen: ')})"
+
+
+def _plainly(trial: Trial, scorer: Scorer | None, sample: Sample) -> bool:
+    """Is it the named protocol beyond doubt? Every frame fits; where that says little, content went
+    as the protocol would have it and nothing marks another one."""
+    if scorer is None or trial.share < 1:
+        return False
+    if scorer.proof is None:
+        return True
+    others = (each.mark for each in SCORERS if each is not scorer and each.mark is not None)
+    return scorer.proof(trial) and not any(mark(sample) for mark in others)
 
 
 def _ranked(
