@@ -59,7 +59,9 @@ class Nerdbank(Mplex):
 
     def frame(self, code: int, side: int, opener: int, n: int, payload: bytes | None) -> bytes:
         head = bytes([0x93 if payload is None else 0x94, code, n, 1 if side == opener else 0xFF])
-        return head if payload is None else head + b"\xc5" + len(payload).to_bytes(2, "big") + payload
+        return (
+            head if payload is None else head + b"\xc5" + len(payload).to_bytes(2, "big") + payload
+        )
 
     def offer(self, opener: int, n: int, window: int = WIDE) -> bytes:
         return self.frame(0, opener, opener, n, b"\x92\xa1s" + packed(window))
@@ -68,7 +70,10 @@ class Nerdbank(Mplex):
         return self.frame(1, 1 - opener, opener, n, b"\x91" + packed(window))
 
     def open(self, opener: int, n: int, window: int = WIDE) -> list[tuple[int, bytes]]:
-        return [(opener, self.offer(opener, n, window)), (1 - opener, self.accept(opener, n, window))]
+        return [
+            (opener, self.offer(opener, n, window)),
+            (1 - opener, self.accept(opener, n, window)),
+        ]
 
     def data(self, side: int, opener: int, n: int, size: int, last: bool = False) -> bytes:
         return self.frame(2, side, opener, n, b"m" * size)

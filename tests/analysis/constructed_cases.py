@@ -44,11 +44,19 @@ def opened(case: Case, wire: Mplex, at: float, opener: int, nth: int, window: in
 
 
 def hog(
-    case: Case, wire: Mplex, at: float, side: int, n: int, lasts: float, chunk: int = CHUNK
-) -> float:
-    """A stream of this side fills the line; returns when its last byte has passed."""
+    case: Case, wire: Mplex, at: float, side: int, n: int, lasts: float, chunk: int = CHUNK,
+    whole: bool = False,
+) -> float:  # fmt: skip
+    """A stream of this side fills the line; returns when its last byte has passed.
+
+    `whole`: each frame has one instant, that of its last byte, as in a recording.
+    """
     for left in range(int(lasts * RATE), 0, -chunk):
-        at = case.send(at, side, wire.data(side, side, n, min(chunk, left)), RATE)
+        data = wire.data(side, side, n, min(chunk, left))
+        if whole:
+            at = case.send(at + len(data) / RATE, side, data)
+        else:
+            at = case.send(at, side, data, RATE)
     case.hogs = (wire.label(side, n),)
     return at
 
@@ -85,6 +93,22 @@ def small_windows() -> Iterator[Case]:
                 case.send(3.0 + lasts * part / 4, 1 - side, wire.grant(1 - side, side, n, 50))
         case.send(3.0 + lasts, 1 - side, wire.grant(1 - side, side, n, 300))
         case.send(3.4 + lasts, side, wire.data(side, side, n, 600))
+        case.rows = [(wire.label(side, n), side, "no-credit", lasts)]
+        yield case
+
+
+def credit_by_drops() -> Iterator[Case]:
+    """Credit runs out, and comes back in drops, until there is enough for the next message."""
+    wires: tuple[Nerdbank | Minmux, ...] = (Nerdbank(), Minmux())
+    for wire, side, lasts in product(wires, SIDES, (200.0, 500.0)):
+        case = begun(f"credit in drops for {lasts} ms, side {side}", wire)
+        n = opened(case, wire, 1.0, side, 0, 1000)
+        case.send(3.0, side, wire.data(side, side, n, 1000))
+        drops = int(lasts / 40.0)
+        for nth in range(drops):
+            case.send(43.0 + nth * 40.0, 1 - side, wire.grant(1 - side, side, n, 60))
+        lasts = drops * 40.0
+        case.send(3.2 + lasts, side, wire.data(side, side, n, drops * 60))
         case.rows = [(wire.label(side, n), side, "no-credit", lasts)]
         yield case
 
@@ -168,11 +192,13 @@ def asked(case: Case, wire: Mplex, at: float, side: int, nth: int) -> int:
 
 def answers_behind_a_hog() -> Iterator[Case]:
     """An answer is ready at once and queued behind what another stream has queued."""
-    for wire, side, lasts in product(TWO_WAY, SIDES, (70.0, 100.0, 400.0, 1000.0)):
+    for wire, side, (lasts, whole) in product(
+        TWO_WAY, SIDES, ((70.0, False), (100.0, True), (400.0, True), (1000.0, False))
+    ):
         case = begun(f"an answer behind a hog of {lasts} ms, side {side}", wire)
         other = opened(case, wire, 1.0, side, 0)
         n = asked(case, wire, 3.0, side, 0)
-        done = hog(case, wire, 3.5, side, other, lasts)
+        done = hog(case, wire, 3.5, side, other, lasts, whole=whole)
         case.send(done, side, wire.data(side, 1 - side, n, 50, last=True))
         case.rows = [(wire.label(1 - side, n), side, "behind-other-stream", lasts)]
         case.behind = (lasts, 0.0) if side == 0 else (0.0, lasts)
@@ -215,8 +241,8 @@ def openings_and_backlogs() -> Iterator[Case]:
 
 def short_waits() -> Iterator[Case]:
     """Question and answer, each answer behind some milliseconds of another stream."""
-    for wire, side, (times, lasts) in product(
-        TWO_WAY, SIDES, ((64, 32.0), (128, 16.0), (50, 8.0))
+    for wire, side, (times, lasts, whole) in product(
+        TWO_WAY, SIDES, ((64, 32.0, False), (128, 16.0, True), (50, 8.0, False))
     ):
         case = begun(f"{times} waits of {lasts} ms, side {side}", wire)
         other = opened(case, wire, 0.5, side, 0)
@@ -225,11 +251,26 @@ def short_waits() -> Iterator[Case]:
         for nth in range(times):
             exchange = nth if isinstance(wire, Streamux) else n
             case.send(at, 1 - side, wire.data(1 - side, 1 - side, exchange, 20, last=True))
-            at = hog(case, wire, at, side, other, lasts)
+            at = hog(case, wire, at, side, other, lasts, whole=whole)
             at = case.send(at, side, wire.data(side, 1 - side, exchange, 20, last=True), RATE)
             at += 0.3
-        whole = times * lasts
-        case.behind = (whole, 0.0) if side == 0 else (0.0, whole)
+        spent = times * lasts
+        case.behind = (spent, 0.0) if side == 0 else (0.0, spent)
+        yield case
+
+
+def takes_turns() -> Iterator[Case]:
+    """A stream that always has a small message ready takes turns with one that fills the line."""
+    for wire, side, (times, lasts) in product(TWO_WAY, SIDES, ((64, 32.0), (40, 10.0))):
+        case = begun(f"{times} turns behind {lasts} ms, side {side}", wire)
+        other = opened(case, wire, 0.5, side, 0)
+        n = opened(case, wire, 1.0, side, 1)
+        at = case.send(3.0, side, wire.data(side, side, n, 200))
+        for _ in range(times):
+            at = hog(case, wire, at, side, other, lasts)
+            at = case.send(at, side, wire.data(side, side, n, 200), RATE)
+        spent = times * lasts
+        case.behind = (spent, 0.0) if side == 0 else (0.0, spent)
         yield case
 
 
@@ -246,8 +287,8 @@ def pings_beside_bulk() -> Iterator[Case]:
             at = hog(case, wire, at, side, other, lasts, int(lasts * RATE))
             at = case.send(at, side, wire.data(side, side, n, 20))
             at += 20.0
-        whole = times * lasts
-        case.behind = (whole, 0.0) if side == 0 else (0.0, whole)
+        spent = times * lasts
+        case.behind = (spent, 0.0) if side == 0 else (0.0, spent)
         case.rows = []
         yield case
 
@@ -258,14 +299,17 @@ def pings_beside_bulk() -> Iterator[Case]:
 def slow_answers() -> Iterator[Case]:
     """A server takes so long to answer while another of its streams is busy, not full."""
     for wire, side, (lasts, size, pace) in product(
-        TWO_WAY, SIDES, ((120.0, 2000, 5.0), (400.0, 4000, 8.0), (400.0, 8000, 5.0), (900.0, 500, 2.0))
+        TWO_WAY,
+        SIDES,
+        ((120.0, 2000, 5.0), (400.0, 4000, 8.0), (400.0, 8000, 5.0), (900.0, 900, 1.5)),
     ):
         case = begun(f"an answer after {lasts} ms beside {size} in {pace} ms, side {side}", wire)
         other = opened(case, wire, 1.0, side, 0)
         n = asked(case, wire, 3.0, side, 0)
         at = 1.7
+        rate = 0 if size > 5000 else 100_000  # large frames have one instant
         while at < lasts + 100.0:
-            case.send(at, side, wire.data(side, side, other, size), 100_000)
+            case.send(at, side, wire.data(side, side, other, size), rate)
             at += pace
         case.send(3.5 + lasts, side, wire.data(side, 1 - side, n, 50, last=True))
         case.hogs = (wire.label(side, other),)
@@ -342,9 +386,10 @@ def answers_in_time() -> Iterator[Case]:
 
 def all_cases() -> list[Case]:
     families = (
-        without_credit, small_windows, never_acknowledged, credit_and_then_others, closed_windows,
-        retransmissions, answers_behind_a_hog, behind_one_large_frame, openings_and_backlogs,
-        short_waits, pings_beside_bulk, slow_answers, idle_senders, pauses_too_short,
+        without_credit, small_windows, credit_by_drops, never_acknowledged, credit_and_then_others,
+        closed_windows, retransmissions, answers_behind_a_hog, behind_one_large_frame,
+        openings_and_backlogs, short_waits, takes_turns, pings_beside_bulk, slow_answers,
+        idle_senders, pauses_too_short,
         missing_replies, missing_acceptances, answers_in_time,
     )  # fmt: skip
     return [case for family in families for case in family()]

@@ -58,7 +58,6 @@ def test_constructed_stalls_have_the_right_cause_and_figures(tmp_path: Path) -> 
             causes.append(f"{case.name}: {wrong}")
         elif wrong := wrong_figures(case, found):
             figures.append(f"{case.name}: {wrong}")
-    print(len(cases), causes)
     right = 1 - len(causes) / len(cases)
     assert right >= RIGHT, f"{right:.1%} of {len(cases)} causes are right\n" + "\n".join(causes)
     assert not figures, "\n".join(figures)

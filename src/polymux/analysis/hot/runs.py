@@ -17,10 +17,12 @@ KEPT: Final[i64] = 1024  # runs; what is older than these is forgotten
 # How long the bytes of a frame may have been on their way before the frame's only instant: at
 # 8 Mbit/s, the slowest line that is assumed. A longer silence before it was a pause.
 SLOW_NS: Final[i64] = 1000  # a byte
-# The same on a line that is surely full, 100 Mbit/s; and a silence that may be no pause, but the
-# spacing of packets on any line.
+# The same on a line that is surely full, 100 Mbit/s; and a silence that is no pause, but the
+# spacing of full packets on any line.
 FULL_NS: Final[i64] = 80  # a byte
 SPACING: Final[i64] = 2_000_000
+PACKET: Final[i64] = 1200  # bytes in it at least
+PACKETS: Final[i64] = 4800  # and at most, in the few that may share an instant
 
 
 class Stretch:
@@ -52,9 +54,13 @@ class Runs:
         self.marks: i64 = side  # of stretches added up; the two directions never have the same
         self.last: Track = none  # of the last frame: its stream,
         self.last_ended: i64 = 0  # its last byte,
-        self.last_work: i64 = 0  # and how long it occupied the direction
-        self.work: i64 = 0  # nanoseconds in which the direction was at work so far
-        self.pause_work: i64 = 0  # what that was at the end of the last pause of `idle` or more
+        self.last_full: i64 = 0  # and how long it surely filled the direction
+        # Nanoseconds in which the direction was at work so far, and in which it was surely full;
+        # and what both were at the end of the last pause of `idle` or more.
+        self.work: i64 = 0
+        self.full: i64 = 0
+        self.pause_work: i64 = 0
+        self.pause_full: i64 = 0
 
     def add(self, track: Track, octets: i64, began: i64, ended: i64) -> None:
         """A frame of this stream passed from `began` to `ended`."""
@@ -69,6 +75,7 @@ class Runs:
             gap = began - self.last_ended
             if gap > self.idle:
                 self.pause_work = self.work
+                self.pause_full = self.full
             elif gap > 0:
                 slow = octets * SLOW_NS
                 if 0 < passed < slow:  # its first packet took no longer than the rest of it
@@ -76,15 +83,17 @@ class Runs:
                 if gap < slow:
                     slow = gap
                 quick = slow
-                if gap > SPACING and octets * FULL_NS < slow:
+                packets = gap <= SPACING and PACKET <= octets <= PACKETS
+                if not packets and octets * FULL_NS < slow:
                     quick = octets * FULL_NS
                 work += slow
                 full += quick
                 start -= slow
             last = (self.count - 1) % KEPT
         self.last_ended = ended
-        self.last_work = work
+        self.last_full = full
         self.work += work
+        self.full += full
         if self.count > 0 and self.last is track and began - self.ended[last] <= self.idle:
             self.octets[last] += octets
             self.ended[last] = ended

@@ -75,6 +75,15 @@ class Stalls:
 
     # --- what passes
 
+    def begin(self, track: Track) -> None:
+        """The first frame of a stream is about to pass."""
+        track.fresh = False
+        for side in (0, 1):
+            own = track.side(side)
+            runs = self.path(side).runs
+            own.passed_work = runs.work
+            own.passed_full = runs.full
+
     def passes(self, track: Track, side: i64, began: i64) -> None:
         """A frame of this stream begins to pass: does it decide a pause that is held?"""
         path = self.path(side)
@@ -106,6 +115,7 @@ class Stalls:
         own.span_began = UNSEEN
         own.span_ended = UNSEEN
         own.asked_at = UNSEEN
+        own.spent = own.half.spent
         if len(own.grants) > 0:
             own.grants = NO_GRANTS
         if size > own.largest:
@@ -120,7 +130,7 @@ class Stalls:
         own = track.side(side)
         half = own.half
         before = own.granted - half.spent
-        if before >= 0 and half.window > 0 and at - own.progress_at >= self.least:
+        if before >= 0 and at - own.progress_at >= self.least:
             if len(own.grants) == 0:
                 own.grants = [(int(at), before)]
             elif len(own.grants) < GRANTS:
@@ -230,16 +240,21 @@ class Stalls:
         runs = self.path(side).runs
         if runs.last is track or not runs.follows(size, began):
             return 0
-        ready = own.progress_work
+        ready = own.passed_work
         if own.span_began != UNSEEN:
             ready = own.span_work
         elif own.asked_at != UNSEEN:
             ready = own.asked_work
         elif not own.full and (own.octets > 0 or track.opener != side):
-            # Nothing shows that it was ready: it waited for the frame before it at least.
-            ready = runs.work - runs.last_work
-        if ready < own.progress_work:
-            ready = own.progress_work
+            # Nothing shows that it was ready: only what surely filled the line counts, and after a
+            # long pause only the frame right before.
+            full = runs.full - (
+                own.passed_full if own.passed_full > runs.pause_full else runs.pause_full
+            )
+            long = own.progress_at != UNSEEN and began - own.progress_at >= self.least
+            return runs.last_full if long and runs.last_full < full else full
+        if ready < own.passed_work:
+            ready = own.passed_work
         if ready < runs.pause_work:
             ready = runs.pause_work
         return runs.work - ready
@@ -251,7 +266,7 @@ class Stalls:
         since = own.progress_at
         path = self.path(side)
         waited = self.wait(track, side, own, until, size)
-        credit = self.credit_until(track, side, own, until, size)
+        credit = self.credit_until(track, side, own, until, more)
         if credit != UNSEEN:
             began = own.span_began if own.span_began != UNSEEN else since
             rest = until - credit
@@ -283,9 +298,10 @@ class Stalls:
         stretch = path.runs.before(track, start, until)
         length = until - stretch.began
         share = size if size > QUANTUM else QUANTUM
-        if weak and until - start >= self.least and path.runs.last_work < waited:
-            waited = path.runs.last_work
-        if stretch.culprits > share and length >= self.least and stretch.work * 2 >= length:
+        if weak and until - start >= self.least and path.runs.last_full < waited:
+            waited = path.runs.last_full
+        busy = not weak or stretch.work * 2 >= length
+        if stretch.culprits > share and length >= self.least and busy:
             own.held_at = at
             own.held_weak = weak
             own.held_wait = waited
@@ -294,7 +310,7 @@ class Stalls:
             own.held_began = stretch.began
             own.held_culprit = stretch.culprit.label
             own.held_octets = stretch.culprits
-            if ready or (weak and stretch.full * 2 >= length):
+            if ready or (weak and stretch.full * 5 >= length * 4):
                 self.decide(track, side, own, True)
             elif weak:
                 if len(path.held) >= HELD:  # so many at once: the culprit let them all wait
@@ -308,10 +324,13 @@ class Stalls:
         else:
             self.put(track, side, since, until, cause, "", detail)
 
-    def credit_until(self, track: Track, side: i64, own: HalfTrack, until: i64, size: i64) -> i64:
+    def credit_until(self, track: Track, side: i64, own: HalfTrack, until: i64, more: bool) -> i64:
         """When there was credit enough for the frame that begins at `until`; UNSEEN if there was
         all the time since its stream's last content."""
         enough = own.span_ended
+        if more:  # of several frames: which of them it was for cannot be told
+            return enough
+        size = own.half.spent - own.spent
         for n in range(len(own.grants) - 1, -1, -1):
             came, before = own.grants[n]
             if before < size:

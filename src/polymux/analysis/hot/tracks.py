@@ -19,14 +19,16 @@ class HalfTrack:
         "asked_at", "asked_work", "behind", "blocked", "ended_at", "first_at",
         "frames", "full", "gained", "granted", "grants", "half", "held_at", "held_began",
         "held_culprit", "held_octets", "held_since", "held_until", "held_wait", "held_weak",
-        "largest", "last_at", "octets", "progress_at", "progress_work", "since", "span_began",
-        "span_ended", "span_work", "speaking", "stalled", "state", "told_us",
+        "largest", "last_at", "octets", "passed_full", "passed_work", "progress_at", "since",
+        "span_began", "span_ended", "span_work", "speaking", "spent", "stalled", "state", "told_us",
     )  # fmt: skip
 
     def __init__(self, half: Half, opened_at: i64) -> None:
         self.half: Half = half
         self.first_at: i64 = UNSEEN  # of all its frames
         self.last_at: i64 = UNSEEN
+        self.passed_work: i64 = 0  # how long its direction had been at work by the last of them,
+        self.passed_full: i64 = 0  # and surely full
         # As the half was at the last look:
         self.octets: i64 = 0
         self.blocked: i64 = 0
@@ -41,7 +43,7 @@ class HalfTrack:
         self.told_us: i64 = 0  # time without leave that earlier buckets hold
         # Since its last content:
         self.progress_at: i64 = opened_at
-        self.progress_work: i64 = 0  # how long its direction had been at work by then
+        self.spent: int = 0  # credit used by then
         self.span_began: i64 = UNSEEN  # the longest time without leave that a grant ended
         self.span_ended: i64 = UNSEEN
         self.span_work: i64 = 0  # how long its direction had been at work when that ended

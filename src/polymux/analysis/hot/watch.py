@@ -223,12 +223,11 @@ class Watch(Sink):
             if track is not nowhere:
                 timeline.touch(track)
                 if track.fresh:
-                    track.fresh = False
-                    track.dialer.progress_work = self.stalls.dialer.runs.work
-                    track.acceptor.progress_work = self.stalls.acceptor.runs.work
+                    self.stalls.begin(track)
                 self.look(track, side, own, at, began, batch.payload[i])
             runs.add(track, size, began, at)
-            own.progress_work = runs.work
+            own.passed_work = runs.work
+            own.passed_full = runs.full
         self.frames += until - page.done
         page.done = until
 
