@@ -87,19 +87,18 @@ class Stalls:
     def passes(self, track: Track, side: i64, began: i64) -> None:
         """A frame of this stream begins to pass: does it decide a pause that is held?"""
         path = self.path(side)
-        if len(path.held) > 0:
-            kept: list[Track] = []
-            for held in path.held:
-                own = held.side(side)
-                if own.held_at == UNSEEN:
-                    continue
-                if began - own.held_at > self.pause:
-                    self.decide(held, side, own, True)
-                elif track.label == own.held_culprit:  # it goes on: it did not make room
-                    self.decide(held, side, own, False)
-                else:
-                    kept.append(held)
-            path.held = kept
+        kept: list[Track] = []
+        for held in path.held:
+            own = held.side(side)
+            if own.held_at == UNSEEN:
+                continue
+            if began - own.held_at > self.pause:
+                self.decide(held, side, own, True)
+            elif track.label == own.held_culprit:  # it goes on: it did not make room
+                self.decide(held, side, own, False)
+            else:
+                kept.append(held)
+        path.held = kept
 
     def progress(self, track: Track, side: i64, began: i64, at: i64, size: i64, more: bool) -> None:
         """A content frame of `size` octets began to pass at `began` and was whole at `at`; `more`
