@@ -22,10 +22,12 @@ def commands() -> str:
     parts = [
         "# Commands",
         "",
-        "Exit codes: 0 fine, 1 findings, 2 usage, 3 input unreadable or torn,",
-    ]
-    parts += [
-        "4 peer unreachable, 5 limit hit, 130 interrupted. `--json`, or a pipe, gives JSON lines."
+        "Exit codes, the same in every command: 0 fine; 1 something was found (`check`, `decode`,",
+        "`doctor`; `ls` and `analyze` with `--fail-on`); 2 usage: an option, a name, a missing part;",
+        "3 input missing, unreadable or torn; 4 the peer could not be reached, went away or gave up;",
+        "5 a limit was hit, or the output could not be written; 130 interrupted.",
+        "",
+        "`--json`, or a pipe, gives [JSON lines](json.md).",
     ]
     for name in sorted(cli.COMMANDS):
         command = cli.cli.get_command(context, name)

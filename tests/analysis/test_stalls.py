@@ -303,6 +303,52 @@ def test_a_fair_share_of_others_is_no_hog(tmp_path: Path) -> None:
     assert findings(hog(tmp_path, frames)) == []
 
 
+def test_a_server_that_takes_its_time_beside_a_busy_stream_is_idle(tmp_path: Path) -> None:
+    asked = [(1, b"\x18\x04echo", START + 8 * MS), (1, b"\x1a\x02hi", START + 9 * MS)]
+    frames = [*OPENINGS[:1], *asked, *busy(10, 900), (0, b"\x19\x02ok", START + 409 * MS)]
+    found = hog(tmp_path, sorted(frames, key=lambda line: line[2]))
+    assert findings(found) == []
+    (row,) = [row for row in found.rows("stalls") if row["stream"] == "a3"]
+    assert (row["cause"], row["sender"]) == ("sender-idle", "dialer")
+    assert found.stream("a3")["behind_us_dialer"] == pytest.approx(0, abs=5_000)
+
+
+def test_waits_too_short_for_a_stall_add_up_to_what_they_cost(tmp_path: Path) -> None:
+    frames: Record = [*OPENINGS[:1], (1, b"\x18\x04echo", START + 8 * MS)]
+    for at in range(10, 10 + 64 * 33, 33):
+        frames += [(1, b"\x1a\x02hi", START + at * MS), *busy(at + 4, at + 33, 5000)]
+        frames += [(0, b"\x19\x02ok", START + (at + 32) * MS)]
+    found = hog(tmp_path, sorted(frames, key=lambda line: line[2]))
+    assert found.rows("stalls") == []
+    assert found.stream("a3")["behind_us_dialer"] == pytest.approx(2_048_000, rel=0.1)
+
+
+def test_credit_that_came_back_and_then_a_hog_are_two_stalls(tmp_path: Path) -> None:
+    stage, stream = nerdbank(1000)
+    other = stage.open(0, b"hog", window=10_000_000)
+    stage.exchange()
+    stage.accept(1, window=10_000_000)
+    stage.exchange()
+    stage.reading = False
+    stage.send(0, stream, b"x" * 1000)
+    stage.exchange()
+    stage.wait(60 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 1000)
+    stage.exchange()
+    for _ in range(120):
+        stage.wait(5 * MS)
+        stage.send(0, other, b"h" * 8000)
+        stage.exchange()
+    stage.send(0, stream, b"x" * 900)
+    stage.exchange()
+    found = analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=MS))
+    first, second = sorted(findings(found), key=lambda row: str(row["began_at"]))
+    assert (first["cause"], first["lasted_us"]) == ("no-credit", 60_000)
+    assert (second["cause"], second["culprit"]) == ("behind-other-stream", "d2")
+    assert second["lasted_us"] == pytest.approx(600_000, rel=0.02)
+    assert found.stream("d1")["behind_us_dialer"] == second["lasted_us"]
+
+
 # --- transport and silence
 
 

@@ -332,6 +332,30 @@ def test_zero_windows_are_spans(session: Callable[..., TcpSession]) -> None:
     )
 
 
+def test_a_window_too_small_for_what_follows_is_a_span(
+    session: Callable[..., TcpSession],
+) -> None:
+    def seen(small: int, large: int, sent: int) -> object:
+        return (
+            session(
+                timed(
+                    (10, dialled(101, payload=b"ab")),
+                    (11, accepted(901, ack=103, window=small)),
+                    (500, accepted(901, ack=103, window=large)),
+                    (501, dialled(103, payload=b"c" * sent)),
+                )
+            )
+            .survey()
+            .zero_windows
+        )
+
+    span = (START + 11 * MS, START + 500 * MS)
+    assert seen(small=100, large=2000, sent=1000) == ([], [span])
+    assert seen(small=100, large=2000, sent=100) == ([], [])  # there was room for it
+    assert seen(small=600, large=1100, sent=1000) == ([], [])  # hardly more room than before
+    assert seen(small=100, large=400, sent=1000) == ([], [])  # beyond it: the number is scaled
+
+
 def test_retransmissions_are_spans(session: Callable[..., TcpSession]) -> None:
     found = session(
         timed(

@@ -86,7 +86,7 @@ def test_a_capture_without_tcp(run: Run, tmp_path: Path) -> None:
     path.write_bytes(head + bytes(8) + size + size + frame)
     ran = run("check", str(path))
     assert ran.code == 3
-    assert "no TCP in it (1 packets of other kinds)" in ran.err
+    assert "no TCP in it (1 packet of other kinds)" in ran.err
 
 
 def test_a_filter_that_matches_nothing_is_said(run: Run, capture: Callable[..., str]) -> None:
@@ -197,7 +197,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
 
 def test_a_report_on_what_is_no_analysis_is_one_line(run: Run, tmp_path: Path) -> None:
     ran = run("report", str(tmp_path), "-o", str(tmp_path / "r.html"))
-    assert ran.code == 2
+    assert ran.code == 3
     (line,) = ran.err.splitlines()
     assert "give the directory that 'polymux analyze --out' wrote" in line
 

@@ -80,7 +80,7 @@ def test_ls_gives_sessions_then_streams_worst_first(run: Run, capture: Callable[
     assert session["balanced"] is True
     assert session["started_at"] == "2023-11-14T22:13:20.000000Z"
     assert [row["stream"] for row in streams] == ["d3", "d1"]
-    assert streams[0]["why"] == "broke mplex.write-after-close"
+    assert streams[0]["why"].startswith("dialer broke mplex.write-after-close on d3: ")
     assert streams[1]["octets_acceptor"] == 6
 
 
@@ -276,7 +276,8 @@ def test_people_get_a_table_with_the_worst_stream_first(
     assert "Streams, worst first" in ran.out
     assert ran.out.index("broke mplex.write-after-close") < ran.out.index(" good ")
     assert "conservation: every octet" in ran.out
-    assert "1 session, 2 streams, 6 frames, 1 violation" in ran.out
+    assert "1 session, 2 streams, 6 frames" in ran.out
+    assert "1 violation, 0 stalls, 2 streams still open at the end" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -295,3 +296,75 @@ def test_nothing_from_the_wire_reaches_a_terminal_unescaped(
     assert "\x07" not in ran.out
     assert "\x1b[31m" not in ran.out
     assert "\x1b[2J" not in ran.out
+
+
+def test_frames_of_standard_input_are_printed_while_it_is_open(capture: Callable[..., str]) -> None:
+    data = Path(capture()).read_bytes()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from polymux.cli import main; main()", "frames", "-"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(data[:-40])  # the connection has not ended
+    process.stdin.flush()
+    kinds = [json.loads(process.stdout.readline())["kind"] for _ in range(6)]
+    assert kinds[0] == "NewStream"
+    process.stdin.write(data[-40:])
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+@pytest.mark.parametrize("command", ["ls", "check"])
+def test_ls_and_check_read_standard_input_to_its_end(
+    command: str, run: Run, capture: Callable[..., str]
+) -> None:
+    path = capture()
+    process = subprocess.run(
+        [sys.executable, "-c", "from polymux.cli import main; main()", command, "-"],
+        input=Path(path).read_bytes(), capture_output=True, timeout=60, check=False,
+    )  # fmt: skip
+    ran = run(command, path)
+    assert process.returncode == ran.code
+    assert process.stdout.replace(b'["-"]', b'["%s"]' % path.encode()) == ran.octets
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--kind", "nosuch"], "no frame has --kind nosuch; there are: CloseInitiator, Message"),
+        (["--stream", "d9"], "no frame has --stream d9; there are: d1, d3"),
+    ],
+)
+def test_frames_that_match_nothing_say_what_there_is(
+    option: list[str], said: str, run: Run, capture: Callable[..., str]
+) -> None:
+    ran = run("frames", capture(), *option)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err.startswith(said)
+
+
+def test_frames_that_exist_but_not_together_are_said_too(
+    run: Run, capture: Callable[..., str]
+) -> None:
+    ran = run("frames", capture(), "--stream", "d1", "--verdict", "violation")
+    assert (ran.code, ran.out) == (0, "")
+    assert ran.err == "none of the 6 frames is what was asked for\n"
+
+
+@pytest.mark.parametrize("command", ["ls", "check", "frames", "follow", "index", "recover"])
+def test_every_capture_command_takes_wildcards(
+    command: str, run: Run, capture: Callable[..., str], tmp_path: Path
+) -> None:
+    capture(CLEAN, name="one.pcapng")
+    capture(CLEAN, name="two.pcapng", port=9001)
+    if command == "recover":
+        for name in ("one", "two"):
+            (tmp_path / f"{name}.pcapng").rename(tmp_path / f"{name}.pcapng.part")
+    more = {"follow": ["--out", str(tmp_path / "out")]}.get(command, [])
+    ending = ".part" if command == "recover" else ""
+    assert run(command, str(tmp_path / f"*.pcapng{ending}"), *more).code == 0
+    more = {"follow": ["--stream", "d1"]}.get(command, [])
+    ran = run(command, str(tmp_path / f"*.nothing{ending}"), *more)
+    assert ran.code == 3
+    assert f"*.nothing{ending}: no file matches\n" in ran.err

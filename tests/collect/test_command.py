@@ -42,7 +42,8 @@ async def test_a_signal_ends_it_in_good_order(number: signal.Signals, tmp_path: 
         await push(port)
         child.process.send_signal(number)
         assert await child.ended() == 0
-        assert "1 sessions, 1 streams, 0 turned away" in child.text
+        assert "1 session, 1 stream, 0 turned away" in child.text
+        assert re.search(r"turned away, \d+ bytes durable in 1 file\b", child.text), child.text
     assert [session.payload_dialer for session in landed(tmp_path)] == [100_000]
 
 
@@ -87,7 +88,7 @@ async def test_a_place_that_cannot_be_written_to_is_said(tmp_path: Path) -> None
         "collect", "--listen", "tcp://127.0.0.1:0", "--protocol", "mplex", "--out",
         str(tmp_path / "file"),
     )  # fmt: skip
-    assert code == 3
+    assert code == 5
     assert "cannot be made" in problems
 
 

@@ -2,6 +2,10 @@
 
 import io
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,13 +14,14 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from polymux.analysis.tables_out import fill_empty
-from polymux.capture import FileSummary
+from polymux.capture import FileSummary, PcapngWriter, TcpScribe
 from polymux.cli.analyze import analyze, print_summary, stages
 from polymux.core.errors import PolymuxError
+from polymux.report import write_report
 from polymux.spark import pipeline, session
 from polymux.spark.walk_stage import Outcome
 
-from .captures import conversations, record
+from .captures import conversations, record, without_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,3 +150,60 @@ def test_a_connect_session_is_told_what_to_do_instead(capture: str, tmp_path: Pa
 
     with pytest.raises(PolymuxError, match="Spark Connect client"):
         pipeline.analyze(Client(), [capture], str(tmp_path / "t"))  # type: ignore[arg-type]  # that is the point
+
+
+def test_content_is_its_owners_alone_and_findings_fail_if_asked(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    path = tmp_path / "broken.pcapng"
+    with PcapngWriter(path, sync="none") as writer:
+        scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("192.0.2.2", 9000), 10**18)
+        for at, data in enumerate((b"\x08\x04good", b"\x0c\x00", b"\x0a\x04late")):
+            scribe.data(0, data, 10**18 + at)
+        scribe.close(10**18 + 9)
+    former = os.umask(0o022)
+    try:
+        out = str(tmp_path / "t")
+        asked = [str(path), "--out", out, "--content", "--no-report", "--protocol", "mplex"]
+        assert CliRunner().invoke(analyze, asked).exit_code == 0
+        done = CliRunner().invoke(analyze, [*asked, "--fail-on", "violations"])
+    finally:
+        os.umask(former)
+    assert done.exit_code == 1, done.output
+    modes = {
+        table.name: {file.stat().st_mode & 0o777 for file in table.glob("*.parquet")}
+        for table in (tmp_path / "t").iterdir()
+    }
+    assert modes["content"] == {0o600}
+    assert modes["frames"] == {0o644}
+
+
+def test_a_report_with_payload_is_its_owners_alone(capture: str, tmp_path: Path) -> None:
+    without_spark([Path(capture)], tmp_path / "tables")
+    page = tmp_path / "report.html"
+    former = os.umask(0o022)
+    try:
+        write_report(tmp_path / "tables", page)
+        assert page.stat().st_mode & 0o777 == 0o644
+        write_report(tmp_path / "tables", page, payload="head:16")
+        assert page.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(former)
+
+
+@pytest.mark.parametrize("wait", [0.5, 2.5])
+def test_ctrl_c_in_the_first_seconds_is_one_line_and_130(
+    wait: float, capture: str, tmp_path: Path
+) -> None:
+    code = "from polymux.cli import main; print('ready', flush=True); main()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, "analyze", capture, "--out", str(tmp_path / "t")],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    time.sleep(wait)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: Java gets it too
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (130, "polymux: interrupted\n")
+    assert not (tmp_path / "t").exists()

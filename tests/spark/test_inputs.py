@@ -46,6 +46,22 @@ def names(paths: list[str]) -> list[str]:
     return [Path(capture.path).name for capture in find_inputs(paths)]
 
 
+def test_a_str_or_a_path_is_one_input(folder: Path) -> None:
+    one = folder / "plain" / "1.pcapng"
+    for given in (one, str(one), [one], (str(one),)):
+        assert [capture.path for capture in find_inputs(given)] == [str(one)]
+
+
+def test_analyze_takes_one_path_as_text_or_as_a_path(
+    spark: "SparkSession", folder: Path, tmp_path: Path
+) -> None:
+    one = folder / "plain" / "1.pcapng"
+    done = analyze(spark, str(one), tmp_path / "tables")
+    assert [capture.file for capture in done.captures] == [str(one)]
+    again = analyze(spark, one, str(tmp_path / "tables"))
+    assert [capture.file for capture in again.captures] == [str(one)]
+
+
 def test_files_directories_globs_and_urls_are_found_and_each_once(folder: Path) -> None:
     plain = folder / "plain"
     (plain / ".hidden.pcapng").touch()

@@ -286,7 +286,8 @@ _VIOLATIONS: Final = TableSchema(
         _text("severity", "How much it weighs.", *SEVERITIES),
         _text(
             "certainty",
-            "`possible`: something that was not captured could excuse it.",
+            "`possible`: something that was not captured could excuse it, or the octets look like "
+            "another protocol than the one that was named.",
             *CERTAINTIES,
         ),
         _text("detail", "What the frame did, with its numbers.", null=True),

@@ -18,7 +18,8 @@ from polymux.analysis.arrow_rows import SCHEMAS, batch_of
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
-from polymux.core.errors import MissingExtra, PolymuxError
+from polymux.capture.paths import open_private
+from polymux.core.errors import MissingExtra, UnwritableOutput
 
 try:
     import pyarrow as pa
@@ -31,13 +32,14 @@ GROUP_OCTETS: Final = 16 << 20
 # A batch may be a few rows of a page with room for many: so many octets of pages are kept.
 LOOSE_OCTETS: Final = 8 << 20
 EMPTY: Final = "part-empty"
+PRIVATE: Final = frozenset({"content"})  # tables of payload: their files are the owner's alone
 # Nearly every group of rows has all of these: what comes first and last among them lets no reader
 # skip it, and takes an eighth of the time to find.
 _EVERYWHERE: Final = ("sender", "kind", "stream")
 _GROW: Final = (ColumnType.INTEGER, ColumnType.INSTANT)
 
 
-class OutputError(PolymuxError):
+class OutputError(UnwritableOutput):
     """The tables cannot be written; the text says where and why."""
 
 
@@ -79,6 +81,9 @@ class _File:
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             columns = TABLES[self.table].columns
+            self.hidden.unlink(missing_ok=True)
+            if self.table in PRIVATE:
+                open_private(self.hidden).close()
             self._writer = pq.ParquetWriter(
                 self.hidden,
                 schema,

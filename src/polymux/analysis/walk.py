@@ -40,6 +40,7 @@ LIVE = 262_144  # streams open at once, beyond which a session is not decoded on
 _NO_STREAM_CONTENT = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
 
 Progress = Callable[[int], None]
+Begun = Callable[[SessionSummary], None]
 Steps = Generator[int, None, SessionSummary]
 
 
@@ -49,6 +50,7 @@ def walk(
     emit: Emit,
     progress: Progress | None = None,
     gathering: Gathering | None = None,
+    begun: Begun | None = None,
 ) -> SessionSummary:
     """Decode, judge and measure one session.
 
@@ -56,9 +58,9 @@ def walk(
     `progress(octets)` is told how much was read. A file that cannot be read on ends the session
     there and is named in its note; nothing is raised about what was captured. Rows of all tables
     but content are left to a `gathering` if there is one, to become batches with those of other
-    sessions.
+    sessions. `begun(summary)` is told what is known before the first row, the note among it.
     """
-    steps = walk_steps(session, plan, emit, gathering)
+    steps = walk_steps(session, plan, emit, gathering, begun)
     while True:
         try:
             octets = next(steps)
@@ -70,7 +72,11 @@ def walk(
 
 
 def walk_steps(
-    session: TcpSession, plan: Plan, emit: Emit, gathering: Gathering | None = None
+    session: TcpSession,
+    plan: Plan,
+    emit: Emit,
+    gathering: Gathering | None = None,
+    begun: Begun | None = None,
 ) -> Steps:
     """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
     and the last returns the summary."""
@@ -83,6 +89,8 @@ def walk_steps(
         verdict = choose(session, plan, opening.sample())
     except CaptureError as problem:
         return _unread(session, gathering, plan, problem)
+    if begun is not None:
+        begun(_begun(session, verdict))
     if verdict.protocol is None:
         summary = _undecoded(session, verdict)
     else:
@@ -132,7 +140,7 @@ def _decoded(
     watch = Watch(contents)
     observer = Observer(protocol, True, watch)
     watch.attach(observer, _timeline(session), _stalls(session, watch, protocol))
-    if not session.saw_syn:
+    if not session.saw_syn or verdict.doubt:
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
     rows = Rows(summary.session_id, emit, gathering, plan.tables)
@@ -199,6 +207,7 @@ def _begun(session: TcpSession, verdict: Verdict) -> SessionSummary:
         started_at=session.started_at // 1000,
         ended_at=session.ended_at // 1000,
         rtt_us=session.rtt_ns // 1000 if session.rtt_ns is not None else None,
+        note=verdict.doubt or None,
     )
 
 
@@ -239,7 +248,8 @@ def _sum_up(
     summary.dialect = protocol.dialect() or None
     summary.frames = watch.frames
     summary.streams, summary.violations = rows.streams, rows.violations
-    summary.findings = rows.findings
+    summary.findings = rows.broken + rows.stalls
+    summary.stalls, summary.unfinished = rows.stalls, rows.unfinished
     summary.payload_dialer, summary.payload_acceptor = rows.payload
     summary.octets_dialer, summary.octets_acceptor = dialer.octets, acceptor.octets
     summary.gap_dialer, summary.gap_acceptor = dialer.gap, acceptor.gap

@@ -5,27 +5,32 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from polymux.capture.hot.events import Events
 from polymux.capture.hot.gather import Run, vectors
 from polymux.capture.joining import RESIDENT, Stage
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import AnyPath, AnyPaths, each_path, expand, one_path
 from polymux.capture.sources import STDIN, PlainSource, Source, open_source
 
 OPEN_FILES = 64
 _NOT_CAPTURES = (".idx", ".part")
 
 
-def find_captures(paths: Iterable[str]) -> list[str]:
+def find_captures(paths: AnyPaths) -> list[str]:
     """Files named, and for directories every file below, each once, sorted within a directory.
+
+    `paths` is one path or several. A path with wildcards (`*`, `?`, `[`, `**` across directories)
+    means what it matches; one that matches nothing is kept, so that opening it says so.
 
     Links to directories are not followed and a file met twice through links counts once. Index
     files, recordings that are still being written (`.part`) and what is no file at all (a pipe
     would have to be waited for) are left out of directories.
     """
     found: dict[str, str] = {}
-    for path in paths:
+    matches = [match for each in each_path(paths) for match in expand(each) or [each]]
+    for path in matches:
         if path == STDIN or not os.path.isdir(path):
             found.setdefault(path if path == STDIN else os.path.realpath(path), path)
             continue
@@ -54,8 +59,9 @@ class Files:
         self._stage: Stage | None = None
         self._resident = 0  # blocks of mapped files that are in use, at most
 
-    def source(self, path: str) -> Source:
+    def source(self, path: AnyPath) -> Source:
         """The opened file; raises `CaptureError`."""
+        path = one_path(path)
         if self._last is not None and self._last.path == path:
             return self._last
         if path in self._kept:
@@ -71,11 +77,11 @@ class Files:
             self._open.popitem(last=False)[1].close()
         return source
 
-    def reader(self, path: str) -> FileReader:
+    def reader(self, path: AnyPath) -> FileReader:
         """Reads the file's octets, whether or not it was closed since."""
-        return FileReader(self, path)
+        return FileReader(self, one_path(path))
 
-    def readers(self, paths: Sequence[str]) -> list[FileReader]:
+    def readers(self, paths: Sequence[AnyPath]) -> list[FileReader]:
         return [self.reader(path) for path in paths]
 
     def stage(self) -> Stage | None:

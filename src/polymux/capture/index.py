@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from polymux.capture.flows import FlowFilter
 from polymux.capture.hot.interfaces import Interface
 from polymux.capture.hot.references import LARGEST_OFFSET, RECORD
 from polymux.capture.hot.scan import PCAP, PCAPNG, UNKNOWN, Scanner
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import AnyPath, one_path
 from polymux.capture.sources import ENDS_EARLY, Source, open_source
 from polymux.capture.summary import (
     DAMAGED,
@@ -92,7 +93,7 @@ class FileIndex:
 
 
 def index_file(
-    path: str,
+    path: AnyPath,
     *,
     limits: CaptureLimits | None = None,
     wanted: FlowFilter | None = None,
@@ -108,7 +109,7 @@ def index_file(
 
 
 def index_range(
-    path: str,
+    path: AnyPath,
     span: Range,
     *,
     limits: CaptureLimits | None = None,
@@ -122,6 +123,7 @@ def index_range(
     With `emit`, rows are handed to it whenever `PIECE` packets were read, and only what is left
     is in the result: memory does not grow with the range.
     """
+    path = one_path(path)
     limits = limits or CaptureLimits()
     opened = source
     try:
@@ -204,7 +206,7 @@ def _index(
             reached = offset
             if emit is not None and scanner.table.tcp_packets() >= PIECE:
                 handed_on += int(scanner.table.tcp_packets())
-                emit(list(_rows(source.path, begun, scanner, wanted)))
+                emit(list(flow_rows(source.path, begun, scanner, wanted)))
                 begun = reached
     except CaptureError as failure:
         stopped = failure
@@ -213,15 +215,28 @@ def _index(
         left = source.window(reached, scanner.need)
         if span.end >= 0:
             left = left[: span.end - reached]
-    summary = _summary(source, scanner, span, reached, left, stopped, handed_on)
+    summary = summary_of(source, scanner, span, reached, left, stopped, handed_on)
     resume = None
     if not scanner.broken and stopped is None and scanner.form != UNKNOWN:
         resume = range_at(scanner, reached, -1)
-    return FileIndex(summary, list(_rows(source.path, begun, scanner, wanted)), resume)
+    return FileIndex(summary, list(flow_rows(source.path, begun, scanner, wanted)), resume)
 
 
-def _summary(
-    source: Source,
+class Ended(Protocol):
+    """What octets came from, as far as a summary tells: see `Source`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def packing(self) -> str: ...
+
+    @property
+    def torn(self) -> str: ...
+
+
+def summary_of(
+    source: Ended,
     scanner: Scanner,
     span: Range,
     reached: int,
@@ -253,7 +268,7 @@ def _summary(
 
 
 def _verdict(
-    source: Source,
+    source: Ended,
     scanner: Scanner,
     span: Range,
     reached: int,
@@ -287,7 +302,7 @@ def _verdict(
     return WHOLE, None, None
 
 
-def _rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
+def flow_rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
     flows = scanner.table.flows
     packed = scanner.table.pack()
     hints = used = tuple(scanner.hints)

@@ -18,6 +18,7 @@ from dataclasses import asdict, replace
 from polymux.capture.hot.scan import HINT_OCTETS
 from polymux.capture.index import MAGICS, Range, range_at, scan_windows, scanner_for
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import AnyPath, one_path
 from polymux.capture.sources import PackedSource, PlainSource, Source, open_source
 from polymux.core.errors import CaptureError
 
@@ -30,11 +31,14 @@ _LARGEST_INDEX = 256 << 20
 _NUMBERS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1 << 63) - 1))
 
 
-def plan(path: str, *, target: int = TARGET, limits: CaptureLimits | None = None) -> list[Range]:
+def plan(
+    path: AnyPath, *, target: int = TARGET, limits: CaptureLimits | None = None
+) -> list[Range]:
     """Ranges of about `target` octets that together are the file; uses `FILE.idx` if it fits.
 
     Compressed files, pipes and files that cannot be read are one range: reading it says why.
     """
+    path = one_path(path)
     limits = limits or CaptureLimits()
     if not os.path.isfile(path):
         return [Range()]
@@ -54,13 +58,14 @@ def plan(path: str, *, target: int = TARGET, limits: CaptureLimits | None = None
 
 
 def write_index(
-    path: str, *, limits: CaptureLimits | None = None, marks: Sequence[int] | None = None
+    path: AnyPath, *, limits: CaptureLimits | None = None, marks: Sequence[int] | None = None
 ) -> str:
     """Walk a capture and write `FILE.idx` beside it, whole or not at all; returns its name.
 
     `marks`: offsets between blocks, from the writer of a file with one section and one interface;
     the file is then not walked.
     """
+    path = one_path(path)
     limits = limits or CaptureLimits()
     source = open_source(path, limits)
     try:

@@ -9,6 +9,7 @@ from polymux.capture.files import Files, find_captures
 from polymux.capture.flows import FlowFilter
 from polymux.capture.index import FileIndex, FlowRefs, index_file
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import AnyPaths
 from polymux.capture.sessions import TcpSession, sessions_of
 from polymux.capture.summary import UNREADABLE, FileSummary
 from polymux.core.errors import CaptureError
@@ -65,14 +66,14 @@ class Reading:
 
 
 def read_sessions(
-    paths: Iterable[str],
+    paths: AnyPaths,
     *,
     limits: CaptureLimits | None = None,
     ports: Iterable[int] = (),
     filters: Iterable[str] = (),
     verify: bool = False,
 ) -> Reading:
-    """Index files and directories and give their sessions.
+    """Index files and directories and give their sessions. `paths` is one path or several.
 
     `ports` are listening ports, `filters` are `host:port`, `host` or `:port`; with either, only
     the flows they name are read. Where no SYN was captured, a listening port names the acceptor.

@@ -13,6 +13,7 @@ from polymux.capture.hot.octets import u32
 from polymux.capture.hot.scan import PCAPNG, Scanner
 from polymux.capture.index import Range, scan_windows, scanner_for
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import AnyPath, one_path
 from polymux.capture.sources import COPY, PlainSource, Source, open_source
 from polymux.capture.writer import PART, publish
 from polymux.core.errors import CaptureError
@@ -35,13 +36,14 @@ class Repair:
     """How often reading went on behind a damaged place."""
 
 
-def repair(source: str, target: str, *, limits: CaptureLimits | None = None) -> Repair:
+def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = None) -> Repair:
     """Copy every whole block of `source` to a new file `target`; the source is not touched.
 
     In a plain pcapng file reading goes on behind a damaged place, at the next two blocks that fit
     together; elsewhere it ends there. A compressed capture is written plain. Raises
     `CaptureError` if the source is no capture or the target exists.
     """
+    source, target = one_path(source), one_path(target)
     limits = limits or CaptureLimits()
     if os.path.exists(target):
         raise CaptureError("exists already; choose another name", target)
@@ -63,12 +65,13 @@ def repair(source: str, target: str, *, limits: CaptureLimits | None = None) -> 
             raise
 
 
-def recover(part: str, *, limits: CaptureLimits | None = None) -> str:
+def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
     """Publish a recording that its writer left as `NAME.part`, without the block it was killed in.
 
     Returns NAME. Done again after being interrupted, it does the same. Raises `CaptureError` if
     the file is still being written, if NAME exists, or if more than its tail is damaged.
     """
+    part = one_path(part)
     limits = limits or CaptureLimits()
     name = part.removesuffix(PART)
     if name == part:

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 from polymux.capture.hot.segments import Burst
+from polymux.capture.paths import AnyPath, one_path
 from polymux.capture.ranges import write_index
 from polymux.capture.writer import PART, Missed, PcapngWriter
 from polymux.core.errors import CaptureError
@@ -33,7 +34,7 @@ class RotatingWriter:
 
     def __init__(
         self,
-        path: str,
+        path: AnyPath,
         *,
         octets: int = 0,
         seconds: float = 0,
@@ -46,7 +47,7 @@ class RotatingWriter:
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._path = path
+        self._path = path = one_path(path)
         self._octets = octets
         self._seconds = seconds
         self._index = index

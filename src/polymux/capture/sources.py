@@ -12,12 +12,13 @@ import os
 import stat
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable
 from typing import IO, Protocol, cast
 
 from polymux.capture.joining import Mapping
 from polymux.capture.limits import CaptureLimits
+from polymux.capture.paths import is_glob
+from polymux.capture.unpacking import packing_of, unpacker
 from polymux.core.allocator import settle_allocator
 from polymux.core.errors import CaptureError, MissingExtra
 
@@ -31,7 +32,7 @@ class Source(Protocol):
 
     path: str
     packing: str
-    """'', 'gzip' or 'zstd'."""
+    """'', 'gzip', 'zstd', 'xz' or 'bzip2'."""
 
     @property
     def torn(self) -> str:
@@ -100,7 +101,7 @@ class PlainSource:
 
 
 class PackedSource:
-    """A gzip or zstd file, inflated as it is read and never further than asked for."""
+    """A compressed file, inflated as it is read and never further than asked for."""
 
     def __init__(self, path: str, raw: PlainSource, packing: str, limits: CaptureLimits) -> None:
         self.path = path
@@ -152,8 +153,7 @@ class Inflation:
         self._path = path
         self._raw = raw
         self._limits = limits
-        self._unpack: Callable[[bytes, int], tuple[bytes, bytes, bool]]
-        self._unpack = _Gzip().step if packing == "gzip" else _Zstd().step
+        self._unpacker = unpacker(packing)
         self._pending = b""
         self._position = 0
         self._between = True
@@ -165,7 +165,7 @@ class Inflation:
         """Up to `size` octets; fewer only at the end, or where the file is torn or damaged."""
         parts: list[bytes] = []
         while size > 0 and not self.torn:
-            if not self._pending:
+            if not self._pending and not self._unpacker.holds:
                 self._pending = self._raw.window(self._position, 65536)
                 self._position += len(self._pending)
                 if not self._pending:
@@ -173,10 +173,10 @@ class Inflation:
                         self.torn = ENDS_EARLY
                     break
             try:
-                data, self._pending, self._between = self._unpack(self._pending, size)
+                data, self._pending, self._between = self._unpacker.step(self._pending, size)
             except MissingExtra:
                 raise
-            except Exception as failure:  # zlib.error, ZstdError: neither shares a parent class
+            except Exception as failure:  # zlib.error, ZstdError, LZMAError: no common parent
                 self.torn = f"the compressed data is damaged: {failure}"
                 break
             self._out += len(data)
@@ -240,53 +240,6 @@ class Spool:
         return CaptureError(text, self._path, self._size)
 
 
-class _Gzip:
-    """Members of a gzip file, one after another."""
-
-    def __init__(self) -> None:
-        self._member = zlib.decompressobj(31)
-
-    def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
-        """At most `size` octets out; what is left of `data`; whether a member just ended."""
-        out = self._member.decompress(data, size)
-        if not self._member.eof:
-            return out, self._member.unconsumed_tail, False
-        rest = self._member.unused_data
-        self._member = zlib.decompressobj(31)
-        return out, rest, True
-
-
-class _Zstd:
-    """Frames of a zstd file, one after another."""
-
-    # zstandard cannot bound what one call gives out. A block of 4 octets may become 128 KiB, so
-    # this many octets become at most 8 MiB.
-    FEED = 256
-    WINDOW = 1 << 27
-
-    def __init__(self) -> None:
-        try:
-            import zstandard
-        except ImportError:
-            raise MissingExtra("captures", "reading zstd files") from None
-        self._maker = zstandard.ZstdDecompressor(max_window_size=self.WINDOW)
-        self._frame = self._maker.decompressobj()
-        self._spare = b""
-
-    def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
-        ended = False
-        if not self._spare:
-            self._spare = self._frame.decompress(data[: self.FEED])
-            rest = data[self.FEED :]
-            if self._frame.eof:
-                rest = self._frame.unused_data + rest
-                self._frame = self._maker.decompressobj()
-                ended = True
-            data = rest
-        out, self._spare = self._spare[:size], self._spare[size:]
-        return out, data, ended
-
-
 def spool(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> PlainSource:
     """Everything `read` gives, in an unnamed temporary file that dies with the process."""
     total = 0
@@ -312,12 +265,8 @@ def open_source(path: str, limits: CaptureLimits) -> Source:
     """Open `path`, or stdin for '-'; pipes are spooled, compression is found by its mark."""
     settle_allocator()
     plain = _open_plain(path, limits)
-    head = plain.window(0, 4)
-    if head[:2] == b"\x1f\x8b":
-        return PackedSource(path, plain, "gzip", limits)
-    if head == b"\x28\xb5\x2f\xfd" or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18"):
-        return PackedSource(path, plain, "zstd", limits)
-    return plain
+    packing = packing_of(plain.window(0, 4))
+    return PackedSource(path, plain, packing, limits) if packing else plain
 
 
 def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
@@ -326,7 +275,10 @@ def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as failure:
-        raise CaptureError(f"cannot be opened: {failure.strerror}", path) from None
+        reason = f"cannot be opened: {failure.strerror}"
+        if is_glob(path):
+            reason = "no file matches"
+        raise CaptureError(reason, path) from None
     mode = os.fstat(fd).st_mode
     if stat.S_ISDIR(mode):
         os.close(fd)

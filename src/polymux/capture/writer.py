@@ -20,6 +20,7 @@ from typing import Literal
 
 from polymux.capture import blocks
 from polymux.capture.hot.segments import Burst
+from polymux.capture.paths import AnyPath, one_path
 from polymux.capture.ranges import MARK
 from polymux.core.errors import CaptureError
 
@@ -57,7 +58,7 @@ class PcapngWriter:
 
     def __init__(
         self,
-        path: str,
+        path: AnyPath,
         *,
         comment: str = "",
         interface_comment: str = "",
@@ -67,7 +68,7 @@ class PcapngWriter:
         pause: Callable[[float], None] = time.sleep,
         worker: Executor | None = None,
     ) -> None:
-        self.path = path
+        self.path = path = one_path(path)
         self.file = 1
         """Changes when comments have to be said again: here, because a packet was missed."""
         self.packets = 0

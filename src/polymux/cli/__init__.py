@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -19,6 +20,8 @@ from ..core.errors import (
     PolymuxError,
     SessionClosed,
     StreamAborted,
+    UnreadableInput,
+    UnwritableOutput,
 )
 
 # Name of the command, and the module here that holds it under the same name.
@@ -32,6 +35,10 @@ FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
 class ReaderGone(Exception):
     """Whoever read our output has closed it, as `head` does: nothing is wrong."""
+
+
+class Interrupted(Exception):
+    """Ctrl-C; told apart here because click would answer it with an empty line."""
 
 
 class Commands(click.Group):
@@ -57,6 +64,8 @@ class Commands(click.Group):
                 sys.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
+        except KeyboardInterrupt:
+            raise Interrupted from None
 
 
 @click.group(cls=Commands, epilog="Example: polymux demo")
@@ -69,7 +78,10 @@ def main() -> None:
     """Run a command; every foreseeable problem is one line and an exit code."""
     try:
         sys.exit(cli(standalone_mode=False))
-    except click.exceptions.Abort:
+    except (click.exceptions.Abort, Interrupted, KeyboardInterrupt):
+        drop_output()
+        # A terminal has shown ^C.
+        click.echo("\n" * sys.stderr.isatty() + "polymux: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except click.ClickException as problem:
         from ..report.visible import visible
@@ -78,11 +90,16 @@ def main() -> None:
         problem.show(said)
         click.echo("\n".join(map(visible, said.getvalue().split("\n"))), err=True, nl=False)
         sys.exit(problem.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
     except ReaderGone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         sys.exit(0)
+    except OSError as problem:  # what reads files and peers has errors of its own
+        from ..report.visible import visible
+
+        drop_output()
+        reason = problem.strerror or str(problem)
+        click.echo(visible(f"polymux: the output cannot be written: {reason}"), err=True)
+        sys.exit(LIMIT)
     except PolymuxError as problem:
         from ..report.visible import visible
 
@@ -90,13 +107,23 @@ def main() -> None:
         sys.exit(exit_code(problem))
 
 
+def drop_output() -> None:
+    """Let what is left of standard output go: the interpreter flushes it once more at its end."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def exit_code(problem: PolymuxError) -> int:
+    """The code of what ended a command: see `docs/commands.md`."""
     from ..aio.connect import Unreachable
 
-    if isinstance(problem, CaptureError):
+    if isinstance(problem, CaptureError | UnreadableInput):
         return UNREADABLE
+    if isinstance(problem, LimitExceeded | UnwritableOutput):  # before: one that ended the session
+        return LIMIT
     if isinstance(problem, Unreachable | SessionClosed | StreamAborted):
         return NO_PEER
-    if isinstance(problem, LimitExceeded):
-        return LIMIT
     return USAGE

@@ -25,8 +25,11 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
-from .printing import shown
-from .reading import report_file
+from .failing import exit_code
+from .options import fail_on_option
+from .printing import console as standard_output
+from .printing import counted, shown
+from .reading import UNREADABLE, report_file
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 @click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
 @click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
 @click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@fail_on_option
 @follow_options
 @click.pass_context
 def analyze(
@@ -64,6 +68,7 @@ def analyze(
     confs: tuple[str, ...],
     memory: str,
     wanted: bool,
+    fail_on: str | None,
     following: bool,
     available_now: bool,
     every: float,
@@ -90,6 +95,8 @@ def analyze(
     # Spark takes seconds to start; what can be known now is said now.
     Plan(protocol, port_map)
     if following:
+        if fail_on is not None:
+            raise click.UsageError("--fail-on: a run that is followed ends when it is told to")
         folder = the_folder(captures)
         with spark_session(master, memory=memory, conf=settings) as spark:
             run_following(
@@ -111,8 +118,8 @@ def analyze(
             )  # fmt: skip
     page = write_page(done.out) if wanted else ""
     print_summary(done, page)
-    if done.unread or done.total.failures:
-        context.exit(3)
+    code = UNREADABLE if done.unread or done.total.failures else 0
+    context.exit(exit_code(fail_on, done.total.findings, done.total.stalls, code))
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -177,25 +184,30 @@ def write_page(out: str) -> str:
 
 def print_summary(done: Analysis, page: str) -> None:
     """What was found, in a few lines."""
-    from .summary import summary_table
+    from ..report.sentences import findings_sentence
+    from .summary import print_findings
 
-    console = Console()
+    out = standard_output()
     total = done.total
-    console.print(summary_table(done.out))
-    console.print(
-        f"{total.sessions} sessions, {total.streams} streams, {total.frames} frames, "
-        f"{total.octets} octets; {total.findings} violations, {total.stalls} stalls"
-    )
+    print_findings(done.out)
+    sums = (
+        (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
+        (total.octets, "octet"),
+    )  # fmt: skip
+    out.print(", ".join(counted(*each) for each in sums))
+    violations = total.findings - total.stalls
+    out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if done.conserved:
-        console.print("conservation: every octet of every session is accounted for")
+        out.print("conservation: every octet of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
-        console.print(f"conservation FAILS in {total.unbalanced_count} sessions: {names}")
+        where = counted(total.unbalanced_count, "session")
+        out.print(f"conservation FAILS in {where}: {names}")
     for capture in done.unread:
         report_file(capture)
-    console.print(f"tables: {near(done.out)}", markup=False)
+    out.print(f"tables: {near(done.out)}", markup=False)
     if page:
-        console.print(f"report: {near(page)}", markup=False)
+        out.print(f"report: {near(page)}", markup=False)
 
 
 def near(path: str) -> str:

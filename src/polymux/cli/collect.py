@@ -8,13 +8,14 @@ import time
 
 import click
 
-from ..core.errors import CaptureError
+from ..aio import Unreachable
+from ..core.errors import CaptureError, UnwritableOutput
 from ..core.limits import Policy
 from ..protocols.registry import parse
 from ..record import tls
 from ..record.collector import Bounds, Collector
 from ..record.journal import NotDurable, Sync
-from .printing import warn
+from .printing import counted, warn
 from .record import size, syncs
 from .stopping import when_told
 
@@ -108,12 +109,17 @@ def collect(
             bounds=Bounds(clients, per_host, streams, buffer, session_buffer),
             policy=Policy(pause=pause), early=early,
         )  # fmt: skip
-        await collector.start()
+        try:
+            await collector.start()
+        except CaptureError as problem:
+            raise UnwritableOutput(str(problem)) from None
         try:
             for url, protocol in zip(urls, spoken, strict=True):
                 await collector.listen(url, protocol, tls=context_tls)
-        except BaseException:
+        except BaseException as problem:
             await collector.close(0)
+            if isinstance(problem, Unreachable):
+                raise click.UsageError(str(problem)) from None
             raise
         return await attend(collector, spoken, grace, stop)
 
@@ -145,10 +151,12 @@ async def attend(
     if collector.failure and collector.failure not in problems:
         problems.append(collector.failure)
     counts = collector.counts
+    safe, octets = collector.journal.safe, collector.journal.octets
+    durable = f"{octets} bytes" if safe == octets else f"{safe} of {octets} bytes"
     warn(
-        f"{counts.sessions} sessions, {counts.streams} streams, {counts.turned_away} turned away, "
-        f"{collector.journal.safe} of {collector.journal.octets} octets durable in "
-        f"{len(collector.published)} files"
+        f"{counted(counts.sessions, 'session')}, {counted(counts.streams, 'stream')}, "
+        f"{counts.turned_away} turned away, {durable} durable in "
+        f"{counted(len(collector.published), 'file')}"
     )
     for text in problems:
         warn(f"polymux: {text}")
@@ -164,7 +172,7 @@ async def show(collector: Collector) -> None:
         rate = (journal.octets - before) / max(1e-6, now - then) / 1e6
         before, then = journal.octets, now
         sys.stderr.write(
-            f"\r\x1b[K{counts.open} sessions, {counts.open_streams} streams, "
+            f"\r\x1b[K{counted(counts.open, 'session')}, {counted(counts.open_streams, 'stream')}, "
             f"{journal.octets / 1e6:.1f} MB, {rate:.1f} MB/s, "
             f"{(journal.octets - journal.safe) / 1e6:.1f} MB not safe yet, "
             f"lag {journal.lag * 1000:.0f} ms\r"

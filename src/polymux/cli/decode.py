@@ -8,12 +8,10 @@ import click
 
 from ..core.observer import Observer
 from ..core.rules import Severity, Violation
-from ..core.streams import WORD
-from .printing import console, for_people, json_line, print_table, shown
+from .printing import Column, console, for_people, json_line, print_table, shown
 
 FINDINGS = 1
 SIDES = ("dialer", "acceptor")
-VERDICTS = ("clean", "crossed", "violation")
 MOST = 1 << 20  # octets taken from standard input
 
 
@@ -81,31 +79,12 @@ def read(text: str) -> list[tuple[int, bytes]]:
 
 def frames(observer: Observer) -> list[dict[str, object]]:
     """The rows of the frames table that need no capture."""
-    assert observer.rows is not None
-    found: list[dict[str, object]] = []
-    for batch in observer.rows.take():
-        for i in range(batch.used):
-            found.append(
-                {
-                    "sender": SIDES[int(batch.sender[i])],
-                    "ordinal": batch.ordinal[i],
-                    "offset": batch.offset[i],
-                    "size": batch.size[i],
-                    "kind": observer.protocol.kind_name(int(batch.kind[i])),
-                    "stream": label(batch.opener[i], batch.number[i], batch.incarnation[i]),
-                    "amount": batch.amount[i] if batch.amount[i] >= 0 else None,
-                    "payload_octets": batch.payload[i],
-                    "verdict": VERDICTS[batch.verdict[i]],
-                }
-            )
-    return found
+    from ..analysis.frame_rows import take_frame_rows
 
-
-def label(opener: int, number: int, incarnation: int) -> str | None:
-    if opener > 2:
-        return None
-    use = f".{incarnation}" if incarnation > 1 else ""
-    return f"{'das'[opener]}{number if number >= 0 else number + WORD}{use}"
+    rows = take_frame_rows(observer)
+    for row in rows:
+        del row["at"]
+    return rows
 
 
 def remains(observer: Observer) -> list[str]:
@@ -138,7 +117,10 @@ def violation_row(violation: Violation) -> dict[str, object]:
 def print_frames(
     text: str, rows: list[dict[str, object]], found: list[Violation], said: list[str]
 ) -> None:
-    columns = ("sender", "octet", "size", "kind", "stream", "amount", "verdict")
+    columns = (
+        "sender", Column("octet", right=True), Column("size", right=True), "kind", "stream",
+        "amount", "verdict",
+    )  # fmt: skip
     names = ("sender", "offset", "size", "kind", "stream", "amount", "verdict")
     print_table(text, columns, [[row[name] for name in names] for row in rows])
     for violation in found:

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Asked, capture_options, session_option
-from .printing import for_people, json_line, rows_of, shown
+from .options import Asked, capture_options, format_option, session_option
+from .printing import TABLE, chosen_format, line_writer, rows_of, shown, warn
 from .progress import say
 from .reading import walk_captures
+from .streaming import is_live, walk_live
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+USAGE = 2
+NAMED = 40  # streams or kinds that are listed, where none of them was asked for
 
 
 class Enough(Exception):
@@ -23,6 +28,7 @@ class Enough(Exception):
     epilog="Example: polymux frames talk.pcapng --stream d1 --limit 100", no_args_is_help=True
 )
 @capture_options
+@format_option
 @session_option
 @click.option("--stream", default="", help="Only this stream: d1, a2, d0.2, s0.")
 @click.option("--sender", type=click.Choice(["dialer", "acceptor"]), help="Only this side.")
@@ -42,39 +48,81 @@ def frames(
     filters: tuple[str, ...],
     session: str,
     as_json: bool,
+    form: str | None,
     stream: str,
     sender: str | None,
     kinds: tuple[str, ...],
     verdict: str | None,
     limit: int | None,
 ) -> None:
-    """Print the frames of CAPTURES in the order in which they passed."""
+    """Print the frames of CAPTURES in the order in which they passed.
+
+    `-` reads a capture from standard input and prints frames as they become whole:
+    `tcpdump -U -w - port 9000 | polymux frames -`.
+    """
     if stream:
         from ..analysis.labels import stream_of
 
         stream_of(stream)
     asked = Asked(captures, protocol, ports, filters, session)
-    people = for_people(as_json)
+    form = chosen_format(as_json, form)
+    put = print_frame if form == TABLE else line_writer(form)
     wanted: dict[str, object] = {"stream": stream or None, "sender": sender, "verdict": verdict}
+    there = There(stream, kinds)
     printed = 0
 
     def emit(table: str, batch: pa.RecordBatch) -> None:
         nonlocal printed
+        there.note(batch)
         chosen = select(batch, {name: value for name, value in wanted.items() if value}, kinds)
         for row in rows_of(table, chosen):
             if limit is not None and printed >= limit:
                 raise Enough
             printed += 1
-            if people:
-                print_frame(row)
-            else:
-                json_line(row)
+            put(row)
 
     try:
-        code = walk_captures(asked, asked.plan("frames"), emit, printing=people)
+        if is_live(captures):
+            code = walk_live(asked, asked.plan("frames"), emit)
+        else:
+            code = walk_captures(asked, asked.plan("frames"), emit, printing=form == TABLE)
     except Enough:
         code = 0
+    if not printed:
+        code = max(code, there.explain())
     context.exit(code)
+
+
+class There:
+    """What frames there are, for the case that none of them is what was asked for."""
+
+    def __init__(self, stream: str, kinds: tuple[str, ...]) -> None:
+        self.frames = 0
+        self._wanted = {"stream": (stream,) if stream else (), "kind": kinds}
+        self._found: dict[str, dict[str, None]] = {"stream": {}, "kind": {}}
+
+    def note(self, batch: pa.RecordBatch) -> None:
+        self.frames += batch.num_rows
+        for name, found in self._found.items():
+            if self._wanted[name] and len(found) <= NAMED:
+                for value in batch.column(name).unique().to_pylist():
+                    if value is not None:
+                        found[value] = None
+
+    def explain(self) -> int:
+        """Say why nothing was printed; exit code 2 if something was named that is not there."""
+        if not self.frames:
+            return 0  # it was said why, or nothing was sent
+        code = 0
+        for name, wanted in self._wanted.items():
+            found = self._found[name]
+            if wanted and len(found) <= NAMED and not any(value in found for value in wanted):
+                listed = ", ".join(sorted(found)[:NAMED])
+                warn(f"no frame has --{name} {', '.join(wanted)}; there are: {listed}")
+                code = USAGE
+        if not code:
+            warn(f"none of the {self.frames} frames is what was asked for")
+        return code
 
 
 def select(

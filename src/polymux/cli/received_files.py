@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
 
-from .stream_files import CannotWrite
+from .stream_files import append, new_folder
 
 MANIFEST = "manifest.jsonl"
 
@@ -15,14 +14,8 @@ class ReceivedFiles:
     """A directory of `stream-000001.bin` and so on; one line of the manifest for each."""
 
     def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
+        self.folder = new_folder(folder)
         self.count = 0
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
-                raise CannotWrite(f"{folder}: is not empty; name a new directory")
-        except OSError as problem:
-            raise CannotWrite(f"{folder}: cannot be written: {problem.strerror}") from None
 
     def begin(self, peer: str, stream: str, name: str) -> ReceivedFile:
         """The file of the next stream."""
@@ -30,11 +23,7 @@ class ReceivedFiles:
         return ReceivedFile(self, f"stream-{self.count:06d}.bin", peer, stream, name)
 
     def append(self, file: str, data: bytes) -> None:
-        try:
-            with open(self.folder / file, "ab") as out:
-                out.write(data)
-        except OSError as problem:
-            raise CannotWrite(f"{file}: cannot be written: {problem.strerror}") from None
+        append(self.folder / file, data)
 
 
 class ReceivedFile:

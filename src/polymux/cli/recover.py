@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
+from ..capture.paths import expand
 from ..core.errors import CaptureError
-from .printing import shown, warn
+from .printing import counted, shown, warn
 from .progress import Waiting, octets_read, say
 from .reading import sizes
 
@@ -26,11 +28,14 @@ def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> 
 
     With --out, FILE may be any torn or damaged capture and is not touched.
     """
-    if out is not None and len(files) != 1:
+    paths = [match for name in files for match in expand(name) or [name]]
+    if out is not None and len(paths) != 1:
         raise click.UsageError("--out takes one FILE at a time")
+    if out is not None and os.path.exists(out):
+        raise click.UsageError(f"--out {out}: is there already; name a new file")
     code = 0
     with Waiting("recovering", sizes(files), octets_read(), printing=sys.stdout.isatty()):
-        for path in files:
+        for path in paths:
             try:
                 say(shown(published(path) if out is None else repaired(path, out)))
             except CaptureError as problem:
@@ -44,7 +49,7 @@ def published(path: str) -> str:
     from ..capture import recover as publish
 
     name = publish(path)
-    return f"{name}: published, {index_file(name).summary.packets} packets"
+    return f"{name}: published, {counted(index_file(name).summary.packets, 'packet')}"
 
 
 def repaired(path: str, out: str) -> str:
@@ -52,6 +57,6 @@ def repaired(path: str, out: str) -> str:
 
     done = repair(path, out)
     return (
-        f"{out}: {done.packets} packets in {done.octets} octets; {done.dropped} octets left out, "
-        f"reading resumed {done.resumed} times"
+        f"{out}: {counted(done.packets, 'packet')} in {done.octets} octets; {done.dropped} octets "
+        f"left out, reading resumed {counted(done.resumed, 'time')}"
     )

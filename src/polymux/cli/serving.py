@@ -98,7 +98,7 @@ class Visit:
         """What happens to one stream is said, and is no other's concern."""
         try:
             await work
-        except (CannotWrite, BrokenPipeError) as problem:
+        except (CannotWrite, OSError) as problem:
             self.job.broken = problem
             self.session.abort("this side cannot write what it gets")
         except PolymuxError as problem:

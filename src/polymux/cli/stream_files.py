@@ -11,8 +11,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..core.errors import PolymuxError
-from .printing import rows_of
+import click
+
+from ..capture.paths import PRIVATE_FOLDER, open_private
+from ..core.errors import UnwritableOutput
+from .printing import counted, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,8 +25,34 @@ if TYPE_CHECKING:
 MANIFEST = "manifest.json"
 
 
-class CannotWrite(PolymuxError):
-    """A directory or file that cannot be used; the text says why."""
+class CannotWrite(UnwritableOutput):
+    """A directory or file that cannot be written; the text says why."""
+
+
+def new_folder(name: str) -> Path:
+    """An empty directory for payload. If it is made here, only its owner can look into it.
+
+    Raises UsageError if something is in it, CannotWrite if it cannot be used.
+    """
+    folder = Path(name)
+    try:
+        if not folder.is_dir():
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(PRIVATE_FOLDER)
+        elif any(folder.iterdir()):
+            raise click.UsageError(f"{name}: is not empty; name a new directory")
+    except OSError as problem:
+        raise CannotWrite(f"{name}: cannot be written: {problem.strerror}") from None
+    return folder
+
+
+def append(path: Path, data: bytes) -> None:
+    """Add to a file that only its owner can read; raises CannotWrite."""
+    try:
+        with open_private(path, append=True) as file:
+            file.write(data)
+    except OSError as problem:
+        raise CannotWrite(f"{path.name}: cannot be written: {problem.strerror}") from None
 
 
 class _Half:
@@ -39,17 +68,11 @@ class StreamFiles:
     """Use as a context: the manifest is written at its end."""
 
     def __init__(self, folder: str, senders: tuple[str, ...]) -> None:
-        self.folder = Path(folder)
+        self.folder = new_folder(folder)
         self.senders = senders
         self._halves: dict[tuple[str, str, str], _Half] = {}
         self._streams: dict[tuple[str, str], dict[str, object]] = {}
         self._sessions: list[dict[str, object]] = []
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if any(self.folder.iterdir()):
-                raise CannotWrite(f"{folder}: is not empty; name a new directory")
-        except OSError as problem:
-            raise CannotWrite(f"{folder}: cannot be written: {problem.strerror}") from None
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
         if table == "content":
@@ -79,7 +102,7 @@ class StreamFiles:
 
     def said(self) -> str:
         octets = sum(half.octets for half in self._halves.values())
-        return f"{len(self._halves)} files, {octets} octets, {MANIFEST} in {self.folder}"
+        return f"{counted(len(self._halves), 'file')}, {octets} octets, {MANIFEST} in {self.folder}"
 
     def _append(self, key: tuple[str, str, str], data: bytes) -> None:
         half = self._halves.get(key)
@@ -87,11 +110,7 @@ class StreamFiles:
             half = self._halves[key] = _Half(f"stream-{len(self._halves):06d}.bin")
         half.octets += len(data)
         half.digest.update(data)
-        try:
-            with open(self.folder / half.file, "ab") as file:
-                file.write(data)
-        except OSError as problem:
-            raise CannotWrite(f"{half.file}: cannot be written: {problem.strerror}") from None
+        append(self.folder / half.file, data)
 
     def _manifest(self) -> dict[str, object]:
         entries = []
@@ -125,7 +144,7 @@ class StreamFiles:
     ) -> None:
         text = json.dumps(self._manifest(), indent=1, ensure_ascii=True)
         try:
-            (self.folder / MANIFEST).write_text(text + "\n", encoding="ascii")
-        except OSError as problem:
+            append(self.folder / MANIFEST, text.encode("ascii") + b"\n")
+        except CannotWrite:
             if kind is None:
-                raise CannotWrite(f"{MANIFEST}: cannot be written: {problem.strerror}") from None
+                raise

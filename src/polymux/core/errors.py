@@ -61,6 +61,16 @@ class CaptureError(PolymuxError):
         super().__init__(f"{place}: {message}" if place else message)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class UnreadableInput(PolymuxError):
+    """Files other than captures, such as tables, are missing or damaged; says which."""
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class UnwritableOutput(PolymuxError):
+    """What was to be written could not be; says where and why."""
+
+
 class MissingExtra(PolymuxError):
     """An optional part of polymux is not installed; the text is the command that installs it."""
 

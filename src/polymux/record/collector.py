@@ -18,6 +18,7 @@ from functools import partial
 
 from ..aio import Server, Session, serve
 from ..capture import write_index
+from ..capture.paths import AnyPath, one_path
 from ..capture.rotation import RotatingWriter, numbered
 from ..capture.writer import PART
 from ..core.errors import CaptureError, PolymuxError
@@ -75,7 +76,7 @@ class Collector:
 
     def __init__(
         self,
-        out: str,
+        out: AnyPath,
         *,
         sync: Sync = "each",
         rotate_octets: int = 64 * MIB,
@@ -85,7 +86,7 @@ class Collector:
         early: Sequence[int] = (),
         comment: str = "",
     ) -> None:
-        self.out = out
+        self.out = one_path(out)
         self.counts = Counts()
         self.bounds = bounds or Bounds()
         self.policy = policy or Policy()
@@ -247,7 +248,7 @@ async def collect(
     url: str,
     *,
     protocol: str,
-    out: str,
+    out: AnyPath,
     tls: ssl.SSLContext | None = None,
     sync: Sync = "each",
     rotate_octets: int = 64 * MIB,

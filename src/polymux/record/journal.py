@@ -113,7 +113,11 @@ class Journal:
         if not self.writer.packets and not self.failure:
             await self._loop.run_in_executor(None, self.writer.discard)
             return []
-        return await self._loop.run_in_executor(None, self.writer.close)
+        names = await self._loop.run_in_executor(None, self.writer.close)
+        # Every file was synced before it was published.
+        if not (self.failure or self.writer.failures or self.writer.missed.packets):
+            self.safe = self.octets
+        return names
 
     # --- syncing
 

@@ -8,6 +8,7 @@ import stat
 from typing import NoReturn
 
 from ..aio.failures import why
+from ..capture.paths import AnyPath
 from ..core.errors import PolymuxError
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
@@ -17,7 +18,9 @@ class BadCertificate(PolymuxError):
     """A certificate, key or list of authorities that cannot be used; the text says why."""
 
 
-def listening(cert: str, key: str | None = None, client_ca: str | None = None) -> ssl.SSLContext:
+def listening(
+    cert: AnyPath, key: AnyPath | None = None, client_ca: AnyPath | None = None
+) -> ssl.SSLContext:
     """A context to listen with, TLS 1.2 or later.
 
     With `client_ca`, whoever connects must show a certificate that these authorities signed. The
@@ -33,11 +36,11 @@ def listening(cert: str, key: str | None = None, client_ca: str | None = None) -
 
 
 def connecting(
-    ca: str | None = None,
+    ca: AnyPath | None = None,
     *,
     insecure: bool = False,
-    cert: str | None = None,
-    key: str | None = None,
+    cert: AnyPath | None = None,
+    key: AnyPath | None = None,
 ) -> ssl.SSLContext:
     """A context to connect with, TLS 1.2 or later; verifies by the system's authorities or `ca`.
 
@@ -56,14 +59,14 @@ def connecting(
     return context
 
 
-def trust(context: ssl.SSLContext, ca: str) -> None:
+def trust(context: ssl.SSLContext, ca: AnyPath) -> None:
     try:
         context.load_verify_locations(cafile=ca)
     except OSError as problem:
         raise BadCertificate(f"{ca}: no authorities can be read from it: {why(problem)}") from None
 
 
-def show(context: ssl.SSLContext, cert: str, key: str | None) -> None:
+def show(context: ssl.SSLContext, cert: AnyPath, key: AnyPath | None) -> None:
     """Load a certificate and its key, which may stand in one file."""
     check_private(key or cert)
 
@@ -74,11 +77,11 @@ def show(context: ssl.SSLContext, cert: str, key: str | None) -> None:
     try:
         context.load_cert_chain(cert, key, password=refuse)
     except OSError as problem:
-        names = cert if key is None else f"{cert} with the key {key}"
+        names = f"{cert}" if key is None else f"{cert} with the key {key}"
         raise BadCertificate(f"{names}: cannot be used: {why(problem)}") from None
 
 
-def check_private(path: str) -> None:
+def check_private(path: AnyPath) -> None:
     """Refuse a private key that others may read."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)

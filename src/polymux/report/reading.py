@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from polymux.analysis.tables import TABLES, ColumnType
-from polymux.core.errors import MissingExtra, PolymuxError
+from polymux.core.errors import MissingExtra, PolymuxError, UnreadableInput
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +25,10 @@ class ReportError(PolymuxError):
     """The report cannot be made; the text says which file is wrong and what to do."""
 
 
+class UnreadableTables(ReportError, UnreadableInput):
+    """The tables are missing or damaged."""
+
+
 class Tables:
     """The table folders of one analysis."""
 
@@ -35,7 +39,7 @@ class Tables:
         except ImportError:
             raise MissingExtra("report", "writing a report") from None
         if not (folder / "sessions").is_dir():
-            raise ReportError(
+            raise UnreadableTables(
                 f"{folder}: no tables here (there is no folder 'sessions'); "
                 "give the directory that 'polymux analyze --out' wrote"
             )
@@ -86,7 +90,7 @@ class Tables:
                     absent = sorted(set(columns) - set(file.schema_arrow.names))
                     lost = [name for name in absent if name not in LATER.get(table, ())]
                     if lost:
-                        raise ReportError(
+                        raise UnreadableTables(
                             f"{path}: column {lost[0]!r} is missing; analyze the captures again "
                             "with this version of polymux"
                         )
@@ -105,7 +109,7 @@ class Tables:
                         )
             except (pa.ArrowException, OSError) as failure:
                 reason = str(failure).splitlines()[0] if str(failure) else type(failure).__name__
-                raise ReportError(
+                raise UnreadableTables(
                     f"{path}: not a readable table file: {reason}; analyze the captures again"
                 ) from None
 

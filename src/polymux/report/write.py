@@ -8,8 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from polymux.capture.paths import open_private
+from polymux.core.errors import UnwritableOutput
+
 from .budget import MAX_OCTETS, Budget
-from .endings import given_up
+from .doubts import doubts
+from .endings import endings
 from .findings import find
 from .frames import pick
 from .lanes import draw
@@ -24,10 +28,14 @@ from .visible import visible
 
 # How often each table is read for one report.
 _READ: Final = {
-    "captures": 1, "sessions": 1, "requests": 1, "streams": 2, "violations": 3, "stalls": 4,
+    "captures": 1, "sessions": 2, "requests": 1, "streams": 2, "violations": 3, "stalls": 4,
     "timeline": 1, "frames": 1,
 }  # fmt: skip
 _FACTORS: Final = (1.0, 0.5, 0.2, 0.05, 0.01)
+
+
+class UnwritablePage(ReportError, UnwritableOutput):
+    """The page cannot be put in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +66,9 @@ def write_report(
 
     The file is at most 5 MB whatever the size of the tables, needs no network and runs nothing
     that came from a capture. `payload` is `none`, `hash`, `head:N` or `full`, and needs the
-    `content` table. `progress` is told how many more rows were read. Raises ReportError if a table
-    cannot be read, MissingExtra if pyarrow or jinja2 is not installed; a report that stood there
-    before is then still whole.
+    `content` table; with any but `none` only the file's owner can read it (mode 0600). `progress`
+    is told how many more rows were read. Raises ReportError if a table cannot be read, MissingExtra
+    if pyarrow or jinja2 is not installed; a report that stood there before is then still whole.
     """
     choice = Payload.parse(payload)
     tables = Tables(Path(tables_dir), progress)
@@ -71,7 +79,7 @@ def write_report(
             break
     else:
         raise ReportError(f"{tables_dir}: the report does not fit into {MAX_OCTETS:,} octets")
-    _replace(Path(out_html), page)
+    _replace(Path(out_html), page, private=choice.word != "none")
     counts = material.found.counts
     return ReportInfo(
         path=Path(out_html),
@@ -97,7 +105,7 @@ def _gather(tables: Tables, budget: Budget, choice: Payload) -> Material:
     seen = look(tables, budget)
     detailed = seen.sessions[: budget.detailed]
     found = find(tables, seen, detailed, budget)
-    found.groups += given_up(tables, budget)
+    found.groups += [*doubts(tables, budget), *endings(tables, budget)]
     streams = choose(tables, detailed, found, budget)
     lanes = draw(tables, detailed, streams)
     frames = pick(tables, detailed, streams, found, budget)
@@ -117,12 +125,14 @@ def _gather(tables: Tables, budget: Budget, choice: Payload) -> Material:
     return material
 
 
-def _replace(path: Path, page: bytes) -> None:
+def _replace(path: Path, page: bytes, private: bool) -> None:
     """Put the page in place at once: a reader sees the old file or the new one, never half."""
     part = path.with_name(path.name + ".part")
     try:
-        part.write_bytes(page)
+        part.unlink(missing_ok=True)
+        with open_private(part) if private else part.open("wb") as file:
+            file.write(page)
         os.replace(part, path)
     except OSError as failure:
         part.unlink(missing_ok=True)
-        raise ReportError(f"{path}: cannot be written: {failure.strerror}") from None
+        raise UnwritablePage(f"{path}: cannot be written: {failure.strerror}") from None

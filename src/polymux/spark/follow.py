@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..analysis.plan import Plan, parse_ports
+from ..capture.paths import AnyPath, one_path
 from ..core.errors import PolymuxError
 from .follow_flows import Waits
 from .follow_tables import FollowTables
@@ -38,8 +39,8 @@ class BatchDone:
 
 def start_following(
     spark: SparkSession,
-    folder: str,
-    out: str,
+    folder: AnyPath,
+    out: AnyPath,
     *,
     protocol: str = "auto",
     ports: Sequence[str] = (),
@@ -58,6 +59,7 @@ def start_following(
     when what is there now has been read. `tell` hears of every batch. Errors about the options
     and the directories are raised before anything runs.
     """
+    folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):
         raise PolymuxError(f"{folder}: no such directory; following reads a growing folder")
     Plan(protocol, parse_ports(ports))

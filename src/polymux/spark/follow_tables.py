@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..analysis.arrow_rows import SCHEMAS
 from ..analysis.tables_out import fill_empty
-from ..core.errors import MissingExtra, PolymuxError
+from ..core.errors import MissingExtra, PolymuxError, UnwritableOutput
 from .stream_source import Told
 
 try:
@@ -44,7 +44,7 @@ class FollowTables:
             if not kept.exists():
                 write_whole(kept, json.dumps(settings, indent=1).encode())
         except OSError as problem:
-            raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
+            raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
         fill_empty(self.out)
         if settings.get("content") == "true":
             fill_empty(self.out, ["content"])

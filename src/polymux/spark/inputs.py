@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..capture import find_captures
+from ..capture.paths import AnyPaths, each_path, expand, is_glob
 from ..capture.sources import STDIN
 from ..core.errors import CaptureError, PolymuxError
 from .remote import filesystem, is_url, local_path
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
 
 _NOT_CAPTURES = (".idx", ".part")
-_MAGIC = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class Capture:
     octets: int = 0
 
 
-def find_inputs(paths: Iterable[str]) -> list[Capture]:
+def find_inputs(paths: AnyPaths) -> list[Capture]:
     """Every capture the paths name, each once; a clear error if one names nothing.
 
     A path is a file, a directory (all captures below it), a glob (`**` crosses directories) or a
@@ -36,7 +35,7 @@ def find_inputs(paths: Iterable[str]) -> list[Capture]:
     capture is found out when it is read, and becomes a row of `captures`.
     """
     found: dict[str, Capture] = {}
-    given = list(paths)
+    given = each_path(paths)
     for path in given:
         for capture in _below(local_path(path)):
             # Workers may stand in another folder than the driver.
@@ -46,7 +45,7 @@ def find_inputs(paths: Iterable[str]) -> list[Capture]:
             )
     if not found:
         named = ", ".join(given) or "nothing"
-        raise PolymuxError(f"{named}: no capture there; name files, directories, globs or URLs")
+        raise CaptureError("no capture there; name files, directories, globs or URLs", named)
     return list(found.values())
 
 
@@ -57,14 +56,14 @@ def _below(path: str) -> Iterator[Capture]:
         yield from _remote(path)
         return
     if not os.path.exists(path):
-        matches = sorted(glob.glob(path, recursive=True)) if _MAGIC & set(path) else []
+        matches = expand(path) if is_glob(path) else []
         if not matches:
-            raise PolymuxError(f"{path}: no such file or directory")
+            raise CaptureError("no such file or directory", path)
         for match in matches:
             yield from _below(match)
         return
     if not os.path.isdir(path) and not os.path.isfile(path):
-        raise PolymuxError(f"{path}: is no file; record a pipe to a file first")
+        raise CaptureError("is no file; record a pipe to a file first", path)
     for file in find_captures([path]):
         yield Capture(file, os.path.getsize(file))
 

@@ -1,5 +1,6 @@
 """Watch the jobs a block starts, and stop them if the block is left early."""
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -98,6 +99,29 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, former)
     if pressed:
         raise KeyboardInterrupt
+
+
+@contextmanager
+def quiet_interrupts() -> Iterator[None]:
+    """Keep py4j from logging the traceback of a Ctrl-C, which it raises again all the same."""
+    loggers = [logging.getLogger(name) for name in (None, "py4j.clientserver", "py4j.java_gateway")]
+    for logger in loggers:
+        logger.addFilter(_is_no_interrupt)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(_is_no_interrupt)
+
+
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """False for what was logged while a KeyboardInterrupt was handled."""
+    failure = record.exc_info[1] if record.exc_info else None
+    while failure is not None:
+        if isinstance(failure, KeyboardInterrupt):
+            return False
+        failure = failure.__context__
+    return True
 
 
 def _in_java_call(frame: FrameType | None) -> bool:

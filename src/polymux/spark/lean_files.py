@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from ..capture import CaptureLimits, Files
 from ..capture.files import FileReader
+from ..capture.paths import AnyPath, one_path
 from ..capture.sources import PlainSource
 from ..core.allocator import trim
 
@@ -49,8 +50,8 @@ class LeanFiles(Files):
         super().__init__(limits)
         self._touched: dict[str, Touched] = {}
 
-    def reader(self, path: str) -> FileReader:
-        return LeanReader(self, path)
+    def reader(self, path: AnyPath) -> FileReader:
+        return LeanReader(self, one_path(path))
 
     def make_room(self, path: str, run: Run) -> None:
         """A run is about to be copied out of a file's mapping."""

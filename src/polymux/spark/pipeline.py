@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..analysis.plan import Plan
 from ..analysis.tables_out import TableWriter, fill_empty
 from ..capture import CaptureLimits, FileSummary, FlowFilter
+from ..capture.paths import AnyPath, AnyPaths, one_path
 from ..core.errors import PolymuxError
 from .index_stage import index, summaries_of
 from .inputs import find_inputs
@@ -45,8 +46,8 @@ class Analysis:
 
 def analyze(
     spark: SparkSession,
-    paths: Iterable[str],
-    out: str,
+    paths: AnyPaths,
+    out: AnyPath,
     *,
     protocol: str = "auto",
     ports: dict[int, str] | None = None,
@@ -58,10 +59,10 @@ def analyze(
 ) -> Analysis:
     """Turn captures into the tables under `out`, which is replaced as a whole when all is done.
 
-    `paths` are files, directories and globs. `protocol` is a protocol string or `auto`; `ports`
-    says what runs behind a port, `filters` which flows are meant (`host:port`). `content` also
-    writes the payload. `task_octets` is about how much a task should read; 0 chooses. `stage` is
-    told the name of each stage as it begins. Nothing is published if anything raises.
+    `paths` is one file, directory or glob, or several. `protocol` is a protocol string or `auto`;
+    `ports` says what runs behind a port, `filters` which flows are meant (`host:port`). `content`
+    also writes the payload. `task_octets` is about how much a task should read; 0 chooses. `stage`
+    is told the name of each stage as it begins. Nothing is published if anything raises.
     """
     if not hasattr(type(spark), "sparkContext") or "connect" in type(spark).__module__:
         raise PolymuxError(
@@ -76,7 +77,7 @@ def analyze(
     except ValueError as problem:
         raise PolymuxError(str(problem)) from None
     files = find_inputs(paths)
-    output = Output(out)
+    output = Output(one_path(out))
     seconds: dict[str, float] = {}
     begun = time.perf_counter()
 

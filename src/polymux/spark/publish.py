@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ..core.errors import PolymuxError
+from ..core.errors import PolymuxError, UnwritableOutput
 from .remote import is_url, local_path
 
 STAGING = ".polymux-staging-"
@@ -39,7 +39,7 @@ class Output:
             self.staging.mkdir()
             self.ready.mkdir()
         except OSError as problem:
-            raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
+            raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
 
     def clear_leftovers(self) -> None:
         # The whole name: that of an output `tables-new` begins like one of `tables`.
@@ -102,7 +102,7 @@ def check_output(out: str) -> None:
         with suppress(FileNotFoundError):  # another run has taken it for a leftover
             probe.rmdir()
     except OSError as problem:
-        raise PolymuxError(f"{out}: cannot be written: {problem.strerror}") from None
+        raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
 
 
 def staging_name(final: Path) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from ..capture import CaptureLimits
 from ..capture.sources import PackedSource, PlainSource, Source, open_source
+from ..capture.unpacking import packing_of
 from ..core.errors import CaptureError, MissingExtra
 from .lean_files import LeanFiles
 
@@ -125,12 +126,8 @@ def open_capture(path: str, limits: CaptureLimits) -> Source:
     if not is_url(path):
         return open_source(path, limits)
     plain = RemoteSource(path, *filesystem(path))
-    head = plain.window(0, 4)
-    if head[:2] == b"\x1f\x8b":
-        return PackedSource(path, plain, "gzip", limits)
-    if head == b"\x28\xb5\x2f\xfd":
-        return PackedSource(path, plain, "zstd", limits)
-    return plain
+    packing = packing_of(plain.window(0, 4))
+    return PackedSource(path, plain, packing, limits) if packing else plain
 
 
 class CaptureFiles:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from polymux.core.errors import MissingExtra, PolymuxError
 from polymux.spark import classdata
 from polymux.spark.java import Java, find_java
-from polymux.spark.jobs import Progress, interruptible, progress
+from polymux.spark.jobs import Progress, interruptible, progress, quiet_interrupts
 from polymux.spark.jvm_output import JvmOutput
 from polymux.spark.settings import (
     ARROW_POOL,
@@ -108,10 +108,10 @@ def spark_session(
         context, gateway = _start(where, java, home, settings)
         failed = False
         try:
-            session = SparkSession(context)
-            if where.local and _PARTITIONS not in own:
-                session.conf.set(_PARTITIONS, str(2 * context.defaultParallelism))
-            with interruptible(context.cancelAllJobs):
+            with quiet_interrupts(), interruptible(context.cancelAllJobs):
+                session = SparkSession(context)
+                if where.local and _PARTITIONS not in own:
+                    session.conf.set(_PARTITIONS, str(2 * context.defaultParallelism))
                 yield session
         except Exception:
             failed = True
@@ -140,7 +140,7 @@ def _start(
     from pyspark.java_gateway import launch_gateway
 
     sigint = signal.getsignal(signal.SIGINT)
-    with _starting, _environment(_environ(master, java, home)):
+    with quiet_interrupts(), _starting, _environment(_environ(master, java, home)):
         while _kept:
             _end_java(_kept.pop(), GOODBYE_SECONDS)
         # Not before: it lives in the Java of the moment.
@@ -161,6 +161,11 @@ def _start(
             else:
                 _end_java(gateway, GOODBYE_SECONDS)
             raise SparkStartError(f"Spark did not start with {java.text}: {reason}") from None
+        except BaseException:  # Ctrl-C
+            if gateway is not None:
+                gateway.proc.kill()  # asked to end while it starts, it would log what that breaks
+                _end_java(gateway, GOODBYE_SECONDS)
+            raise
         finally:
             # The context takes over Ctrl-C for good, with a handler that asks Java over the very
             # connection it has interrupted.

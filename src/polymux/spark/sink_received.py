@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from ..capture.paths import AnyPath, one_path
 from ..core.errors import PolymuxError
 from .sink_names import MESSAGES, PREFIXED, RAW, Label, committed_tasks
 
@@ -22,13 +23,14 @@ LONGEST_NAME = 8192
 LARGEST_ROW = 1 << 30
 
 
-def received(spark: SparkSession, tables: str, job: str = "") -> DataFrame:
+def received(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
     """The rows that sinks have sent and committed: job, epoch, partition, stream, data.
 
     `tables` is an output of `analyze --content`, following or not. With `job`, only that one's.
     """
     from pyspark.sql import functions as f
 
+    tables = one_path(tables)
     content = spark.read.parquet(f"{tables}/content").where("sender = 'dialer'")
     streams = spark.read.parquet(f"{tables}/streams").select("session_id", "stream", "name")
     sessions = spark.read.parquet(f"{tables}/sessions").select(

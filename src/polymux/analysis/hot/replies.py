@@ -15,6 +15,7 @@ from ...core.side import DIALER, NOBODY
 from ...core.streams import NEVER, OPEN, UNSEEN
 from .figures import duration_text
 from .spans import Spans
+from .stall_rows import NO_REPLY, StallRows
 from .tracks import Track
 
 # An answer that takes this long is a finding, whatever came in the end: people and programs give up
@@ -38,6 +39,48 @@ class Replies:
         self.two_way: bool = two_way
         self.offers: bool = offers
         self.requests: bool = requests
+
+    def accepted(self, rows: StallRows, track: Track, at: i64) -> bool:
+        """The offer has just been accepted: did that take seconds? Then it is a row."""
+        waited = self.offer_waited(track, at)
+        if waited:
+            self.put_offer(rows, track, at, True)
+        return waited
+
+    def stopped(self, rows: StallRows, track: Track, side: i64, at: i64) -> None:
+        """One side has just ended its half, or reset or cancelled the stream."""
+        own = track.side(side)
+        given_up = track.stream.reset_by == side
+        if self.offers and not track.accepted:
+            if given_up and self.offer_waited(track, at):
+                self.put_offer(rows, track, at, side != track.opener)
+        elif own.state == OPEN:  # its end is an answer too, if no content came before it
+            since = self.waited_since(track, side, at)
+            if since != UNSEEN and own.half.first_at == UNSEEN:
+                self.put_reply(rows, track, side, since, at, True)
+        elif given_up and track.side(1 - side).half.state == OPEN and own.ended_at != UNSEEN:
+            since = self.waited_since(track, 1 - side, at)
+            if since != UNSEEN:
+                self.put_reply(rows, track, 1 - side, since, at, False)
+
+    def unanswered(
+        self, rows: StallRows, track: Track, ended: i64, closed0: Spans, closed1: Spans
+    ) -> None:
+        """The capture ends at `ended`: does a side still wait for an answer on this stream?
+
+        `closed`: when each side was kept from sending by its peer's TCP window.
+        """
+        stream = track.stream
+        if self.offers and not stream.accepted and track.opener != NOBODY:
+            if stream.opened_at != UNSEEN and ended - stream.opened_at >= self.never:
+                self.put_offer(rows, track, ended, False)
+            return
+        for side in (0, 1):
+            since = self.owes(track, side, ended, closed0 if side == 0 else closed1)
+            if since != UNSEEN:
+                self.put_reply(rows, track, side, since, ended, False)
+
+    # --- what is owed
 
     def offer_waited(self, track: Track, at: i64) -> bool:
         """The offer has just been accepted, rejected or withdrawn: did that take seconds?"""
@@ -79,11 +122,22 @@ class Replies:
 
     # --- in words
 
-    def offer_text(self, track: Track, lasted: i64, came: bool) -> str:
-        waited = duration_text(lasted)
+    def put_offer(self, rows: StallRows, track: Track, until: i64, came: bool) -> None:
+        opened = track.stream.opened_at
+        offer = f"the {side_text(track.opener)}'s offer"
+        waited = duration_text(until - opened)
         if came:
-            return f"the {side_text(track.opener)}'s offer waited {waited} for an answer"
-        return f"the {side_text(track.opener)}'s offer was not answered for {waited}"
+            detail = f"{offer} waited {waited} for an answer"
+        else:
+            detail = f"{offer} was not answered for {waited}"
+        rows.put(track, 1 - track.opener, opened, until, NO_REPLY, "", detail)
+
+    def put_reply(
+        self, rows: StallRows, track: Track, side: i64, since: i64, until: i64, came: bool
+    ) -> None:
+        """`side` owed an answer from `since` to `until`, when it `came` or did not."""
+        detail = self.reply_text(track, side, until - since, came)
+        rows.put(track, side, since, until, NO_REPLY, "", detail)
 
     def reply_text(self, track: Track, side: i64, lasted: i64, came: bool) -> str:
         """What is said of `side`, which owed an answer."""

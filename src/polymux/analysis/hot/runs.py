@@ -54,7 +54,8 @@ class Runs:
         self.marks: i64 = side  # of stretches added up; the two directions never have the same
         self.last: Track = none  # of the last frame: its stream,
         self.last_ended: i64 = 0  # its last byte,
-        self.last_full: i64 = 0  # and how long it surely filled the direction
+        self.last_full: i64 = 0  # how long it surely filled the direction,
+        self.last_gap: i64 = 0  # and the silence before it, if that was no pause
         # Nanoseconds in which the direction was at work so far, and in which it was surely full;
         # and what both were at the end of the last pause of `idle` or more.
         self.work: i64 = 0
@@ -70,6 +71,7 @@ class Runs:
         work = passed
         full = passed
         start = began
+        silence: i64 = 0
         last: i64 = 0
         if self.count > 0:
             gap = began - self.last_ended
@@ -77,6 +79,7 @@ class Runs:
                 self.pause_work = self.work
                 self.pause_full = self.full
             elif gap > 0:
+                silence = gap
                 slow = octets * SLOW_NS
                 if 0 < passed < slow:  # its first packet took no longer than the rest of it
                     slow = passed
@@ -92,6 +95,7 @@ class Runs:
             last = (self.count - 1) % KEPT
         self.last_ended = ended
         self.last_full = full
+        self.last_gap = silence
         self.work += work
         self.full += full
         if self.count > 0 and self.last is track and began - self.ended[last] <= self.idle:
@@ -114,11 +118,13 @@ class Runs:
         self.count += 1
 
     def follows(self, octets: i64, began: i64) -> bool:
-        """Does a frame that begins now come right behind the last one, without a pause?"""
+        """Does a frame that begins now come as close behind the last one as that came itself?"""
         if self.count == 0:
             return False
         gap = began - self.last_ended
-        return gap <= SPACING or (gap <= self.idle and gap <= octets * SLOW_NS)
+        if gap <= SPACING or gap <= self.last_gap:
+            return True
+        return gap <= self.idle and gap <= octets * SLOW_NS
 
     def before(self, waiting: Track, since: i64, until: i64) -> Stretch:
         """What others sent in the busy time that led up to `until`, back to `since` at most, or to

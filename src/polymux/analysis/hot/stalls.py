@@ -33,7 +33,7 @@ from .replies import Replies
 from .runs import Runs
 from .spans import Spans
 from .stall_details import closed_text, credit_text
-from .stall_rows import BEHIND, IDLE, NO_CREDIT, NO_REPLY, SLOW_READER, TRANSPORT, StallRows
+from .stall_rows import BEHIND, IDLE, NO_CREDIT, SLOW_READER, TRANSPORT, StallRows
 from .tracks import NO_GRANTS, HalfTrack, Track
 
 LEAST: Final[i64] = 50_000_000
@@ -87,19 +87,18 @@ class Stalls:
     def passes(self, track: Track, side: i64, began: i64) -> None:
         """A frame of this stream begins to pass: does it decide a pause that is held?"""
         path = self.path(side)
-        if len(path.held) > 0:
-            kept: list[Track] = []
-            for held in path.held:
-                own = held.side(side)
-                if own.held_at == UNSEEN:
-                    continue
-                if began - own.held_at > self.pause:
-                    self.decide(held, side, own, True)
-                elif track.label == own.held_culprit:  # it goes on: it did not make room
-                    self.decide(held, side, own, False)
-                else:
-                    kept.append(held)
-            path.held = kept
+        kept: list[Track] = []
+        for held in path.held:
+            own = held.side(side)
+            if own.held_at == UNSEEN:
+                continue
+            if began - own.held_at > self.pause:
+                self.decide(held, side, own, True)
+            elif track.label == own.held_culprit:  # it goes on: it did not make room
+                self.decide(held, side, own, False)
+            else:
+                kept.append(held)
+        path.held = kept
 
     def progress(self, track: Track, side: i64, began: i64, at: i64, size: i64, more: bool) -> None:
         """A content frame of `size` octets began to pass at `began` and was whole at `at`; `more`
@@ -150,34 +149,14 @@ class Stalls:
 
     def stopped(self, track: Track, side: i64, state: i64, at: i64) -> None:
         """One side has just ended its half, or reset or cancelled the stream."""
-        replies = self.replies
+        self.replies.stopped(self.rows, track, side, at)
         own = track.side(side)
-        stream = track.stream
-        peer = track.side(1 - side).half
-        if replies.offers and not track.accepted:
-            if stream.reset_by == side and replies.offer_waited(track, at):
-                lasted = at - stream.opened_at
-                self.put(track, 1 - track.opener, stream.opened_at, at, NO_REPLY, "",
-                         replies.offer_text(track, lasted, side != track.opener))  # fmt: skip
-        elif own.state == OPEN:  # its end is an answer too, if no content came before it
-            since = replies.waited_since(track, side, at)
-            if since != UNSEEN and own.half.first_at == UNSEEN:
-                self.put(track, side, since, at, NO_REPLY, "",
-                         replies.reply_text(track, side, at - since, True))  # fmt: skip
-        elif stream.reset_by == side and peer.state == OPEN and own.ended_at != UNSEEN:
-            since = replies.waited_since(track, 1 - side, at)
-            if since != UNSEEN:  # it waited, and has given up
-                self.put(track, 1 - side, since, at, NO_REPLY, "",
-                         replies.reply_text(track, 1 - side, at - since, False))  # fmt: skip
         own.ended_at = at if state == ENDED else UNSEEN
         own.state = state
 
     def accepted(self, track: Track, at: i64) -> None:
         """An offer has just been accepted."""
-        if self.replies.offer_waited(track, at):
-            opened = track.stream.opened_at
-            self.put(track, 1 - track.opener, opened, at, NO_REPLY, "",
-                     self.replies.offer_text(track, at - opened, True))  # fmt: skip
+        if self.replies.accepted(self.rows, track, at):
             own = track.side(track.opener)  # that it had no credit until now is said with this
             own.span_began = UNSEEN
             own.span_ended = UNSEEN
@@ -216,22 +195,9 @@ class Stalls:
                 self.put(track, side, began, ended, SLOW_READER, "",
                          f"{detail} and did not open it again")  # fmt: skip
         if whole and not over and track.stream.reset_by < 0:
-            self.unanswered(track, ended)
-
-    def unanswered(self, track: Track, ended: i64) -> None:
-        """The capture ends: does a side still wait for an answer on this stream?"""
-        replies = self.replies
-        opened = track.stream.opened_at
-        if replies.offers and not track.stream.accepted and track.opener <= 1:
-            if opened != UNSEEN and ended - opened >= replies.never:
-                self.put(track, 1 - track.opener, opened, ended, NO_REPLY, "",
-                         replies.offer_text(track, ended - opened, False))  # fmt: skip
-            return
-        for side in (0, 1):
-            since = replies.owes(track, side, ended, self.path(side).closed)
-            if since != UNSEEN:
-                self.put(track, side, since, ended, NO_REPLY, "",
-                         replies.reply_text(track, side, ended - since, False))  # fmt: skip
+            self.replies.unanswered(
+                self.rows, track, ended, self.dialer.closed, self.acceptor.closed
+            )
 
     # --- causes
 
@@ -377,8 +343,7 @@ class Stalls:
         """Nothing held the sender up: was its peer waiting for it?"""
         waited = self.replies.waited_since(track, side, until)
         if waited != UNSEEN:
-            self.put(track, side, waited, until, NO_REPLY, "",
-                     self.replies.reply_text(track, side, until - waited, True))  # fmt: skip
+            self.replies.put_reply(self.rows, track, side, waited, until, True)
         else:
             self.put(track, side, since, until, IDLE, "",
                      f"the sender sent nothing for {duration_text(until - since)}")  # fmt: skip

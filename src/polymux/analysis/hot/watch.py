@@ -218,8 +218,10 @@ class Watch(Sink):
                 began = passing.began
                 if len(passing.silences) > 0:
                     tell_silences(self.stalls, passing, track, side)
-            runs = self.stalls.path(side).runs
-            self.stalls.passes(track, side, began)
+            path = self.stalls.path(side)
+            runs = path.runs
+            if len(path.held) > 0:
+                self.stalls.passes(track, side, began)
             if track is not nowhere:
                 timeline.touch(track)
                 if track.fresh:

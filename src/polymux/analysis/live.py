@@ -1,0 +1,199 @@
+"""Frames of sessions that go on, row by row as they become whole.
+
+The protocol of a session is decided when its first octets suffice for it, or when nothing came for
+a while; until then they are held, `LOOK` of each session and `UNDECIDED` of all together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from polymux.analysis.arrow_rows import batch_of
+from polymux.analysis.frame_rows import Row, take_frame_rows
+from polymux.analysis.guess import Verdict
+from polymux.analysis.hot.pages import Prelude
+from polymux.analysis.plan import AUTO, Plan, choose
+from polymux.analysis.rows import Emit, session_id
+from polymux.analysis.sample import LOOK, Piece, Sample, add_pieces
+from polymux.analysis.walk import REMEMBERED
+from polymux.capture import Batch
+from polymux.capture.hot.events import GAP, OCTETS
+from polymux.capture.live import LiveSession
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.side import Vantage
+from polymux.protocols.registry import create
+
+SURE: Final = 4096  # octets after which a protocol that was recognised is believed at once
+UNDECIDED: Final = 32 << 20  # octets of sessions whose protocol is not known yet
+
+Doubted = Callable[[str, str], None]
+
+
+class LiveWalk:
+    """One session: decides its protocol, decodes it, gives its frames."""
+
+    def __init__(self, session: LiveSession, plan: Plan) -> None:
+        self.session = session
+        self.name = session_id(session.flow, session.started_at)
+        self.verdict: Verdict | None = None
+        self.held = 0
+        """Octets that wait for the protocol to be known."""
+        self.doubted = False
+        """It was told that the octets look like another protocol than the one that was named."""
+        self._plan = plan
+        self._waiting: list[Batch] = []
+        self._tried = 0
+        self._observer: Observer | None = None
+        self._prelude = Prelude(0, 0, True)
+
+    def take(self) -> None:
+        """Take in what has come."""
+        found = self.session.take_batches()
+        if self._observer is not None:
+            for batch in found:
+                self._feed(self._observer, batch)
+        elif self.verdict is None:
+            self._waiting += found
+            self.held += sum(len(batch.data) for batch in found)
+            if self.held >= LOOK:
+                self.decide(last=True)
+            elif self.held >= SURE and self.held >= 2 * self._tried:
+                self.decide()
+
+    def decide(self, last: bool = False) -> None:
+        """Find out the protocol by what is there; `last`: or that it is none that is known."""
+        if self.verdict is not None or (self.held == self._tried and not last):
+            return
+        self._tried = self.held
+        pieces: list[Piece] = []
+        left = LOOK
+        for batch in self._waiting:
+            left = add_pieces(pieces, batch, left)
+            if left <= 0:
+                break
+        session = self.session
+        named = self._plan.given(session) != AUTO or bool(session.protocol_hint)
+        if not pieces or (named and not last and self.held < SURE and not self._both(pieces)):
+            return
+        verdict = choose(session, self._plan, Sample(tuple(pieces), session.saw_syn))
+        if verdict.protocol is None and not last:
+            return
+        self.verdict = verdict
+        if verdict.protocol is not None:
+            self._begin(verdict, verdict.protocol)
+        self._waiting = []
+        self.held = 0
+
+    def rows(self) -> list[Row]:
+        """The frames that became whole since the last call, as rows of the frames table."""
+        observer = self._observer
+        if observer is None:
+            return []
+        observer.take_gone()
+        observer.take_violations()
+        return [{"session_id": self.name, **row} for row in take_frame_rows(observer)]
+
+    def close(self) -> None:
+        """The session is over: what is left is decided and decoded now."""
+        self.take()
+        self.decide(last=True)
+        if self._observer is not None:
+            ends = self.session.ends
+            self._observer.finish(
+                self.session.ended_at, ends[0] is not None, ends[1] is not None
+            )  # fmt: skip
+
+    def _both(self, pieces: list[Piece]) -> bool:
+        return len({side for side, _, _ in pieces}) == 2
+
+    def _begin(self, verdict: Verdict, text: str) -> None:
+        session = self.session
+        vantage = Vantage[(session.vantage_hint or "middle").upper()]
+        observer = Observer(create(text, Limits(remembered=REMEMBERED), vantage))
+        if not session.saw_syn or verdict.doubt:
+            observer.doubt()
+        self._prelude = Prelude(verdict.skip[0], verdict.skip[1], session.saw_syn)
+        for batch in self._waiting:
+            self._feed(observer, batch)
+        self._observer = observer
+
+    def _feed(self, observer: Observer, batch: Batch) -> None:
+        start = 0
+        conversation = observer.conversation
+        for n in range(batch.count):
+            side, kind, at, size = (
+                int(column[n]) for column in (batch.side, batch.kind, batch.at, batch.size)
+            )
+            if kind == OCTETS:
+                stop = start + size
+                if self._prelude.left > 0:
+                    start += int(self._prelude.pass_over(conversation.direction(side), size))
+                if stop > start:
+                    observer.feed(side, batch.data[start:stop], at)
+                start = stop
+            elif kind == GAP:
+                observer.gap(side, size, at)
+
+
+class LiveFrames:
+    """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come.
+
+    `doubted(session, note)` is told first of those whose octets look like another protocol than
+    the one that was named.
+    """
+
+    def __init__(
+        self, plan: Plan, emit: Emit, only: str = "", doubted: Doubted = lambda session, note: None
+    ) -> None:
+        self.seen = 0
+        """Sessions there were, and those whose id begins with `only`."""
+        self.matched = 0
+        self._plan = plan
+        self._emit = emit
+        self._only = only
+        self._doubted = doubted
+        self._walks: dict[LiveSession, LiveWalk | None] = {}
+        self._undecided: dict[LiveWalk, None] = {}
+
+    def take(self, session: LiveSession | None) -> None:
+        """What `LiveCapture` gives: a session for which something came, or None for silence."""
+        if session is None:
+            for walk in list(self._undecided):
+                walk.decide()
+                self._put(walk)
+            return
+        if session not in self._walks:
+            self.seen += 1
+            walk = LiveWalk(session, self._plan)
+            wanted = walk.name.startswith(self._only)
+            self.matched += wanted
+            self._walks[session] = walk if wanted else None
+        found = self._walks[session]
+        if found is not None:
+            if session.over:
+                found.close()
+            else:
+                found.take()
+                self._undecided[found] = None
+            self._put(found)
+        else:
+            session.take_batches()
+        if session.over:
+            del self._walks[session]
+        while sum(walk.held for walk in self._undecided) > UNDECIDED:
+            largest = max(self._undecided, key=lambda walk: walk.held)
+            largest.decide(last=True)
+            self._put(largest)
+
+    def _put(self, walk: LiveWalk) -> None:
+        if walk.verdict is not None:
+            self._undecided.pop(walk, None)
+            if walk.verdict.doubt and not walk.doubted:
+                walk.doubted = True
+                self._doubted(walk.name, walk.verdict.doubt)
+        rows = walk.rows()
+        if rows:
+            columns = {name: [row[name] for row in rows] for name in rows[0]}
+            self._emit("frames", batch_of("frames", columns))
