@@ -1,7 +1,6 @@
 """Streamux's own verbs: requests and their replies, calls and their answers, signs of life."""
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import cast
@@ -18,7 +17,7 @@ from .arguments import check_opening, check_work
 from .arguments import seconds as seconds_of
 from .duplex import Octets, Stream
 from .exchanges import Call, Exchange, Message
-from .pending import pending
+from .pending import Pending, pending
 from .session import Session
 from .signs import Signs
 
@@ -108,12 +107,9 @@ class StreamuxSession(Session):
                 raise
             raise too_late(seconds) from None
 
-    @contextlib.asynccontextmanager
-    async def exchange(self) -> AsyncIterator[Exchange]:
+    def exchange(self) -> Pending[Exchange]:
         """A request to send and a reply to read in steps; see Exchange. Waits for a free id."""
-        exchange = await self.open()
-        async with exchange:
-            yield exchange
+        return self.open()
 
     @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
