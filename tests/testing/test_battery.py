@@ -9,7 +9,10 @@ from polymux.core.observer import Observer
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 from polymux.testing import CHECKS
-from polymux.testing.checks import a_pretender_in_the_middle_is_wrong
+from polymux.testing.checks import (
+    a_pretender_in_the_middle_is_wrong,
+    honest_peers_may_use_ids_again,
+)
 
 COMPILED = not conversation.__file__.endswith(".py")
 SOAK = "POLYMUX_SOAK" in os.environ
@@ -36,6 +39,10 @@ PROTOCOLS = [
 def test_the_battery(protocol: str, other: str, check: object) -> None:
     assert callable(check)
     check(protocol, range(RUNS), other)
+
+
+def test_the_battery_lets_mplex_peers_use_ids_again() -> None:
+    honest_peers_may_use_ids_again("mplex:ids=counting", range(RUNS))
 
 
 def test_the_naive_rule_convicts_honest_peers_and_is_found_out() -> None:

@@ -61,14 +61,17 @@ class Observer:
             d.undecoded += left
             began = d.began if d.open else d.offset
             stream = d.stream if d.open else None
+            ordinal = d.ordinal if d.open else p.sight.sent(side)
             d.open = False
             d.pending = b""
             if p.truncated:
                 c.blame(side, stream, p.truncated, [f"{left} octets of an unfinished frame"],
-                        p.sight.sent(side), began, at)  # fmt: skip
+                        ordinal, began, at)  # fmt: skip
         ended = ended0 and ended1
         certainty = Certainty.CERTAIN if ended and not c.doubt else Certainty.POSSIBLE
         for duty in p.finish(ended):
+            if c.direction(duty.side).partial():
+                continue  # it may have been paid where nothing was read
             stream = p.streams.find(duty.key)
             c.overdue(duty, stream.label() if stream is not None else "", certainty,
                       c.direction(duty.side).offset, at)  # fmt: skip
@@ -85,13 +88,16 @@ class Observer:
     def take_gone(self) -> list[Stream]:
         """Streams that left the table for good since the last call, and have no frame under way."""
         streams = self.protocol.streams
-        gone = streams.gone
-        streams.gone = []
+        gone: list[Stream] = []
+        held: list[Stream] = []
+        for stream in streams.gone:
+            (held if self.protocol.may_be_meant(stream) else gone).append(stream)
+        streams.gone = held
         for d in (self.conversation.dialer, self.conversation.acceptor):
-            stream = d.stream
-            if d.open and stream is not None and stream in gone:  # what passes still counts on it
-                gone.remove(stream)
-                streams.gone.append(stream)
+            passing = d.stream
+            if d.open and passing is not None and passing in gone:  # it still counts there
+                gone.remove(passing)
+                held.append(passing)
         return gone
 
     def balanced(self) -> bool:
@@ -134,6 +140,7 @@ class Observer:
             self.carrier.load(carried)
         table = self.protocol.streams
         table.gone = [load_stream(entry) for entry in gone]
+        self.protocol.relink(table.gone)
         streams = {stream.serial: stream for stream in [*table.all(), *table.gone]}
         for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
             kept = saved[name]
@@ -141,3 +148,4 @@ class Observer:
             serial = kept["stream"]
             assert isinstance(serial, int)
             c.direction(side).load(kept, streams.get(serial))
+        c.blind = c.dialer.partial() or c.acceptor.partial()

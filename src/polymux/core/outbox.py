@@ -12,7 +12,7 @@ from mypy_extensions import i64
 from .conversation import Conversation
 from .frames import CONTENT, Frame
 from .protocol import Protocol
-from .streams import NEVER, OPEN, Lane, Stream
+from .streams import ABANDONED, NEVER, OPEN, Lane, Stream
 
 TURN: Final[i64] = 16384  # octets a stream may send before it is another's turn
 ALONE: Final[i64] = 65536  # and while no other stream wants to send
@@ -73,7 +73,10 @@ class Outbox:
         while made < room and self.turn < len(self.turns):
             stream = self.turns[self.turn]
             lane = stream.lane
-            if lane is not None:  # else it has been forgotten meanwhile
+            if lane is not None and stream.ending == ABANDONED:  # its id belongs to another
+                self.drop(lane)
+                lane.turn = False
+            elif lane is not None:  # else it has been forgotten meanwhile
                 alone = len(self.turns) - self.turn == 1
                 made += self.give_turn(stream, lane, ALONE if alone else TURN, now)
             self.turn += 1

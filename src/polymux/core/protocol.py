@@ -60,12 +60,15 @@ class Protocol:
         self.window: int = limits.window  # what we announce, in the protocol's unit
         self.too_long: i64 = 0  # the rule for a frame over its limit
         self.truncated: i64 = 0  # the rule for an end inside a frame
+        self.mutual: i64 = 0  # rules that take the other side's frames to judge by
+        self.sequel: i64 = 0  # rules that take the sender's earlier frames
         self.handshaken: bool = True  # is everything known that must be known before frames?
         # What `apply` is told and reports about the frame at hand:
         self.said: bytes = b""  # the name or text in it
         self.touched: Stream | None = None  # the stream it belongs to
         self.counted: bool = False  # does its content count?
         self.displaced: Stream | None = None  # a live stream that lost its id to this opening
+        self.midway: bool = False  # has a frame of the other side begun to pass?
         self.unlocked: bool = False  # can octets of the other direction that were held be read now?
         self.reason: str = ""  # why the next frame cannot be found, where `header` or `part` is BAD
 
@@ -110,6 +113,10 @@ class Protocol:
         """Pure: the rules this frame breaks, or CROSSED, or 0."""
         raise NotImplementedError
 
+    def seen_alone(self, head: Head, verdict: i64) -> i64:
+        """What is left of a verdict where frames of the other side were not seen."""
+        return verdict & ~self.mutual
+
     def apply(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
         """Bookkeeping. Sets `touched` and, for content, `counted`."""
         raise NotImplementedError
@@ -121,6 +128,14 @@ class Protocol:
         self.forget()
         self.apply(sender, head, stream, at)
         return True
+
+    def meant(self, sender: i64, head: Head, stream: Stream) -> Stream:
+        """The use of an id that a frame is about; `stream` is the newest of several."""
+        return stream
+
+    def may_be_meant(self, stream: Stream) -> bool:
+        """May a frame yet come that is about this stream, whose id is used again?"""
+        return False
 
     def finish(self, ended: bool) -> list[Duty]:
         """The connection is over: what is still owed, as duties with the rule to report."""
@@ -290,3 +305,7 @@ class Protocol:
         self.streams.load_closed(closed)
         for d in duties:
             self.duties[(d[0], d[1], d[2])] = Duty(d[0], d[1], d[2], d[3], d[4], d[5])
+
+    def relink(self, gone: list[Stream]) -> None:
+        """After `load`: these are the streams that have left the table and are not yet taken."""
+        return

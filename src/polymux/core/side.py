@@ -77,6 +77,10 @@ class Sight:
         """When its current frame began, had this side provably read the other's `ordinal`?"""
         return ordinal < (self.frozen0 if side == DIALER else self.frozen1)
 
+    def known(self, side: i64) -> i64:
+        """How many of the other's frames it had provably read when its current frame began."""
+        return self.frozen0 if side == DIALER else self.frozen1
+
     def proves(self, side: i64, ordinal: i64) -> None:
         """This side has just answered the other's frame `ordinal`, so it had read up to there."""
         if side == DIALER:

@@ -13,6 +13,7 @@ ENDED: Final[i64] = 1
 ABORTED: Final[i64] = 2
 NEVER: Final[i64] = 0x2000000000000000
 UNSEEN: Final[i64] = -1  # an instant that has not come
+ABANDONED: Final = "abandoned"  # the ending of a stream whose id was used again while it was live
 
 WORD: Final = 2**64  # ids are 64 bits; keys keep the bit pattern in an i64
 
@@ -179,15 +180,6 @@ class Stream:
             f"{letter}{number}" if self.incarnation == 1 else f"{letter}{number}.{self.incarnation}"
         )
 
-    def stale(self, sender: i64, sight: Sight) -> bool:
-        """May a frame of `sender` now still speak of an earlier use of this id?"""
-        return (
-            self.incarnation > 1
-            and sender != self.opener
-            and self.opener != NOBODY
-            and not sight.knows(sender, self.opened)
-        )
-
     def answer(self, sender: i64, sight: Sight) -> None:
         """A frame of `sender` on this stream proves that it read the (oldest possible) opening."""
         if sender != self.opener and self.opener != NOBODY:
@@ -319,7 +311,7 @@ class Table:
         while len(self.closed) - self.first > self.remembered:
             oldest = self.closed[self.first]
             self.first += 1
-            if self.find(oldest.key) is oldest:
+            if oldest.over and self.find(oldest.key) is oldest:  # it may be live again
                 self.remove(oldest.key)
                 self.forgot = True
                 if self.keep:

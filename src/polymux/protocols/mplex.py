@@ -12,10 +12,31 @@ from mypy_extensions import i64
 from ..core.frames import ABORTS, CONTENT, CONTROL, ENDS, OPENS, Frame, Head, Kind
 from ..core.limits import Limits
 from ..core.protocol import NO_ID, NO_STREAM, Protocol
-from ..core.rules import CROSSED, Origin, Reaction, Rule, Severity
-from ..core.side import DIALER
-from ..core.streams import ABORTED, ENDED, OPEN, Stream
+from ..core.rules import CROSSED, Duty
+from ..core.side import DIALER, UNORDERED
+from ..core.streams import ABANDONED, ABORTED, ENDED, NEVER, OPEN, UNSEEN, Stream
 from ..core.wire import BAD, put_uvarint, uvarint
+from .mplex_rules import (
+    AFTER_CLOSE,
+    AFTER_PEER_RESET,
+    AFTER_RESET,
+    BAD_FLAG,
+    CLOSE_PAYLOAD,
+    CLOSE_TWICE,
+    ID_PARITY,
+    ID_RECYCLED,
+    ID_REUSED,
+    NONCANONICAL,
+    RESET_OVER,
+    RESET_PAYLOAD,
+    RULES,
+    TOO_LONG,
+    TRUNCATED,
+    UNKNOWN,
+    VARINT_TOO_LONG,
+    WRONG_ROLE,
+)
+from .mplex_uses import CLOUDED, Uses, may_follow, said_in
 from .options import whole
 
 # --- frames
@@ -44,67 +65,14 @@ MAX_PAYLOAD: Final = 1048576  # 2**20, inclusive, in every implementation that h
 LONG: Final[i64] = -1  # a number that takes more than two octets, or is in no shortest form
 MAX_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # nine varint octets less three bits of flag
 
-# --- rules
 
-NOTE: Final = Severity.NOTE
-ADVICE: Final = Origin.ADVICE
-
-RULES: Final = (
-    Rule("mplex.bad-flag", "Flag 7 is not defined.", "Flag Values", reaction=Reaction.SESSION),
-    Rule("mplex.varint-too-long", "A varint has at most nine octets.", "Message format",
-         reaction=Reaction.SESSION),
-    Rule("mplex.varint-noncanonical", "A varint should have its shortest form.", "Message format",
-         NOTE, origin=ADVICE),
-    Rule("mplex.frame-too-long", "A payload has at most 1 MiB.", "Writing to a stream",
-         reaction=Reaction.SESSION, origin=Origin.LIMIT),
-    Rule("mplex.id-reused", "A stream that is live must not be opened again.",
-         "Opening a new stream", reaction=Reaction.SESSION),
-    Rule("mplex.unknown-stream", "Only a stream that was opened can be written, closed or reset.",
-         "Opening a new stream"),
-    Rule("mplex.wrong-role-flag", "The flag must say who opened the stream.", "Flag Values"),
-    Rule("mplex.write-after-close", "Nothing may be written after closing.", "Closing a stream"),
-    Rule("mplex.close-twice", "A stream need be closed only once.", "Closing a stream", NOTE,
-         origin=ADVICE),
-    Rule("mplex.write-after-reset", "Nothing may be sent on a stream after resetting it.",
-         "Resetting a stream"),
-    Rule("mplex.write-after-peer-reset", "Nothing may be sent after reading the peer's reset.",
-         "Resetting a stream"),
-    Rule("mplex.close-with-payload", "A close has a body of zero length.", "Closing a stream",
-         Severity.WARNING),
-    Rule("mplex.reset-with-payload", "A reset has a body of zero length; npm's carries its error.",
-         "Resetting a stream", NOTE, origin=ADVICE),
-    Rule("mplex.id-parity", "The dialer uses odd ids and the listener even ones.",
-         "Opening a new stream", NOTE, origin=ADVICE),
-    Rule("mplex.id-recycled", "An id should not be used again after its stream is over.",
-         "Opening a new stream", NOTE, origin=ADVICE),
-    Rule("mplex.reset-after-close", "A stream that is already over need not be reset.",
-         "Resetting a stream", NOTE, origin=ADVICE),
-    Rule("mplex.truncated", "The connection ended inside a frame.", "Message format",
-         Severity.WARNING),
-)  # fmt: skip
-
-BAD_FLAG: Final[i64] = 0x1
-VARINT_TOO_LONG: Final[i64] = 0x2
-NONCANONICAL: Final[i64] = 0x4
-TOO_LONG: Final[i64] = 0x8
-ID_REUSED: Final[i64] = 0x10
-UNKNOWN: Final[i64] = 0x20
-WRONG_ROLE: Final[i64] = 0x40
-AFTER_CLOSE: Final[i64] = 0x80
-CLOSE_TWICE: Final[i64] = 0x100
-AFTER_RESET: Final[i64] = 0x200
-AFTER_PEER_RESET: Final[i64] = 0x400
-CLOSE_PAYLOAD: Final[i64] = 0x800
-RESET_PAYLOAD: Final[i64] = 0x1000
-ID_PARITY: Final[i64] = 0x2000
-ID_RECYCLED: Final[i64] = 0x4000
-RESET_OVER: Final[i64] = 0x8000
-TRUNCATED: Final[i64] = 0x10000
-
-
-def undisturbed(stream: Stream) -> bool:
-    """The first use of its id, open both ways: no content on it could be wrong."""
-    return stream.incarnation == 1 and stream.dialer.state == OPEN and stream.acceptor.state == OPEN
+def undisturbed(sender: i64, stream: Stream) -> bool:
+    """Open both ways, and surely meant by a frame of this side: no content could be wrong."""
+    return (
+        stream.dialer.state == OPEN
+        and stream.acceptor.state == OPEN
+        and (stream.extra & CLOUDED == 0 or stream.opener == sender)
+    )
 
 
 class Mplex(Protocol):
@@ -116,11 +84,13 @@ class Mplex(Protocol):
         self.send_frame = MAX_PAYLOAD if self.max_frame > MAX_PAYLOAD else self.max_frame
         self.too_long = TOO_LONG
         self.truncated = TRUNCATED
+        self.mutual = ID_REUSED | UNKNOWN | WRONG_ROLE
         self.alike = True
         self.texts = True
         self.counting = counting
         self.next0: i64 = 0 if counting else 1
         self.next1: i64 = 0
+        self.uses: Uses = Uses(self.sight, self.streams)
 
     # --- wire
 
@@ -202,7 +172,7 @@ class Mplex(Protocol):
         if (
             stream is not None
             and (kind == MESSAGE_INITIATOR or kind == MESSAGE_RECEIVER)
-            and undisturbed(stream)
+            and undisturbed(sender, stream)
         ):
             return 0  # the usual case: nothing below could object
         if kind == NEW:
@@ -210,6 +180,8 @@ class Mplex(Protocol):
         if kind == UNDEFINED:
             return BAD_FLAG
         if stream is None:
+            if kind & 1 and self.sight.beside == UNORDERED:
+                return CROSSED  # the opening, in the other direction, may have come before
             other = self.streams.find(head.key ^ 1)
             return WRONG_ROLE if other is not None and not other.over else UNKNOWN
         own = stream.half(sender)
@@ -217,27 +189,53 @@ class Mplex(Protocol):
         verdict: i64 = 0
         if head.size > 0 and kind >= CLOSE_RECEIVER:
             verdict = CLOSE_PAYLOAD if kind <= CLOSE_INITIATOR else RESET_PAYLOAD
-        if stream.stale(sender, self.sight):  # may be about an earlier use of this id
-            return verdict | CROSSED
-        if own.state == ABORTED and not own.vague:
-            return verdict | AFTER_RESET
+        if (
+            stream.extra & CLOUDED
+            and sender != stream.opener
+            and not self.uses.settles(sender, self.effects[kind], stream)
+        ):
+            return verdict | CROSSED  # may be about an earlier use of this id
+        reset_known = False
         if peer.state == ABORTED:
-            if not self.sight.knows(sender, peer.stopped):
-                return verdict | CROSSED
-            return verdict | (AFTER_PEER_RESET if kind <= CLOSE_INITIATOR else RESET_OVER)
-        if own.state == ENDED and not own.vague:
-            if kind <= MESSAGE_INITIATOR:
-                return verdict | AFTER_CLOSE
-            if kind <= CLOSE_INITIATOR:
-                return verdict | CLOSE_TWICE
-            if peer.state == ENDED and self.sight.knows(sender, peer.stopped):
-                return verdict | RESET_OVER
+            reset_known = self.sight.knows(sender, peer.stopped)
+            if peer.vague and self.sight.beside == UNORDERED:  # or read before the id was reused
+                reset_known = False
+            if not reset_known:
+                verdict |= CROSSED
+        if (
+            self.sight.beside == UNORDERED
+            and sender != stream.opener
+            and (own.state != OPEN or peer.state == ABORTED)
+        ):
+            return verdict | CROSSED  # the id may have been used again before
+        # What a side has sent itself it knows, whatever crossed it.
+        if own.final != NEVER and not own.vague:
+            return verdict | AFTER_RESET
+        sure = self.uses.sure(stream) if own.vague else own.state
+        if sure == ENDED and kind <= CLOSE_INITIATOR:
+            return verdict | (AFTER_CLOSE if kind <= MESSAGE_INITIATOR else CLOSE_TWICE)
+        if peer.state == ABORTED:
+            if reset_known:
+                verdict |= AFTER_PEER_RESET if kind <= CLOSE_INITIATOR else RESET_OVER
+        elif (
+            own.state == ENDED
+            and not own.vague
+            and peer.state == ENDED
+            and self.sight.knows(sender, peer.stopped)
+        ):
+            verdict |= RESET_OVER
         return verdict
+
+    def seen_alone(self, head: Head, verdict: i64) -> i64:
+        if head.kind & 1:  # the opener may have used the id again
+            verdict &= ~(AFTER_CLOSE | CLOSE_TWICE | AFTER_RESET | AFTER_PEER_RESET | RESET_OVER)
+        return super().seen_alone(head, verdict)
 
     def judge_opening(self, sender: i64, head: Head, stream: Stream | None) -> i64:
         verdict: i64 = 0 if (head.number & 1) == 1 - sender else ID_PARITY
         if stream is not None:
-            verdict |= ID_RECYCLED if self.is_over(stream) else ID_REUSED
+            free = self.uses.may_be_free(stream)
+            verdict |= ID_RECYCLED if free else ID_REUSED
         return verdict
 
     def is_over(self, stream: Stream) -> bool:
@@ -246,38 +244,82 @@ class Mplex(Protocol):
 
     # --- bookkeeping
 
+    def meant(self, sender: i64, head: Head, stream: Stream) -> Stream:
+        if head.kind == NEW or sender == stream.opener:
+            return stream
+        return self.uses.meant(sender, self.effects[head.kind], stream)
+
+    def may_be_meant(self, stream: Stream) -> bool:
+        return self.uses.may_be_meant(stream)
+
     def apply(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
         kind = head.kind
         if kind == NEW:
-            made = Stream(head.key, head.number, sender, self.sight.sent(sender))
-            if stream is not None:
-                made.incarnation = stream.incarnation + 1
-                made.answerable = stream.answerable
-                if not self.is_over(stream):
-                    stream.ending = "abandoned"
-                    self.displaced = stream
-            made.name = self.said
-            self.streams.put(made)
-            self.touched = made
+            self.open(sender, head, stream)
             return
         if stream is None:
             return
         self.touched = stream
-        vague = stream.incarnation > 1 and stream.stale(sender, self.sight)
-        stream.answer(sender, self.sight)
+        vague = False
         own = stream.half(sender)
-        if own.vague and not vague:  # so its stop belonged to an earlier use
-            own.stop(OPEN, own.stopped, False)
+        if sender != stream.opener and (len(self.uses.histories) > 0 or own.state != OPEN):
+            vague = self.uses.follow(sender, self.effects[kind], stream)
+        stream.answer(sender, self.sight)
+        if own.vague and not may_follow(self.effects[kind], said_in(own)):
+            self.disown(sender, stream)
         if kind <= MESSAGE_INITIATOR:
             self.counted = own.state == OPEN
-        elif own.state == OPEN or (kind >= RESET_RECEIVER and not self.closed(sender, stream)):
+            return
+        if own.state == OPEN or (kind >= RESET_RECEIVER and not self.closed(sender, stream)):
+            if vague and not own.vague:
+                self.uses.doubt(stream, own.state)
             own.stop(ENDED if kind <= CLOSE_INITIATOR else ABORTED, self.sight.sent(sender), vague)
-            if kind >= RESET_RECEIVER and stream.reset_by < 0:
-                stream.reset_by = sender
-                stream.error = self.said if len(self.said) > 0 else None
+            if kind >= RESET_RECEIVER and stream.ending != ABANDONED:
+                self.give_reason(sender, stream)
+            if self.sight.beside == UNORDERED and self.is_over(stream):
+                stream.ending = ""  # it was over when its id was used again
+        if kind >= RESET_RECEIVER and own.final == NEVER:
+            own.final = self.sight.sent(sender)
+
+    def open(self, sender: i64, head: Head, stream: Stream | None) -> None:
+        """Begin a use of an id; `stream` is the use before."""
+        made = Stream(head.key, head.number, sender, self.sight.sent(sender))
+        if stream is not None:
+            made.incarnation = stream.incarnation + 1
+            if not self.is_over(stream):
+                stream.ending = ABANDONED
+                self.displaced = stream
+            self.uses.renew(stream, made, self.midway)
+        made.name = self.said
+        self.streams.put(made)
+        self.touched = made
+
+    def disown(self, sender: i64, stream: Stream) -> None:
+        """This side goes on after its stop, so that stop was about an earlier use."""
+        own, peer = stream.half(sender), stream.half(1 - sender)
+        own.stop(self.uses.disown(stream), own.stopped, False)
+        own.final = NEVER
+        if stream.reset_by == sender:
+            stream.reset_by = -1
+            stream.error = None
+            if peer.final != NEVER:
+                stream.reset_by = 1 - sender
+                stream.error = self.uses.reason(stream)
+        if stream.over and not self.is_over(stream):
+            stream.over = False
+            stream.closed_at = UNSEEN
+
+    def give_reason(self, sender: i64, stream: Stream) -> None:
+        """Note the side that reset the stream first, and its text."""
+        text = self.said if len(self.said) > 0 else None
+        if stream.reset_by < 0:
+            stream.reset_by = sender
+            stream.error = text
+        elif stream.reset_by != sender and stream.half(1 - sender).vague:
+            self.uses.keep_reason(stream, text)
 
     def ordinary(self, sender: i64, head: Head, stream: Stream, at: i64) -> bool:
-        if not undisturbed(stream):
+        if not undisturbed(sender, stream):
             return super().ordinary(sender, head, stream, at)
         self.touched = stream
         stream.answer(sender, self.sight)
@@ -290,6 +332,10 @@ class Mplex(Protocol):
         return own.state == ABORTED or (
             own.state == ENDED and peer.state == ENDED and not peer.vague
         )
+
+    def finish(self, ended: bool) -> list[Duty]:
+        self.uses.finish()
+        return super().finish(ended)
 
     # --- verbs
 
@@ -320,6 +366,7 @@ class Mplex(Protocol):
     def save(self) -> dict[str, object]:
         saved = super().save()
         saved["next"] = [self.next0, self.next1]
+        saved["histories"] = self.uses.save()
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
@@ -328,6 +375,12 @@ class Mplex(Protocol):
         assert isinstance(numbers, list)
         self.next0 = numbers[0]
         self.next1 = numbers[1]
+        histories = saved["histories"]
+        assert isinstance(histories, list)
+        self.uses.load(histories)
+
+    def relink(self, gone: list[Stream]) -> None:
+        self.uses.relink(gone)
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:

@@ -31,6 +31,24 @@ def honest_peers_are_never_convicted(text: str, seeds: Iterable[int], other: str
                              f"{[[v.get(key) for v in views] for key in odd[:1]]}")  # fmt: skip
 
 
+def honest_peers_may_use_ids_again(text: str, seeds: Iterable[int]) -> None:
+    """mplex: an id may be used again as soon as its opener believes its stream over, as npm does.
+
+    Frames that cross such an opening may be about either use; so the places agree on what was sent
+    on an id, and not always on which use had it.
+    """
+    again = 0
+    for seed in seeds:
+        world = World(text, seed, reuses=True)
+        world.run()
+        said = world.findings()
+        if said:
+            raise Broken(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
+        again += sum(stream.incarnation > 1 for stream in world.middle.protocol.streams.all())
+    if again == 0:
+        raise Broken(f"{text}: no id was used again")
+
+
 def liars_are_convicted_beside_them(text: str, seeds: Iterable[int], other: str = "") -> None:
     """A frame that the liar's own endpoint would refuse is reported by the watcher next to it."""
     caught = 0
@@ -248,3 +266,5 @@ def check_protocol(text: str, runs: int = 100, seed: int = 0, other: str = "") -
         raise Broken(f"{text} has no rule of severity error")
     for check in CHECKS:
         check(text, range(seed, seed + runs), other)
+    if text.partition(":")[0] == "mplex":
+        honest_peers_may_use_ids_again(text, range(seed, seed + runs))

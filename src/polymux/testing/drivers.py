@@ -19,6 +19,7 @@ class Driver:
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         self.endpoint = endpoint
         self.rng = rng
+        self.reuses = False  # may it use ids again, where the protocol lets a side choose them?
 
     def act(self) -> None:
         raise NotImplementedError
@@ -53,7 +54,7 @@ class DuplexDriver(Driver):
         try:
             if pick < 0.2 or not self.streams:
                 name = bytes(self.rng.randrange(32, 127) for _ in range(self.rng.randrange(4)))
-                self.streams.append(self.endpoint.open(name, self.window))
+                self.streams.append(self.open_again(name) or self.endpoint.open(name, self.window))
             elif pick < 0.35 and self.offers:
                 self.answer(self.offers.pop(self.rng.randrange(len(self.offers))))
             elif pick < 0.7:
@@ -67,6 +68,17 @@ class DuplexDriver(Driver):
                 self.read(self.rng.choice(self.streams))
         except (NoFreeIds, StreamEnded, LocalProtocolError):
             pass  # an honest application is told no, and nothing has changed
+
+    def open_again(self, name: bytes) -> Stream | None:
+        """Open the first of this side's ids whose stream is over, as npm `multiplex` does."""
+        end = self.endpoint
+        if not self.reuses:
+            return None
+        for stream in end.protocol.streams.all():
+            if stream.over and stream.opener == end.side:
+                end.put(Frame(0, stream.key, name))
+                return end.protocol.streams.find(stream.key)
+        return None
 
     def answer(self, stream: Stream) -> None:
         if self.rng.random() < 0.15:

@@ -47,6 +47,7 @@ class World:
         other: str | None = None,
         middle: Vantage = Vantage.MIDDLE,
         watched: str | None = None,
+        reuses: bool = False,
     ) -> None:
         self.seed = seed
         self.rng = Random(seed)
@@ -65,6 +66,8 @@ class World:
         self.drivers: list[Driver] = [
             kind(end, Random(seed * 2 + i)) for i, end in enumerate(self.ends)
         ]
+        for driver in self.drivers:
+            driver.reuses = reuses
         for side, end in enumerate(self.ends):
             end.start(bytes(self.rng.randrange(256) for _ in range(16)))
             self.write(side)

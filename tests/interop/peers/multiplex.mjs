@@ -4,6 +4,7 @@ import createMultiplex from 'multiplex'
 import { readArguments } from './lib/script.mjs'
 import { NodePipe } from './lib/nodepipe.mjs'
 import { serveDuplex } from './lib/duplex.mjs'
+import { Churn } from './lib/churn.mjs'
 
 const args = readArguments({
   // The package's own default answers a Close with its own Close at once.
@@ -28,12 +29,22 @@ class ChannelPipe extends NodePipe {
 serveDuplex(args, (socket, hooks) => {
   const made = (channel) => ({ pipe: new ChannelPipe(channel), name: channel.name, id: channel.channel })
   const options = { halfOpen: args['half-open'] === 'true', ...args.options }
-  const plex = createMultiplex(options, (channel) => hooks.incoming(made(channel)))
+  let churn = null // once it has begun, it has all further streams of the session
+  const plex = createMultiplex(options, (channel) => {
+    if (churn === null) hooks.incoming(made(channel))
+    else churn.take(channel)
+  })
   plex.on('error', (error) => {
     hooks.fault(error)
     socket.destroy()
   })
   socket.on('close', () => plex.destroy())
   socket.pipe(plex).pipe(socket)
-  return { open: (name) => made(plex.createStream(name)) }
-})
+  return {
+    open: (name) => made(plex.createStream(name)),
+    churn: ({ seed, steps }) => {
+      churn = new Churn(plex, seed)
+      return churn.run(steps)
+    }
+  }
+}, { more: (desk) => ({ churn: (command) => desk.session(command).session.churn(command) }) })
