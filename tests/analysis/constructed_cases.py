@@ -242,7 +242,7 @@ def openings_and_backlogs() -> Iterator[Case]:
 def short_waits() -> Iterator[Case]:
     """Question and answer, each answer behind some milliseconds of another stream."""
     for wire, side, (times, lasts, whole) in product(
-        TWO_WAY, SIDES, ((64, 32.0, False), (128, 16.0, True), (50, 8.0, False))
+        TWO_WAY, SIDES, ((64, 32.0, False), (64, 16.0, True), (50, 8.0, False))
     ):
         case = begun(f"{times} waits of {lasts} ms, side {side}", wire)
         other = opened(case, wire, 0.5, side, 0)
@@ -261,7 +261,7 @@ def short_waits() -> Iterator[Case]:
 
 def takes_turns() -> Iterator[Case]:
     """A stream that always has a small message ready takes turns with one that fills the line."""
-    for wire, side, (times, lasts) in product(TWO_WAY, SIDES, ((64, 32.0), (40, 10.0))):
+    for wire, side, (times, lasts) in product(TWO_WAY, SIDES, ((40, 30.0), (40, 10.0))):
         case = begun(f"{times} turns behind {lasts} ms, side {side}", wire)
         other = opened(case, wire, 0.5, side, 0)
         n = opened(case, wire, 1.0, side, 1)

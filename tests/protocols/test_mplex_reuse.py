@@ -9,6 +9,9 @@ import pytest
 from tests.protocols.npm_peers import NEW, Conversation, Passing
 from tests.protocols.npm_readings import determined, of_receiver, placed, readings
 
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import PeerViolation
+from polymux.core.events import Aborted, Opened
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.streams import Stream
@@ -46,11 +49,11 @@ def streams_of(observer: Observer) -> dict[tuple[int, int, int], Stream]:
     return {(s.opener, s.number, s.incarnation): s for s in streams}
 
 
-@pytest.mark.parametrize("zombies", [False, True])
-def test_peers_that_use_ids_again_are_never_accused(zombies: bool) -> None:
+@pytest.mark.parametrize(("zombies", "lags"), [(False, False), (True, False), (True, True)])
+def test_peers_that_use_ids_again_are_never_accused(zombies: bool, lags: bool) -> None:
     again = 0
     for seed in range(RUNS):
-        talk = Conversation(seed, zombies=zombies)
+        talk = Conversation(seed, zombies=zombies, lags=lags)
         assert accusations(watched(talk.pieces)) == [], f"seed {seed}"
         again += sum(passing.frame.kind == NEW and passing.frame.use > 1 for passing in talk.log)
     assert again > RUNS
@@ -111,6 +114,44 @@ def test_frames_belong_to_the_use_that_their_sender_can_have_known() -> None:
     assert checked > RUNS // 4
 
 
+def message(number: int, data: bytes) -> bytes:
+    return bytes([number * 8 + 1, len(data)]) + data
+
+
+def test_a_live_side_lets_a_peer_that_was_misled_open_the_id_again() -> None:
+    end = Endpoint(create("mplex", vantage=1), 1)
+    (opened,) = end.receive(bytes.fromhex("0000"), 0.0)
+    assert opened.stream is not None
+    end.end(opened.stream)
+    assert end.data_to_send() == bytes.fromhex("0300")  # crosses the peer's reset
+    events = end.receive(bytes.fromhex("0600 0000"), 0.0)
+    second = events[-1].stream
+    assert second is not None
+    end.send(second, b"for the second")
+    # The peer took our close for one of the second stream: closed on both sides, so it is free.
+    events = end.receive(bytes.fromhex("0400 0000"), 0.0)
+    assert [type(event) for event in events if event.stream is second][-1] is Aborted
+    (third,) = (event.stream for event in events if isinstance(event, Opened))
+    assert third is not None
+    assert third.label() == "d0.3"
+    end.send(third, b"third")
+    assert end.data_to_send() == message(0, b"third")
+
+
+def test_a_live_side_refuses_an_id_that_its_opener_knows_is_taken() -> None:
+    end = Endpoint(create("mplex", vantage=1), 1)
+    with pytest.raises(PeerViolation, match="id-reused"):
+        end.receive(bytes.fromhex("0000 0000"), 0.0)
+
+
+def closed_before(log: list[Passing], use: int) -> bool:
+    """Did some earlier use end without a reset of the opener? Then it may be what was reset."""
+    resets = {
+        p.frame.use for p in log if p.frame.kind == "reset" and p.frame.sender == p.frame.opener
+    }
+    return any(earlier not in resets for earlier in range(1, use))
+
+
 def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() -> None:
     found = excused = 0
     for seed in range(RUNS):
@@ -121,8 +162,11 @@ def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() 
         log = by_key(talk.log)[frame.key]
         (ordinal,) = (p.ordinal for p in log if p.frame is frame)
         until = next(i for i, p in enumerate(log) if p.frame is frame) + 1
-        if frame.sender != frame.opener and any(readings(of_receiver(log[:until]))):
-            excused += 1  # it may as well be about another use: no honest peer could be told apart
+        if frame.sender != frame.opener and (
+            any(readings(of_receiver(log[:until])))  # it may as well be about another use
+            or (rule == "mplex.write-after-reset" and closed_before(log, frame.use))
+        ):
+            excused += 1
             continue
         observer = watched(talk.pieces)
         said = [
@@ -132,4 +176,4 @@ def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() 
         ]
         assert said == [(rule, frame.sender, ordinal)], f"seed {seed}: {[p.frame for p in log]}"
         found += 1
-    assert found > 5 * excused
+    assert found > 4 * excused
