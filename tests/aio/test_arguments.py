@@ -169,7 +169,7 @@ async def test_names_are_text_or_octets_and_requests_have_none() -> None:
             await near.open(7)  # type: ignore[arg-type]
         await near.open(bytearray(b"name"))  # type: ignore[arg-type]
         assert (await far.accept()).name == "name"
-        with pytest.raises(polymux.Unsupported, match="has no name"):
+        with pytest.raises(polymux.Unsupported, match="has no names"):
             await asking.open("name")
 
 

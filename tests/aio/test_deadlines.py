@@ -160,3 +160,10 @@ async def test_a_frame_that_waits_because_we_do_not_read_is_not_held_against_the
         await asyncio.sleep(50)
         assert far.failure is None
         assert len(await theirs.receive()) == 20_000
+
+
+async def test_a_child_that_ends_its_side_and_goes_on_is_not_waited_for() -> None:
+    async with polymux.connect("exec:sh -c 'exec >&-; sleep 60'", protocol="mplex") as session:
+        with pytest.raises(polymux.SessionClosed, match="the peer closed the connection"):
+            async with asyncio.timeout(5):
+                await session.accept()

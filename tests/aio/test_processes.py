@@ -211,12 +211,3 @@ async def test_a_child_that_ends_early_is_told_by_its_exit_status(
         await say_something("exec:" + shlex.join(["sh", "-c", command]), protocol)
     assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
     assert children() == []
-
-
-async def test_a_child_that_ends_its_side_and_goes_on_is_not_waited_for() -> None:
-    url = "exec:" + shlex.join(["sh", "-c", "exec >&-; sleep 60"])
-    async with polymux.connect(url, protocol="mplex") as session:
-        with pytest.raises(polymux.SessionClosed, match="the peer closed the connection"):
-            async with asyncio.timeout(5):
-                await session.accept()
-    assert children() == []

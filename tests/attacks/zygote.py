@@ -47,7 +47,8 @@ class Loud(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)[:2000]
-        if record.levelno == logging.WARNING and "raise it with Limits(" in line:
+        told = " ends: " in line or "raise it with Limits(" in line
+        if record.levelno == logging.WARNING and told:
             self.limits += 1
             if self.limits <= 2:
                 return

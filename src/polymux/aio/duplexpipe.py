@@ -16,6 +16,7 @@ class DuplexPipe(asyncio.Transport):
         self._writer = writer
         self._closing = False
         self._lost = False
+        self._heard_end = False
         self.error: Exception | None = None
 
     # --- for the session
@@ -62,7 +63,8 @@ class DuplexPipe(asyncio.Transport):
         return not self._closing and bool(self._reader.is_reading())
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self._writer.set_write_buffer_limits(high=high, low=low)
+        if not self._writer.is_closing():  # uvloop's cannot be asked then
+            self._writer.set_write_buffer_limits(high=high, low=low)
 
     def get_write_buffer_size(self) -> int:
         return int(self._writer.get_write_buffer_size())
@@ -74,7 +76,10 @@ class DuplexPipe(asyncio.Transport):
 
     def input_ended(self) -> None:
         """The pipe we read has ended."""
-        if not self._closing and not self._session.eof_received():
+        if self._closing or self._heard_end:
+            return
+        self._heard_end = True
+        if not self._session.eof_received():
             self.close()
 
     def output_broke(self, error: Exception | None) -> None:

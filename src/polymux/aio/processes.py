@@ -135,6 +135,11 @@ class ChildPipes(DuplexPipe):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return self.ended or default if name == ENDED else default
 
+    def lose(self) -> None:
+        if self.ended:  # uvloop does not always say that its output has
+            self.input_ended()
+        super().lose()
+
     def close(self) -> None:
         if not self._closing:
             super().close()

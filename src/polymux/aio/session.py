@@ -9,8 +9,9 @@ from typing import cast
 
 from ..core.allocator import give_back, settle_allocator
 from ..core.endpoint import Endpoint
-from ..core.errors import LimitExceeded, PolymuxError, SessionClosed
+from ..core.errors import LimitExceeded, PeerViolation, PolymuxError, SessionClosed
 from ..core.limits import Policy
+from ..core.rules import Origin
 from .arguments import check_opening, check_work, octets_of_name
 from .arrivals import Arrivals, Incoming
 from .belonging import let_go
@@ -229,13 +230,20 @@ class Session(Traffic, asyncio.Protocol):
             return
         if self.failure is None:
             self.failure = closing(problem)
-            level = logging.WARNING if isinstance(problem, LimitExceeded) else logging.INFO
+            level = logging.WARNING if self._is_limit(problem) else logging.INFO
             log.log(level, "%s ends: %s", self, problem)
         self._end(self.failure)
-        if isinstance(problem, LimitExceeded) and self._tell_limit(last_words(problem)):
+        if self._is_limit(problem) and self._tell_limit(last_words(problem)):
             self._ending.cut_soon()
         else:
             self._ending.cut()
+
+    def _is_limit(self, problem: PolymuxError) -> bool:
+        """Does a limit of this side end the session, or a rule that stands for one?"""
+        broken = self.endpoint.failure
+        if isinstance(problem, PeerViolation):
+            return broken is not None and broken.rule.origin is Origin.LIMIT
+        return isinstance(problem, LimitExceeded)
 
     def _tell_limit(self, text: str) -> bool:
         """Tell the peer which limit ends the session, where the protocol can say so. True: the

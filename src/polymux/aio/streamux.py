@@ -120,7 +120,7 @@ class StreamuxSession(Session):
         """
         check_opening(self.protocol, window)
         if name:
-            raise Unsupported("a Streamux request has no name: what is asked goes into its data")
+            raise Unsupported("Streamux has no names: what is asked goes into a request")
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self._check_open()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 KIB = 1024
 MIB = 1024 * 1024
-MOST = 1 << 62
+MOST = 0x4000000000000000
 
 
 @dataclass

@@ -147,11 +147,12 @@ class Traffic:
         """The peer opened a stream: take it, or turn it away when there are too many."""
         endpoint = self.endpoint
         limits = endpoint.limits
-        over = self._crowded()
-        if not over and self._arrivals.late:  # they have come first
-            over = "streams"
-        if not over and len(record.name or b"") > endpoint.protocol.max_name:
+        if len(record.name or b"") > endpoint.protocol.max_name:
             over = "name"
+        else:
+            over = self._crowded()
+            if not over and self._arrivals.late:  # they have come first
+                over = "streams"
         if over:
             endpoint.counters.count(over)
             if self._crowd.takes(record, over):
