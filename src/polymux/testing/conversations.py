@@ -137,6 +137,7 @@ def wrong_frames(talk: Talk, account: Account, where: str) -> str | None:
 
 def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
     truths = talk.model.truths(talk.places[account.place].passed)
+    peaks = talk.model.peaks(talk.places[account.place].whole)
     if set(truths) != set(account.streams):
         return f"{where}: streams {sorted(set(truths) ^ set(account.streams))} differ"
     for label, truth in truths.items():
@@ -156,7 +157,7 @@ def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
             "frames": [half.frames for half in halves],
         }
         for what, figure in said.items():
-            true = getattr(truth, what)
+            true = peaks.get(label) if what == "peak" else getattr(truth, what)
             if true is not None and figure != true:
                 return f"{where}: {what} of {label} is reported as {figure}, and is {true}"
     return None
