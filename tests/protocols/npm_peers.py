@@ -4,7 +4,8 @@ Written from npm's source, with an encoder of its own. A new stream gets the low
 at its opener: free once the opener has reset the stream, has read a reset, or has closed and read a
 close. Both take whatever they read for the newest stream on the id. A receiver that is told to open
 an id which it still has open replaces the stream; with `zombies` the replaced one goes on writing,
-as in npm, where the application still holds it.
+as in npm, where the application still holds it. With `lags` a close that is read takes effect only
+later, as in npm while the application has not read everything.
 """
 
 from __future__ import annotations
@@ -53,8 +54,9 @@ class Channel:
 class NpmPeer:
     """One end: reads frames, and does one random honest thing when asked."""
 
-    def __init__(self, side: int, rng: Random, zombies: bool, half_open: bool) -> None:
-        self.side, self.rng = side, rng
+    def __init__(self, side: int, rng: Random, zombies: bool, half_open: bool, lags: bool) -> None:
+        self.side, self.rng, self.lags = side, rng, lags
+        self.lagging: list[Channel] = []
         self.zombies, self.half_open = zombies, half_open
         self.current: dict[tuple[int, int], Channel] = {}  # by opener and number, if not free
         self.held: list[Channel] = []  # what the application can still write on
@@ -66,6 +68,8 @@ class NpmPeer:
         self.out.append(Frame(self.side, kind, channel, payload))
 
     def act(self) -> None:
+        if self.lagging and self.rng.random() < 0.1:
+            self.notice_end(self.lagging.pop(0))
         pick = self.rng.random()
         if not self.held or pick < 0.15:
             if len(self.held) < 6:
@@ -136,11 +140,19 @@ class NpmPeer:
         if frame.kind == RESET:
             self.free(channel)
         elif frame.kind == CLOSE and not channel.ended:
-            channel.ended = True
-            if channel.finished:
-                self.free(channel)
-            elif not self.half_open:
-                self.finish(channel)
+            if self.lags and channel.opener != self.side:
+                self.lagging.append(channel)
+            else:
+                self.notice_end(channel)
+
+    def notice_end(self, channel: Channel) -> None:
+        if channel.dead or channel.ended:
+            return
+        channel.ended = True
+        if channel.finished:
+            self.free(channel)
+        elif not self.half_open:
+            self.finish(channel)
 
 
 class Passing:
@@ -155,12 +167,18 @@ class Conversation:
     """The middle's record: pieces of bytes in order, and the frames with their truth."""
 
     def __init__(
-        self, seed: int, *, zombies: bool = False, steps: int = 90, faulty: bool = False
+        self,
+        seed: int,
+        *,
+        zombies: bool = False,
+        lags: bool = False,
+        steps: int = 90,
+        faulty: bool = False,
     ) -> None:
         self.rng = Random(seed)
         self.lie: tuple[Frame, str] | None = None
         half_open = self.rng.random() < 0.7
-        self.peers = [NpmPeer(side, self.rng, zombies, half_open) for side in (0, 1)]
+        self.peers = [NpmPeer(side, self.rng, zombies, half_open, lags) for side in (0, 1)]
         self.near: list[list[Frame]] = [[], []]  # written, not yet seen in the middle
         self.far: list[list[Frame]] = [[], []]  # seen in the middle, not yet read
         self.begun: list[Passing | None] = [None, None]

@@ -46,11 +46,11 @@ def streams_of(observer: Observer) -> dict[tuple[int, int, int], Stream]:
     return {(s.opener, s.number, s.incarnation): s for s in streams}
 
 
-@pytest.mark.parametrize("zombies", [False, True])
-def test_peers_that_use_ids_again_are_never_accused(zombies: bool) -> None:
+@pytest.mark.parametrize(("zombies", "lags"), [(False, False), (True, False), (True, True)])
+def test_peers_that_use_ids_again_are_never_accused(zombies: bool, lags: bool) -> None:
     again = 0
     for seed in range(RUNS):
-        talk = Conversation(seed, zombies=zombies)
+        talk = Conversation(seed, zombies=zombies, lags=lags)
         assert accusations(watched(talk.pieces)) == [], f"seed {seed}"
         again += sum(passing.frame.kind == NEW and passing.frame.use > 1 for passing in talk.log)
     assert again > RUNS
@@ -111,6 +111,14 @@ def test_frames_belong_to_the_use_that_their_sender_can_have_known() -> None:
     assert checked > RUNS // 4
 
 
+def closed_before(log: list[Passing], use: int) -> bool:
+    """Did some earlier use end without a reset of the opener? Then it may be what was reset."""
+    resets = {
+        p.frame.use for p in log if p.frame.kind == "reset" and p.frame.sender == p.frame.opener
+    }
+    return any(earlier not in resets for earlier in range(1, use))
+
+
 def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() -> None:
     found = excused = 0
     for seed in range(RUNS):
@@ -121,8 +129,11 @@ def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() 
         log = by_key(talk.log)[frame.key]
         (ordinal,) = (p.ordinal for p in log if p.frame is frame)
         until = next(i for i, p in enumerate(log) if p.frame is frame) + 1
-        if frame.sender != frame.opener and any(readings(of_receiver(log[:until]))):
-            excused += 1  # it may as well be about another use: no honest peer could be told apart
+        if frame.sender != frame.opener and (
+            any(readings(of_receiver(log[:until])))  # it may as well be about another use
+            or (rule == "mplex.write-after-reset" and closed_before(log, frame.use))
+        ):
+            excused += 1
             continue
         observer = watched(talk.pieces)
         said = [
@@ -132,4 +143,4 @@ def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() 
         ]
         assert said == [(rule, frame.sender, ordinal)], f"seed {seed}: {[p.frame for p in log]}"
         found += 1
-    assert found > 5 * excused
+    assert found > 4 * excused

@@ -129,6 +129,8 @@ class Carrier:
                     d.gap += gone
                     d.undecoded += item.octets - gone
                     d.begun = False
+                    d.missed = True
+                    c.stop_measuring(at)
                 else:
                     c.message(side, item.data, at, item.offset, item.octets)
             elif isinstance(item, Ping):

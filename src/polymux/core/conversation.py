@@ -180,6 +180,8 @@ class Conversation(Usual):
                 self.count(stream.half(side), size, head.units, at)
                 self.sink.content(side, stream, data, start, start + size, True)
             self.sink.finished(side, stream if counted else None, ordinal, at)
+            if p.credit and stream is not None:
+                self.measure_content(stream, stream.half(side), at)
         after = start + size + head.tail
         d.framed += after - pos
         if self.rows is not None:
@@ -249,6 +251,8 @@ class Conversation(Usual):
             if stream is not None and d.counted:
                 self.count(stream.half(d.side), d.payload, d.units, at)
             self.sink.finished(d.side, stream if d.counted else None, d.ordinal, at)
+            if stream is not None and self.protocol.credit:
+                self.measure_content(stream, stream.half(d.side), at)
         d.open = False
         d.framed += d.size
         if self.rows is not None:
@@ -269,6 +273,8 @@ class Conversation(Usual):
         if len(p.lapsed) > 0:
             for duty, label in p.lapsed:
                 d = self.direction(duty.side)
+                if d.partial():
+                    continue  # it may have been paid where nothing was read
                 offset = d.framed + d.gap + d.undecoded + d.carrier  # the same however it was cut
                 self.overdue(duty, label, Certainty.POSSIBLE, offset, at)
             p.lapsed = []
@@ -328,6 +334,7 @@ class Conversation(Usual):
         """The start of the next frame is lost: the rest of this direction is undecoded."""
         d.lost = True
         d.reason = reason
+        self.stop_measuring(at)
         ordinal = self.protocol.sight.sent(d.side)
         stream: Stream | None = None
         began = offset

@@ -12,9 +12,10 @@ class Direction:
 
     __slots__ = (
         "amount", "at", "before", "began", "begun", "carrier", "content", "counted", "done",
-        "flaws", "framed", "frames", "gap", "heap", "holed", "key", "kind", "lost", "need",
-        "number", "octets", "offset", "open", "opener", "ordinal", "parts", "payload", "pending",
-        "reason", "rest", "side", "size", "stream", "text", "undecoded", "units", "verdict",
+        "flaws", "framed", "frames", "gap", "heap", "holed", "key", "kind", "lost", "missed",
+        "need", "number", "octets", "offset", "open", "opener", "ordinal", "parts", "payload",
+        "pending", "reason", "rest", "side", "size", "stream", "text", "undecoded", "units",
+        "verdict",
     )  # fmt: skip
 
     def __init__(self, side: i64) -> None:
@@ -27,6 +28,7 @@ class Direction:
         self.at: i64 = 0  # when octets last came
         self.lost: bool = False  # the start of the next frame is unknown
         self.holed: bool = False  # lost because octets are missing
+        self.missed: bool = False  # frames are missing, and decoding goes on behind them
         self.reason: str = ""
         # What the octets came to: octets = framed + gap + undecoded + carrier.
         self.octets: i64 = 0
@@ -85,6 +87,14 @@ class Direction:
         self.flaws = head.flaws
         self.text = b""
 
+    def fills(self, stream: Stream) -> bool:
+        """Is content of this stream passing, and not yet whole?"""
+        return self.open and self.content and self.stream is stream
+
+    def partial(self) -> bool:
+        """Are there frames of this side that were not seen?"""
+        return self.lost or self.missed
+
     def waiting(self) -> i64:
         """Octets of a frame that cannot be read yet."""
         return len(self.pending) + len(self.heap)
@@ -106,7 +116,8 @@ class Direction:
         self.gather()
         return {
             "pending": self.pending, "reason": self.reason, "text": self.text,
-            "flags": [self.begun, self.lost, self.open, self.counted, self.content, self.holed],
+            "flags": [self.begun, self.lost, self.open, self.counted, self.content, self.holed,
+                      self.missed],
             "numbers": [
                 self.offset, self.at, self.octets, self.framed, self.gap, self.undecoded,
                 self.carrier, self.frames, self.rest, self.parts, self.done, self.kind, self.key,
@@ -127,6 +138,7 @@ class Direction:
         self.pending, self.reason, self.text = pending, reason, text
         self.begun, self.lost, self.open = flags[0], flags[1], flags[2]
         self.counted, self.content, self.holed = flags[3], flags[4], flags[5]
+        self.missed = flags[6]
         self.offset, self.at, self.octets, self.framed = n[0], n[1], n[2], n[3]
         self.gap, self.undecoded, self.carrier, self.frames = n[4], n[5], n[6], n[7]
         self.rest, self.parts, self.done, self.kind = n[8], n[9], n[10], n[11]

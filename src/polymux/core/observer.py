@@ -61,14 +61,17 @@ class Observer:
             d.undecoded += left
             began = d.began if d.open else d.offset
             stream = d.stream if d.open else None
+            ordinal = d.ordinal if d.open else p.sight.sent(side)
             d.open = False
             d.pending = b""
             if p.truncated:
                 c.blame(side, stream, p.truncated, [f"{left} octets of an unfinished frame"],
-                        p.sight.sent(side), began, at)  # fmt: skip
+                        ordinal, began, at)  # fmt: skip
         ended = ended0 and ended1
         certainty = Certainty.CERTAIN if ended and not c.doubt else Certainty.POSSIBLE
         for duty in p.finish(ended):
+            if c.direction(duty.side).partial():
+                continue  # it may have been paid where nothing was read
             stream = p.streams.find(duty.key)
             c.overdue(duty, stream.label() if stream is not None else "", certainty,
                       c.direction(duty.side).offset, at)  # fmt: skip
@@ -145,3 +148,4 @@ class Observer:
             serial = kept["stream"]
             assert isinstance(serial, int)
             c.direction(side).load(kept, streams.get(serial))
+        c.blind = c.dialer.partial() or c.acceptor.partial()

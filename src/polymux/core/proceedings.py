@@ -35,6 +35,7 @@ class Proceedings:
         self.strays: i64 = 0
         self.late: i64 = 0
         self.before: i64 = OPEN  # state of the sender's half before the frame at hand
+        self.blind: bool = False  # frames of a side are not seen any more: ledgers stand still
 
     def direction(self, side: i64) -> Direction:
         return self.dialer if side == DIALER else self.acceptor
@@ -68,6 +69,8 @@ class Proceedings:
         stream = p.touched
         if stream is not None and effect == CONTENT and p.counted:
             self.count(stream.half(side), size, units, at)
+        if stream is not None and effect == CONTENT and p.credit:
+            self.measure_content(stream, stream.half(side), at)
         self.conclude(side, stream, text, at)
         return stream
 
@@ -79,7 +82,13 @@ class Proceedings:
             stream = p.meant(side, head, stream)
         p.said = text
         p.midway = self.direction(1 - side).begun
-        verdict = head.flaws | p.judge(side, head, stream)
+        verdict = p.judge(side, head, stream)
+        if verdict != 0:
+            if self.direction(1 - side).partial():
+                verdict = p.seen_alone(head, verdict)
+            if self.direction(side).missed:
+                verdict &= ~(p.mutual | p.sequel)
+        verdict |= head.flaws
         blamed = verdict & ~CROSSED
         details: list[str] = []
         serious = True
@@ -105,11 +114,8 @@ class Proceedings:
                 self.born(side, touched, at)
             half = touched.half(side)
             half.frames += 1
-            if p.credit:
-                if effect == CONTENT:
-                    self.measure_content(touched, half, at)
-                else:
-                    self.measure(touched, at)
+            if p.credit and effect != CONTENT:  # content is measured when its last byte has passed
+                self.measure(touched, at)
             if effect == ACCEPTS:
                 if touched.accepted and touched.accepted_at == UNSEEN:
                     touched.accepted_at = at
@@ -187,7 +193,7 @@ class Proceedings:
     def measure_content(self, stream: Stream, half: Half, at: i64) -> None:
         """After content: has leave run out, and was never so much outstanding?"""
         granted = half.granted
-        if granted >= 0:
+        if granted >= 0 and not self.blind:
             spent = half.spent
             if spent >= granted:
                 half.block(at)
@@ -201,12 +207,21 @@ class Proceedings:
     def measure(self, stream: Stream, at: i64) -> None:
         """After any other frame: who has leave now?"""
         over = self.protocol.is_over(stream)
-        for each in (stream.dialer, stream.acceptor):
+        for side in (DIALER, ACCEPTOR):
+            each = stream.half(side)
             if each.granted >= 0:
                 if each.state != OPEN or each.granted > each.spent or over:
                     each.release(at)
-                else:
+                elif not self.blind and not self.direction(side).fills(stream):
                     each.block(at)
+
+    def stop_measuring(self, at: i64) -> None:
+        """Frames were not seen: neither what is spent nor what is granted is known from now on."""
+        self.blind = True
+        if self.protocol.credit:
+            for stream in self.protocol.streams.all():
+                stream.dialer.release(at)
+                stream.acceptor.release(at)
 
     # --- findings
 

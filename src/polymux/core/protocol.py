@@ -59,6 +59,8 @@ class Protocol:
         self.window: int = limits.window  # what we announce, in the protocol's unit
         self.too_long: i64 = 0  # the rule for a frame over its limit
         self.truncated: i64 = 0  # the rule for an end inside a frame
+        self.mutual: i64 = 0  # rules that take the other side's frames to judge by
+        self.sequel: i64 = 0  # rules that take the sender's earlier frames
         self.handshaken: bool = True  # is everything known that must be known before frames?
         # What `apply` is told and reports about the frame at hand:
         self.said: bytes = b""  # the name or text in it
@@ -109,6 +111,10 @@ class Protocol:
     def judge(self, sender: i64, head: Head, stream: Stream | None) -> i64:
         """Pure: the rules this frame breaks, or CROSSED, or 0."""
         raise NotImplementedError
+
+    def seen_alone(self, head: Head, verdict: i64) -> i64:
+        """What is left of a verdict where frames of the other side were not seen."""
+        return verdict & ~self.mutual
 
     def apply(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
         """Bookkeeping. Sets `touched` and, for content, `counted`."""

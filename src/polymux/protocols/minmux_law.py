@@ -60,6 +60,9 @@ class MinmuxLaw(MinmuxUses):
         self.send_frame = 65536
         self.too_long = ITEM_TOO_LONG
         self.truncated = TRUNCATED
+        self.mutual = CREDIT_EXCEEDED | FORGO_EXCEEDS_CREDIT | CREDIT_OVERFLOW
+        if profile.reuse:  # a new use begins when both sides have stopped
+            self.mutual |= WRITE_PAST_LIMIT | CREDIT_PAST_LIMIT | LIMIT_RAISED | PROMISE_PAST_LIMIT
         self.wishes: dict[int, int] = {}  # what an Oops would leave its writer, by key
 
     # --- law

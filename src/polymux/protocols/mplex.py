@@ -36,7 +36,7 @@ from .mplex_rules import (
     VARINT_TOO_LONG,
     WRONG_ROLE,
 )
-from .mplex_uses import CLOUDED, SETTLED, Uses, may_follow, said_in
+from .mplex_uses import CLOUDED, Uses, may_follow, said_in
 from .options import whole
 
 # --- frames
@@ -71,7 +71,7 @@ def undisturbed(sender: i64, stream: Stream) -> bool:
     return (
         stream.dialer.state == OPEN
         and stream.acceptor.state == OPEN
-        and (stream.extra == SETTLED or stream.opener == sender)
+        and (stream.extra & CLOUDED == 0 or stream.opener == sender)
     )
 
 
@@ -84,6 +84,7 @@ class Mplex(Protocol):
         self.send_frame = MAX_PAYLOAD if self.max_frame > MAX_PAYLOAD else self.max_frame
         self.too_long = TOO_LONG
         self.truncated = TRUNCATED
+        self.mutual = ID_REUSED | UNKNOWN | WRONG_ROLE
         self.alike = True
         self.texts = True
         self.counting = counting
@@ -189,7 +190,7 @@ class Mplex(Protocol):
         if head.size > 0 and kind >= CLOSE_RECEIVER:
             verdict = CLOSE_PAYLOAD if kind <= CLOSE_INITIATOR else RESET_PAYLOAD
         if (
-            stream.extra == CLOUDED
+            stream.extra & CLOUDED
             and sender != stream.opener
             and not self.uses.settles(sender, self.effects[kind], stream)
         ):
@@ -207,11 +208,12 @@ class Mplex(Protocol):
             and (own.state != OPEN or peer.state == ABORTED)
         ):
             return verdict | CROSSED  # the id may have been used again before
-        if not own.vague:  # what a side has sent itself it knows, whatever crossed it
-            if own.final != NEVER:
-                return verdict | AFTER_RESET
-            if own.state == ENDED and kind <= CLOSE_INITIATOR:
-                return verdict | (AFTER_CLOSE if kind <= MESSAGE_INITIATOR else CLOSE_TWICE)
+        # What a side has sent itself it knows, whatever crossed it.
+        if own.final != NEVER and not own.vague:
+            return verdict | AFTER_RESET
+        sure = self.uses.sure(stream) if own.vague else own.state
+        if sure == ENDED and kind <= CLOSE_INITIATOR:
+            return verdict | (AFTER_CLOSE if kind <= MESSAGE_INITIATOR else CLOSE_TWICE)
         if peer.state == ABORTED:
             if reset_known:
                 verdict |= AFTER_PEER_RESET if kind <= CLOSE_INITIATOR else RESET_OVER
@@ -223,6 +225,11 @@ class Mplex(Protocol):
         ):
             verdict |= RESET_OVER
         return verdict
+
+    def seen_alone(self, head: Head, verdict: i64) -> i64:
+        if head.kind & 1:  # the opener may have used the id again
+            verdict &= ~(AFTER_CLOSE | CLOSE_TWICE | AFTER_RESET | AFTER_PEER_RESET | RESET_OVER)
+        return super().seen_alone(head, verdict)
 
     def judge_opening(self, sender: i64, head: Head, stream: Stream | None) -> i64:
         verdict: i64 = 0 if (head.number & 1) == 1 - sender else ID_PARITY
@@ -264,6 +271,8 @@ class Mplex(Protocol):
             self.counted = own.state == OPEN
             return
         if own.state == OPEN or (kind >= RESET_RECEIVER and not self.closed(sender, stream)):
+            if vague and not own.vague:
+                self.uses.doubt(stream, own.state)
             own.stop(ENDED if kind <= CLOSE_INITIATOR else ABORTED, self.sight.sent(sender), vague)
             if kind >= RESET_RECEIVER and stream.ending != ABANDONED:
                 self.give_reason(sender, stream)
@@ -288,7 +297,7 @@ class Mplex(Protocol):
     def disown(self, sender: i64, stream: Stream) -> None:
         """This side goes on after its stop, so that stop was about an earlier use."""
         own, peer = stream.half(sender), stream.half(1 - sender)
-        own.stop(OPEN, NEVER, False)
+        own.stop(self.uses.disown(stream), own.stopped, False)
         own.final = NEVER
         if stream.reset_by == sender:
             stream.reset_by = -1

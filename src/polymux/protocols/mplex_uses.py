@@ -11,6 +11,9 @@ have two readings:
   close or reset of an earlier use therefore frees the id once more, although the receiver still
   has the new stream open. npm then keeps both streams alive at the receiver, and both write on the
   same id: its frames can no longer be told apart (`mixed`).
+- A receiver that has closed does not notice the opener's close, in npm, before its application has
+  read all content. If the next opening comes before that, the earlier stream may still be reset at
+  any time (`spare`).
 
 `History` keeps the bounds of what each side can have known of one id, `Uses` those of a connection.
 """
@@ -27,21 +30,22 @@ FORGOTTEN: Final[i64] = (
     1024  # histories of ids that the table has forgotten, before they are let go
 )
 NONE: Final[i64] = -1
-SETTLED: Final[i64] = 0  # `stream.extra`: every further frame is about this use of the id
-CLOUDED: Final[i64] = 1  # a frame of the receiver may be about an earlier use
+CLOUDED: Final[i64] = 1  # `stream.extra`: a frame of the receiver may be about an earlier use
 
 
 class History:
     """One id of one opener: from its second use on, or a second stop of the receiver."""
 
     __slots__ = ("behind", "closed", "error", "kept", "late", "mixed", "older", "read", "reset",
-                 "state")  # fmt: skip
+                 "spare", "state", "sure")  # fmt: skip
 
     def __init__(self, first: Stream) -> None:
         receiver = first.half(1 - first.opener)
         self.behind: i64 = 0  # how many uses the receiver may be behind the newest
         self.state: i64 = OPEN  # what it has said in the oldest use that it may still be in
         self.mixed: bool = False  # several uses may be alive at the receiver
+        self.spare: bool = False  # one reset of the receiver may be about an earlier use
+        self.sure: i64 = OPEN  # the receiver's state in the newest use, but for stops in doubt
         # Ordinals of the receiver's last close and last reset on this id, in any use.
         self.closed: i64 = receiver.stopped if receiver.state != OPEN else NONE
         self.reset: i64 = receiver.final if receiver.final != NEVER else NONE
@@ -88,7 +92,8 @@ class History:
         older = self.older.serial if self.older is not None else NONE
         return [
             int(self.behind), int(self.state), self.mixed, int(self.closed), int(self.reset),
-            int(self.read), int(self.late), int(older), self.error,
+            int(self.read), int(self.late), int(older), self.error, self.spare,
+            int(self.sure),
         ]  # fmt: skip
 
     def load(self, saved: list[object]) -> None:
@@ -103,6 +108,8 @@ class History:
         self.kept = numbers[7]
         error = saved[8]
         self.error = error if isinstance(error, bytes) else None
+        self.spare = bool(saved[9])
+        self.sure = numbers[10]
 
 
 def may_follow(effect: i64, state: i64) -> bool:
@@ -197,11 +204,13 @@ class Uses:
         opener = made.opener
         history = self.history(stream)
         made.answerable = stream.answerable
-        if stream.extra == SETTLED:
+        if not stream.extra & CLOUDED:
             made.answerable = stream.opened
             history.behind = 0
-            history.state = said_in(stream.half(1 - opener))
+            receiver = stream.half(1 - opener)
+            history.state = history.sure if receiver.vague else said_in(receiver)
         history.behind += 1
+        history.sure = OPEN
         history.read = self.sight.known(opener)
         history.error = None
         if not midway or history.late != self.sight.sent(1 - opener):
@@ -209,6 +218,8 @@ class Uses:
             history.late = NONE
         if self.sight.beside != 1 - opener and not surely_over(stream):
             history.mixed = True
+        if self.sight.beside != 1 - opener and stream.half(opener).final == NEVER:
+            history.spare = True
         certain = history.state == ABORTED and not history.mixed and not midway
         if certain and history.behind == 1:
             history.behind = 0
@@ -257,14 +268,34 @@ class Uses:
             history.late = NONE
         if older:
             history.state = following(effect, history.state)
-            return stream.extra == CLOUDED
-        if stream.extra == SETTLED:
-            return False
+            return stream.extra & CLOUDED != 0
+        if not stream.extra & CLOUDED:
+            return history.spare and effect != CONTENT and effect != ENDS
         if history.advance(effect, self.sight.knows(sender, stream.opened)):
-            stream.extra = SETTLED
+            stream.extra &= ~CLOUDED
             stream.answerable = stream.opened
-            return False
+            return history.spare and effect != CONTENT and effect != ENDS
         return True
+
+    def disown(self, stream: Stream) -> i64:
+        """The receiver's stop has turned out to be about an earlier use; its state without it."""
+        history = self.histories.get(stream.key)
+        if history is None:
+            return OPEN
+        if not stream.extra & CLOUDED:
+            history.spare = False
+        return history.sure
+
+    def doubt(self, stream: Stream, state: i64) -> None:
+        """The receiver, in this state so far, stops; the stop may be about an earlier use."""
+        history = self.histories.get(stream.key)
+        if history is not None:
+            history.sure = state
+
+    def sure(self, stream: Stream) -> i64:
+        """The receiver's state but for stops that may be about an earlier use."""
+        history = self.histories.get(stream.key)
+        return history.sure if history is not None else OPEN
 
     def keep_reason(self, stream: Stream, text: bytes | None) -> None:
         """The opener's reset came after one that may turn out to be about an earlier use."""

@@ -73,6 +73,9 @@ class NerdbankLaw(Protocol):
         self.send_frame = PAYLOAD
         self.too_long = FRAME_TOO_LONG
         self.truncated = TRUNCATED
+        self.mutual = (
+            ID_REUSED | ACCEPTED_UNKNOWN | UNKNOWN_CHANNEL | WINDOW_EXCEEDED | ACKED_TOO_MUCH
+        )
         self.handshaken = version == 3
         self.random0: bytes = b""
         self.random1: bytes = b""
@@ -319,9 +322,8 @@ class NerdbankLaw(Protocol):
             over = own.spent + size - own.granted
             return f"{text}: {over} octets beyond the window of {own.window}"
         if rule == ACKED_TOO_MUCH:
-            return (
-                f"{text}: only {peer.spent - (peer.granted - peer.window)} octets were outstanding"
-            )
+            outstanding = max(0, peer.spent - (peer.granted - peer.window))
+            return f"{text}: only {outstanding} octets were outstanding"
         return text
 
 

@@ -19,19 +19,26 @@ from ..core.wire import SHORT, put_big_endian, unsigned
 from .omnistreams_law import ALWAYS, COUNT_MAX, IDS, OmnistreamsLaw, gave_up, saw_the_end
 from .omnistreams_rules import (
     BAD_LENGTH,
+    CANCEL_ON_UNKNOWN_ID,
     CANCEL_RECEIVE,
     CANCEL_SEND,
     CONTROL_MESSAGE,
     CREATE,
+    CREATE_ON_OPEN_ID,
+    CREDIT_EXCEEDED,
     DATA,
+    DATA_ON_UNKNOWN_ID,
     EMPTY_MESSAGE,
     END,
+    END_ON_UNKNOWN_ID,
     KINDS,
     LEGACY_KINDS,
     LEGACY_TYPES,
     MESSAGE_TOO_LONG,
     REQUEST,
+    REQUEST_ON_UNKNOWN_ID,
     RULES,
+    SENT_AFTER_CANCEL,
     TRUNCATED,
     UNKNOWN,
 )
@@ -69,6 +76,10 @@ class Omnistreams(OmnistreamsLaw):
         self.window = WINDOW
         self.too_long = MESSAGE_TOO_LONG
         self.truncated = TRUNCATED
+        self.mutual = (
+            CREATE_ON_OPEN_ID | CREDIT_EXCEEDED | REQUEST_ON_UNKNOWN_ID | CANCEL_ON_UNKNOWN_ID
+        )
+        self.sequel = DATA_ON_UNKNOWN_ID | END_ON_UNKNOWN_ID | SENT_AFTER_CANCEL
         self.streams.remembered = ALWAYS  # there are only 512 ids, and the last of each stays
 
     # --- wire

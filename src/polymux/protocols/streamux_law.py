@@ -70,6 +70,10 @@ class StreamuxLaw(Protocol):
         self.send_frame = self.max_frame if self.max_frame < CHUNK else CHUNK
         self.too_long = CHUNK_TOO_LONG
         self.truncated = TRUNCATED
+        self.mutual = (
+            REPLY_UNKNOWN | REPLY_BEFORE_END | REPLY_AFTER_CANCEL | ACK_NOT_CANCELLED
+            | ID_IN_FLIGHT | KEEPALIVE_BUSY_ID | CANCEL_TWICE | CANCEL_UNKNOWN
+        )  # fmt: skip
         self.handshaken = False
         self.layout0: Layout = Layout()
         self.layout1: Layout = Layout()
