@@ -9,6 +9,9 @@ import pytest
 from tests.protocols.npm_peers import NEW, Conversation, Passing
 from tests.protocols.npm_readings import determined, of_receiver, placed, readings
 
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import PeerViolation
+from polymux.core.events import Aborted, Opened
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.streams import Stream
@@ -109,6 +112,36 @@ def test_frames_belong_to_the_use_that_their_sender_can_have_known() -> None:
         for key, log in by_key(talk.log).items():
             assert sums[key] == sum(len(p.frame.payload) for p in log if p.frame.kind == "message")
     assert checked > RUNS // 4
+
+
+def message(number: int, data: bytes) -> bytes:
+    return bytes([number * 8 + 1, len(data)]) + data
+
+
+def test_a_live_side_lets_a_peer_that_was_misled_open_the_id_again() -> None:
+    end = Endpoint(create("mplex", vantage=1), 1)
+    (opened,) = end.receive(bytes.fromhex("0000"), 0.0)
+    assert opened.stream is not None
+    end.end(opened.stream)
+    assert end.data_to_send() == bytes.fromhex("0300")  # crosses the peer's reset
+    events = end.receive(bytes.fromhex("0600 0000"), 0.0)
+    second = events[-1].stream
+    assert second is not None
+    end.send(second, b"for the second")
+    # The peer took our close for one of the second stream: closed on both sides, so it is free.
+    events = end.receive(bytes.fromhex("0400 0000"), 0.0)
+    assert [type(event) for event in events if event.stream is second][-1] is Aborted
+    (third,) = (event.stream for event in events if isinstance(event, Opened))
+    assert third is not None
+    assert third.label() == "d0.3"
+    end.send(third, b"third")
+    assert end.data_to_send() == message(0, b"third")
+
+
+def test_a_live_side_refuses_an_id_that_its_opener_knows_is_taken() -> None:
+    end = Endpoint(create("mplex", vantage=1), 1)
+    with pytest.raises(PeerViolation, match="id-reused"):
+        end.receive(bytes.fromhex("0000 0000"), 0.0)
 
 
 def closed_before(log: list[Passing], use: int) -> bool:
