@@ -47,6 +47,14 @@ def test_a_reply_that_was_read_before_the_cancel_ends_the_exchange_cleanly() -> 
     assert reported(observer) == [("streamux.cancel-unknown", 0, 2, "d4")]
 
 
+def test_a_reply_is_not_read_before_its_last_byte_has_come() -> None:
+    pieces: Pieces = [(0, "010a0464"), (1, "010a0464"), (0, "1480 78"), (1, "24c0 6f"),
+                      (0, "0400"), (1, "6b"), (1, "0440")]  # fmt: skip
+    observer = watched("streamux", pieces, Vantage.DIALER)
+    assert endings(observer) == {"d4": ("cancelled", 0)}
+    assert reported(observer) == []
+
+
 @pytest.mark.parametrize("cut", [0, 1, 3])
 def test_a_reply_to_nothing_is_reported_once_a_frame(cut: int) -> None:
     pieces: Pieces = [(0, "010a0464"), (1, "010a0464"), (1, "24406f6b 24c06f6b 05c0")]

@@ -29,10 +29,5 @@ def test_a_planted_fault_is_reported_and_nothing_else(protocol: str) -> None:
           f"{len(tally.wrong)} with other reports")  # fmt: skip
     assert tally.wrong == []
     assert tally.found >= 0.99 * COUNT, tally.missed[:5]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_fault_that_a_model_knows_is_planted(protocol: str) -> None:
-    tally = faulty_conversations(protocol, range(10_000, 10_000 + 100))
     planted = {rule.partition(".")[2] for rule in tally.rules}
     assert len(planted) >= 0.8 * len(MODELS[protocol].faults), sorted(planted)

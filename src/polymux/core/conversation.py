@@ -173,6 +173,7 @@ class Conversation(Usual):
                 head, stream, p.counted, effect == CONTENT, ordinal, base + pos, start - pos, row,
                 self.before,
             )  # fmt: skip
+            p.sight.arrive(side, 1)
             return self.carry(d, data, start, end, at)
         if effect == CONTENT:
             counted = p.counted
@@ -254,6 +255,7 @@ class Conversation(Usual):
             if stream is not None and self.protocol.credit:
                 self.measure_content(stream, stream.half(d.side), at)
         d.open = False
+        self.protocol.sight.arrive(d.side, 0)
         d.framed += d.size
         if self.rows is not None:
             head = self.head

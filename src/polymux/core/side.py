@@ -44,7 +44,10 @@ class Sight:
     is what it had read by then, however long the frame takes to pass.
     """
 
-    __slots__ = ("beside", "frozen0", "frozen1", "read0", "read1", "sent0", "sent1")
+    __slots__ = (
+        "arriving0", "arriving1", "beside", "frozen0", "frozen1", "read0", "read1", "sent0",
+        "sent1",
+    )  # fmt: skip
 
     def __init__(self, vantage: i64) -> None:
         self.beside: i64 = vantage
@@ -54,6 +57,8 @@ class Sight:
         self.read1: i64 = 0
         self.frozen0: i64 = 0
         self.frozen1: i64 = 0
+        self.arriving0: i64 = 0  # 1: bytes of the dialer's last frame are still to come
+        self.arriving1: i64 = 0
 
     def sent(self, side: i64) -> i64:
         """Frames this side has sent; also the ordinal of its next one."""
@@ -69,9 +74,16 @@ class Sight:
     def freeze(self, side: i64) -> None:
         """A frame of this side begins: what it knows now is what it knows in that frame."""
         if side == DIALER:
-            self.frozen0 = self.sent1 if self.beside == DIALER else self.read0
+            self.frozen0 = self.sent1 - self.arriving1 if self.beside == DIALER else self.read0
         else:
-            self.frozen1 = self.sent0 if self.beside == ACCEPTOR else self.read1
+            self.frozen1 = self.sent0 - self.arriving0 if self.beside == ACCEPTOR else self.read1
+
+    def arrive(self, side: i64, rest: i64) -> None:
+        """Are bytes of this side's last frame still to come (1), or has it passed whole (0)?"""
+        if side == DIALER:
+            self.arriving0 = rest
+        else:
+            self.arriving1 = rest
 
     def knows(self, side: i64, ordinal: i64) -> bool:
         """When its current frame began, had this side provably read the other's `ordinal`?"""
@@ -92,6 +104,7 @@ class Sight:
     def save(self) -> list[int]:
         return [
             self.beside, self.sent0, self.sent1, self.read0, self.read1, self.frozen0, self.frozen1,
+            self.arriving0, self.arriving1,
         ]  # fmt: skip
 
     def load(self, saved: list[int]) -> None:
@@ -102,3 +115,5 @@ class Sight:
         self.read1 = saved[4]
         self.frozen0 = saved[5]
         self.frozen1 = saved[6]
+        self.arriving0 = saved[7]
+        self.arriving1 = saved[8]

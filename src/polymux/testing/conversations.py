@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..core.frames import VIOLATION_ROW
 from ..core.observer import Observer
 from ..core.rules import Severity, Violation
 from ..core.side import Vantage
-from ..core.streams import Stream
+from ..core.streams import WORD, Stream
 from .model import PLACES, Fault, Model, Packet, Talk
 from .model_minmux import Minmux
 from .model_mplex import Mplex
@@ -109,11 +110,34 @@ def judge_honest(talk: Talk, seed: int) -> str | None:
         noted = violation.rule.severity is Severity.NOTE and violation.rule.name in talk.model.notes
         if not noted:
             return f"{where}: {violation}"
-    return wrong_streams(talk, account, where)
+    return wrong_frames(talk, account, where) or wrong_streams(talk, account, where)
+
+
+def wrong_frames(talk: Talk, account: Account, where: str) -> str | None:
+    """Every frame has its row, with its size and stream, and none is called a violation."""
+    sent = {
+        (packet.sender, packet.index): packet
+        for wire in talk.wires for packet in wire.packets if packet.index >= 0
+    }  # fmt: skip
+    assert account.observer.rows is not None  # an observer that is made as here writes rows
+    rows = [(batch, i) for batch in account.observer.rows.take() for i in range(batch.used)]
+    if len(rows) != len(sent):
+        return f"{where}: {len(rows)} frames are reported, and {len(sent)} were sent"
+    for batch, i in rows:
+        key = (int(batch.sender[i]), int(batch.ordinal[i]))
+        packet = sent[key]
+        said = (int(batch.size[i]), int(batch.opener[i]), batch.number[i] % WORD)
+        true = (len(packet.data), 255, said[2])
+        if packet.use is not None:
+            true = (len(packet.data), packet.use.opener, packet.use.number)
+        if said != true or batch.verdict[i] == VIOLATION_ROW:
+            return f"{where}: frame {key} is reported as {said}, and is {true}"
+    return None
 
 
 def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
     truths = talk.model.truths(talk.places[account.place].passed)
+    peaks = talk.model.peaks(talk.places[account.place].whole)
     if set(truths) != set(account.streams):
         return f"{where}: streams {sorted(set(truths) ^ set(account.streams))} differ"
     for label, truth in truths.items():
@@ -133,7 +157,7 @@ def wrong_streams(talk: Talk, account: Account, where: str) -> str | None:
             "frames": [half.frames for half in halves],
         }
         for what, figure in said.items():
-            true = getattr(truth, what)
+            true = peaks.get(label) if what == "peak" else getattr(truth, what)
             if true is not None and figure != true:
                 return f"{where}: {what} of {label} is reported as {figure}, and is {true}"
     return None

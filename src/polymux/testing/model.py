@@ -68,7 +68,6 @@ class Truth:
     reset_by: int | None = -1
     payload: list[int] = field(default_factory=lambda: [0, 0])
     granted: list[int | None] = field(default_factory=lambda: [None, None])
-    peak: list[int] | None = None  # most bytes sent and not acknowledged
     frames: list[int] = field(default_factory=lambda: [0, 0])
     sure: bool = True
 
@@ -182,6 +181,10 @@ class Model:
         """By label, from the frames in the order in which they passed."""
         raise NotImplementedError
 
+    def peaks(self, whole: list[Packet]) -> dict[str, list[int]]:
+        """By label, most bytes sent and not acknowledged; from frames in order of their ends."""
+        return {}
+
     def certain(self, planted: Packet, passed: list[Packet]) -> bool:
         """Could nothing that passed before excuse this fault, whatever its sender had read?
 
@@ -219,8 +222,10 @@ class Place:
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []
         self.passed: list[Packet] = []
+        self.whole: list[Packet] = []  # the same frames, by their last bytes
         self.seen = [0, 0]  # bytes
         self.told = [0, 0]  # frames
+        self.ended = [0, 0]  # frames that are whole
 
     def see(self, side: int, wire: Wire, upto: int) -> None:
         if upto == self.seen[side]:
@@ -233,6 +238,9 @@ class Place:
                 break  # content is decided by its header, everything else when it is whole
             self.passed.append(packet)
             self.told[side] += 1
+        while self.ended[side] < len(wire.packets) and wire.ends[self.ended[side]] <= upto:
+            self.whole.append(wire.packets[self.ended[side]])
+            self.ended[side] += 1
 
 
 class Talk:

@@ -256,11 +256,25 @@ class Nerdbank(Model):
         rule = planted.fault.rule.partition(".")[2] if planted.fault is not None else ""
         return rule in ALWAYS or super().certain(planted, passed)
 
+    def peaks(self, whole: list[Packet]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        pending: dict[tuple[Use, int], int] = {}
+        for packet in whole:
+            use, side = packet.use, packet.sender
+            if use is None or self.version == 1:
+                continue
+            peak = found.setdefault(use.label, [0, 0])
+            if packet.verb == "processed":
+                pending[use, 1 - side] -= packet.amount
+            elif packet.verb == "content":
+                pending[use, side] = pending.get((use, side), 0) + packet.payload
+                peak[side] = max(peak[side], pending[use, side])
+        return found
+
     def truths(self, passed: list[Packet]) -> dict[str, Truth]:
         found: dict[str, Truth] = {}
         done: dict[Use, set[int]] = {}
         accepted = set(self.seeds)
-        pending: dict[tuple[Use, int], int] = {}  # bytes sent and not acknowledged
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
@@ -270,7 +284,6 @@ class Nerdbank(Model):
                 if self.version > 1:
                     start: int | None = self.seeded[use.number] if use.opener == SEEDED else 0
                     found[use.label].granted = [start, start]
-                    found[use.label].peak = [0, 0]
             truth, ends = found[use.label], done.setdefault(use, set())
             side, other = packet.sender, 1 - packet.sender
             truth.count(packet)
@@ -280,13 +293,8 @@ class Nerdbank(Model):
                 truth.granted[other] = packet.amount
             elif packet.verb in ("processed", "adjust"):
                 truth.granted[other] = (truth.granted[other] or 0) + packet.amount
-                if packet.verb == "processed":
-                    pending[use, other] -= packet.amount
             elif packet.verb == "content":
                 truth.payload[side] += packet.payload
-                pending[use, side] = pending.get((use, side), 0) + packet.payload
-                if truth.peak is not None:
-                    truth.peak[side] = max(truth.peak[side], pending[use, side])
             elif packet.verb == "complete":
                 ends.add(side)
             elif packet.verb == "terminate" and truth.reset_by == -1:
