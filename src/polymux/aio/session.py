@@ -12,6 +12,7 @@ from ..core.endpoint import Endpoint
 from ..core.errors import PolymuxError, SessionClosed
 from ..core.limits import Policy
 from .arrivals import Arrivals, Incoming
+from .beginnings import ended_early
 from .belonging import let_go
 from .deadlines import Deadlines
 from .duplex import Stream
@@ -162,6 +163,7 @@ class Session(Traffic, asyncio.Protocol):
         if not self._ending.shut:
             whole = self.endpoint.finish()
             text = "the peer closed the connection" + ("" if whole else " in the middle of a frame")
+            text += ended_early(self)
             if not whole and self.failure is None:
                 self.failure = SessionClosed(text)
             self._end(SessionClosed(text), answers=whole)
