@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tools import docs
 from tools.rule_examples import as_json
 
 import polymux
+from polymux.metrics import Meter
 from polymux.protocols.registry import create, names
 from polymux.report.rulebook import EXAMPLES, all_rules, page_of
 
@@ -55,6 +57,27 @@ def test_the_api_page_leads_to_every_method_of_a_class_wherever_it_is_written(ki
     for name in names - set(dir(asyncio.Protocol)):
         assert name.startswith("_") or re.search(rf"`(async )?{name}\(", told), name
     assert len(names) > 5
+
+
+@pytest.mark.parametrize(
+    "package", ["", ".capture", ".metrics", ".record", ".report", ".spark"]
+)  # fmt: skip
+def test_the_api_page_has_every_public_name(package: str) -> None:
+    module = import_module(f"polymux{package}")
+    part = re.search(rf"^## polymux{package}\n(.*?)(?=^## |\Z)", pages()["api.md"], re.M | re.S)
+    assert part is not None
+    told = re.findall(r"^### (\w+)$", part[1], re.M)
+    assert sorted(told) == sorted(module.__all__)
+    assert set(module.__all__) <= set(dir(module))
+
+
+def test_the_page_about_metrics_has_every_figure() -> None:
+    page = (DOCS / "howto" / "logging.md").read_text()
+    families = Meter().collect()
+    for each in families:
+        row = f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.meaning} |"
+        assert row in page
+    assert len(re.findall(r"^\| `\w+` \| (?:counter|gauge) ", page, re.M)) == len(families)
 
 
 def test_every_rule_has_a_page_that_is_up_to_date_and_no_page_is_without_a_rule() -> None:

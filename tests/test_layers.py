@@ -86,12 +86,13 @@ def test_core_needs_only_the_standard_library_and_librt() -> None:
 
 def test_the_public_names_are_these() -> None:
     assert sorted(polymux.__all__) == [
-        "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange", "ItemReceiver", "ItemSender",
-        "LimitExceeded", "Limits", "LocalProtocolError", "MinmuxSession", "MissingExtra",
-        "NerdbankSession", "NoFreeIds", "Observer", "OmnistreamsSession", "PeerViolation", "Policy",
-        "PolymuxError", "Receiver", "Sender", "Server", "Session", "SessionClosed", "SessionLimit",
-        "Side", "Stream", "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable",
-        "Unsupported", "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",
+        "BadProtocolString", "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange",
+        "ItemReceiver", "ItemSender", "LimitExceeded", "Limits", "LocalProtocolError",
+        "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
+        "OmnistreamsSession", "PeerViolation", "Pending", "Policy", "PolymuxError", "Receiver",
+        "Sender", "Server", "Session", "SessionClosed", "SessionLimit", "Side", "Stream",
+        "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported",
+        "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",
         "omnistreams", "pipe", "protocol", "serve", "streamux",
     ]  # fmt: skip
     for name in polymux.__all__:

@@ -14,6 +14,7 @@ PARTS = {
     "polymux": "Live sessions, and the core without I/O",
     "polymux.capture": "Captures: reading, writing, repairing",
     "polymux.record": "What writes captures",
+    "polymux.metrics": "Figures about live sessions",
     "polymux.report": "Tables in, one HTML file out",
     "polymux.spark": "The same analysis on Spark",
 }
@@ -38,7 +39,7 @@ def public(package: str) -> list[tuple[str, Path, str]]:
     tree = ast.parse(init.read_text())
     where: dict[str, tuple[Path, str]] = {}
     names: list[str] = []
-    for node in tree.body:
+    for node in statements(tree):
         if isinstance(node, ast.ImportFrom):
             module = resolve(package, node)
             for alias in node.names:
@@ -48,6 +49,14 @@ def public(package: str) -> list[tuple[str, Path, str]]:
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             where[node.name] = (init, node.name)
     return [(name, *where[name]) for name in names if name in where]
+
+
+def statements(tree: ast.Module) -> list[ast.stmt]:
+    """What stands in a file, also under `if TYPE_CHECKING`: names imported on first use."""
+    return [
+        inner for node in tree.body
+        for inner in (node.body if isinstance(node, ast.If) else [node])
+    ]  # fmt: skip
 
 
 def resolve(package: str, node: ast.ImportFrom) -> str:
@@ -68,10 +77,13 @@ def definition(path: Path, name: str) -> tuple[Definition, Path] | None:
     if not path.exists():
         return None
     tree = ast.parse(path.read_text())
-    for node in tree.body:
+    for node in reversed(tree.body):  # after its overloads comes the function itself
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             if node.name == name:
                 return node, path
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if ast.unparse(node.targets[0]) == name:  # an object: its class tells
+                return definition(path, ast.unparse(node.value.func))
         elif isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (alias.asname or alias.name) == name:
@@ -89,7 +101,9 @@ def module_of(path: Path) -> str:
 def entry(name: str, node: Definition, path: Path, callable: bool) -> list[str]:
     """One name: a heading, its signature, its docstring, and of a class its public methods."""
     head = signature(name, node)
-    if isinstance(node, ast.ClassDef) and not callable:
+    if isinstance(node, ast.ClassDef) and node.name != name:
+        head = f"{name}: {node.name}"
+    elif isinstance(node, ast.ClassDef) and not callable:
         head = f"class {name}"
     parts = [f"### {name}", "", "```text", head, "```", "", told(node), ""]
     if isinstance(node, ast.ClassDef):
@@ -164,6 +178,8 @@ def signature(name: str, node: ast.stmt) -> str:
         return f"{name} -> {ast.unparse(node.returns)}" if node.returns else name
     before = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
     result = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    if node.returns and any(ast.unparse(each) == "pending" for each in node.decorator_list):
+        before, result = "", f" -> Pending[{ast.unparse(node.returns)}]"
     return f"{before}{name}({arguments(node)}){result}"
 
 

@@ -1,7 +1,7 @@
 """polymux: speak, record and analyse stream-multiplexing protocols.
 
 async with polymux.connect("tcp://127.0.0.1:9000", protocol="mplex") as session:
-    async with await session.open("logs") as stream:
+    async with session.open("logs") as stream:
         await stream.send(b"hello")
 """
 
@@ -14,6 +14,7 @@ from .aio import (
     MinmuxSession,
     NerdbankSession,
     OmnistreamsSession,
+    Pending,
     Receiver,
     Sender,
     Server,
@@ -49,16 +50,18 @@ from .core.errors import (
 from .core.limits import Limits, Policy
 from .core.observer import Observer
 from .core.side import Side, Vantage
+from .protocols.registry import BadProtocolString
 from .protocols.registry import create as protocol
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange", "ItemReceiver", "ItemSender",
-    "LimitExceeded", "Limits", "LocalProtocolError", "MinmuxSession", "MissingExtra",
-    "NerdbankSession", "NoFreeIds", "Observer", "OmnistreamsSession", "PeerViolation", "Policy",
-    "PolymuxError", "Receiver", "Sender", "Server", "Session", "SessionClosed", "SessionLimit",
-    "Side", "Stream", "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable",
-    "Unsupported", "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",
-    "omnistreams", "pipe", "protocol", "serve", "streamux",
+    "BadProtocolString", "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange",
+    "ItemReceiver", "ItemSender", "LimitExceeded", "Limits", "LocalProtocolError",
+    "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
+    "OmnistreamsSession", "PeerViolation", "Pending", "Policy", "PolymuxError", "Receiver",
+    "Sender", "Server", "Session", "SessionClosed", "SessionLimit", "Side", "Stream",
+    "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported", "Vantage",
+    "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank", "omnistreams", "pipe",
+    "protocol", "serve", "streamux",
 ]  # fmt: skip

@@ -34,7 +34,7 @@ async def served(
             if session.failure is not None:
                 problems.append(str(session.failure))
 
-    server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=protocol, **options)  # type: ignore[arg-type]
+    server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=protocol, **options)  # type: ignore[call-overload]
     async with server:
         yield server
 

@@ -37,7 +37,7 @@ async def test_items_go_both_ways_over_a_socket(scheme: str, tmp_path: Path) -> 
         await polymux.serve(handle, url, protocol="minmux") as server,
         polymux.connect(server.url, protocol="minmux") as session,
     ):
-        near = cast(MinmuxSession, session)
+        near = session
         async with asyncio.TaskGroup() as tasks:
             reading = tasks.create_task(read_all(near.receiver(2)))
             tasks.create_task(write_all(near.sender(1), b"from here" * 30_000, 10_000))
@@ -64,7 +64,7 @@ async def test_however_many_streams_end_their_stops_are_no_fault() -> None:
         ) as server,
         polymux.connect(server.url, protocol="minmux", limits=limits) as session,
     ):
-        near = cast(MinmuxSession, session)
+        near = session
         async with asyncio.TaskGroup() as tasks:
             for number in range(1, 1001, 2):
                 tasks.create_task(write_all(near.sender(number), bytes(16_000), 16_000))

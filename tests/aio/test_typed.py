@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +47,63 @@ async def test_options_go_behind_the_name() -> None:
             assert await session.request(b"hello") == b"hello"
     with pytest.raises(polymux.PolymuxError, match="no option of mplex"):
         polymux.mplex.connect("tcp://127.0.0.1:1", "colour=red")
+
+
+async def test_options_are_keywords_too() -> None:
+    near, far = await polymux.nerdbank.pipe(version=3, window=12345, seeded=[100, 200])
+    assert near.endpoint.protocol.version() == "3"
+    assert near.endpoint.protocol.window == 12345
+    assert near.seeded(1).number == 1
+    await near.close()
+    await far.close()
+    requests, answers = await polymux.streamux.pipe(length_bits=10, id_bits=4, reply_timeout=2.5)
+    assert requests.protocol.layout(0).id_bits == 4
+    assert requests.protocol.timeout(0) == 2.5
+    await requests.close()
+    await answers.close()
+    ours, theirs = await polymux.mplex.pipe(ids="counting", max_frame=1000)
+    assert ours.endpoint.protocol.max_frame == 1000
+    await ours.close()
+    await theirs.close()
+    sending, receiving = await polymux.omnistreams.pipe(numbering="legacy", carrier="length")
+    assert sending.endpoint.protocol.dialect() == "legacy"
+    await sending.close()
+    await receiving.close()
+
+
+async def test_a_profile_may_be_a_path(tmp_path: Path) -> None:
+    profile = tmp_path / "own.toml"
+    profile.write_text("[stream.1]\nitem = 4\n")
+    near, far = await polymux.minmux.pipe(profile=profile, canonical=False, oops="ignore")
+    with pytest.raises(polymux.PolymuxError, match="3 octets are no whole items"):
+        await near.sender(1).send(b"abc")
+    await near.close()
+    await far.close()
+
+
+async def test_a_keyword_goes_before_the_same_option_in_the_text() -> None:
+    near, far = await polymux.nerdbank.pipe("version=1", version=2)
+    assert near.endpoint.protocol.version() == "2"
+    await near.close()
+    await far.close()
+
+
+async def test_a_wrong_option_is_told_at_the_call() -> None:
+    url = "tcp://127.0.0.1:1"
+    with pytest.raises(polymux.BadProtocolString, match="version is 1, 2 or 3, not 4"):
+        polymux.nerdbank.connect(url, version=4)  # type: ignore[arg-type]
+    with pytest.raises(polymux.BadProtocolString, match=r"profile='a,b\.toml': no option may hold"):
+        polymux.minmux.connect(url, profile="a,b.toml")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'versoin'"):
+        polymux.nerdbank.connect(url, versoin=3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_help_shows_every_keyword_of_a_door(name: str) -> None:
+    door, _ = DOORS[name]
+    for verb in ("connect", "serve", "pipe"):
+        shown = inspect.signature(getattr(door, verb)).parameters
+        general = inspect.signature(getattr(polymux, verb)).parameters
+        assert set(general) - {"protocol", "other"} <= set(shown)
+        assert all(each.kind != each.VAR_KEYWORD for each in shown.values())
+        assert "preamble" in shown

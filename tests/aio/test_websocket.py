@@ -107,11 +107,11 @@ async def test_we_dial_the_library_websockets() -> None:
             f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/any?x=1", protocol="omnistreams"
         ) as session,
     ):
-        sender = await cast(OmnistreamsSession, session).open("m")
+        sender = await session.open("m")
         for message in (b"", b"\xff", bytes(100_000)):
             await sender.send(message)
         await sender.end()
-        assert await cast(OmnistreamsSession, session).receive_control() == b"control"
+        assert await session.receive_control() == b"control"
     assert got == [b"\x02\x00", b"\x02\x00\xff", b"\x02\x00" + bytes(100_000), b"\x03\x00"]
 
 

@@ -350,9 +350,8 @@ async def test_we_dial_the_bare_websocket_of_npm() -> None:
         Peer.listen("ws") as peer,
         polymux.connect(f"ws://127.0.0.1:{peer.port}/", protocol="omnistreams") as session,
     ):
-        ours = cast(OmnistreamsSession, session)
-        sender = await ours.open("mirrored")  # the peer echoes: it opens the same stream to us
-        receiver = await ours.accept(window=5)
+        sender = await session.open("mirrored")  # the peer echoes: it opens the same stream to us
+        receiver = await session.accept(window=5)
         async with sender:
             for message in (b"", b"x", octets(1, 300_000)):
                 await sender.send(message)

@@ -16,6 +16,7 @@ from .messages import Receiver, Sender
 from .minmux import MinmuxSession
 from .nerdbank import NerdbankSession
 from .omnistreams import OmnistreamsSession
+from .pending import Pending
 from .server import Server, serve
 from .session import Session
 from .streamux import StreamuxSession
@@ -24,7 +25,7 @@ from .urls import BadUrl
 
 __all__ = [
     "BadUrl", "Call", "Connecting", "Exchange", "ItemReceiver", "ItemSender", "MinmuxSession",
-    "NerdbankSession", "OmnistreamsSession", "Receiver", "Sender", "Server", "Session",
-    "SessionLimit", "Stream", "StreamuxSession", "Unreachable", "as_asyncio_streams", "connect",
-    "minmux", "mplex", "nerdbank", "omnistreams", "pipe", "serve", "streamux",
+    "NerdbankSession", "OmnistreamsSession", "Pending", "Receiver", "Sender", "Server",
+    "Session", "SessionLimit", "Stream", "StreamuxSession", "Unreachable", "as_asyncio_streams",
+    "connect", "minmux", "mplex", "nerdbank", "omnistreams", "pipe", "serve", "streamux",
 ]  # fmt: skip

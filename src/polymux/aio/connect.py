@@ -1,48 +1,79 @@
 """`connect`: a session to a peer at a URL."""
 
 import asyncio
+import errno
+import socket
 import ssl
-from collections.abc import Callable, Generator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TypedDict, Unpack, overload
 
+from ..core.errors import LocalProtocolError
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
 from .beginnings import still_awaited
-from .failures import Unreachable, why
-from .making import name_peer, prepare_socket, session_maker
+from .failures import NotListening, Unreachable, why
+from .making import (
+    MINMUX,
+    NERDBANK,
+    OMNISTREAMS,
+    STREAMUX,
+    name_peer,
+    prepare_socket,
+    session_maker,
+)  # fmt: skip
 from .metering import Metering
+from .minmux import MinmuxSession
+from .nerdbank import NerdbankSession
+from .omnistreams import OmnistreamsSession
+from .pending import Pending
 from .processes import start_process
 from .recording import Recording
 from .session import Session
 from .stdio import use_stdio
+from .streamux import StreamuxSession
 from .urls import Address, parse_url
 from .websocket import carried, dial
 
-__all__ = ["Connecting", "Unreachable", "connect"]
+__all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
-S = TypeVar("S", bound=Session)
+Connecting = Pending
 
-
-class Connecting(Generic[S]):
-    """What `connect` gives: await it for a session, or use it in `async with`."""
-
-    def __init__(self, start: Callable[[], Any]) -> None:
-        self._start = start
-        self._session: S | None = None
-
-    def __await__(self) -> Generator[Any, None, S]:
-        session: S = yield from self._start().__await__()
-        return session
-
-    async def __aenter__(self) -> S:
-        self._session = await self
-        return self._session
-
-    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
-        assert self._session is not None
-        await self._session.__aexit__(kind, error, trace)
+RETRY = 0.1  # seconds between two tries while nothing listens
+ABSENT = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
+class ConnectOptions(TypedDict, total=False):
+    """What `connect` takes beside the URL and the protocol, whatever the protocol is."""
+
+    limits: Limits | None
+    policy: Policy | None
+    tls: ssl.SSLContext | None
+    server_hostname: str | None
+    timeout: float
+    wait: float
+    opens_per_second: float
+    recorder: Recording | None
+    meter: Metering | None
+
+
+@overload
+def connect(
+    url: str, *, protocol: NERDBANK, **options: Unpack[ConnectOptions]
+) -> Pending[NerdbankSession]: ...
+@overload
+def connect(
+    url: str, *, protocol: OMNISTREAMS, **options: Unpack[ConnectOptions]
+) -> Pending[OmnistreamsSession]: ...
+@overload
+def connect(
+    url: str, *, protocol: STREAMUX, **options: Unpack[ConnectOptions]
+) -> Pending[StreamuxSession]: ...
+@overload
+def connect(
+    url: str, *, protocol: MINMUX, **options: Unpack[ConnectOptions]
+) -> Pending[MinmuxSession]: ...
+@overload
+def connect(url: str, *, protocol: str, **options: Unpack[ConnectOptions]) -> Pending[Session]: ...
 def connect(
     url: str,
     *,
@@ -52,14 +83,16 @@ def connect(
     tls: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
     timeout: float = 10.0,
+    wait: float = 0.0,
     opens_per_second: float = 0.0,
     recorder: Recording | None = None,
     meter: Metering | None = None,
-) -> Connecting[Session]:
+) -> Pending[Session]:
     """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
 
     TLS verifies the peer by the system's authorities unless a context is given. `timeout` bounds
-    connecting and the protocol's handshake. `opens_per_second` keeps our openings apart, for peers
+    connecting and the protocol's handshake. `wait` is for how many seconds to try again while
+    nothing listens at `url` yet. `opens_per_second` keeps our openings apart, for peers
     that count them (js-libp2p ends a session at the sixth within a second: 4 is safe).
     `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
     `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
@@ -67,8 +100,10 @@ def connect(
     address = parse_url(url)
     text = carried(protocol, address.scheme)
     make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder, meter)
+    if not wait >= 0:
+        raise LocalProtocolError(f"wait is 0 or more seconds, not {wait}")
 
-    async def start() -> Session:
+    async def once() -> Session:
         session: Session | None = None
         try:
             async with asyncio.timeout(timeout):
@@ -92,7 +127,21 @@ def connect(
             raise
         return session
 
-    return Connecting(start)
+    async def connect() -> Session:
+        loop = asyncio.get_running_loop()
+        latest = loop.time() + wait
+        while True:
+            try:
+                return await once()
+            except NotListening as problem:
+                if not wait:
+                    raise
+                if loop.time() >= latest:
+                    raise NotListening(f"{problem}, for {wait:g} s") from None
+            await asyncio.sleep(min(RETRY, latest - loop.time()))
+
+    connect.__qualname__ = "connect"
+    return Pending(connect())
 
 
 async def reach(
@@ -127,7 +176,7 @@ async def reach(
             f"{address}: {why(problem)}; give a context that trusts its issuer with tls=..."
         ) from None
     except ConnectionRefusedError:
-        raise Unreachable(f"{address}: nobody listens there") from None
+        raise NotListening(f"{address}: nobody listens there") from None
     except TimeoutError:
         raise  # ours, or the system's: no answer
     except ConnectionResetError:
@@ -138,5 +187,12 @@ async def reach(
             + ("; does it speak TLS 1.2 or later?" if secure else "")
         ) from None
     except OSError as problem:
-        raise Unreachable(f"{address}: {why(problem)}") from None
+        raise kind_of(problem, address)(f"{address}: {why(problem)}") from None
     return session
+
+
+def kind_of(problem: OSError, address: Address) -> type[Unreachable]:
+    """Could a peer that has yet to start be the reason: no socket, no name, no host?"""
+    absent = isinstance(problem, FileNotFoundError) and address.scheme == "unix"
+    absent = absent or isinstance(problem, socket.gaierror) or problem.errno in ABSENT
+    return NotListening if absent else Unreachable

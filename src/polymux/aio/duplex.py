@@ -1,6 +1,7 @@
 """A duplex stream (mplex, Nerdbank) as the application holds it."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 from ..core.errors import LimitExceeded, StreamAborted
@@ -8,6 +9,9 @@ from .hot.ends import Ends
 from .hot.outlet import LANE_ROOM, ROOM, octets
 
 Octets = bytes | bytearray | memoryview
+
+NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, also looks into a memoryview without a copy
+PARTS = 64  # of a lane; more are joined before they are looked at one by one
 
 __all__ = ["LANE_ROOM", "ROOM", "Octets", "Stream", "octets"]
 
@@ -165,6 +169,100 @@ class Stream(Ends):
                 self.give_up(f"more than {limit} octets came")
                 raise LimitExceeded(text)
         return b"".join(parts)
+
+    async def readline(self, limit: int = 64 * 1024) -> bytes:
+        """The next line with its newline; at the end of the data what is left, and then nothing.
+
+        LimitExceeded for a line of more than `limit` bytes. After that, or if cancelled, nothing
+        was taken: the next call reads the same bytes. One task at a time may receive.
+        """
+        taken: list[bytes | memoryview] = []
+        room = limit
+        try:
+            while True:
+                while self.lane.inbox:
+                    part = self._first()
+                    found = NEWLINE.search(part)
+                    size = found.end() if found is not None else len(part)
+                    if size > room:
+                        raise LimitExceeded(
+                            f"{self}: a line of more than {limit} bytes; raise readline(limit=...)"
+                        )
+                    taken.append(self._take_of_first(size))
+                    room -= size
+                    if found is not None:
+                        return b"".join(taken)
+                if self._is_over():
+                    return b"".join(taken)
+                await self._wait_to_receive()
+        except BaseException:
+            self._put_back(taken)
+            raise
+
+    async def readexactly(self, size: int, limit: int = 16 * 1024 * 1024) -> bytes:
+        """The next `size` bytes. asyncio.IncompleteReadError, with those there are, if the data
+        ends before.
+
+        LimitExceeded if `size`, which may be a peer's word, is more than `limit`; ValueError if it
+        is negative. If cancelled, nothing was taken. One task at a time may receive.
+        """
+        if size < 0:
+            raise ValueError(f"readexactly takes 0 or more bytes, not {size}")
+        if size > limit:
+            raise LimitExceeded(
+                f"{self}: {size} bytes asked for, {limit} allowed; raise readexactly(limit=...)"
+            )
+        taken: list[bytes | memoryview] = []
+        missing = size
+        try:
+            while missing:
+                while self.lane.inbox and missing:
+                    part = self._take_of_first(min(missing, len(self._first())))
+                    taken.append(part)
+                    missing -= len(part)
+                if missing and self._is_over():
+                    break
+                if missing:
+                    await self._wait_to_receive()
+        except BaseException:
+            self._put_back(taken)
+            raise
+        if missing:
+            raise asyncio.IncompleteReadError(b"".join(taken), size)
+        return b"".join(taken)
+
+    def _first(self) -> bytes | memoryview:
+        """The first part that waits; where there are many, all of them as one."""
+        lane = self.lane
+        if len(lane.inbox) > PARTS:
+            lane.inbox = [b"".join(lane.inbox)]
+        return lane.inbox[0]
+
+    def _take_of_first(self, size: int) -> bytes | memoryview:
+        """The first bytes of the first part; the rest of it waits on."""
+        lane = self.lane
+        part = lane.inbox[0]
+        if size < len(part):
+            view = memoryview(part)
+            part, lane.inbox[0] = view[:size], view[size:]
+        else:
+            del lane.inbox[0]
+        lane.unread -= size
+        self._endpoint.inbox.unread -= size
+        self._have_read(size)
+        return part
+
+    def _put_back(self, parts: list[bytes | memoryview]) -> None:
+        """These bytes were taken and not read after all. Credit for them has been given, or is
+        held to be given: when they are read again none is."""
+        lane = self.lane
+        if parts and not lane.dropped:
+            size = sum(map(len, parts))
+            lane.inbox[0:0] = parts
+            lane.held -= size
+            if self.record in self.session._live:  # else its lane is not counted any more
+                lane.unread += size
+                self._endpoint.inbox.unread += size
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self

@@ -11,6 +11,10 @@ class Unreachable(PolymuxError):
     """Nobody could be reached at the URL; the text says why and what to look at."""
 
 
+class NotListening(Unreachable):
+    """Nothing listens at the URL; it may yet, see `connect(wait=...)`."""
+
+
 class SessionLimit(SessionClosed, LimitExceeded):
     """The session was ended because the peer went past a limit; the text names it."""
 

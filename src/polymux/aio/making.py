@@ -3,7 +3,7 @@
 import contextlib
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from ..core.endpoint import Endpoint
 from ..core.errors import Unsupported
@@ -17,6 +17,14 @@ from .preamble import Preamble
 from .recording import Recording
 from .session import Session
 from .streamux import StreamuxSession
+
+# Protocol strings by which a type checker knows the class of the session.
+NERDBANK = Literal["nerdbank", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]
+OMNISTREAMS = Literal[
+    "omnistreams", "omnistreams:numbering=spec", "omnistreams:numbering=legacy"
+]  # fmt: skip
+STREAMUX = Literal["streamux"]
+MINMUX = Literal["minmux"]
 
 # Protocols with verbs of their own have a session class of their own.
 SESSIONS: dict[str, type[Session]] = {

@@ -1,12 +1,16 @@
 """Two sessions in one process, joined without a network."""
 
 import asyncio
-from typing import Any
+from typing import Any, TypedDict, Unpack, overload
 
 from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR, DIALER
-from .making import session_maker
+from .making import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, session_maker
+from .minmux import MinmuxSession
+from .nerdbank import NerdbankSession
+from .omnistreams import OmnistreamsSession
 from .session import Session
+from .streamux import StreamuxSession
 
 ROOM = 256 * 1024  # octets under way before the writer is told to wait
 
@@ -142,6 +146,33 @@ def join(dialer: Session, acceptor: Session) -> tuple[Pipe, Pipe]:
     return near, far
 
 
+class PipeOptions(TypedDict, total=False):
+    """What `pipe` takes beside the protocol."""
+
+    limits: Limits | None
+    policy: Policy | None
+
+
+@overload
+async def pipe(
+    protocol: NERDBANK, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[NerdbankSession, NerdbankSession]: ...
+@overload
+async def pipe(
+    protocol: OMNISTREAMS, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[OmnistreamsSession, OmnistreamsSession]: ...
+@overload
+async def pipe(
+    protocol: STREAMUX, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[StreamuxSession, StreamuxSession]: ...
+@overload
+async def pipe(
+    protocol: MINMUX, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[MinmuxSession, MinmuxSession]: ...
+@overload
+async def pipe(
+    protocol: str, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[Session, Session]: ...
 async def pipe(
     protocol: str,
     *,

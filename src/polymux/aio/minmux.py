@@ -12,6 +12,7 @@ from .duplex import Stream
 from .each import Work
 from .item_receiver import ItemReceiver, codec_for, usual_window
 from .items import ItemSender, ItemStream
+from .pending import pending
 from .session import Session
 
 
@@ -90,6 +91,7 @@ class MinmuxSession(Session):
             receiver.grant(amount)
         return receiver
 
+    @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """There is no opening in Minmux."""
         raise Unsupported("Minmux opens no streams: use session.sender(id), session.receiver(id)")

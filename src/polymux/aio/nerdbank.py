@@ -14,6 +14,7 @@ from ..protocols.nerdbank_wires import READING_COMPLETED
 from .duplex import Stream
 from .failures import again
 from .growth import Growth
+from .pending import pending
 from .session import Session
 
 
@@ -30,6 +31,7 @@ class NerdbankSession(Session):
         super().__init__(endpoint, policy, opens_per_second)
         self._growth = Growth(endpoint)
 
+    @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Offer a channel and wait until the peer accepts it.
 
@@ -43,6 +45,7 @@ class NerdbankSession(Session):
             raise
         return stream
 
+    @pending
     async def offer(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Offer a channel without waiting for its acceptance; an empty name makes it anonymous.
 

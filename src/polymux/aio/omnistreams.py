@@ -17,6 +17,7 @@ from .arrivals import Incoming
 from .duplex import Stream
 from .hot.leaving import AT_ONCE
 from .messages import Receiver, Sender
+from .pending import pending
 from .session import Session
 from .websocket import quick_mask
 
@@ -43,6 +44,7 @@ class OmnistreamsSession(Session):
         self._listeners: deque[asyncio.Future[None]] = deque()
         self._unblocking: list[asyncio.Future[None]] = []
 
+    @pending
     async def open(self, metadata: object = b"", *, window: int = 0) -> Sender:
         """Open a stream that flows to the peer. Text is sent as UTF-8, other values as JSON.
 

@@ -1,6 +1,6 @@
 """Reading ends that give one piece at a time: a message, an item."""
 
-from ..core.errors import LimitExceeded, StreamEnded
+from ..core.errors import LimitExceeded, StreamEnded, Unsupported
 from .duplex import Stream
 
 
@@ -30,3 +30,11 @@ class Piecewise(Stream):
                     f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
                 )
         return b"".join(parts)
+
+    async def readline(self, limit: int = 64 * 1024) -> bytes:
+        """Unsupported: the pieces are what there is to read."""
+        raise Unsupported(f"{self} has pieces, not lines: read them with receive()")
+
+    async def readexactly(self, size: int, limit: int = 16 * 1024 * 1024) -> bytes:
+        """Unsupported: the pieces are what there is to read."""
+        raise Unsupported(f"{self} has pieces of their own sizes: read them with receive()")

@@ -6,22 +6,36 @@ import logging
 import os
 import ssl
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from ..core.errors import PolymuxError
 from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR
 from .failures import Unreachable, why
-from .making import name_peer, prepare_socket, session_maker
+from .making import (
+    MINMUX,
+    NERDBANK,
+    OMNISTREAMS,
+    STREAMUX,
+    name_peer,
+    prepare_socket,
+    session_maker,
+)  # fmt: skip
 from .metering import Metering
+from .minmux import MinmuxSession
+from .nerdbank import NerdbankSession
+from .omnistreams import OmnistreamsSession
+from .pending import Pending
 from .recording import Recording
 from .session import Session
 from .stdio import use_stdio
+from .streamux import StreamuxSession
 from .urls import Address, BadUrl, parse_url
 from .websocket import SCHEMES, Door, carried
 
 log = logging.getLogger("polymux.aio")
 
+S = TypeVar("S", bound=Session)
 Handler = Callable[[Any], Awaitable[None]]
 HALF_OPEN = 128  # connections whose handshake is not finished
 PATIENCE = 1.0  # seconds for handlers to end by themselves once their sessions are closed
@@ -39,6 +53,13 @@ class Server:
         self._door: Door | None = None  # of a WebSocket server
         self._closing = False
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def __str__(self) -> str:
+        return f"server at {self.address}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed.done() else f"sessions open: {len(self.sessions)}"
+        return f"<polymux {self}, {state}>"
 
     @property
     def url(self) -> str:
@@ -134,7 +155,57 @@ def only_polymux(problem: Exception) -> bool:
     return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None
 
 
-async def serve(
+class ServeOptions(TypedDict, total=False):
+    """What `serve` takes beside the handler, the URL and the protocol."""
+
+    limits: Limits | None
+    policy: Policy | None
+    tls: ssl.SSLContext | None
+    recorder: Recording | None
+    meter: Metering | None
+
+
+@overload
+def serve(
+    handler: Callable[[NerdbankSession], Awaitable[None]],
+    url: str,
+    *,
+    protocol: NERDBANK,
+    **options: Unpack[ServeOptions],
+) -> Pending[Server]: ...
+@overload
+def serve(
+    handler: Callable[[OmnistreamsSession], Awaitable[None]],
+    url: str,
+    *,
+    protocol: OMNISTREAMS,
+    **options: Unpack[ServeOptions],
+) -> Pending[Server]: ...
+@overload
+def serve(
+    handler: Callable[[StreamuxSession], Awaitable[None]],
+    url: str,
+    *,
+    protocol: STREAMUX,
+    **options: Unpack[ServeOptions],
+) -> Pending[Server]: ...
+@overload
+def serve(
+    handler: Callable[[MinmuxSession], Awaitable[None]],
+    url: str,
+    *,
+    protocol: MINMUX,
+    **options: Unpack[ServeOptions],
+) -> Pending[Server]: ...
+@overload
+def serve(
+    handler: Callable[[S], Awaitable[None]],
+    url: str,
+    *,
+    protocol: str,
+    **options: Unpack[ServeOptions],
+) -> Pending[Server]: ...
+def serve(
     handler: Handler,
     url: str,
     *,
@@ -144,34 +215,41 @@ async def serve(
     tls: ssl.SSLContext | None = None,
     recorder: Recording | None = None,
     meter: Metering | None = None,
-) -> Server:
+) -> Pending[Server]:
     """Listen at `url`; `handler(session)` runs for each session, which closes when it returns.
 
-    Port 0 takes a free port; `server.url` says which. `tls://` needs a context with a certificate.
-    `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
-    `polymux.metrics.Meter`) counts what happens. If cancelled, nothing listens.
+    `async with polymux.serve(...) as server` closes it at the end of the block; `await
+    polymux.serve(...)` gives the server and leaves that to you. Port 0 takes a free port;
+    `server.url` says which. `tls://` needs a context with a certificate. `recorder` (a
+    `polymux.record.Recorder`) writes down what passes, `meter` (a `polymux.metrics.Meter`) counts
+    what happens. If cancelled, nothing listens.
     """
     address = parse_url(url)
     text = carried(protocol, address.scheme)
     make = session_maker(text, ACCEPTOR, limits, policy, 0.0, recorder, meter)
-    server = Server(address, handler)
-    if address.scheme == "stdio":
-        server.take(await use_stdio(make))
+
+    async def serve() -> Server:
+        server = Server(address, handler)
+        if address.scheme == "stdio":
+            server.take(await use_stdio(make))
+            return server
+
+        def arrive() -> Session:
+            session = make()
+            session.when_made = server.take  # a failed TLS handshake never gets there
+            return session
+
+        factory: Callable[[], asyncio.Protocol] = arrive
+        if address.scheme in SCHEMES:
+            factory = server._door = Door(address.path, arrive, (policy or Policy()).handshake)
+        try:
+            await listen(server, factory, tls, (policy or Policy()).handshake)
+        except OSError as problem:
+            raise Unreachable(f"{address}: cannot listen there: {why(problem)}") from None
         return server
 
-    def arrive() -> Session:
-        session = make()
-        session.when_made = server.take  # a failed TLS handshake never gets there
-        return session
-
-    factory: Callable[[], asyncio.Protocol] = arrive
-    if address.scheme in SCHEMES:
-        factory = server._door = Door(address.path, arrive, (policy or Policy()).handshake)
-    try:
-        await listen(server, factory, tls, (policy or Policy()).handshake)
-    except OSError as problem:
-        raise Unreachable(f"{address}: cannot listen there: {why(problem)}") from None
-    return server
+    serve.__qualname__ = "serve"
+    return Pending(serve())
 
 
 async def listen(

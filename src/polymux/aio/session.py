@@ -23,6 +23,7 @@ from .hot.leaving import HIGH
 from .hot.traffic import Traffic
 from .metering import Metering
 from .pacing import Pacing
+from .pending import pending
 from .room import Room
 from .spacing import Spacing
 from .writing import look_no_further, plain_socket, round_trip
@@ -54,6 +55,7 @@ class Session(Traffic, asyncio.Protocol):
 
     # --- what a user does
 
+    @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
 
@@ -133,6 +135,10 @@ class Session(Traffic, asyncio.Protocol):
 
     def __str__(self) -> str:
         return f"{self.endpoint.protocol.name} session with {self.peer or 'nobody yet'}"
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed.done() else f"streams open: {self.live}"
+        return f"<polymux {self}, {state}>"
 
     # --- the transport's side
 

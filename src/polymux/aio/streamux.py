@@ -16,6 +16,7 @@ from ..protocols.streamux_rules import CANCEL_ACK
 from .answering import Answering, Worker
 from .duplex import Octets, Stream
 from .exchanges import Call, Exchange, Message
+from .pending import pending
 from .session import Session
 from .signs import Signs
 
@@ -100,6 +101,7 @@ class StreamuxSession(Session):
         async with exchange:
             yield exchange
 
+    @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
         """Begin a request; waits while all ids are taken. If cancelled, no id was taken.
 

@@ -121,6 +121,11 @@ class TcpSession:
         self._ahead: Iterator[tuple[Events, bytes]] | None = None
         self._limits = limits
 
+    def __repr__(self) -> str:
+        return (
+            f"<polymux TCP session of {self.dialer} with {self.acceptor}, {self.packets} packets>"
+        )
+
     @property
     def dialer(self) -> str:
         """Address and port of the side that opened the connection."""

@@ -19,8 +19,6 @@ WORDS = {
     "timeout=...": "--timeout",
 }
 
-AGAIN = 0.1  # seconds between two tries
-
 
 @click.command(
     epilog="Example: echo hello | polymux connect tcp://127.0.0.1:9000 --protocol mplex",
@@ -83,21 +81,11 @@ def connect(
     talk = Talk(name, texts, lines, accept, number, timeout, as_json)
 
     async def run() -> None:
-        loop = asyncio.get_running_loop()
-        latest = loop.time() + wait
         with recording(record_to) as recorder:
-            while True:
-                try:
-                    session = await dial(
-                        url, protocol=protocol, tls=context, server_hostname=server_name,
-                        timeout=timeout, recorder=recorder,
-                    )  # fmt: skip
-                    break
-                except Unreachable:
-                    if loop.time() >= latest:
-                        raise
-                    await asyncio.sleep(AGAIN)
-            async with session:
+            async with dial(
+                url, protocol=protocol, tls=context, server_hostname=server_name,
+                timeout=timeout, wait=wait, recorder=recorder,
+            ) as session:  # fmt: skip
                 await talk.run(session)
 
     try:

@@ -54,6 +54,9 @@ class Endpoint:
 
     # --- octets
 
+    def __repr__(self) -> str:
+        return f"<polymux endpoint of {self.protocol.name}, {Side(self.side).name.lower()}>"
+
     def start(self, nonce: bytes = b"") -> None:
         """Say the first words the protocol asks for. `nonce`: 16 random octets or more."""
         if self.carrier is not None:

@@ -25,6 +25,11 @@ class Observer:
         if isinstance(protocol, Enveloped) and protocol.carrier != LENGTH:
             self.carrier = Carrier(self.conversation, protocol, True)
 
+    def __repr__(self) -> str:
+        sight = self.protocol.sight
+        seen = sight.sent(0) + sight.sent(1)
+        return f"<polymux observer of {self.protocol.name}, {seen} frames seen>"
+
     def feed(self, sender: i64, data: bytes, at: i64) -> None:
         """The next octets of one side; `at` in nanoseconds."""
         if self.carrier is None:

@@ -89,7 +89,7 @@ class Violation:
         self.detail = detail
 
     def __repr__(self) -> str:
-        return f"Violation({self.rule.name}, {self.sender.name.lower()} frame {self.ordinal})"
+        return f"<polymux violation {self}>"
 
     def __str__(self) -> str:
         where = f" on {self.stream}" if self.stream else ""

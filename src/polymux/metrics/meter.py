@@ -48,6 +48,9 @@ class Meter:
         self._open: dict[int, Metered] = {}
         self._ended = {family.name: family for family in counters()}
 
+    def __repr__(self) -> str:
+        return f"<polymux meter, sessions open: {len(self._open)}>"
+
     # --- what a session says
 
     def begun(self, session: Metered) -> None:

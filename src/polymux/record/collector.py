@@ -105,6 +105,9 @@ class Collector:
         self._full = False
         self._closing = False
 
+    def __repr__(self) -> str:
+        return f"<polymux collector at {', '.join(self.urls) or 'no URL yet'} into {self.out}>"
+
     @property
     def journal(self) -> Journal:
         assert self._journal is not None, "the collector was not started"

@@ -102,6 +102,9 @@ class Tap:
         self._unnamed = 0
         self._missed = 0
 
+    def __repr__(self) -> str:
+        return f"<polymux tap at {self.address} to {self.upstream}>"
+
     @property
     def url(self) -> str:
         return str(self.address)
