@@ -41,6 +41,7 @@ def serve(
     protocol: str,
     record_to: str | None,
     as_json: bool,
+    verbose: bool,
     act: str,
     folder: str | None,
     once: bool,
@@ -78,7 +79,7 @@ def serve(
             if once or job.broken is not None:
                 stop.set()
 
-        with recording(record_to) as recorder:
+        with recording(record_to, verbose) as recorder:
             try:
                 server = await listen(handle, url, protocol=protocol, tls=own, recorder=recorder)
             except Unreachable as problem:
