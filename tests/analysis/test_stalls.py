@@ -52,9 +52,31 @@ def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) ->
     (row,) = findings(found)
     assert (row["cause"], row["stream"], row["sender"]) == ("no-credit", "d1", "dialer")
     assert row["lasted_us"] == 900_000
-    assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in str(
-        row["detail"]
-    )
+    told = "the window of 100 KiB was full for 900 ms: the reader was slow to give credit"
+    assert row["detail"] == told
+
+
+def test_a_stream_is_window_limited_only_if_it_keeps_its_window_full(tmp_path: Path) -> None:
+    stage, stream = nerdbank(102_400)
+    stage.reading = False
+    for _ in range(12):  # a window in each round trip of 80 ms, and then the reader sleeps
+        stage.send(0, stream, b"x" * 102_400)
+        stage.exchange()
+        stage.wait(80 * MS)
+        stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
+        stage.exchange()
+    stage.send(0, stream, b"x" * 204_800)
+    stage.exchange()
+    stage.wait(500 * MS)
+    stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
+    stage.exchange()
+    stage.end(0, stream)
+    stage.end(1, stage.peer_stream(0, stream))
+    stage.exchange()
+    (row,) = findings(analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=80 * MS)))
+    assert (row["cause"], row["lasted_us"]) == ("no-credit", 500_000)
+    told = "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s"
+    assert told in str(row["detail"])
 
 
 def test_the_window_stands_beside_what_it_allows_and_what_was_reached(tmp_path: Path) -> None:
@@ -159,6 +181,42 @@ def test_a_closed_tcp_window_is_a_slow_reader(tmp_path: Path) -> None:
     (row,) = findings(analyse(path, plan=Plan("mplex")))
     assert (row["cause"], row["sender"]) == ("slow-reader", "dialer")
     assert "TCP window was closed for 799 ms" in str(row["detail"])
+
+
+@pytest.mark.parametrize(("window", "later"), [(100, 65_535), (1, 4_000), (1_000, 64_000)])
+def test_a_tcp_window_too_small_for_the_next_segment_is_a_slow_reader(
+    tmp_path: Path, window: int, later: int
+) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
+    made.window(1, window, START + 3 * MS)
+    made.window(1, later, START + 502 * MS)
+    made.data(0, b"\x0a\xd0\x0f" + b"m" * 2000, START + 503 * MS)
+    (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
+    assert (row["cause"], row["sender"], row["stream"]) == ("slow-reader", "dialer", "d1")
+    assert row["lasted_us"] == pytest.approx(500_000, abs=2_000)
+
+
+@pytest.mark.parametrize(
+    ("window", "later"),
+    [
+        (500, 500),  # it did not change
+        (1_500, 3_000),  # there was room all the time
+        (500, 1_000),  # more than that is sent, so the number in the packets is scaled
+    ],
+)
+def test_a_tcp_window_that_kept_nothing_back_leaves_the_sender_idle(
+    tmp_path: Path, window: int, later: int
+) -> None:
+    made = Wire(tmp_path / "a.pcapng")
+    made.data(0, b"\x08\x01x", START + MS)
+    made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
+    made.window(1, window, START + 3 * MS)
+    made.window(1, later, START + 502 * MS)
+    made.data(0, b"\x0a\xac\x0a" + b"m" * 1324, START + 503 * MS)
+    (row,) = analyse(made.close(), plan=Plan("mplex")).rows("stalls")
+    assert row["cause"] == "sender-idle"
 
 
 # --- behind-other-stream

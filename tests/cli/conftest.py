@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,13 +61,15 @@ def run(
     return go
 
 
-def in_terminal(code: str, arguments: tuple[str, ...]) -> Ran:
+def in_terminal(code: str, arguments: tuple[str, ...], columns: int = 160) -> Ran:
     """Run Python code in a terminal of its own; both outputs come together, without colours."""
     leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    plain = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     process = subprocess.Popen(
         [sys.executable, "-c", code, *arguments],
         stdin=follower, stdout=follower, stderr=follower, close_fds=True,
-        env={**os.environ, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "160"},
+        env={**plain, "NO_COLOR": "1", "TERM": "xterm"},
     )  # fmt: skip
     os.close(follower)
     said = b""
@@ -83,7 +88,11 @@ def in_terminal(code: str, arguments: tuple[str, ...]) -> Ran:
 @pytest.fixture
 def terminal() -> Callable[..., Ran]:
     """Runs `polymux` in a terminal."""
-    return lambda *arguments: in_terminal("from polymux.cli import main; main()", arguments)
+
+    def go(*arguments: str, columns: int = 160) -> Ran:
+        return in_terminal("from polymux.cli import main; main()", arguments, columns)
+
+    return go
 
 
 @pytest.fixture

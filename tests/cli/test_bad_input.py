@@ -86,7 +86,7 @@ def test_a_capture_without_tcp(run: Run, tmp_path: Path) -> None:
     path.write_bytes(head + bytes(8) + size + size + frame)
     ran = run("check", str(path))
     assert ran.code == 3
-    assert "no TCP in it (1 packets of other kinds)" in ran.err
+    assert "no TCP in it (1 packet of other kinds)" in ran.err
 
 
 def test_a_filter_that_matches_nothing_is_said(run: Run, capture: Callable[..., str]) -> None:

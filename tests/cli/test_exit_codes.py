@@ -63,13 +63,20 @@ def test_ls_fails_because_of_violations_only_if_asked(
     assert run("ls", capture(CLEAN, name="clean.pcapng"), *option).code == 0
 
 
-def test_a_stream_that_was_given_up_is_a_finding_and_no_violation(
+def test_a_peer_that_never_answers_is_a_finding_and_no_violation(
     run: Run, capture: Capture
 ) -> None:
-    path = capture([(0, b"\x08\x04good\x0a\x05hello", 1), (1, b"\x0d\x00", 2)])
+    path = capture([(0, b"\x08\x04good\x0a\x05hello\x0c\x00", 1), (0, b"\x18\x01x", 9000)])
     assert run("check", path).code == 0
     assert run("ls", path, "--fail-on", "violations").code == 0
     assert run("ls", path, "--fail-on", "findings").code == 1
+
+
+def test_a_stream_that_was_given_up_is_listed_and_no_finding(run: Run, capture: Capture) -> None:
+    path = capture([(0, b"\x08\x04good\x0a\x05hello", 1), (1, b"\x0d\x00", 2)])
+    ran = run("ls", path, "--fail-on", "findings")
+    assert ran.code == 0
+    assert "acceptor reset d1" in ran.out
 
 
 def test_findings_come_before_a_torn_end(run: Run, capture: Capture) -> None:

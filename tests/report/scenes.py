@@ -68,6 +68,8 @@ def _busy(stage: Stage) -> None:
     play.stall(5_600_000, 800_000, "d5", "dialer", "no-credit")
     play.stall(8_300_000, 450_000, "a4", "acceptor", "transport", detail="3 segments sent twice")
     play.stall(1_000_000, 900_000, "a2", "dialer", "sender-idle")
+    play.stall(6_000_000, 4_000_000, "d9", "acceptor", "no-reply",
+               detail="the dialer had offered it 4 s before the capture ended")  # fmt: skip
     play.violation(7_360_000, "dialer", "nerdbank.frame-after-termination", "d5",
                    detail="Content of 20 octets 60 ms after it had read the termination",
                    kind="Content")  # fmt: skip

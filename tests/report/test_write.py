@@ -30,7 +30,7 @@ def test_a_report_is_one_file_and_says_what_was_found(tmp_path: Path) -> None:
     assert (info.sessions, info.sessions_detailed, info.frames, info.frames_shown) == (
         3, 3, 2542, 2542,
     )  # fmt: skip
-    assert (info.errors, info.warnings, info.notes, info.stalls) == (3, 2, 1, 4)
+    assert (info.errors, info.warnings, info.notes, info.stalls) == (3, 2, 1, 5)
 
 
 def test_progress_counts_the_rows_that_were_announced(tmp_path: Path) -> None:
@@ -47,9 +47,10 @@ def test_findings_come_in_the_order_a_person_needs(tmp_path: Path) -> None:
     assert levels == sorted(levels, key=["error", "warning", "stall", "note"].index)
     texts = [item["text"] for finding in data["findings"] for item in finding["items"]]
     assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in texts
-    assert any(text.startswith("reader did not read for 5.0 s") for text in texts)
-    assert "waited 312 ms behind stream d1 (upload/video)" in texts
-    assert not any("had nothing to send" in text for text in texts)
+    assert "acceptor did not read d3: dialer waited 5 s (slow-reader)" in texts
+    assert "dialer sent d1 (upload/video) first: d5 waited 312 ms (behind-other-stream)" in texts
+    assert "acceptor did not answer dialer on d9 for 4 s (no-reply)" in texts
+    assert not any("sender-idle" in text for text in texts)
 
 
 def test_a_violation_leads_to_its_rules_page(tmp_path: Path) -> None:
@@ -159,7 +160,9 @@ def test_streams_that_were_given_up_are_listed_with_who_and_why(tmp_path: Path) 
     write_report(story().write(tmp_path / "tables"), tmp_path / "r.html")
     found = {finding["title"]: finding for finding in data_of(tmp_path / "r.html")["findings"]}
     (item,) = found["Streams were reset"]["items"]
-    assert item["text"] == "stream d5 (thumbnails): reset by the acceptor: disk quota exceeded"
+    assert (item["text"], item["name"]) == (
+        "acceptor reset d5: disk quota exceeded", "thumbnails",
+    )  # fmt: skip
     assert (found["Streams were reset"]["level"], item["stream"], item["at"]) == (
         "note", "d5", 7_300_000,
     )  # fmt: skip

@@ -13,7 +13,7 @@ from polymux.analysis.arrays import array_of
 from polymux.analysis.hot.arrow_columns import FrameColumns, TimelineColumns
 from polymux.analysis.hot.contents import ContentRows
 from polymux.analysis.hot.pages import Page
-from polymux.analysis.hot.stalls import StallRows
+from polymux.analysis.hot.stall_rows import StallRows
 from polymux.analysis.hot.stream_columns import HalfColumns, StreamColumns
 from polymux.analysis.hot.timeline_rows import SharedTimeline
 from polymux.analysis.latencies import PERCENTILES, AskerRow

@@ -47,9 +47,10 @@ def note_of(
 ) -> str | None:
     """What a reader should know besides the columns; None if there is nothing.
 
-    `cut`: octets of overlong frames that are left out of the content table.
+    What the summary notes already comes first. `cut`: octets of overlong frames that are left out
+    of the content table.
     """
-    said = [session.note] if session.note else []
+    said = [text for text in (summary.note, session.note) if text]
     conversation = observer.conversation
     for side, word in enumerate(("dialer", "acceptor")):
         direction = conversation.direction(side)

@@ -24,13 +24,18 @@ UNSTARTED_FRAMES = 16
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """`protocol` is a protocol string, or None: not recognised. `skip` are the octets of each side
-    before the first frame. `scores` has every variant that was tried, best first."""
+    before the first frame. `scores` has every variant that was tried, best first. `marked`: the
+    first octets can be nothing else. `stranger` names a well-known protocol that is not ours.
+    `doubt`: the octets look like another protocol than the one that was named, and why."""
 
     protocol: str | None
     evidence: str
     score: int = 0
     skip: tuple[int, int] = (0, 0)
     scores: tuple[tuple[str, int], ...] = ()
+    marked: bool = False
+    stranger: str = ""
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,10 @@ def guess(sample: Sample) -> Verdict:
         best = None  # what looks like TLS or HTTP is that, whatever else it could be
     if best is None:
         closest = ", ".join(f"{text} {score}" for text, score in scores[:3])
-        return Verdict(None, other or f"no protocol fits; the closest: {closest}", 0, skip, scores)
-    return Verdict(best.trial.text, f"seen: {_evidence(best, skip)}", best.score, skip, scores)
+        said = other or f"no protocol fits; the closest: {closest}"
+        return Verdict(None, said, 0, skip, scores, stranger=other)
+    said = f"seen: {_evidence(best, skip)}"
+    return Verdict(best.trial.text, said, best.score, skip, scores, bool(best.mark))
 
 
 def settle(name: str, options: dict[str, str], sample: Sample) -> tuple[str, str]:
@@ -69,6 +76,45 @@ def settle(name: str, options: dict[str, str], sample: Sample) -> tuple[str, str
     if best.trial.fitting == 0:
         return _named(name, options), f"no {scorer.key} fits"
     return best.trial.text, f"{scorer.key} found: {_evidence(best, (0, 0))}"
+
+
+def contradiction(settled: str, options: dict[str, str], sample: Sample) -> str:
+    """What the sample plainly is instead of the protocol that was named; "" if it may be that one.
+
+    `settled` is the variant it is read as, `options` are those the caller wrote. The named one is
+    contradicted only by another one that fits better, or that its first octets give away.
+    """
+    if not sample.octets:
+        return ""
+    name = settled.partition(":")[0]
+    scorer = next((each for each in SCORERS if each.name == name), None)
+    excused = _excused(scorer, sample) if scorer else ()
+    if _plainly(attempt(settled, sample.first(GLANCE), excused), scorer, sample):
+        return ""
+    own = attempt(settled, sample, excused)
+    found = guess(sample)
+    if found.protocol is None:
+        weak = int(100 * own.share) < ENOUGH
+        return found.stranger if found.stranger and weak else ""
+    if not found.marked and found.score <= int(100 * own.share):
+        return ""
+    other = found.protocol.partition(":")[0]
+    if other == name and found.skip != (0, 0):
+        return f"{name} behind multistream-select, {name}:preamble=multistream"
+    if other == name and not (scorer and scorer.key in options and found.protocol != settled):
+        return ""
+    return f"{found.protocol} ({found.evidence.removeprefix('seen: ')})"
+
+
+def _plainly(trial: Trial, scorer: Scorer | None, sample: Sample) -> bool:
+    """Is it the named protocol beyond doubt? Every frame fits; where that says little, content went
+    as the protocol would have it and nothing marks another one."""
+    if scorer is None or trial.share < 1:
+        return False
+    if scorer.proof is None:
+        return True
+    others = (each.mark for each in SCORERS if each is not scorer and each.mark is not None)
+    return scorer.proof(trial) and not any(mark(sample) for mark in others)
 
 
 def _ranked(

@@ -56,7 +56,7 @@ class Latencies:
     def add(self, protocol: Protocol, stream: Stream) -> None:
         """A stream is over, or the capture is."""
         if self._apt is None:
-            self._apt = {kind.name for kind in protocol.kinds.values()} >= _EXCHANGE
+            self._apt = has_requests(protocol)
         if not self._apt or stream.opener > 1:
             return
         asker = self._askers[int(stream.opener)]
@@ -70,6 +70,11 @@ class Latencies:
 
     def rows(self) -> list[AskerRow]:
         return [asker for asker in self._askers if asker.requests]
+
+
+def has_requests(protocol: Protocol) -> bool:
+    """Is every stream of this protocol a request and its reply?"""
+    return {kind.name for kind in protocol.kinds.values()} >= _EXCHANGE
 
 
 def _step(us: int) -> int:

@@ -6,6 +6,7 @@ a while; until then they are held, `LOOK` of each session and `UNDECIDED` of all
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from polymux.analysis.arrow_rows import batch_of
@@ -27,6 +28,8 @@ from polymux.protocols.registry import create
 SURE: Final = 4096  # octets after which a protocol that was recognised is believed at once
 UNDECIDED: Final = 32 << 20  # octets of sessions whose protocol is not known yet
 
+Doubted = Callable[[str, str], None]
+
 
 class LiveWalk:
     """One session: decides its protocol, decodes it, gives its frames."""
@@ -37,6 +40,8 @@ class LiveWalk:
         self.verdict: Verdict | None = None
         self.held = 0
         """Octets that wait for the protocol to be known."""
+        self.doubted = False
+        """It was told that the octets look like another protocol than the one that was named."""
         self._plan = plan
         self._waiting: list[Batch] = []
         self._tried = 0
@@ -77,7 +82,7 @@ class LiveWalk:
             return
         self.verdict = verdict
         if verdict.protocol is not None:
-            self._begin(verdict.protocol, verdict.skip)
+            self._begin(verdict, verdict.protocol)
         self._waiting = []
         self.held = 0
 
@@ -103,13 +108,13 @@ class LiveWalk:
     def _both(self, pieces: list[Piece]) -> bool:
         return len({side for side, _, _ in pieces}) == 2
 
-    def _begin(self, text: str, skip: tuple[int, int]) -> None:
+    def _begin(self, verdict: Verdict, text: str) -> None:
         session = self.session
         vantage = Vantage[(session.vantage_hint or "middle").upper()]
         observer = Observer(create(text, Limits(remembered=REMEMBERED), vantage))
-        if not session.saw_syn:
+        if not session.saw_syn or verdict.doubt:
             observer.doubt()
-        self._prelude = Prelude(skip[0], skip[1], session.saw_syn)
+        self._prelude = Prelude(verdict.skip[0], verdict.skip[1], session.saw_syn)
         for batch in self._waiting:
             self._feed(observer, batch)
         self._observer = observer
@@ -133,15 +138,22 @@ class LiveWalk:
 
 
 class LiveFrames:
-    """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come."""
+    """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come.
 
-    def __init__(self, plan: Plan, emit: Emit, only: str = "") -> None:
+    `doubted(session, note)` is told first of those whose octets look like another protocol than
+    the one that was named.
+    """
+
+    def __init__(
+        self, plan: Plan, emit: Emit, only: str = "", doubted: Doubted = lambda session, note: None
+    ) -> None:
         self.seen = 0
         """Sessions there were, and those whose id begins with `only`."""
         self.matched = 0
         self._plan = plan
         self._emit = emit
         self._only = only
+        self._doubted = doubted
         self._walks: dict[LiveSession, LiveWalk | None] = {}
         self._undecided: dict[LiveWalk, None] = {}
 
@@ -178,6 +190,9 @@ class LiveFrames:
     def _put(self, walk: LiveWalk) -> None:
         if walk.verdict is not None:
             self._undecided.pop(walk, None)
+            if walk.verdict.doubt and not walk.doubted:
+                walk.doubted = True
+                self._doubted(walk.name, walk.verdict.doubt)
         rows = walk.rows()
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}

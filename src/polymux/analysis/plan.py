@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from polymux.analysis.guess import Verdict, guess, settle
+from polymux.analysis.guess import Verdict, contradiction, guess, settle
 from polymux.analysis.sample import GLANCE, LOOK, Sample, attempt, take_sample
 from polymux.analysis.scorers import SCORERS
 from polymux.analysis.strangers import preamble_octets, preamble_size
@@ -14,6 +14,7 @@ from polymux.capture import TcpSession
 from polymux.protocols.registry import BadProtocolString, create, parse
 
 AUTO = "auto"
+DOUBT = "the bytes look like "  # how the note of a session begins whose protocol was named wrongly
 ALWAYS = frozenset(TABLES) - {"captures", "content"}
 _SEARCHED = 1 << 20  # octets in which the first frame is looked for, where the start is missing
 _ALIGNMENTS = 256  # places tried
@@ -95,9 +96,15 @@ def choose(session: TcpSession, plan: Plan, sample: Sample) -> Verdict:
     skip = (0, 0)
     if preamble:
         skip = (preamble_size(preamble, sample.head(0)), preamble_size(preamble, sample.head(1)))
-    settled, found_out = settle(choice.name, choice.options, sample.without(skip))
+    rest = sample.without(skip)
+    settled, found_out = settle(choice.name, choice.options, rest)
     evidence = f"{source}: {text}" + (f"; {found_out}" if found_out else "")
-    return _aligned(Verdict(settled, evidence, 100, skip), session)
+    doubt, other = "", contradiction(settled, choice.options, rest)
+    if other:
+        said = "the option says" if source == "given" else "the capture notes"
+        doubt = f"{DOUBT}{other}, but {said} {text}: it is read as {text}, and what is found is "
+        doubt += "only possible"
+    return _aligned(Verdict(settled, evidence, 100, skip, doubt=doubt), session)
 
 
 def _aligned(verdict: Verdict, session: TcpSession) -> Verdict:

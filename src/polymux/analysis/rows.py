@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING
 from polymux.analysis import arrow_rows
 from polymux.analysis.gathering import Gathering
 from polymux.analysis.hot.contents import Contents
+from polymux.analysis.hot.stall_rows import IDLE
 from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.stream_columns import StreamColumns
 from polymux.analysis.hot.timeline import Timeline
 from polymux.analysis.hot.watch import Watch
 from polymux.analysis.latencies import Latencies
+from polymux.analysis.session_summary import UNFINISHED
 from polymux.core.observer import Observer
 from polymux.core.streams import Stream
 
@@ -47,7 +49,9 @@ class Rows:
         self.wanted = wanted
         self.streams = 0
         self.violations = 0
-        self.findings = 0
+        self.broken = 0  # violations that are findings
+        self.stalls = 0  # stalls that are
+        self.unfinished = 0  # streams
         self.payload = [0, 0]
         self._columns = StreamColumns()
         self._texts = 0  # octets of names and errors in them
@@ -101,6 +105,7 @@ class Rows:
 
     def _flush_streams(self) -> None:
         if self._columns.rows:
+            self.unfinished += sum(map(self._columns.ending.count, UNFINISHED))
             self.gathering.put("streams", arrow_rows.streams_columns(self._columns, self.name))
             self._columns = StreamColumns()
             self._texts = 0
@@ -109,12 +114,13 @@ class Rows:
         found = observer.take_violations()
         if found:
             self.violations += len(found)
-            self.findings += sum(1 for each in found if each.rule.severity.value != "note")
+            self.broken += sum(1 for each in found if each.rule.severity.value != "note")
             if "violations" in self.wanted:
                 self.gathering.put("violations", arrow_rows.violations_columns(found, self.name))
 
     def _measured(self, stalls: Stalls, timeline: Timeline) -> None:
         stood, passed = stalls.take(), timeline.take()
+        self.stalls += len(stood.cause) - stood.cause.count(IDLE)
         if stood.stream and "stalls" in self.wanted:
             self.gathering.put("stalls", arrow_rows.stalls_columns(stood, self.name))
         if passed.count and "timeline" in self.wanted:

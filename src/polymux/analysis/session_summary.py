@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from polymux.analysis.tables import TABLES
+
+UNFINISHED: Final = ("open", "half-closed", "never-accepted")
+"""Endings of streams on which something was still to come when the capture ended."""
 
 
 @dataclass(slots=True)
 class SessionSummary:
     """A row of the `sessions` table, as plain values, and what a run prints about it.
 
-    Instants are microseconds. `balanced`: every octet is accounted for. `failure`: why the
-    capture could not be read to the session's end, if so.
+    Instants are microseconds. `findings` are the violations of severity warning or worse and the
+    `stalls`, those of an idle sender not among them; `unfinished` are the streams that were not
+    over at the end, counted where the plan wants the streams. `balanced`: every octet is accounted
+    for. `failure`: why the capture could not be read to the session's end, if so.
     """
 
     session_id: str
@@ -44,6 +50,8 @@ class SessionSummary:
     rtt_us: int | None = None
     balanced: bool = True
     findings: int = 0
+    stalls: int = 0
+    unfinished: int = 0
     failure: str = ""
 
     def row(self) -> dict[str, object]:

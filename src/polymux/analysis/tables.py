@@ -76,7 +76,7 @@ ORIGINS: Final = ("spec", "limit", "advice")
 SEVERITIES: Final = ("error", "warning", "note")
 CERTAINTIES: Final = ("certain", "possible")
 STALL_CAUSES: Final = (
-    "no-credit", "slow-reader", "behind-other-stream", "transport", "sender-idle",
+    "no-credit", "slow-reader", "behind-other-stream", "transport", "no-reply", "sender-idle",
 )  # fmt: skip
 
 
@@ -232,7 +232,8 @@ _STREAMS: Final = TableSchema(
         *_counts("stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."),
         *_counts(
             "behind_us",
-            "Microseconds the {side} waited behind other streams: what head-of-line blocking cost.",
+            "Microseconds the {side} waited behind other streams: what head-of-line blocking cost. "
+            "Every wait counts, also those too short for a row in `stalls`.",
         ),
     ),
 )
@@ -285,7 +286,8 @@ _VIOLATIONS: Final = TableSchema(
         _text("severity", "How much it weighs.", *SEVERITIES),
         _text(
             "certainty",
-            "`possible`: something that was not captured could excuse it.",
+            "`possible`: something that was not captured could excuse it, or the octets look like "
+            "another protocol than the one that was named.",
             *CERTAINTIES,
         ),
         _text("detail", "What the frame did, with its numbers.", null=True),
@@ -295,12 +297,15 @@ _VIOLATIONS: Final = TableSchema(
 _STALLS: Final = TableSchema(
     "stalls",
     "time a stream stood still",
-    "Pauses of at least 50 ms and 5 round trips, each with its cause.",
+    "Pauses of at least 50 ms and 5 round trips, each with its cause; and answers that took "
+    "2 seconds or more, or had not come in the last second of the capture or longer.",
     ("session_id", "stream", "sender", "began_at"),
     (
         _SESSION,
         _STREAM,
-        _text("sender", "The side whose octets did not come.", *SIDES),
+        _text(
+            "sender", "The side whose octets did not come; for `no-reply`, the silent one.", *SIDES
+        ),
         _instant("began_at", "When it began."),
         _count("lasted_us", "How long it lasted, in microseconds."),
         _text("cause", "Why; `sender-idle` is never a finding.", *STALL_CAUSES),

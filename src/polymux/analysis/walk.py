@@ -17,6 +17,7 @@ from polymux.analysis.hot.stalls import Stalls
 from polymux.analysis.hot.timeline import Timeline
 from polymux.analysis.hot.watch import Watch
 from polymux.analysis.labels import stream_of
+from polymux.analysis.latencies import has_requests
 from polymux.analysis.opening import Opening
 from polymux.analysis.plan import Plan, choose
 from polymux.analysis.rows import Emit, Rows, session_id
@@ -27,8 +28,10 @@ from polymux.capture.limits import CaptureLimits
 from polymux.capture.sessions import BATCH, Reader
 from polymux.core.errors import CaptureError
 from polymux.core.events import Silence
+from polymux.core.frames import ACCEPTS
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
+from polymux.core.protocol import Protocol
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
@@ -37,6 +40,7 @@ LIVE = 262_144  # streams open at once, beyond which a session is not decoded on
 _NO_STREAM_CONTENT = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
 
 Progress = Callable[[int], None]
+Begun = Callable[[SessionSummary], None]
 Steps = Generator[int, None, SessionSummary]
 
 
@@ -46,6 +50,7 @@ def walk(
     emit: Emit,
     progress: Progress | None = None,
     gathering: Gathering | None = None,
+    begun: Begun | None = None,
 ) -> SessionSummary:
     """Decode, judge and measure one session.
 
@@ -53,9 +58,9 @@ def walk(
     `progress(octets)` is told how much was read. A file that cannot be read on ends the session
     there and is named in its note; nothing is raised about what was captured. Rows of all tables
     but content are left to a `gathering` if there is one, to become batches with those of other
-    sessions.
+    sessions. `begun(summary)` is told what is known before the first row, the note among it.
     """
-    steps = walk_steps(session, plan, emit, gathering)
+    steps = walk_steps(session, plan, emit, gathering, begun)
     while True:
         try:
             octets = next(steps)
@@ -67,7 +72,11 @@ def walk(
 
 
 def walk_steps(
-    session: TcpSession, plan: Plan, emit: Emit, gathering: Gathering | None = None
+    session: TcpSession,
+    plan: Plan,
+    emit: Emit,
+    gathering: Gathering | None = None,
+    begun: Begun | None = None,
 ) -> Steps:
     """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
     and the last returns the summary."""
@@ -80,6 +89,8 @@ def walk_steps(
         verdict = choose(session, plan, opening.sample())
     except CaptureError as problem:
         return _unread(session, gathering, plan, problem)
+    if begun is not None:
+        begun(_begun(session, verdict))
     if verdict.protocol is None:
         summary = _undecoded(session, verdict)
     else:
@@ -128,8 +139,8 @@ def _decoded(
             contents.select(*stream_of(plan.stream))
     watch = Watch(contents)
     observer = Observer(protocol, True, watch)
-    watch.attach(observer, _timeline(session), _stalls(session, watch))
-    if not session.saw_syn:
+    watch.attach(observer, _timeline(session), _stalls(session, watch, protocol))
+    if not session.saw_syn or verdict.doubt:
         observer.doubt()
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
     rows = Rows(summary.session_id, emit, gathering, plan.tables)
@@ -162,10 +173,21 @@ def _timeline(session: TcpSession) -> Timeline:
     return Timeline(started, bucket_width_us(max(0, session.ended_at // 1000 - started)))
 
 
-def _stalls(session: TcpSession, watch: Watch) -> Stalls:
+def _stalls(session: TcpSession, watch: Watch, protocol: Protocol) -> Stalls:
     closed, repaired = session.zero_windows, session.retransmissions
     rtt = session.rtt_ns if session.rtt_ns is not None else -1
-    return Stalls(watch.tracks.none, rtt, closed[0], closed[1], repaired[0], repaired[1])
+    kinds = protocol.kinds.values()
+    return Stalls(
+        watch.tracks.none,
+        rtt,
+        closed[0],
+        closed[1],
+        repaired[0],
+        repaired[1],
+        protocol.two_way,
+        any(kind.effect == ACCEPTS for kind in kinds),
+        has_requests(protocol),
+    )
 
 
 def _begun(session: TcpSession, verdict: Verdict) -> SessionSummary:
@@ -185,6 +207,7 @@ def _begun(session: TcpSession, verdict: Verdict) -> SessionSummary:
         started_at=session.started_at // 1000,
         ended_at=session.ended_at // 1000,
         rtt_us=session.rtt_ns // 1000 if session.rtt_ns is not None else None,
+        note=verdict.doubt or None,
     )
 
 
@@ -225,7 +248,8 @@ def _sum_up(
     summary.dialect = protocol.dialect() or None
     summary.frames = watch.frames
     summary.streams, summary.violations = rows.streams, rows.violations
-    summary.findings = rows.findings
+    summary.findings = rows.broken + rows.stalls
+    summary.stalls, summary.unfinished = rows.stalls, rows.unfinished
     summary.payload_dialer, summary.payload_acceptor = rows.payload
     summary.octets_dialer, summary.octets_acceptor = dialer.octets, acceptor.octets
     summary.gap_dialer, summary.gap_acceptor = dialer.gap, acceptor.gap

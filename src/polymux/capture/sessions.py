@@ -109,7 +109,7 @@ class TcpSession:
         """How each side was seen to end: "fin", "rst", or None. A RST ends both sides."""
         self.octets = self.gaps = (0, 0)
         self.zero_windows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-        """Spans in which each side offered a window of 0."""
+        """Spans in which each side offered a window of 0, or too small a one for what followed."""
         self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans each side's octets lost to retransmission."""
         self.rtt_ns: int | None = None
@@ -206,7 +206,7 @@ class TcpSession:
         self.ends = (dialer.ended(acceptor), acceptor.ended(dialer))
         self.octets = (dialer.octets, acceptor.octets)
         self.gaps = (dialer.gaps, acceptor.gaps)
-        self.zero_windows = (dialer.closed, acceptor.closed)
+        self.zero_windows = (dialer.unready(acceptor), acceptor.unready(dialer))
         self.retransmissions = (dialer.retransmitted, acceptor.retransmitted)
         round_trip = walk.round_trip()
         self.rtt_ns = round_trip if round_trip >= 0 else None

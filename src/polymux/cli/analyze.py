@@ -25,8 +25,10 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
+from .failing import exit_code
 from .options import fail_on_option
-from .printing import shown
+from .printing import console as standard_output
+from .printing import counted, shown
 from .reading import UNREADABLE, report_file
 
 if TYPE_CHECKING:
@@ -117,20 +119,7 @@ def analyze(
     page = write_page(done.out) if wanted else ""
     print_summary(done, page)
     code = UNREADABLE if done.unread or done.total.failures else 0
-    context.exit(code_of(done.out, fail_on, code) if fail_on is not None else code)
-
-
-def code_of(out: str, fail_on: str, otherwise: int) -> int:
-    """The exit code by what the tables hold."""
-    from .failing import Failing
-    from .summary import chosen
-
-    failing = Failing()
-    columns = {"violations": "severity", "stalls": "cause", "streams": "ending"}
-    for table, column in columns.items():
-        for row in chosen(out, table, (column,)):
-            failing.row(table, row)
-    return failing.code(fail_on, otherwise)
+    context.exit(exit_code(fail_on, done.total.findings, done.total.stalls, code))
 
 
 def read_settings(pairs: Sequence[str]) -> dict[str, str]:
@@ -195,25 +184,30 @@ def write_page(out: str) -> str:
 
 def print_summary(done: Analysis, page: str) -> None:
     """What was found, in a few lines."""
-    from .summary import summary_table
+    from ..report.sentences import findings_sentence
+    from .summary import print_findings
 
-    console = Console()
+    out = standard_output()
     total = done.total
-    console.print(summary_table(done.out))
-    console.print(
-        f"{total.sessions} sessions, {total.streams} streams, {total.frames} frames, "
-        f"{total.octets} octets; {total.findings} violations, {total.stalls} stalls"
-    )
+    print_findings(done.out)
+    sums = (
+        (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
+        (total.octets, "octet"),
+    )  # fmt: skip
+    out.print(", ".join(counted(*each) for each in sums))
+    violations = total.findings - total.stalls
+    out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if done.conserved:
-        console.print("conservation: every octet of every session is accounted for")
+        out.print("conservation: every octet of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
-        console.print(f"conservation FAILS in {total.unbalanced_count} sessions: {names}")
+        where = counted(total.unbalanced_count, "session")
+        out.print(f"conservation FAILS in {where}: {names}")
     for capture in done.unread:
         report_file(capture)
-    console.print(f"tables: {near(done.out)}", markup=False)
+    out.print(f"tables: {near(done.out)}", markup=False)
     if page:
-        console.print(f"report: {near(page)}", markup=False)
+        out.print(f"report: {near(page)}", markup=False)
 
 
 def near(path: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import click
 
 from ..core.errors import PolymuxError
-from .printing import warn
+from .printing import counted, warn
 from .stopping import told
 
 if TYPE_CHECKING:
@@ -106,13 +106,14 @@ class Telling:
         self._rows += done.rows
         self._octets += done.octets
         text = (
-            f"batch {done.batch}: {done.rows} rows, {done.sessions} sessions over, {done.open} "
-            f"open; in all {self._rows} rows, {self._octets / 1e6:.1f} MB; lag {done.lag:.1f} s"
+            f"batch {done.batch}: {counted(done.rows, 'row')}, {counted(done.sessions, 'session')} "
+            f"over, {done.open} open; in all {counted(self._rows, 'row')}, "
+            f"{self._octets / 1e6:.1f} MB; lag {done.lag:.1f} s"
         )
         if done.late_packets:
-            text += f"; {done.late_packets} packets came too late and are left out"
+            text += f"; {counted(done.late_packets, 'packet')} came too late and are left out"
         if done.unbalanced:
-            text += f"; conservation FAILS in {done.unbalanced} sessions"
+            text += f"; conservation FAILS in {counted(done.unbalanced, 'session')}"
         if self._live:
             sys.stderr.write(f"\r\x1b[K{text}\r")
             sys.stderr.flush()

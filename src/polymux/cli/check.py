@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Asked, capture_options, session_option
-from .printing import console, counted, for_people, json_line, rows_of, shown
+from ..report.sentences import violation_text
+from .options import Asked, capture_options, format_option, session_option
+from .printing import TABLE, chosen_format, console, counted, line_writer, rows_of, shown
 from .progress import say
 from .reading import walk_captures
 
@@ -24,6 +25,7 @@ SEVERITIES = ("note", "warning", "error")
     no_args_is_help=True,
 )
 @capture_options
+@format_option
 @session_option
 @click.option(
     "--severity", type=click.Choice(SEVERITIES), default="warning", show_default=True,
@@ -38,11 +40,13 @@ def check(
     filters: tuple[str, ...],
     session: str,
     as_json: bool,
+    form: str | None,
     severity: str,
 ) -> None:
     """List the violations in CAPTURES. Exit code 1 if there are any."""
     asked = Asked(captures, protocol, ports, filters, session)
-    people = for_people(as_json)
+    form = chosen_format(as_json, form)
+    put = print_violation if form == TABLE else line_writer(form)
     wanted = SEVERITIES[SEVERITIES.index(severity) :]
     found = sessions = 0
 
@@ -51,28 +55,19 @@ def check(
         for row in rows_of(table, batch):
             if row["severity"] in wanted:
                 found += 1
-                if people:
-                    print_violation(row)
-                else:
-                    json_line(row)
+                put(row)
 
     def count(summary: object) -> None:
         nonlocal sessions
         sessions += 1
 
-    code = walk_captures(asked, asked.plan("violations"), emit, count, people)
-    if people:
+    code = walk_captures(asked, asked.plan("violations"), emit, count, form == TABLE)
+    if form == TABLE:
         where = counted(sessions, "session")
         console().print(f"{counted(found, 'violation')} ({severity} or worse) in {where}")
     context.exit(FINDINGS if found else code)
 
 
 def print_violation(row: dict[str, object]) -> None:
-    where = f" on {row['stream']}" if row["stream"] else ""
-    doubt = " (possibly)" if row["certainty"] == "possible" else ""
-    say(
-        shown(
-            f"{row['session_id']} {row['severity']}: {row['rule']}{doubt}{where}: "
-            f"{row['detail'] or ''} ({row['sender']} frame {row['ordinal']}, octet {row['offset']})"
-        )
-    )
+    place = f"frame {row['ordinal']}, octet {row['offset']}"
+    say(shown(f"{row['session_id']} {row['severity']}: {violation_text(row)} ({place})"))

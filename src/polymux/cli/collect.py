@@ -175,7 +175,7 @@ async def show(collector: Collector) -> None:
         rate = (journal.octets - before) / max(1e-6, now - then) / 1e6
         before, then = journal.octets, now
         sys.stderr.write(
-            f"\r\x1b[K{counts.open} sessions, {counts.open_streams} streams, "
+            f"\r\x1b[K{counted(counts.open, 'session')}, {counted(counts.open_streams, 'stream')}, "
             f"{journal.octets / 1e6:.1f} MB, {rate:.1f} MB/s, "
             f"{(journal.octets - journal.safe) / 1e6:.1f} MB not safe yet, "
             f"lag {journal.lag * 1000:.0f} ms\r"

@@ -8,7 +8,7 @@ import click
 
 from ..core.observer import Observer
 from ..core.rules import Severity, Violation
-from .printing import console, for_people, json_line, print_table, shown
+from .printing import Column, console, for_people, json_line, print_table, shown
 
 FINDINGS = 1
 SIDES = ("dialer", "acceptor")
@@ -117,7 +117,10 @@ def violation_row(violation: Violation) -> dict[str, object]:
 def print_frames(
     text: str, rows: list[dict[str, object]], found: list[Violation], said: list[str]
 ) -> None:
-    columns = ("sender", "octet", "size", "kind", "stream", "amount", "verdict")
+    columns = (
+        "sender", Column("octet", right=True), Column("size", right=True), "kind", "stream",
+        "amount", "verdict",
+    )  # fmt: skip
     names = ("sender", "offset", "size", "kind", "stream", "amount", "verdict")
     print_table(text, columns, [[row[name] for name in names] for row in rows])
     for violation in found:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .options import Asked, capture_options, session_option
-from .printing import for_people, json_line, rows_of, shown, warn
+from .options import Asked, capture_options, format_option, session_option
+from .printing import TABLE, chosen_format, line_writer, rows_of, shown, warn
 from .progress import say
 from .reading import walk_captures
 from .streaming import is_live, walk_live
@@ -28,6 +28,7 @@ class Enough(Exception):
     epilog="Example: polymux frames talk.pcapng --stream d1 --limit 100", no_args_is_help=True
 )
 @capture_options
+@format_option
 @session_option
 @click.option("--stream", default="", help="Only this stream: d1, a2, d0.2, s0.")
 @click.option("--sender", type=click.Choice(["dialer", "acceptor"]), help="Only this side.")
@@ -47,6 +48,7 @@ def frames(
     filters: tuple[str, ...],
     session: str,
     as_json: bool,
+    form: str | None,
     stream: str,
     sender: str | None,
     kinds: tuple[str, ...],
@@ -63,7 +65,8 @@ def frames(
 
         stream_of(stream)
     asked = Asked(captures, protocol, ports, filters, session)
-    people = for_people(as_json)
+    form = chosen_format(as_json, form)
+    put = print_frame if form == TABLE else line_writer(form)
     wanted: dict[str, object] = {"stream": stream or None, "sender": sender, "verdict": verdict}
     there = There(stream, kinds)
     printed = 0
@@ -76,16 +79,13 @@ def frames(
             if limit is not None and printed >= limit:
                 raise Enough
             printed += 1
-            if people:
-                print_frame(row)
-            else:
-                json_line(row)
+            put(row)
 
     try:
         if is_live(captures):
             code = walk_live(asked, asked.plan("frames"), emit)
         else:
-            code = walk_captures(asked, asked.plan("frames"), emit, printing=people)
+            code = walk_captures(asked, asked.plan("frames"), emit, printing=form == TABLE)
     except Enough:
         code = 0
     if not printed:

@@ -9,6 +9,7 @@ from typing import TypeVar
 import click
 
 from ..analysis.plan import ALWAYS, Plan, parse_ports
+from .printing import FORMATS
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -54,6 +55,15 @@ def capture_options(command: Command) -> Command:
     return command
 
 
+def format_option(command: Command) -> Command:
+    """--format, for commands that list rows; passed on as `form`."""
+    add: Callable[[Command], Command] = click.option(
+        "--format", "form", type=click.Choice(FORMATS),
+        help="How rows are written. Without it: text on a terminal, JSON lines into a pipe.",
+    )  # fmt: skip
+    return add(command)
+
+
 FAIL_ON = ("findings", "violations")
 
 
@@ -61,8 +71,8 @@ def fail_on_option(command: Command) -> Command:
     """--fail-on, for commands that list what is wrong and else do not fail because of it."""
     add: Callable[[Command], Command] = click.option(
         "--fail-on", type=click.Choice(FAIL_ON),
-        help="Exit code 1 if there is any: findings (violations, stalls, streams given up) or "
-        "violations (of severity warning or error).",
+        help="Exit code 1 if there is any: findings (violations and stalls) or violations "
+        "(of severity warning or error).",
     )  # fmt: skip
     return add(command)
 

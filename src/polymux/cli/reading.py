@@ -12,7 +12,7 @@ import click
 from ..capture import FileSummary, TcpSession, find_captures, read_sessions
 from ..core.errors import CaptureError
 from .options import Asked
-from .printing import warn
+from .printing import counted, warn
 from .progress import Waiting, octets_read
 
 if TYPE_CHECKING:
@@ -21,6 +21,34 @@ if TYPE_CHECKING:
     from ..analysis.session_summary import SessionSummary
 
 UNREADABLE = 3
+DOUBTS = 3  # sessions of which it is said that their bytes look like another protocol
+
+
+class Doubts:
+    """Says of sessions that their bytes look like another protocol than the one that was named.
+
+    Once, and of the first few only; the rest is counted.
+    """
+
+    def __init__(self) -> None:
+        self._told: list[str] = []
+        self._count = 0
+
+    def begun(self, summary: SessionSummary) -> None:
+        """A session begins; its summary has a note if there is something to say."""
+        if summary.note:
+            self.tell(summary.session_id, summary.note)
+
+    def tell(self, session: str, note: str) -> None:
+        if session not in self._told:
+            self._count += 1
+            if self._count <= DOUBTS:
+                self._told.append(session)
+                warn(f"session {session}: {note}")
+
+    def close(self) -> None:
+        if self._count > DOUBTS:
+            warn(f"so do {self._count - DOUBTS} more; see the note of each session")
 
 
 class Captures:
@@ -33,6 +61,7 @@ class Captures:
     def __init__(self, asked: Asked, plan: Plan, printing: bool = False) -> None:
         self.asked = asked
         self.code = 0
+        self._doubts = Doubts()
         self._waiting = Waiting("looking", sizes(asked.files), octets_read(), printing=printing)
         self._waiting.__enter__()
         try:
@@ -66,10 +95,11 @@ class Captures:
             )
 
     def walk(self, session: TcpSession, plan: Plan, emit: Emit) -> SessionSummary:
-        """Walk one session; what kept it from being read to its end is said."""
+        """Walk one session. That its bytes look like another protocol than the one named is said
+        before its first row; what kept it from being read to its end is said after the last."""
         from ..analysis.walk import walk
 
-        summary = walk(session, plan, emit, self._waiting.advance)
+        summary = walk(session, plan, emit, self._waiting.advance, begun=self._doubts.begun)
         if summary.failure:
             warn(f"session {summary.session_id}: {summary.failure}")
             self.code = UNREADABLE
@@ -88,6 +118,7 @@ class Captures:
     ) -> None:
         self._waiting.__exit__(kind, error, trace)
         self._reading.close()
+        self._doubts.close()
 
 
 def walk_captures(
@@ -111,7 +142,7 @@ def nothing(asked: Asked, files: Sequence[FileSummary]) -> str:
         return f"{names}: no connection matches --port and --filter"
     others = sum(file.other_packets for file in files)
     if others:
-        return f"{names}: no TCP in it ({others} packets of other kinds)"
+        return f"{names}: no TCP in it ({counted(others, 'packet')} of other kinds)"
     return f"{names}: no packets that could be read"
 
 

@@ -9,7 +9,7 @@ import click
 
 from ..capture.paths import expand
 from ..core.errors import CaptureError
-from .printing import shown, warn
+from .printing import counted, shown, warn
 from .progress import Waiting, octets_read, say
 from .reading import sizes
 
@@ -49,7 +49,7 @@ def published(path: str) -> str:
     from ..capture import recover as publish
 
     name = publish(path)
-    return f"{name}: published, {index_file(name).summary.packets} packets"
+    return f"{name}: published, {counted(index_file(name).summary.packets, 'packet')}"
 
 
 def repaired(path: str, out: str) -> str:
@@ -57,6 +57,6 @@ def repaired(path: str, out: str) -> str:
 
     done = repair(path, out)
     return (
-        f"{out}: {done.packets} packets in {done.octets} octets; {done.dropped} octets left out, "
-        f"reading resumed {done.resumed} times"
+        f"{out}: {counted(done.packets, 'packet')} in {done.octets} octets; {done.dropped} octets "
+        f"left out, reading resumed {counted(done.resumed, 'time')}"
     )

@@ -13,13 +13,15 @@ import click
 def report(tables: str, out: str, title: str, payload: str) -> None:
     """Write the report of tables made by `polymux analyze`."""
     from ..report import rows_to_read, write_report
-    from .printing import shown
+    from .printing import counted, shown
     from .progress import Waiting
 
     with Waiting("reading tables", unit="rows") as waiting:
         waiting.total = rows_to_read(tables)
         info = write_report(tables, out, title=title, payload=payload, progress=waiting.advance)
-    click.echo(
-        f"{shown(info.path)}: {info.octets} octets; {info.sessions} sessions, "
-        f"{info.errors} errors, {info.warnings} warnings, {info.stalls} stalls"
-    )
+    counts = (
+        (info.sessions, "session"), (info.errors, "error"), (info.warnings, "warning"),
+        (info.stalls, "stall"),
+    )  # fmt: skip
+    told = ", ".join(counted(*each) for each in counts)
+    click.echo(f"{shown(info.path)}: {info.octets} octets; {told}")

@@ -6,7 +6,7 @@ import click
 
 from ..core.rules import Rule
 from ..report.rulebook import ORIGINS, REACTIONS, RulePage, all_rules, page_of
-from .printing import for_people, json_line, print_table
+from .printing import Column, for_people, json_line, print_table
 
 
 @click.command(epilog="Example: polymux rules mplex, or polymux rules mplex.write-after-close")
@@ -28,7 +28,13 @@ def rules(names: tuple[str, ...], as_json: bool) -> None:
     else:
         print_table(
             f"{len(found)} rules",
-            ("rule", "severity", "origin", "what it says", "where"),
+            (
+                Column("rule"),
+                Column("severity"),
+                Column("origin", 2),
+                Column("what it says", least=30),
+                Column("where", 1, least=12),
+            ),
             [
                 (rule.name, rule.severity.value, rule.origin.value, rule.sentence, rule.section)
                 for rule in found

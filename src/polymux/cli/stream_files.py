@@ -15,7 +15,7 @@ import click
 
 from ..capture.paths import PRIVATE_FOLDER, open_private
 from ..core.errors import UnwritableOutput
-from .printing import rows_of
+from .printing import counted, rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,7 @@ class StreamFiles:
 
     def said(self) -> str:
         octets = sum(half.octets for half in self._halves.values())
-        return f"{len(self._halves)} files, {octets} octets, {MANIFEST} in {self.folder}"
+        return f"{counted(len(self._halves), 'file')}, {octets} octets, {MANIFEST} in {self.folder}"
 
     def _append(self, key: tuple[str, str, str], data: bytes) -> None:
         half = self._halves.get(key)

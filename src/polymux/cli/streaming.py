@@ -16,7 +16,7 @@ from ..capture.pipes import Pipe
 from ..capture.sources import STDIN
 from .options import Asked
 from .printing import warn
-from .reading import UNREADABLE, nothing, report_file
+from .reading import UNREADABLE, Doubts, nothing, report_file
 
 if TYPE_CHECKING:
     from ..analysis.plan import Plan
@@ -45,7 +45,8 @@ def walk_live(asked: Asked, plan: Plan, emit: Emit) -> int:
         wanted = FlowFilter(plan.ports, asked.filters)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    frames = LiveFrames(plan, emit, asked.session)
+    doubts = Doubts()
+    frames = LiveFrames(plan, emit, asked.session, doubts.tell)
     with ExitStack() as stack:
         fd = sys.stdin.fileno()
         if asked.files[0] != STDIN:
@@ -55,6 +56,7 @@ def walk_live(asked: Asked, plan: Plan, emit: Emit) -> int:
         for session in capture:
             frames.take(session)
             sys.stdout.flush()
+    doubts.close()
     code = report_file(capture.summary)
     if not frames.seen:
         if not code:

@@ -1,47 +1,59 @@
-"""The findings of an analysis as a table for people: one line for each stream and what it met."""
+"""The findings of an analysis for people: one line for each stream and what it met, worst first."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-
-from rich.table import Table
-from rich.text import Text
+from dataclasses import dataclass, field, replace
 
 from ..analysis.hot.figures import duration_text
-from ..analysis.tables import STALL_CAUSES
-from ..report.visible import visible
-from .worst import GIVEN_UP
+from ..analysis.plan import DOUBT
+from ..analysis.session_summary import UNFINISHED
+from ..report.sentences import (
+    GIVEN_UP,
+    STALL_HEADLINES,
+    Ending,
+    Stall,
+    ending_sentence,
+    nothing_sentence,
+    stall_sentence,
+    violation_text,
+)
+from .printing import Column, console, print_table, shown
 
 MOST = 40  # lines shown; the tables hold the rest
 KEPT = 10_000  # findings told apart; the rest is only counted
-CAUSES = tuple(cause for cause in STALL_CAUSES if cause != "sender-idle")  # which is no finding
+NAME = 24  # characters of a stream's name
+SHORT_ID = 8  # of a session's id, which is enough to find it in the tables
 
-Key = tuple[int, str, str, str]  # how bad, session, stream, finding
+Key = tuple[int, str, str, str]  # how bad, session, stream, kind of finding
 
 
 @dataclass(slots=True)
 class Finding:
-    """One kind of trouble on one stream."""
+    """One kind of trouble on one stream; the longest occurrence, or the first, is told."""
 
+    told: str | Stall
+    detail: str = ""
     count: int = 0
     lasted_us: int = 0
-    detail: str = ""
     longest_us: int = -1
 
-    def add(self, detail: str, lasted_us: int = 0) -> None:
-        """Once more; the longest occurrence, or the first, is the one that is told."""
+    def add(self, told: str | Stall, detail: str, lasted_us: int) -> None:
+        """Once more."""
         self.count += 1
         self.lasted_us += lasted_us
         if lasted_us > self.longest_us:
-            self.longest_us, self.detail = lasted_us, detail
+            self.longest_us, self.told, self.detail = lasted_us, told, detail
 
-    def text(self) -> str:
+    def text(self, culprit_name: str) -> str:
+        """The sentence, and how often it holds."""
+        told = self.told
+        if isinstance(told, Stall):
+            told = stall_sentence(replace(told, culprit_name=culprit_name))
         if self.count == 1:
-            return self.detail
+            return told
         together = f", {duration_text(self.lasted_us * 1000)} in all" if self.lasted_us else ""
-        worst = "longest" if self.lasted_us else "first"
-        return f"{self.count} times{together}; the {worst}: {self.detail}"
+        return f"{told}; {self.count} times{together}"
 
 
 @dataclass(slots=True)
@@ -50,73 +62,119 @@ class Summary:
 
     found: dict[Key, Finding] = field(default_factory=dict)
     more: int = 0  # findings beyond those that are told apart
+    unfinished: int = 0  # streams that were not over at the end
 
-    def add(self, key: Key, detail: str, lasted_us: int = 0) -> None:
+    def add(self, key: Key, told: str | Stall, detail: str = "", lasted_us: int = 0) -> None:
         finding = self.found.get(key)
         if finding is None:
             if len(self.found) >= KEPT:
                 self.more += 1
                 return
-            finding = self.found[key] = Finding()
-        finding.add(detail, lasted_us)
+            finding = self.found[key] = Finding(told)
+        finding.add(told, detail, lasted_us)
 
 
 def summarise(out: str) -> Summary:
     """Read what is wrong from the tables."""
     summary = Summary()
-    columns: tuple[str, ...] = ("session_id", "stream", "severity", "rule", "detail")
+    for row in doubted(out):
+        summary.add((-1, str(row["session_id"]), "", "protocol"), str(row["note"]))
+    columns: tuple[str, ...] = (
+        "session_id",
+        "stream",
+        "sender",
+        "severity",
+        "certainty",
+        "rule",
+        "detail",
+    )
     for row in chosen(out, "violations", columns, severity=("error", "warning")):
         level = 0 if row["severity"] == "error" else 1
-        key = (level, *where(row), f"{row['severity']}: {row['rule']}")
-        summary.add(key, str(row["detail"] or ""))
-    columns = ("session_id", "stream", "sender", "cause", "lasted_us", "detail")
-    for row in chosen(out, "stalls", columns, cause=CAUSES):
-        lasted = row["lasted_us"]
-        assert isinstance(lasted, int)
-        key = (2, *where(row), f"stall: {row['cause']} ({row['sender']})")
-        summary.add(key, str(row["detail"] or duration_text(lasted * 1000)), lasted)
-    columns = ("session_id", "stream", "ending", "reset_by", "error")
-    for row in chosen(out, "streams", columns, ending=GIVEN_UP):
-        by = f" by the {row['reset_by']}" if row["reset_by"] else ""
-        summary.add((3, *where(row), f"{row['ending']}{by}"), str(row["error"] or ""))
+        key = (level, *where(row), f"{row['rule']} {row['sender']}")
+        summary.add(key, violation_text(row))
+    columns = ("session_id", "stream", "sender", "cause", "lasted_us", "culprit", "detail")
+    for row in chosen(out, "stalls", columns, cause=tuple(STALL_HEADLINES)):
+        stall = Stall.of(row)
+        key = (2, *where(row), f"{stall.cause} {stall.sender}")
+        summary.add(key, stall, str(row["detail"] or ""), stall.lasted_us)
+    columns = (
+        "session_id", "stream", "ending", "opener", "reset_by", "error", "ended_dialer",
+        "ended_acceptor",
+    )  # fmt: skip
+    for row in chosen(out, "streams", columns, ending=(*GIVEN_UP, *UNFINISHED)):
+        if row["ending"] in UNFINISHED:
+            summary.unfinished += 1
+        if row["ending"] in (*GIVEN_UP, "never-accepted"):
+            key = (3, *where(row), str(row["ending"]))
+            summary.add(key, ending_sentence(Ending.of(row)))
     return summary
 
 
-def summary_table(out: str) -> Table:
-    """What is wrong, worst first."""
+def print_findings(out: str) -> None:
+    """What is wrong, worst first; or that nothing is."""
     summary = summarise(out)
-    table = Table(title="What happened", title_justify="left")
-    for name in ("session", "stream", "finding", "detail"):
-        table.add_column(name, overflow="fold")
     keys = sorted(summary.found)[:MOST]
-    sessions, names = session_words(out, keys), stream_names(out, keys)
+    if not keys:
+        console().print(nothing_sentence(summary.unfinished))
+        return
+    culprits = {
+        (key[1], told.culprit)
+        for key in keys
+        if isinstance(told := summary.found[key].told, Stall) and told.culprit
+    }
+    sessions = session_words(out, keys)
+    names = stream_names(out, {*((key[1], key[2]) for key in keys), *culprits})
+    columns = (
+        Column("session"), Column("protocol", 2), Column("dialer > acceptor", 3),
+        Column("stream"), Column("name", 1), Column("what happened", least=40, best=60),
+        Column("detail", 4, least=24, best=40),
+    )  # fmt: skip
+    lines = []
     for key in keys:
-        _, session, stream, finding = key
-        name = names.get((session, stream), "")
-        shown = f"{stream} {name}" if name else stream
-        cells = (sessions.get(session, session), shown, finding, summary.found[key].text())
-        table.add_row(*(Text(visible(cell, 200)) for cell in cells))
+        _, session, stream, _ = key
+        finding = summary.found[key]
+        told = finding.told
+        culprit = names.get((session, told.culprit or ""), "") if isinstance(told, Stall) else ""
+        lines.append(
+            (
+                session[:SHORT_ID],
+                *sessions.get(session, ("", "")),
+                stream,
+                shown(names.get((session, stream)), NAME),
+                shown(finding.text(culprit), 400),
+                shown(finding.detail, 200),
+            )
+        )
+    print_table("What happened, worst first", columns, lines)
     left = len(summary.found) - len(keys) + summary.more
     if left:
-        table.add_row("", "", f"and {left} more", "")
-    if not keys:
-        table.add_row("", "", "nothing wrong was found", "")
-    return table
+        console().print(f"and {left} more")
 
 
-def session_words(out: str, keys: list[Key]) -> dict[str, str]:
+def doubted(out: str) -> Iterator[dict[str, object]]:
+    """The sessions whose bytes look like another protocol than the one that was named."""
+    import pyarrow.compute as pc
+
+    from ..analysis.tables_out import read_batches
+
+    for batch in read_batches(out, "sessions"):
+        doubt = pc.starts_with(batch.column("note"), DOUBT)
+        yield from batch.filter(doubt).select(["session_id", "note"]).to_pylist()
+
+
+def session_words(out: str, keys: list[Key]) -> dict[str, tuple[str, str]]:
     """Protocol and ends of the sessions that are listed."""
     columns = ("session_id", "protocol", "dialer", "acceptor")
     wanted = tuple({key[1] for key in keys})
     return {
-        str(row["session_id"]): f"{row['protocol']} {row['dialer']} > {row['acceptor']}"
+        str(row["session_id"]): (str(row["protocol"]), f"{row['dialer']} > {row['acceptor']}")
         for row in chosen(out, "sessions", columns, session_id=wanted)
     }
 
 
-def stream_names(out: str, keys: list[Key]) -> dict[tuple[str, str], str]:
-    """The names of the streams that are listed, where they have any."""
-    sessions, streams = tuple({key[1] for key in keys}), tuple({key[2] for key in keys})
+def stream_names(out: str, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """The names of these streams, where they have any."""
+    sessions, streams = tuple({pair[0] for pair in wanted}), tuple({pair[1] for pair in wanted})
     columns = ("session_id", "stream", "name")
     found = chosen(out, "streams", columns, session_id=sessions, stream=streams)
     return {where(row): str(row["name"]) for row in found if row["name"]}

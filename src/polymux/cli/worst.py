@@ -1,30 +1,54 @@
-"""Streams in the order in which somebody should look at them, each with the reason why."""
+"""Streams in the order in which they deserve a look, each with the reason in one sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..analysis.hot.figures import duration_text, size_text
+from ..analysis.hot.figures import size_text
+from ..analysis.session_summary import UNFINISHED
+from ..report.sentences import (
+    GIVEN_UP,
+    STALL_HEADLINES,
+    Ending,
+    Stall,
+    credit_sentence,
+    ending_sentence,
+    stall_sentence,
+    violation_text,
+)
 
 Row = Mapping[str, object]
-GIVEN_UP = ("reset", "cancelled", "rejected", "abandoned", "never-accepted")
-UNFINISHED = ("half-closed", "open")
 BLOCKED_LEAST = (
-    50_000  # microseconds without leave that are worth a word, if also a fifth of a life
+    50_000  # microseconds without credit that are worth a word, if also a fifth of a life
 )
 
 
 @dataclass(slots=True)
 class Trouble:
-    """What the other tables say about a stream."""
+    """What the other tables say about a stream: counts, and the worst of each kind in words."""
 
     errors: int = 0
     warnings: int = 0
     notes: int = 0
-    rule: str = ""
-    stalled_us: int = 0
-    stall: str = ""
+    broken: str = ""  # the first error, else the first warning, else the first note
+    stalls: int = 0
+    stalled_us: int = 0  # of the longest
+    stall: str = ""  # the longest
+
+    @property
+    def findings(self) -> int:
+        return self.errors + self.warnings + self.stalls
+
+    def said(self) -> str:
+        """The findings in words: what was broken, then the longest stall."""
+        violations = self.errors + self.warnings
+        parts = []
+        if violations:
+            parts.append(self.broken + _more(violations))
+        if self.stalls:
+            parts.append(self.stall + _more(self.stalls))
+        return "; ".join(parts)
 
 
 @dataclass(order=True, slots=True)
@@ -51,24 +75,30 @@ class Worst:
     def violation(self, row: Row) -> None:
         trouble = self._of(row)
         severity = row["severity"]
+        worse = (
+            not trouble.errors
+            if severity == "error"
+            else not trouble.errors + trouble.warnings
+            if severity == "warning"
+            else not trouble.broken
+        )
+        if worse:
+            trouble.broken = violation_text(row)
         if severity == "error":
-            if not trouble.errors:
-                trouble.rule = str(row["rule"])
             trouble.errors += 1
         elif severity == "warning":
             trouble.warnings += 1
         else:
             trouble.notes += 1
-        trouble.rule = trouble.rule or str(row["rule"])
 
     def stall(self, row: Row) -> None:
-        if row["cause"] != "sender-idle":
+        if row["cause"] in STALL_HEADLINES:
             trouble = self._of(row)
-            lasted = row["lasted_us"]
-            assert isinstance(lasted, int)
-            if lasted > trouble.stalled_us:
+            trouble.stalls += 1
+            lasted = _count(row, "lasted_us")
+            if lasted > trouble.stalled_us or not trouble.stall:
                 trouble.stalled_us = lasted
-                trouble.stall = f"{row['cause']}, {row['detail']}"
+                trouble.stall = stall_sentence(Stall.of(row))
 
     def stream(self, row: Row) -> None:
         self.streams += 1
@@ -92,23 +122,22 @@ def judge(row: Row, trouble: Trouble) -> tuple[int, int, str]:
     """How bad a stream is: a rank (0 is worst), a weight within it, and why."""
     octets = _count(row, "octets_dialer") + _count(row, "octets_acceptor")
     if trouble.errors:
-        return 0, trouble.errors, f"{_times(trouble.errors)} {trouble.rule}{_stall(trouble)}"
-    if trouble.stall:
-        return 1, trouble.stalled_us, _stall(trouble).removeprefix("; ")
+        return 0, trouble.errors, trouble.said()
+    if trouble.stalls:
+        return 1, trouble.stalled_us, trouble.said()
     if trouble.warnings:
-        return 2, trouble.warnings, f"{_times(trouble.warnings)} {trouble.rule}"
+        return 2, trouble.warnings, trouble.said()
     ending = str(row["ending"])
-    if ending in GIVEN_UP:
-        who = f" by the {row['reset_by']}" if row["reset_by"] else ""
-        said = f": {row['error']}" if row["error"] else ""
-        return 3, octets, f"{ending}{who}{said}"
-    blocked = max(_count(row, "blocked_us_dialer"), _count(row, "blocked_us_acceptor"))
-    if blocked >= BLOCKED_LEAST and blocked * 5 >= lifetime_us(row):
-        return 4, blocked, f"without leave for {duration_text(blocked * 1000)}"
+    if ending in GIVEN_UP or ending == "never-accepted":
+        return 3, octets, ending_sentence(Ending.of(row))
+    blocked = {side: _count(row, f"blocked_us_{side}") for side in ("dialer", "acceptor")}
+    side = max(blocked, key=lambda each: blocked[each])
+    if blocked[side] >= BLOCKED_LEAST and blocked[side] * 5 >= lifetime_us(row):
+        return 4, blocked[side], credit_sentence(str(row["stream"]), side, blocked[side])
     if ending in UNFINISHED:
-        return 5, octets, ending
+        return 5, octets, ending_sentence(Ending.of(row))
     if trouble.notes:
-        return 6, trouble.notes, f"note: {trouble.rule}"
+        return 6, trouble.notes, f"note: {trouble.broken}{_more(trouble.notes)}"
     return 7, octets, f"carried {size_text(octets)}"
 
 
@@ -127,11 +156,5 @@ def _count(row: Row, name: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _times(count: int) -> str:
-    return "broke" if count == 1 else f"broke {count} rules, first"
-
-
-def _stall(trouble: Trouble) -> str:
-    if not trouble.stall:
-        return ""
-    return f"; stalled {duration_text(trouble.stalled_us * 1000)}: {trouble.stall}"
+def _more(count: int) -> str:
+    return f" (and {count - 1} more)" if count > 1 else ""

@@ -49,6 +49,7 @@ class Protocol:
         self.faults: i64 = reaction_mask(rules, Reaction.STREAM)
         # What the generic machine must know of a protocol:
         self.credit: bool = False  # do halves have ledgers?
+        self.two_way: bool = True  # do both sides send content on a stream?
         self.messages: bool = False  # is content handed on in whole messages?
         self.texts: bool = False  # is all but content nothing but text, of which a part will do?
         self.alike: bool = False  # without leave to spend, is content judged as that before it?

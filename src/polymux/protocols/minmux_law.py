@@ -56,6 +56,7 @@ class MinmuxLaw(MinmuxUses):
         self.strict = strict
         self.yielding = yielding
         self.credit = True
+        self.two_way = False
         self.max_frame = limits.frame if limits.frame > 0 else profile.limit
         self.send_frame = 65536
         self.too_long = ITEM_TOO_LONG

@@ -61,6 +61,7 @@ class Omnistreams(OmnistreamsLaw):
         for number in range(7):
             self.type_of[number] = LEGACY_TYPES[number] if legacy else number
         self.credit = True
+        self.two_way = False
         self.messages = True
         self.max_frame = limits.frame if limits.frame > 0 else MESSAGE
         self.send_frame = self.max_frame

@@ -1,27 +1,35 @@
-"""Streams that somebody gave up: worth a line, whoever was right."""
+"""Streams that were given up, or not over at the end: worth a line, whichever side was right."""
 
 from __future__ import annotations
 
 from typing import Final
+
+from polymux.analysis.session_summary import UNFINISHED
 
 from .budget import Budget
 from .findings import Finding
 from .grouping import Best, Row, codes
 from .material import KEY, Json, Material, place_of
 from .reading import Tables
+from .sentences import Ending, ending_sentence
 
-ENDING_COLUMNS: Final = ("session_id", "stream", "ending", "closed_at", "reset_by", "error")
+ENDING_COLUMNS: Final = (
+    "session_id", "stream", "ending", "closed_at", "opener", "reset_by", "error", "ended_dialer",
+    "ended_acceptor",
+)  # fmt: skip
 HEADLINES: Final = {
     "reset": "Streams were reset",
     "cancelled": "Streams were cancelled",
     "rejected": "Offers were rejected",
     "never-accepted": "Offers were never accepted",
     "abandoned": "Streams were abandoned: their id was used again",
+    "half-closed": "Streams were half-closed at the end",
+    "open": "Streams were still open at the end",
 }
 _ENDINGS: Final = tuple(HEADLINES)
 
 
-def given_up(tables: Tables, budget: Budget) -> list[Finding]:
+def endings(tables: Tables, budget: Budget) -> list[Finding]:
     """One finding for each such ending, with the first streams that ended so."""
     import pyarrow.compute as pc
 
@@ -41,16 +49,19 @@ def given_up(tables: Tables, budget: Budget) -> list[Finding]:
     ]
 
 
+def unfinished(findings: list[Finding]) -> int:
+    """Streams that were not over at the end, by what `endings` found."""
+    return sum(finding.count for finding in findings if finding.cause in UNFINISHED)
+
+
 def ending_item(material: Material, row: Row) -> Json:
-    """One stream that was given up, as the page shows it."""
+    """One stream that ended so, as the page shows it."""
     named = dict(zip(ENDING_COLUMNS, row, strict=True))
-    known = material.stream(named["session_id"], named["stream"])
-    name = material.clean(known.row["name"], KEY) if known else None
-    key = material.clean(named["stream"], KEY)
-    told = f"stream {key}" + (f" ({name})" if name else "")
-    by = f" by the {named['reset_by']}" if named["reset_by"] in ("dialer", "acceptor") else ""
-    why = f": {material.clean(named['error'])}" if named["error"] else ""
+    end = Ending.of(
+        named
+        | {"stream": material.clean(named["stream"], KEY), "error": material.clean(named["error"])}
+    )
     return {
-        "text": f"{told}: {named['ending']}{by}{why}",
+        "text": ending_sentence(end),
         **place_of(material, named["session_id"], named["stream"], named["closed_at"]),
     }

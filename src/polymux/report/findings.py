@@ -43,7 +43,9 @@ class Finding:
     sentences: list[str] = field(default_factory=list)  # where there are no rows
 
     def order(self) -> tuple[int, int, str]:
-        return (_LEVELS.index(self.level), -(self.lasted_us or self.count), self.title)
+        """Worst first; before all else that a session was read as what it does not look like."""
+        level = -1 if self.cause == "protocol" else _LEVELS.index(self.level)
+        return (level, -(self.lasted_us or self.count), self.title)
 
 
 @dataclass(slots=True)

@@ -63,10 +63,11 @@ def since(session: SessionRow, at: object) -> int | None:
 
 def place_of(material: Material, id: object, stream: object, at: object) -> Json:
     """Where to look: the session if it is listed, and the time from its start."""
-    session = material.session(id)
+    session, listed = material.session(id), material.stream(id, stream)
     return {
         "session": material.places.get(str(id)),
         "id": material.clean(id, 12),
         "stream": material.clean(stream, KEY),
+        "name": material.clean(listed.row["name"], KEY) if listed else None,
         "at": since(session, at) if session else None,
     }

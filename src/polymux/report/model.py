@@ -7,10 +7,12 @@ them.
 from __future__ import annotations
 
 from .details import detail_json
+from .endings import unfinished
 from .findings import VIOLATION_COLUMNS
 from .material import SIDES, Json, Material
 from .occurrences import findings_json
 from .overview import SessionRow
+from .sentences import nothing_sentence, unfinished_sentence
 
 _FILES = 3  # capture files named with each session; more are counted
 
@@ -40,6 +42,7 @@ def build(material: Material) -> Json:
 
 def _totals(material: Material) -> Json:
     seen = material.seen
+    left = unfinished(material.found.groups)
     return {
         **seen.sums,
         "sessions": seen.session_count,
@@ -48,6 +51,8 @@ def _totals(material: Material) -> Json:
         "ended": seen.ended,
         "protocols": sorted(seen.protocols.items(), key=lambda pair: (-pair[1], pair[0]))[:12],
         "levels": material.found.counts,
+        "nothing": nothing_sentence(left),
+        "unfinished": unfinished_sentence(left) if left else None,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .doubts import DOUBTED, doubt_item
 from .endings import HEADLINES, ending_item
 from .findings import STALL_COLUMNS, VIOLATION_COLUMNS, Finding
 from .grouping import Row
@@ -39,9 +40,7 @@ def violation_text(material: Material, named: Json) -> str:
 
 
 def stall_text(material: Material, named: Json) -> str:
-    """The sentence for a row of `stalls`, with what is known of its session and streams."""
-    session = material.session(named["session_id"])
-    own = material.stream(named["session_id"], named["stream"])
+    """The sentence for a row of `stalls`, with the name of the stream it waited behind."""
     culprit = material.stream(named["session_id"], named["culprit"])
     sender, lasted = str(named["sender"]), named["lasted_us"]
     return stall_sentence(
@@ -52,8 +51,6 @@ def stall_text(material: Material, named: Json) -> str:
             cause=str(named["cause"]),
             culprit=material.clean(named["culprit"], KEY),
             culprit_name=(material.clean(culprit.row["name"], KEY) or "") if culprit else "",
-            window=own.number(f"peak_outstanding_{sender}") if own and sender in SIDES else None,
-            rtt_us=session.rtt_us if session else None,
         )
     )
 
@@ -79,6 +76,8 @@ def _items(material: Material, finding: Finding) -> list[Json]:
         return [_violation(material, row) for row in finding.rows]
     if finding.cause in HEADLINES:
         return [ending_item(material, row) for row in finding.rows]
+    if finding.cause == DOUBTED:
+        return [doubt_item(material, row) for row in finding.rows]
     if finding.rows:
         return [_stall(material, row) for row in finding.rows]
     return [{"text": text} for text in finding.sentences]
@@ -104,8 +103,8 @@ def _stall(material: Material, row: Row) -> Json:
 
 
 def _window_finding(material: Material) -> tuple[Finding, list[Json]] | None:
-    """Streams that went as fast as their window let them, and no faster."""
-    finding = Finding("stall", "Streams were held to the pace of their window", cause="window")
+    """Streams that went as fast as their window let them, and no faster: a pace, not a stall."""
+    finding = Finding("note", "Streams were held to the pace of their window", cause="window")
     items: list[tuple[int, Json]] = []
     for session, streams in zip(material.detailed, material.streams, strict=True):
         for stream in streams:

@@ -1,18 +1,30 @@
-"""What went wrong, each cause in one sentence a person can act on.
+"""Every finding as one sentence: which side did not do what, on which stream, and what it cost.
 
-Only facts from the tables go in: the cause that was found, how long it lasted, the window and the
-round trip where they were seen.
+`ls`, `check`, `analyze`, `demo` and the report all take their sentences from here. Only facts from
+the tables go in. A sentence names the side at fault first; the side that waited comes second.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from ..analysis.hot.figures import duration_text, rate_text, size_text
+
 PEER: Final = {"dialer": "acceptor", "acceptor": "dialer"}
+GIVEN_UP: Final = ("reset", "cancelled", "rejected", "abandoned")
+STALL_HEADLINES: Final = {
+    "no-reply": "Peers did not answer",
+    "no-credit": "Streams waited for credit",
+    "slow-reader": "Readers did not read",
+    "behind-other-stream": "Streams waited behind another stream",
+    "transport": "The network lost or held back data",
+}
+"""One headline a cause that is a finding; `sender-idle` has none, because it is never one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """A row of `stalls`, with what is known of its session and stream."""
+    """A row of `stalls`. `sender` is the side whose bytes did not come."""
 
     stream: str
     sender: str
@@ -20,47 +32,128 @@ class Stall:
     cause: str
     culprit: str | None = None
     culprit_name: str = ""
-    window: int | None = None  # most octets ever outstanding: the window, once it was full
-    rtt_us: int | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, object]) -> "Stall":
+        lasted = row["lasted_us"]
+        return cls(
+            str(row["stream"]), str(row["sender"]), lasted if isinstance(lasted, int) else 0,
+            str(row["cause"]), _text(row, "culprit"),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a stream ended, as its row in `streams` has it."""
+
+    stream: str
+    ending: str
+    opener: str | None = None
+    reset_by: str | None = None
+    error: str | None = None
+    ended_dialer: str | None = None
+    ended_acceptor: str | None = None
+
+    @classmethod
+    def of(cls, row: Mapping[str, object]) -> "Ending":
+        names = ("opener", "reset_by", "error", "ended_dialer", "ended_acceptor")
+        known = {name: _text(row, name) for name in names}
+        return cls(str(row["stream"]), str(row["ending"]), **known)
 
 
 def stall_sentence(stall: Stall) -> str:
-    """Why a stream stood still, and for how long."""
-    lasted = duration(stall.lasted_us)
-    peer = PEER.get(stall.sender, "peer")
+    """`acceptor did not read d3: dialer waited 1.2 s (slow-reader)`."""
+    lasted = duration_text(stall.lasted_us * 1000)
+    stream, sender = stall.stream, stall.sender
+    peer = PEER.get(sender, "peer")
     match stall.cause:
+        case "no-reply":
+            told = f"{sender} did not answer {peer} on {stream} for {lasted}"
         case "no-credit":
-            window = f" once its {octets(stall.window)} window was full" if stall.window else ""
-            return f"no leave to send for {lasted}{window}: the {peer} granted nothing"
+            told = f"{peer} gave no credit on {stream}: {sender} waited {lasted}"
         case "slow-reader":
-            return f"reader did not read for {lasted}: the {peer} left octets unacknowledged"
+            told = f"{peer} did not read {stream}: {sender} waited {lasted}"
         case "behind-other-stream":
-            if stall.culprit is None:
-                return f"waited {lasted} behind another stream"
+            first = stall.culprit or "another stream"
             name = f" ({stall.culprit_name})" if stall.culprit_name else ""
-            return f"waited {lasted} behind stream {stall.culprit}{name}"
+            told = f"{sender} sent {first}{name} first: {stream} waited {lasted}"
         case "transport":
-            return f"the network lost or held back data for {lasted}"
+            told = f"the network or the capture lost bytes of {stream}: {peer} waited {lasted}"
         case "sender-idle":
-            return f"the {stall.sender} had nothing to send for {lasted}"
-    return f"stood still for {lasted} ({stall.cause})"
+            told = f"{sender} sent nothing on {stream} for {lasted}"
+        case _:
+            told = f"{stream} stood still for {lasted}"
+    return f"{told} ({stall.cause})"
 
 
-STALL_HEADLINES: Final = {
-    "no-credit": "Streams waited for leave to send",
-    "slow-reader": "Readers did not read",
-    "behind-other-stream": "Streams waited behind another stream",
-    "transport": "The network lost or held back data",
-}
-"""One headline a cause; `sender-idle` has none, because it is never a finding."""
+def violation_sentence(
+    rule: str, sender: str, stream: str | None, detail: str | None, certainty: str
+) -> str:
+    """`dialer broke mplex.write-after-close on d3: 4 bytes after its close`."""
+    verb = "broke" if certainty == "certain" else "may have broken"
+    where = f" on {stream}" if stream else ""
+    told = f": {detail}" if detail else ""
+    return f"{sender} {verb} {rule}{where}{told}"
+
+
+def violation_text(row: Mapping[str, object]) -> str:
+    """The sentence for a row of `violations`."""
+    return violation_sentence(
+        str(row["rule"]), str(row["sender"]), _text(row, "stream"), _text(row, "detail"),
+        str(row["certainty"]),
+    )  # fmt: skip
+
+
+def ending_sentence(end: Ending) -> str:
+    """`acceptor reset d5: disk quota exceeded`, or what was still to come on an open stream."""
+    stream, by = end.stream, end.reset_by
+    match end.ending:
+        case "reset" | "cancelled" | "rejected":
+            told = f"{by} {end.ending} {stream}" if by else f"{stream} was {end.ending}"
+        case "never-accepted":
+            told = f"{PEER.get(end.opener or '', 'peer')} never accepted {stream}"
+        case "abandoned":
+            told = f"{stream} was abandoned: its id was used again"
+        case "open":
+            told = f"{stream} was still open at the end"
+        case "half-closed" if end.ended_dialer and not end.ended_acceptor:
+            told = f"acceptor had not ended its half of {stream} at the end"
+        case "half-closed" if end.ended_acceptor and not end.ended_dialer:
+            told = f"dialer had not ended its half of {stream} at the end"
+        case _:
+            told = f"{stream} was {end.ending} at the end"
+    return f"{told}: {end.error}" if end.error else told
+
+
+def credit_sentence(stream: str, sender: str, blocked_us: int) -> str:
+    """A side that was out of credit for much of a stream's life, though in no single stall."""
+    blocked = duration_text(blocked_us * 1000)
+    return f"{sender} was out of credit on {stream} for {blocked} in all"
+
+
+def unfinished_sentence(streams: int) -> str:
+    """`1 stream still open at the end`: never called an error, and never called fine."""
+    return f"{_many(streams, 'stream')} still open at the end"
+
+
+def findings_sentence(violations: int, stalls: int, unfinished: int) -> str:
+    """`1 violation, 4 stalls, 1 stream still open at the end`."""
+    said = [_many(violations, "violation"), _many(stalls, "stall")]
+    return ", ".join(said + ([unfinished_sentence(unfinished)] if unfinished else []))
+
+
+def nothing_sentence(unfinished: int) -> str:
+    """What is said where there is no finding; open streams are not `nothing wrong`."""
+    if unfinished:
+        return f"no rule was broken and no stream stalled; {unfinished_sentence(unfinished)}"
+    return "nothing wrong was found"
 
 
 def window_sentence(window: int, rtt_us: int) -> str:
-    """Why a stream could not go faster although nobody did wrong."""
-    most = window_limit(window, rtt_us)
+    """Why a stream could not go faster although no side did anything wrong."""
     return (
-        f"window-limited: {octets(window)} window, {duration(rtt_us)} round trip, "
-        f"so at most {rate(most)}"
+        f"window-limited: {size_text(window)} window, {duration_text(rtt_us * 1000)} round trip, "
+        f"so at most {rate_text(window, max(1, rtt_us) * 1000)}"
     )
 
 
@@ -74,23 +167,13 @@ def is_window_limited(
 ) -> bool:
     """Did the window, and not the sender, set the pace?
 
-    Yes if the sender was out of leave for at least a fifth of the time it sent, and reached at
+    Yes if the sender was out of credit for at least a fifth of the time it sent, and reached at
     least half of what window and round trip allow (a sender that had little to send does not).
     """
     if not window or not rtt_us or not blocked_us or lasted_us <= 5 * rtt_us:
         return False
     reached = sent * 8 * 1e6 / lasted_us
     return blocked_us * 5 >= lasted_us and reached * 2 >= window_limit(window, rtt_us)
-
-
-def violation_sentence(
-    rule: str, sender: str, stream: str | None, detail: str | None, certainty: str
-) -> str:
-    """Who broke the rule, where, and what the frame did."""
-    where = f" on stream {stream}" if stream else ""
-    told = f": {detail}" if detail else f" broke {rule}"
-    doubt = "" if certainty == "certain" else " (possible: what was not captured could excuse it)"
-    return f"the {sender}{where}{told}{doubt}"
 
 
 def capture_sentence(file: str, status: str, error: str | None, offset: int | None) -> str:
@@ -107,49 +190,16 @@ def capture_sentence(file: str, status: str, error: str | None, offset: int | No
 
 def gap_sentence(missing: int, sessions: int) -> str:
     """How much of the traffic is not in the capture."""
-    where = "1 session" if sessions == 1 else f"{sessions:,} sessions"
-    return f"{octets(missing)} missing from the capture in {where}: verdicts after a gap are softer"
+    where = _many(sessions, "session")
+    return (
+        f"{size_text(missing)} missing from the capture in {where}: verdicts after a gap are softer"
+    )
 
 
-def duration(us: int) -> str:
-    """`850 µs`, `80 ms`, `5.0 s`, `3 min 20 s`, `2 h 5 min`."""
-    if us < 1000:
-        return f"{us} µs"
-    if us < 9_950:
-        return f"{us / 1e3:.1f} ms"
-    if us < 999_500:
-        return f"{us / 1e3:.0f} ms"
-    if us < 59_950_000:
-        return f"{us / 1e6:.1f} s"
-    seconds = round(us / 1e6)
-    if seconds < 3600:
-        return f"{seconds // 60} min {seconds % 60} s"
-    return f"{seconds // 3600:,} h {seconds % 3600 // 60} min"
+def _text(row: Mapping[str, object], name: str) -> str | None:
+    value = row[name]
+    return None if value is None else str(value)
 
 
-def octets(count: int) -> str:
-    """`64 octets`, `100 KiB`, `1.5 MiB`."""
-    if count < 1024:
-        return "1 octet" if count == 1 else f"{count} octets"
-    value = float(count)
-    for unit in ("KiB", "MiB", "GiB"):
-        value /= 1024
-        if value < 999.5:
-            return f"{_short(value)} {unit}"
-    return f"{_short(value / 1024)} TiB"
-
-
-def rate(bits: float) -> str:
-    """`10 Mbit/s`: bits a second, in thousands as networks count."""
-    for unit in ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"):
-        if bits < 999.5:
-            return f"{_short(bits)} {unit}"
-        bits /= 1000
-    return f"{_short(bits)} Tbit/s"
-
-
-def _short(value: float) -> str:
-    """Two figures at least, no decimals that say nothing: 1.5, 10, 100, 2."""
-    if value >= 9.95:
-        return f"{value:,.0f}"
-    return f"{value:.1f}".removesuffix(".0")
+def _many(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

@@ -12,7 +12,8 @@ from polymux.capture.paths import open_private
 from polymux.core.errors import UnwritableOutput
 
 from .budget import MAX_OCTETS, Budget
-from .endings import given_up
+from .doubts import doubts
+from .endings import endings
 from .findings import find
 from .frames import pick
 from .lanes import draw
@@ -27,7 +28,7 @@ from .visible import visible
 
 # How often each table is read for one report.
 _READ: Final = {
-    "captures": 1, "sessions": 1, "requests": 1, "streams": 2, "violations": 3, "stalls": 4,
+    "captures": 1, "sessions": 2, "requests": 1, "streams": 2, "violations": 3, "stalls": 4,
     "timeline": 1, "frames": 1,
 }  # fmt: skip
 _FACTORS: Final = (1.0, 0.5, 0.2, 0.05, 0.01)
@@ -104,7 +105,7 @@ def _gather(tables: Tables, budget: Budget, choice: Payload) -> Material:
     seen = look(tables, budget)
     detailed = seen.sessions[: budget.detailed]
     found = find(tables, seen, detailed, budget)
-    found.groups += given_up(tables, budget)
+    found.groups += [*doubts(tables, budget), *endings(tables, budget)]
     streams = choose(tables, detailed, found, budget)
     lanes = draw(tables, detailed, streams)
     frames = pick(tables, detailed, streams, found, budget)

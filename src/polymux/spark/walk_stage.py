@@ -41,7 +41,8 @@ class Outcome:
     octets: int = 0
     violations: int = 0
     findings: int = 0
-    stalls: int = 0
+    stalls: int = 0  # that are findings: an idle sender is none
+    unfinished: int = 0  # streams not over at the end
     unbalanced: list[str] = field(default_factory=list)  # sessions whose octets do not add up
     unbalanced_count: int = 0
     failures: list[str] = field(default_factory=list)  # files that could not be read on
@@ -54,6 +55,8 @@ class Outcome:
         self.octets += summary.octets_dialer + summary.octets_acceptor
         self.violations += summary.violations
         self.findings += summary.findings
+        self.stalls += summary.stalls
+        self.unfinished += summary.unfinished
         if not summary.balanced:
             self.unbalanced_count += 1
             self.unbalanced = [*self.unbalanced, summary.session_id][:TOLD]
@@ -69,6 +72,7 @@ class Outcome:
         self.violations += other.violations
         self.findings += other.findings
         self.stalls += other.stalls
+        self.unfinished += other.unfinished
         self.unbalanced_count += other.unbalanced_count
         self.unbalanced = (self.unbalanced + other.unbalanced)[:TOLD]
         self.failures = (self.failures + other.failures)[:TOLD]
@@ -127,7 +131,6 @@ def walk_flows(
         for _ in together(flows, steps):
             pass
         rows_by_table = writer.rows()
-        outcome.stalls = rows_by_table.get("stalls", 0)
         outcome.files = [
             str(Path(table_name) / f"{writer.name}.parquet") for table_name in rows_by_table
         ]

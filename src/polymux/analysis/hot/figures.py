@@ -7,10 +7,11 @@ from mypy_extensions import i64
 KIB: Final = 1024
 MIB: Final = 1048576
 GIB: Final = 1073741824
+TIB: Final = 1099511627776
 
 
 def duration_text(ns: i64) -> str:
-    """`350 us`, `80 ms`, `2.5 s`, `3 min 20 s`."""
+    """`350 us`, `80 ms`, `2.5 s`, `3 min 20 s`, `2 h 5 min`."""
     if ns < 1_000_000:
         return f"{ns // 1000} us"
     if ns < 1_000_000_000:
@@ -18,7 +19,9 @@ def duration_text(ns: i64) -> str:
     if ns < 120_000_000_000:
         return f"{trimmed(float(ns) / 1e9)} s"
     seconds = ns // 1_000_000_000
-    return f"{seconds // 60} min {seconds % 60} s"
+    if seconds < 7_200:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 def size_text(octets: int) -> str:
@@ -29,7 +32,9 @@ def size_text(octets: int) -> str:
         return f"{trimmed(float(octets) / KIB)} KiB"
     if octets < GIB:
         return f"{trimmed(float(octets) / MIB)} MiB"
-    return f"{trimmed(float(octets) / GIB)} GiB"
+    if octets < TIB:
+        return f"{trimmed(float(octets) / GIB)} GiB"
+    return f"{trimmed(float(octets) / TIB)} TiB"
 
 
 def rate_text(octets: int, ns: i64) -> str:

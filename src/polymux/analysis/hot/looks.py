@@ -2,7 +2,7 @@
 
 from mypy_extensions import i64
 
-from ...core.streams import UNSEEN
+from ...core.streams import ABORTED, ENDED, UNSEEN
 from .pages import Passing
 from .stalls import Stalls
 from .timeline import Timeline
@@ -22,9 +22,26 @@ def look_at_leave(stalls: Stalls, timeline: Timeline, track: Track, side: i64, a
         began = own.since if own.since != UNSEEN else at - lasted
         stalls.released(track, side, began, began + lasted)
         own.blocked = half.blocked
+    if half.granted != own.granted:
+        stalls.granted(track, side, at)
+        own.granted = half.granted
     own.since = half.blocked_since
     if own.since != UNSEEN and not track.waiting:
         timeline.wait(track)
+
+
+def look_at_ends(stalls: Stalls, track: Track, side: i64, at: i64) -> None:
+    """Was an offer accepted, or has a side ended its half, reset or given up the stream?"""
+    stream = track.stream
+    if stream.accepted and not track.accepted:
+        track.accepted = True
+        stalls.accepted(track, at)
+    own = track.side(side)
+    state = own.half.state
+    if state == ENDED and stream.reset_by == side:  # it had ended its half before
+        state = ABORTED
+    if state != own.state:
+        stalls.stopped(track, side, state, at)
 
 
 def tell_silences(stalls: Stalls, passing: Passing, track: Track, side: i64) -> None:

@@ -46,6 +46,24 @@ class Spans:
             n += 1
         return covered
 
+    def began_after(self, instant: i64) -> i64:
+        """When the first span that ends after `instant` began, or `instant` if that was earlier."""
+        began = self.began[self.first_after(instant)]
+        return began if began > instant else instant
+
+    def ended_before(self, instant: i64) -> i64:
+        """When the spans that began before `instant` ended, or `instant` if that is earlier."""
+        low: i64 = 0
+        high = self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.began[middle] < instant:
+                low = middle + 1
+            else:
+                high = middle
+        ended = self.ended[low - 1]
+        return ended if ended < instant else instant
+
     def last_began(self) -> i64:
         """When the last span began; -1 if there is none."""
         return self.began[self.count - 1] if self.count > 0 else -1

@@ -1,81 +1,47 @@
 """Times a stream stood still, and why.
 
 A stall is the time between two content frames of one side of a stream, or inside one, of at least
-50 ms and five round trips. Each cause has a test on what was captured, tried in this order:
+50 ms and five round trips. Each cause has a test on what was captured, tried in this order. A pause
+with two causes in turn, each long enough, is two stalls.
 
-no-credit            leave was 0 for that long and a grant ended it
-slow-reader          the peer's TCP window was closed for half of it or more; or leave was 0 with
-                     octets outstanding until the sender gave up or the capture ended
-behind-other-stream  the direction was busy without a pause with others, one of which sent more than
-                     its fair share (a quantum, or this stream's own frame if that is larger), and
-                     this stream had something to say: it was being asked, opened a stream, was in
-                     the middle of large frames, or a backlog came out behind
-transport            retransmission or missing octets cover half of it or more
-sender-idle          none of these
+no-credit            credit was 0, or too little for the next frame, and a grant ended that
+slow-reader          the peer's TCP window was closed, or too small for the next segment; or credit
+                     was 0 with bytes outstanding until the sender gave up or the capture ended
+behind-other-stream  the direction was at work for others without a pause, one of which sent more
+                     than its fair share (a quantum, or this stream's own frame if that is larger),
+                     and this stream was ready: credit had just come, it was in the middle of large
+                     frames, or a backlog came out behind. A stream that was asked, or was opened,
+                     may have had nothing to send yet: it was waiting if the direction was full, or
+                     if it came as soon as the other stream paused
+transport            retransmission or missing bytes cover half of it or more
+no-reply             the peer had ended its half, sent a request or made an offer, and no answer
+                     came for seconds, or until the capture ended (`replies`)
+sender-idle          none of these: it is the sender's own time
+
+Waits behind other streams are added up too short for a stall as well: the time the direction was at
+work since the stream was ready; or, where nothing shows that it was, for the one frame before its.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from ...core.streams import OPEN, UNSEEN, Half
-from .figures import duration_text, rate_text, size_text
+from ...core.streams import ENDED, OPEN, UNSEEN, Half
+from .figures import duration_text, size_text
+from .paths import Path
+from .replies import Replies
 from .runs import Runs
 from .spans import Spans
-from .tracks import HalfTrack, Track
+from .stall_details import closed_text, credit_text
+from .stall_rows import BEHIND, IDLE, NO_CREDIT, NO_REPLY, SLOW_READER, TRANSPORT, StallRows
+from .tracks import NO_GRANTS, HalfTrack, Track
 
 LEAST: Final[i64] = 50_000_000
 PAUSE: Final[i64] = 10_000_000  # a direction silent for this long had nothing waiting
 QUANTUM: Final[i64] = 16384  # octets a fair sender gives one stream before the next has its turn
-MISSING: Final = 1024  # gaps remembered
 LARGE: Final[i64] = 1024  # a full frame of less than this says nothing about what follows
-
-NO_CREDIT: Final = "no-credit"
-SLOW_READER: Final = "slow-reader"
-BEHIND: Final = "behind-other-stream"
-TRANSPORT: Final = "transport"
-IDLE: Final = "sender-idle"
-
-
-class StallRows:
-    """Rows as columns; `culprit` "" for none."""
-
-    def __init__(self) -> None:
-        self.stream: list[str] = []
-        self.sender: list[int] = []
-        self.began_us: list[int] = []
-        self.lasted_us: list[int] = []
-        self.cause: list[str] = []
-        self.culprit: list[str] = []
-        self.detail: list[str] = []
-
-
-class Path:
-    """What is known of one direction: its runs, and the spans in which TCP held it up."""
-
-    def __init__(self, runs: Runs, closed: Spans, repaired: Spans) -> None:
-        self.runs: Runs = runs
-        self.closed: Spans = closed  # the receiver offered no window
-        self.repaired: Spans = repaired  # octets were being sent again
-        self.missing: list[tuple[int, int]] = []  # octets that were not captured passed here
-
-    def lose(self, began: i64, ended: i64) -> None:
-        """Octets are missing: they passed between these two instants."""
-        if len(self.missing) >= MISSING:
-            self.missing = self.missing[MISSING // 2 :]
-        self.missing.append((int(began), int(ended)))
-
-    def lost(self, began: i64, ended: i64) -> i64:
-        """Nanoseconds of [began, ended) in which octets are missing."""
-        covered: i64 = 0
-        for since, until in reversed(self.missing):
-            if until <= began:
-                break
-            start: i64 = since if since > began else began
-            stop: i64 = until if until < ended else ended
-            if stop > start:
-                covered += stop - start
-        return covered
+GRANTS: Final = 64  # late grants remembered of one pause
+HELD: Final = 64  # pauses of one direction that wait for what follows them
 
 
 class Stalls:
@@ -89,14 +55,19 @@ class Stalls:
         closed1: list[tuple[int, int]],
         repaired0: list[tuple[int, int]],
         repaired1: list[tuple[int, int]],
+        two_way: bool = True,
+        offers: bool = False,
+        requests: bool = False,
     ) -> None:
-        """`closed` are the spans in which each side offered no window, `repaired` those in which
-        each side's octets were being sent again."""
+        """`closed` are the spans in which each side offered no window or too small a one,
+        `repaired` those in which each side's octets were being sent again. The rest as in
+        `Replies`."""
         self.rtt: i64 = rtt
         self.least: i64 = rtt * 5 if rtt * 5 > LEAST else LEAST
         self.pause: i64 = rtt if rtt > PAUSE else PAUSE
         self.dialer: Path = Path(Runs(none, self.pause, 0), Spans(closed1), Spans(repaired0))
         self.acceptor: Path = Path(Runs(none, self.pause, 1), Spans(closed0), Spans(repaired1))
+        self.replies: Replies = Replies(rtt, two_way, offers, requests)
         self.rows: StallRows = StallRows()
 
     def path(self, side: i64) -> Path:
@@ -104,22 +75,56 @@ class Stalls:
 
     # --- what passes
 
+    def passes(self, track: Track, side: i64, began: i64) -> None:
+        """A frame of this stream begins to pass: does it decide a pause that is held?"""
+        path = self.path(side)
+        if len(path.held) > 0:
+            kept: list[Track] = []
+            for held in path.held:
+                own = held.side(side)
+                if own.held_at == UNSEEN:
+                    continue
+                if began - own.held_at > self.pause:
+                    self.decide(held, side, own, True)
+                elif track.label == own.held_culprit:  # it goes on: it did not make room
+                    self.decide(held, side, own, False)
+                else:
+                    kept.append(held)
+            path.held = kept
+
     def progress(self, track: Track, side: i64, began: i64, at: i64, size: i64, more: bool) -> None:
         """A content frame of `size` octets began to pass at `began` and was whole at `at`; `more`
         of this side's content came with it."""
         own = track.side(side)
-        if own.held_at != UNSEEN:
+        if own.held_at != UNSEEN and not own.held_weak:
             self.decide(track, side, own, began - own.held_at <= self.pause)
         if own.progress_at != UNSEEN and began - own.progress_at >= self.least:
             self.judge(track, side, own, began, at, size, more)
+        else:
+            own.behind += self.wait(track, side, own, began, size)
         own.progress_at = at
         own.span_began = UNSEEN
         own.span_ended = UNSEEN
-        own.asked = False
+        own.asked_at = UNSEEN
+        if len(own.grants) > 0:
+            own.grants = NO_GRANTS
         if size > own.largest:
             own.largest = size
         own.full = size >= LARGE and size == own.largest
-        track.side(1 - side).asked = True
+        peer = track.side(1 - side)
+        peer.asked_at = at
+        peer.asked_work = self.path(1 - side).runs.work
+
+    def granted(self, track: Track, side: i64, at: i64) -> None:
+        """The peer has given `side` more credit."""
+        own = track.side(side)
+        half = own.half
+        before = own.granted - half.spent
+        if before >= 0 and half.window > 0 and at - own.progress_at >= self.least:
+            if len(own.grants) == 0:
+                own.grants = [(int(at), before)]
+            elif len(own.grants) < GRANTS:
+                own.grants.append((int(at), before))
 
     def released(self, track: Track, side: i64, began: i64, ended: i64) -> None:
         """A time without leave is over."""
@@ -129,8 +134,44 @@ class Stalls:
             if own.span_began == UNSEEN or ended - began > own.span_ended - own.span_began:
                 own.span_began = began
                 own.span_ended = ended
+                own.span_work = self.path(side).runs.work
         else:
             self.starved(track, side, half, began, ended)
+
+    def stopped(self, track: Track, side: i64, state: i64, at: i64) -> None:
+        """One side has just ended its half, or reset or cancelled the stream."""
+        replies = self.replies
+        own = track.side(side)
+        stream = track.stream
+        peer = track.side(1 - side).half
+        if replies.offers and not track.accepted:
+            if stream.reset_by == side and replies.offer_waited(track, at):
+                lasted = at - stream.opened_at
+                self.put(track, 1 - track.opener, stream.opened_at, at, NO_REPLY, "",
+                         replies.offer_text(track, lasted, side != track.opener))  # fmt: skip
+        elif own.state == OPEN:  # its end is an answer too, if no content came before it
+            since = replies.waited_since(track, side, at)
+            if since != UNSEEN and own.half.first_at == UNSEEN:
+                self.put(track, side, since, at, NO_REPLY, "",
+                         replies.reply_text(track, side, at - since, True))  # fmt: skip
+        elif stream.reset_by == side and peer.state == OPEN and own.ended_at != UNSEEN:
+            since = replies.waited_since(track, 1 - side, at)
+            if since != UNSEEN:  # it waited, and has given up
+                self.put(track, 1 - side, since, at, NO_REPLY, "",
+                         replies.reply_text(track, 1 - side, at - since, False))  # fmt: skip
+        own.ended_at = at if state == ENDED else UNSEEN
+        own.state = state
+
+    def accepted(self, track: Track, at: i64) -> None:
+        """An offer has just been accepted."""
+        if self.replies.offer_waited(track, at):
+            opened = track.stream.opened_at
+            self.put(track, 1 - track.opener, opened, at, NO_REPLY, "",
+                     self.replies.offer_text(track, at - opened, True))  # fmt: skip
+            own = track.side(track.opener)  # that it had no credit until now is said with this
+            own.span_began = UNSEEN
+            own.span_ended = UNSEEN
+            own.progress_at = at
 
     def silence(self, track: Track, side: i64, began: i64, ended: i64) -> None:
         """Nothing came in the middle of a frame of this stream."""
@@ -140,19 +181,21 @@ class Stalls:
                 detail = f"the sender stopped inside a frame for {duration_text(ended - began)}"
             self.put(track, side, began, ended, cause, "", detail)
 
-    def finish(self, track: Track, ended: i64) -> None:
-        """No more will come on this stream; `ended` is the end of the capture or of the stream."""
+    def finish(self, track: Track, ended: i64, whole: bool) -> None:
+        """No more will come on this stream; `ended` is the end of the capture or of the stream.
+        `whole`: what passed could be read to the end, and the stream was not displaced."""
+        over = track.stream.over
         for side in (0, 1):
             own = track.side(side)
             if own.held_at != UNSEEN:
-                self.decide(track, side, own, False)
+                self.decide(track, side, own, own.held_weak)
             half = own.half
             closed = self.path(side).closed
             last = closed.last_began()
             if (
                 half.state == OPEN
                 and half.octets > 0
-                and not track.stream.over
+                and not over
                 and last >= 0
                 and closed.last_ended() >= ended
                 and own.progress_at >= last - self.least
@@ -162,36 +205,125 @@ class Stalls:
                 detail = f"the peer closed its TCP window for {duration_text(ended - last)}"
                 self.put(track, side, began, ended, SLOW_READER, "",
                          f"{detail} and did not open it again")  # fmt: skip
+        if whole and not over and track.stream.reset_by < 0:
+            self.unanswered(track, ended)
+
+    def unanswered(self, track: Track, ended: i64) -> None:
+        """The capture ends: does a side still wait for an answer on this stream?"""
+        replies = self.replies
+        opened = track.stream.opened_at
+        if replies.offers and not track.stream.accepted and track.opener <= 1:
+            if opened != UNSEEN and ended - opened >= replies.never:
+                self.put(track, 1 - track.opener, opened, ended, NO_REPLY, "",
+                         replies.offer_text(track, ended - opened, False))  # fmt: skip
+            return
+        for side in (0, 1):
+            since = replies.owes(track, side, ended, self.path(side).closed)
+            if since != UNSEEN:
+                self.put(track, side, since, ended, NO_REPLY, "",
+                         replies.reply_text(track, side, ended - since, False))  # fmt: skip
 
     # --- causes
+
+    def wait(self, track: Track, side: i64, own: HalfTrack, began: i64, size: i64) -> i64:
+        """How long the frame that begins now waited behind frames of other streams."""
+        runs = self.path(side).runs
+        if runs.last is track or not runs.follows(size, began):
+            return 0
+        ready = own.progress_work
+        if own.span_began != UNSEEN:
+            ready = own.span_work
+        elif own.asked_at != UNSEEN:
+            ready = own.asked_work
+        elif not own.full and (own.octets > 0 or track.opener != side):
+            # Nothing shows that it was ready: it waited for the frame before it at least.
+            ready = runs.work - runs.last_work
+        if ready < own.progress_work:
+            ready = own.progress_work
+        if ready < runs.pause_work:
+            ready = runs.pause_work
+        return runs.work - ready
 
     def judge(
         self, track: Track, side: i64, own: HalfTrack, until: i64, at: i64, size: i64, more: bool
     ) -> None:
         """The stream stood still from its last content to `until`: say why."""
         since = own.progress_at
-        if own.span_began != UNSEEN and own.span_ended - own.span_began >= self.least:
-            self.put(track, side, own.span_began, own.span_ended, NO_CREDIT, "",
-                     self.credit_text(own, own.span_ended - own.span_began))  # fmt: skip
-            return
+        path = self.path(side)
+        waited = self.wait(track, side, own, until, size)
+        credit = self.credit_until(track, side, own, until, size)
+        if credit != UNSEEN:
+            began = own.span_began if own.span_began != UNSEEN else since
+            rest = until - credit
+            if credit - began >= self.least or (rest < self.least and credit - began >= rest):
+                self.put(track, side, began, credit, NO_CREDIT, "",
+                         credit_text(own, self.rtt, credit - began, size))  # fmt: skip
+                if rest < self.least:
+                    own.behind += waited
+                    return
+            since = credit
+        closed = path.closed.overlap(since, until)
+        if closed >= self.least:
+            first = path.closed.began_after(since)
+            last = path.closed.ended_before(until)
+            if closed * 2 >= last - first:
+                self.put(track, side, first, last, SLOW_READER, "", closed_text(closed))
+                since = last
+                if until - since < self.least:
+                    own.behind += waited
+                    return
         cause, detail = self.held_up(side, since, until)
         if cause == SLOW_READER:
             self.put(track, side, since, until, cause, "", detail)
             return
-        stretch = self.path(side).runs.before(track, since, until)
+        asked = own.asked_at != UNSEEN
+        ready = credit != UNSEEN or (not asked and (own.full or more))
+        weak = not ready and (asked or (own.octets == 0 and track.opener == side))
+        start = own.asked_at if weak and own.asked_at > since else since
+        stretch = path.runs.before(track, start, until)
+        length = until - stretch.began
         share = size if size > QUANTUM else QUANTUM
-        if stretch.culprits > share and until - stretch.began >= self.least:
+        if weak and until - start >= self.least and path.runs.last_work < waited:
+            waited = path.runs.last_work
+        if stretch.culprits > share and length >= self.least and stretch.work * 2 >= length:
             own.held_at = at
+            own.held_weak = weak
+            own.held_wait = waited
             own.held_since = since
             own.held_until = until
             own.held_began = stretch.began
             own.held_culprit = stretch.culprit.label
             own.held_octets = stretch.culprits
-            opening = own.octets == 0 and track.opener == side
-            if own.asked or own.full or opening or more:
+            if ready or (weak and stretch.full * 2 >= length):
                 self.decide(track, side, own, True)
+            elif weak:
+                if len(path.held) >= HELD:  # so many at once: the culprit let them all wait
+                    self.decide(track, side, own, True)
+                else:
+                    path.held.append(track)
             return
-        self.put(track, side, since, until, cause, "", detail)
+        own.behind += waited
+        if cause == IDLE:
+            self.idle(track, side, since, until)
+        else:
+            self.put(track, side, since, until, cause, "", detail)
+
+    def credit_until(self, track: Track, side: i64, own: HalfTrack, until: i64, size: i64) -> i64:
+        """When there was credit enough for the frame that begins at `until`; UNSEEN if there was
+        all the time since its stream's last content."""
+        enough = own.span_ended
+        for n in range(len(own.grants) - 1, -1, -1):
+            came, before = own.grants[n]
+            if before < size:
+                # A sender that waits for room goes on as soon as there is, unless it has to wait
+                # for others then.
+                late: i64 = until - came
+                if late > self.pause:
+                    late = self.path(side).runs.before(track, came, until).began - came
+                if came > enough and late <= self.pause:
+                    enough = came
+                break
+        return enough
 
     def held_up(self, side: i64, began: i64, ended: i64) -> tuple[str, str]:
         """Did TCP hold it up?"""
@@ -199,7 +331,7 @@ class Stalls:
         lasted = ended - began
         closed = path.closed.overlap(began, ended)
         if closed * 2 >= lasted:
-            return SLOW_READER, f"the peer's TCP window was closed for {duration_text(closed)}"
+            return SLOW_READER, closed_text(closed)
         repaired = path.repaired.overlap(began, ended)
         if repaired * 2 >= lasted:
             return TRANSPORT, f"octets were lost and sent again for {duration_text(repaired)}"
@@ -213,14 +345,24 @@ class Stalls:
         until = own.held_until
         if behind:
             began = own.held_began
+            own.behind += until - began
             text = f"{size_text(own.held_octets)} of {own.held_culprit} passed first"
             self.put(track, side, began, until, BEHIND, own.held_culprit,
                      f"{text}, in {duration_text(until - began)}")  # fmt: skip
         else:
-            since = own.held_since
+            own.behind += own.held_wait
+            self.idle(track, side, own.held_since, until)
+        own.held_at = UNSEEN
+
+    def idle(self, track: Track, side: i64, since: i64, until: i64) -> None:
+        """Nothing held the sender up: was its peer waiting for it?"""
+        waited = self.replies.waited_since(track, side, until)
+        if waited != UNSEEN:
+            self.put(track, side, waited, until, NO_REPLY, "",
+                     self.replies.reply_text(track, side, until - waited, True))  # fmt: skip
+        else:
             self.put(track, side, since, until, IDLE, "",
                      f"the sender sent nothing for {duration_text(until - since)}")  # fmt: skip
-        own.held_at = UNSEEN
 
     def starved(self, track: Track, side: i64, half: Half, began: i64, ended: i64) -> None:
         """Leave ran out and never came again."""
@@ -230,36 +372,10 @@ class Stalls:
             self.put(track, side, began, ended, SLOW_READER, "",
                      f"{text}, for {duration_text(ended - began)}")  # fmt: skip
 
-    def credit_text(self, own: HalfTrack, lasted: i64) -> str:
-        half = own.half
-        if own.octets == 0:
-            return f"no leave for {duration_text(lasted)} before its first octet"
-        if half.window > 0 and self.rtt > 0:
-            return (
-                f"window-limited: {size_text(half.window)} window, {duration_text(self.rtt)} round "
-                f"trip, so at most {rate_text(half.window, self.rtt)}; "
-                f"no leave for {duration_text(lasted)}"
-            )
-        if half.window > 0:
-            return f"the window of {size_text(half.window)} was full for {duration_text(lasted)}"
-        return f"no leave for {duration_text(lasted)}, of {half.granted} given in all"
-
     def put(
         self, track: Track, side: i64, began: i64, ended: i64, cause: str, culprit: str, detail: str
     ) -> None:
-        if cause != IDLE:
-            own = track.side(side)
-            own.stalled += ended - began
-            if cause == BEHIND:
-                own.behind += ended - began
-        rows = self.rows
-        rows.stream.append(track.label)
-        rows.sender.append(int(side))
-        rows.began_us.append(int(began // 1000))
-        rows.lasted_us.append(int((ended - began) // 1000))
-        rows.cause.append(cause)
-        rows.culprit.append(culprit)
-        rows.detail.append(detail)
+        self.rows.put(track, side, began, ended, cause, culprit, detail)
 
     def take(self) -> StallRows:
         rows = self.rows

@@ -6,19 +6,21 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from ...core.side import DIALER, NOBODY
-from ...core.streams import HALF_WORD, SHIFT, SPREAD, UNSEEN, Half, Stream
+from ...core.streams import HALF_WORD, OPEN, SHIFT, SPREAD, UNSEEN, Half, Stream
 
 STEP: Final[i64] = 2862933555777941757
+NO_GRANTS: Final[list[tuple[int, int]]] = []  # shared: nearly no half ever has others
 
 
 class HalfTrack:
     """One side of a stream: what its half showed at the last look, and what has passed since."""
 
     __slots__ = (
-        "asked", "behind", "blocked", "first_at", "frames", "full", "gained", "half", "held_at",
-        "held_began", "held_culprit", "held_octets", "held_since", "held_until", "largest",
-        "last_at", "octets", "progress_at", "since", "span_began", "span_ended", "stalled",
-        "told_us",
+        "asked_at", "asked_work", "behind", "blocked", "ended_at", "first_at",
+        "frames", "full", "gained", "granted", "grants", "half", "held_at", "held_began",
+        "held_culprit", "held_octets", "held_since", "held_until", "held_wait", "held_weak",
+        "largest", "last_at", "octets", "progress_at", "progress_work", "since", "span_began",
+        "span_ended", "span_work", "speaking", "stalled", "state", "told_us",
     )  # fmt: skip
 
     def __init__(self, half: Half, opened_at: i64) -> None:
@@ -29,19 +31,29 @@ class HalfTrack:
         self.octets: i64 = 0
         self.blocked: i64 = 0
         self.since: i64 = UNSEEN
+        self.granted: int = -1
+        self.state: i64 = OPEN
+        self.ended_at: i64 = UNSEEN  # when this side ended its half and began to wait for the other
+        self.speaking: bool = False  # did the capture end inside a frame of it?
         # In the timeline's current bucket:
         self.frames: i64 = 0
         self.gained: i64 = 0
         self.told_us: i64 = 0  # time without leave that earlier buckets hold
         # Since its last content:
         self.progress_at: i64 = opened_at
+        self.progress_work: i64 = 0  # how long its direction had been at work by then
         self.span_began: i64 = UNSEEN  # the longest time without leave that a grant ended
         self.span_ended: i64 = UNSEEN
-        self.asked: bool = False  # did the peer send content on the stream?
+        self.span_work: i64 = 0  # how long its direction had been at work when that ended
+        self.grants: list[tuple[int, int]] = NO_GRANTS  # late ones: when, and the credit before
+        self.asked_at: i64 = UNSEEN  # when the peer last sent content on the stream
+        self.asked_work: i64 = 0  # how long this side's direction had been at work by then
         self.largest: i64 = 0  # payload of its largest content frame
         self.full: bool = False  # was its last content frame as large as they come?
-        # A pause behind another stream, until it is known whether a backlog followed:
+        # A pause behind another stream, until what follows shows whether this one was waiting:
         self.held_at: i64 = UNSEEN
+        self.held_weak: bool = False  # it was asked or had opened a stream, and may have been slow
+        self.held_wait: i64 = 0  # what it waited for the others if it was not waiting all the time
         self.held_since: i64 = 0  # the pause
         self.held_until: i64 = 0
         self.held_began: i64 = 0  # and when in it the others began
@@ -49,15 +61,15 @@ class HalfTrack:
         self.held_culprit: str = ""
         # All its stalls together, those of an idle sender not counted:
         self.stalled: i64 = 0
-        self.behind: i64 = 0  # and those behind another stream
+        self.behind: i64 = 0  # all its waits behind other streams, however short
 
 
 class Track:
     """One stream."""
 
     __slots__ = (
-        "acceptor", "dialer", "dirty", "gone", "incarnation", "label", "mark", "number", "opener",
-        "place", "stream", "tally", "tally_mark", "waiting",
+        "acceptor", "accepted", "dialer", "dirty", "fresh", "gone", "incarnation", "label", "mark",
+        "number", "opener", "place", "stream", "tally", "tally_mark", "waiting",
     )  # fmt: skip
 
     def __init__(self, stream: Stream) -> None:
@@ -72,6 +84,8 @@ class Track:
         self.place: i64 = 0  # and where in its labels
         self.tally: i64 = 0  # octets in the stretch that is being added up
         self.tally_mark: i64 = -1
+        self.fresh: bool = True  # has no frame of it been looked at?
+        self.accepted: bool = False  # was it accepted at the last look?
         self.dirty: bool = False  # has it something for the current bucket?
         self.waiting: bool = False  # is it among those without leave?
         self.gone: bool = False  # no more rows will name it

@@ -11,7 +11,7 @@ from ...core.observer import Observer
 from ...core.protocol import NO_STREAM
 from ...core.streams import UNSEEN, Stream
 from .contents import Contents
-from .looks import look_at_leave, tell_silences
+from .looks import look_at_ends, look_at_leave, tell_silences
 from .pages import Page, Passing, Prelude
 from .stalls import Stalls
 from .timeline import Timeline
@@ -218,10 +218,17 @@ class Watch(Sink):
                 began = passing.began
                 if len(passing.silences) > 0:
                     tell_silences(self.stalls, passing, track, side)
+            runs = self.stalls.path(side).runs
+            self.stalls.passes(track, side, began)
             if track is not nowhere:
                 timeline.touch(track)
+                if track.fresh:
+                    track.fresh = False
+                    track.dialer.progress_work = self.stalls.dialer.runs.work
+                    track.acceptor.progress_work = self.stalls.acceptor.runs.work
                 self.look(track, side, own, at, began, batch.payload[i])
-            self.stalls.path(side).runs.add(track, size, began, at)
+            runs.add(track, size, began, at)
+            own.progress_work = runs.work
         self.frames += until - page.done
         page.done = until
 
@@ -249,6 +256,7 @@ class Watch(Sink):
             own.gained += gained
             self.stalls.progress(track, side, began, at, payload, gained > payload)
             own.octets = half.octets
+        look_at_ends(self.stalls, track, side, at)
 
     # --- ends
 
@@ -267,7 +275,9 @@ class Watch(Sink):
     def leave(self, stream: Stream, at: i64) -> Track:
         """The stream left the observer's table for good: its track, for the last time."""
         track = self.find(stream.opener, stream.number, stream.incarnation)
-        self.stalls.finish(track, stream.closed_at if stream.closed_at != UNSEEN else at)
+        c = self.conversation
+        whole = not c.dialer.lost and not c.acceptor.lost and stream.ending != "abandoned"
+        self.stalls.finish(track, stream.closed_at if stream.closed_at != UNSEEN else at, whole)
         track.gone = True
         if track.dirty or track.waiting:
             self.kept.append(track)
@@ -299,6 +309,7 @@ class Watch(Sink):
         passing = self.passing[d.side]
         if passing.ordinal >= 0 and passing.ordinal == d.ordinal and stream is not None:
             track = self.find(stream.opener, stream.number, stream.incarnation)
+            track.side(d.side).speaking = True
             passing.silences.append((int(passing.last_at), int(at)))
             tell_silences(self.stalls, passing, track, d.side)
 

@@ -10,6 +10,9 @@ from mypy_extensions import i64
 SPAN_REORDERED: Final[i64] = 3000000
 # Spans kept for a direction; further ones extend the last.
 SPANS: Final = 65536
+# A window that opens this long after the last new octet may be what those that follow waited for.
+LATE_OPENING: Final[i64] = 20000000
+OPENINGS: Final = 64  # of them remembered until octets follow
 # Sequence numbers are read as at most 1 GiB behind and less than 3 GiB ahead of the next octet:
 # TCP's window keeps a sender within 1 GiB, while a capture may have missed much.
 BEHIND: Final[i64] = 0xC0000000
@@ -59,6 +62,15 @@ class Lane:
         self.closed_since: i64 = -1
         self.closed: list[tuple[int, int]] = []  # spans in which this side's window was zero
         self.retransmitted: list[tuple[int, int]] = []  # spans lost to retransmission
+        # The window the other side offers this one, as the number in its packets says. Where that
+        # is scaled, which octets sent beyond it prove, nothing is concluded from it.
+        self.scaled: bool = False
+        self.offered: i64 = -1
+        self.offered_at: i64 = 0  # since when it is that number
+        self.edge: i64 = -1  # the octet it ends at
+        self.waiting_since: i64 = 0  # when it became too small, if one of the openings was needed
+        self.openings: list[tuple[int, int]] = []  # late ones: when, and the edge before
+        self.small: list[tuple[int, int]] = []  # spans in which it was too small for what followed
 
     def begin(self, seq: i64) -> None:
         self.started = True
@@ -171,6 +183,46 @@ class Lane:
             if len(self.closed) < SPANS:
                 self.closed.append((self.closed_since, at))
             self.closed_since = -1
+
+    def offer(self, upto: i64, window: i64, at: i64) -> None:
+        """The other side has everything up to `upto`, and room for `window` octets more."""
+        if upto < self.confirmed:
+            return  # an older packet
+        edge = upto + window
+        if (
+            edge > self.edge
+            and window >= self.offered * 2
+            and self.edge >= 0
+            and at - self.progress_at >= LATE_OPENING
+            and len(self.openings) < OPENINGS
+        ):
+            if len(self.openings) == 0:
+                since = self.offered_at
+                self.waiting_since = since if since > self.progress_at else self.progress_at
+            self.openings.append((int(at), int(self.edge)))
+        self.edge = edge
+        if window != self.offered:
+            self.offered = window
+            self.offered_at = at
+
+    def reach(self, end: i64) -> None:
+        """New octets up to `end` are being sent: did they have to wait for the window?"""
+        if end > self.edge + 1:  # one octet more may be a probe of a closed window
+            if self.edge >= 0:
+                self.scaled = True
+                self.small = []
+        else:
+            for at, before in reversed(self.openings):
+                if before < end:
+                    if len(self.small) < SPANS:
+                        self.small.append((int(self.waiting_since), at))
+                    break
+        if len(self.openings) > 0:
+            self.openings = []
+
+    def unready(self, peer: Lane) -> list[tuple[int, int]]:
+        """Spans in which this side took nothing, or not what the peer had to send."""
+        return sorted([*self.closed, *peer.small])
 
     def repeated(self, at: i64) -> None:
         """Octets came again: time since the last new octet went to a retransmission."""

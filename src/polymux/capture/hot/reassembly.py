@@ -166,10 +166,14 @@ class Reassembler:
                 return False
             if upto > peer.confirmed:
                 peer.confirmed = upto
+            if not peer.scaled:
+                peer.offer(upto, header & 0xFFFF, at)
             if peer.timed_end >= 0 and upto >= peer.timed_end:
                 peer.sample(at - peer.timed_at)
         self.at = at
         if size > 0:
+            if not lane.scaled:
+                lane.reach(lane.next + size)
             lane.progress_at = at
             self.emit(lane, size, file, place >> CAPTURED_BITS, at)
             if lane.timed_end < 0:
@@ -194,6 +198,10 @@ class Reassembler:
         if flags & RST == 0:
             lane.window(header & 0xFFFF, flags & SYN, at)
         if flags & ACK != 0 and peer.started:
+            if not peer.scaled and flags & RST == 0:
+                upto = peer.relative(both & LOW32)
+                if upto <= peer.next:
+                    peer.offer(upto, header & 0xFFFF, at)
             self.acknowledged(peer, both & LOW32, size > 0)
         if flags & SYN != 0:
             self.greet(lane, peer, flags, seq, both & LOW32)
@@ -251,6 +259,8 @@ class Reassembler:
         if lane.finished:
             lane.late += size
             return
+        if not lane.scaled:
+            lane.reach(start + size)
         lane.progress_at = self.at
         if start == lane.next and lane.head == len(lane.held):
             self.emit(lane, captured, file, offset, self.at)

@@ -3,8 +3,8 @@
 const data = JSON.parse(byId("data").textContent);
 const BUCKETS = 500;
 const SIDES = ["dialer", "acceptor"];
-const CAUSES = ["no-credit", "slow-reader", "behind-other-stream", "transport"];
-const CAUSE_WORDS = ["no leave to send", "reader does not read", "behind another stream", "network"];
+const CAUSES = ["no-reply", "no-credit", "slow-reader", "behind-other-stream", "transport"];
+const CAUSE_WORDS = ["no reply", "no credit", "reader does not read", "behind another stream", "network"];
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const DIGITS = new Map([...ALPHABET].map((letter, value) => [letter, value]));
 

@@ -11,9 +11,10 @@ function startFindings() {
   if (found.length) {
     fill(heading, "What is wrong");
   } else {
-    fill(heading, "Nothing is wrong");
-    byId("findings").before(el("p", { class: "plain good" },
-      `No rule of weight was broken and no stream stood still in ${many(data.totals.sessions, "session")}.`));
+    const open = data.totals.unfinished;
+    fill(heading, open || "Nothing is wrong");
+    byId("findings").before(el("p", { class: open ? "plain" : "plain good" },
+      `In ${many(data.totals.sessions, "session")}: ${data.totals.nothing}.`));
   }
   showLevels();
   showFindings();
@@ -96,9 +97,10 @@ function itemNode(item) {
   if (session && item.at !== null && item.at !== undefined) place.push(`at ${moment(item.at, 1e3)}`);
   if (item.ordinal !== null && item.ordinal !== undefined) place.push(`frame ${count(item.ordinal)}`);
   const words = [
-    item.stream && !item.text.includes(`stream ${item.stream}`) && el("b", { class: "key" }, `${item.stream} `),
+    item.stream && !item.text.split(/[\s:()]+/).includes(item.stream) && el("b", { class: "key" }, `${item.stream} `),
     name(item.text),
-    place.length > 0 && el("span", { class: "place" }, place.join(" · ")),
+    (item.name || place.length > 0) && el("span", { class: "place" },
+      item.name && [`${item.stream} `, name(item.name), " · "], place.join(" · ")),
     item.detail && el("span", { class: "detail" }, name(item.detail)),
   ];
   if (!session) return el("li", {}, words);

@@ -156,6 +156,6 @@ function showReadout() {
   fill(byId("readout"),
     el("b", {}, lane.stream ? name(labelOf(lane.stream)) : "the rest"), " ",
     el("span", { class: "dim" }, `${moment(from, 1e3)} to ${moment(from + view.detail.width, 1e3)}: `), sent.join(", "),
-    stalls.slice(0, 2).map((s) => [" · ", el("span", { class: "stall" }, `${SIDES[s.side]} `, name(s.text))]).flat(),
+    stalls.slice(0, 2).map((s) => [" · ", el("span", { class: "stall" }, name(s.text))]).flat(),
     marks.slice(0, 2).map((m) => [" · ", el("span", { class: "error" }, name(m.text))]).flat());
 }

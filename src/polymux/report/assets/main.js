@@ -76,11 +76,12 @@ function start() {
     button.addEventListener("click", () => jump(button.dataset.jump));
   }
   if (data.sessions.length) {
-    openSession(0);
+    startAddress();
   } else {
     for (const id of ["session", "streams", "frames"]) byId(id).hidden = true;
   }
   requestAnimationFrame(() => requestAnimationFrame(() => {
+    if (location.hash && data.sessions.length) jump("session");
     document.documentElement.dataset.ready = String(Math.round(performance.now()));
   }));
 }

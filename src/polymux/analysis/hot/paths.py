@@ -1,0 +1,40 @@
+"""What is known of one direction of a session, for the causes of its stalls."""
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from .runs import Runs
+from .spans import Spans
+from .tracks import Track
+
+MISSING: Final = 1024  # gaps remembered
+
+
+class Path:
+    """What is known of one direction: its runs, and the spans in which TCP held it up."""
+
+    def __init__(self, runs: Runs, closed: Spans, repaired: Spans) -> None:
+        self.runs: Runs = runs
+        self.closed: Spans = closed  # the receiver offered no window, or too small a one
+        self.repaired: Spans = repaired  # octets were being sent again
+        self.missing: list[tuple[int, int]] = []  # octets that were not captured passed here
+        self.held: list[Track] = []  # streams with a pause that the culprit's next frame decides
+
+    def lose(self, began: i64, ended: i64) -> None:
+        """Octets are missing: they passed between these two instants."""
+        if len(self.missing) >= MISSING:
+            self.missing = self.missing[MISSING // 2 :]
+        self.missing.append((int(began), int(ended)))
+
+    def lost(self, began: i64, ended: i64) -> i64:
+        """Nanoseconds of [began, ended) in which octets are missing."""
+        covered: i64 = 0
+        for since, until in reversed(self.missing):
+            if until <= began:
+                break
+            start: i64 = since if since > began else began
+            stop: i64 = until if until < ended else ended
+            if stop > start:
+                covered += stop - start
+        return covered
