@@ -183,3 +183,19 @@ def test_v_of_record_wants_the_protocol(run: Run, tmp_path: Path) -> None:
     ran = run("record", "tcp://127.0.0.1:0", "tcp://127.0.0.1:1", "-o", str(tmp_path / "x"), "-v")
     assert ran.code == 2
     assert "-v: name the protocol with --protocol" in ran.err
+
+
+@pytest.mark.parametrize(("here", "there"), [(1, 2), (3, 1)])
+def test_both_commands_name_the_version_that_the_other_side_speaks(here: int, there: int) -> None:
+    with Serving("tcp://127.0.0.1:0", "--protocol", f"nerdbank:version={there}") as up:
+        done = subprocess.run(
+            [*COMMAND, "connect", up.url, "--protocol", f"nerdbank:version={here}", "--send", "x"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
+        )  # fmt: skip
+        assert up.process.stderr is not None
+        heard = up.process.stderr.readline()
+    assert done.returncode == 4
+    assert (
+        f"the peer speaks Nerdbank version {there}: write nerdbank:version={there}" in done.stderr
+    )
+    assert f"the peer speaks Nerdbank version {here}" in heard or here == 3

@@ -75,7 +75,8 @@ def serve(
             visit = Visit(job, session)
             await visit.run()
             said = f"{counted(visit.streams, 'stream')}, {counted(visit.octets, 'octet')}"
-            warn(f"{session.peer}: {said}")
+            why = f"; {session.failure}" if session.failure is not None else ""
+            warn(f"{session.peer}: {said}{why}")
             if once or job.broken is not None:
                 stop.set()
 
