@@ -185,7 +185,7 @@ def test_v_of_record_wants_the_protocol(run: Run, tmp_path: Path) -> None:
     assert "-v: name the protocol with --protocol" in ran.err
 
 
-@pytest.mark.parametrize(("here", "there"), [(1, 2), (3, 1)])
+@pytest.mark.parametrize(("here", "there"), [(1, 2), (2, 1)])
 def test_both_commands_name_the_version_that_the_other_side_speaks(here: int, there: int) -> None:
     with Serving("tcp://127.0.0.1:0", "--protocol", f"nerdbank:version={there}") as up:
         done = subprocess.run(
@@ -195,7 +195,5 @@ def test_both_commands_name_the_version_that_the_other_side_speaks(here: int, th
         assert up.process.stderr is not None
         heard = up.process.stderr.readline()
     assert done.returncode == 4
-    assert (
-        f"the peer speaks Nerdbank version {there}: write nerdbank:version={there}" in done.stderr
-    )
-    assert f"the peer speaks Nerdbank version {here}" in heard or here == 3
+    for said, version in ((done.stderr, there), (heard, here)):
+        assert f"the peer speaks Nerdbank version {version}: write nerdbank:version=" in said
