@@ -36,7 +36,7 @@ def test_the_page_of_a_protocol_has_every_rule_with_its_severity_and_sentence(
         assert f"| `{rule.name}` | {rule.severity.value} | {rule.sentence} |" in page
 
 
-@pytest.mark.parametrize("page", ["tables.md", "commands.md", "limits.md", "api.md"])
+@pytest.mark.parametrize("page", ["tables.md", "commands.md", "json.md", "limits.md", "api.md"])
 def test_a_page_made_from_the_code_is_up_to_date(page: str) -> None:
     assert (DOCS / page).read_text() == pages()[page], ANEW
 

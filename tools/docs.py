@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 from tools.api_reference import api_page
+from tools.json_page import json_page
 from tools.rule_examples import as_json
 
 from polymux import cli
@@ -23,9 +24,10 @@ def commands() -> str:
         "# Commands",
         "",
         "Exit codes, the same in every command: 0 fine; 1 something was found (`check`, `decode`,",
-        "`doctor`; `ls` and `analyze` with `--fail-on`); 2 usage: an option, a name, a missing part;",
-        "3 input missing, unreadable or torn; 4 the peer could not be reached, went away or gave up;",
-        "5 a limit was hit, or the output could not be written; 130 interrupted.",
+        "`doctor`; `ls` and `analyze` with `--fail-on`); 2 usage: an option, a name, a part that",
+        "is not installed; 3 input missing, unreadable or torn; 4 the peer could not be reached,",
+        "went away or gave up; 5 a limit was hit, or the output could not be written; 130",
+        "interrupted.",
         "",
         "`--json`, or a pipe, gives [JSON lines](json.md).",
     ]
@@ -97,6 +99,7 @@ def pages() -> dict[str, str]:
     made = {
         "tables.md": column_reference(),
         "commands.md": commands(),
+        "json.md": json_page(),
         "limits.md": limits_page(),
         "api.md": api_page(),
         "rules/index.md": rules_index(),

@@ -14,7 +14,7 @@ from tests.spark.captures import blocks_of, conversations, record, roughen
 from polymux.analysis.live import LiveFrames
 from polymux.analysis.plan import Plan
 from polymux.analysis.walk import walk
-from polymux.capture import PcapngWriter, TcpScribe, read_sessions
+from polymux.capture import PcapngWriter, TcpScribe, index_file, read_sessions
 from polymux.capture import live as live_module
 from polymux.capture.hot.segments import Burst
 from polymux.capture.live import LiveCapture, LiveSession
@@ -188,5 +188,7 @@ def test_flows_beyond_the_bound_are_ended_the_one_silent_for_longest_first(
         for number in range(4):
             scribe = TcpScribe(writer, ("192.0.2.1", 40000 + number), ("192.0.2.2", 9), 10**18)
             scribe.data(0, b"x", 10**18 + number + 1)
-    over = [session.dialer for session in LiveCapture(Trickle(path, 1)) if session and session.over]
+    capture = LiveCapture(Trickle(path, 1))
+    over = [session.dialer for session in capture if session and session.over]
+    assert capture.summary == index_file(path).summary
     assert over == [f"192.0.2.1:{40000 + number}" for number in range(4)]

@@ -10,6 +10,7 @@ from typing import TypedDict, Unpack, overload
 from ..core.limits import Limits, Policy
 from ..core.side import DIALER
 from .arguments import check_settings, seconds
+from .beginnings import still_awaited
 from .failures import NotListening, Unreachable, why
 from .making import (
     MINMUX,
@@ -114,11 +115,12 @@ def connect(
                 session._check_open()
         except TimeoutError:
             what = "answer" if session is None else "handshake"
+            hint = "" if session is None else still_awaited(session)
             if session is not None:
                 session.abort(f"no handshake within {timeout:g} s")
                 await session.wait_closed()
             raise Unreachable(
-                f"{address}: no {what} within {timeout:g} s; allow more with timeout=..."
+                f"{address}: no {what} within {timeout:g} s{hint}; allow more with timeout=..."
             ) from None
         except BaseException:
             if session is not None:

@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from ..core.errors import PolymuxError
+from ..core.errors import PeerViolation, PolymuxError
 from ..core.limits import Limits, Policy
 from ..core.side import ACCEPTOR
 from .arguments import check_handler, check_settings
@@ -135,12 +135,17 @@ class Server:
         """The life of one session; nothing that happens in it harms another."""
         prepare_socket(session)
         name_peer(session, self.url)
+        called = False
         try:
             await asyncio.shield(session.ready)
             session._check_open()
+            called = True
             await self.handler(session)
         except PolymuxError as problem:
-            log.info("%s: %s", session, problem)
+            # Without a handler to tell it: a peer that speaks something else is worth a line.
+            stranger = isinstance(problem, PeerViolation) and not called
+            level = logging.WARNING if stranger else logging.INFO
+            log.log(level, "%s: %s", session, problem)
         except Exception as problem:
             if only_polymux(problem):
                 log.info("%s: %s", session, problem)

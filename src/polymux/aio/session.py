@@ -14,6 +14,7 @@ from ..core.limits import Policy
 from ..core.rules import Origin
 from .arguments import check_opening, check_work, octets_of_name
 from .arrivals import Arrivals, Incoming
+from .beginnings import ended_early
 from .belonging import let_go
 from .crowd import Crowd
 from .deadlines import Deadlines
@@ -185,6 +186,7 @@ class Session(Traffic, asyncio.Protocol):
             told = self.transport.get_extra_info(ENDED) if self.transport is not None else None
             text = told or "the peer closed the connection"
             text += "" if whole else " in the middle of a frame"
+            text += ended_early(self)
             if not whole and self.failure is None:
                 self.failure = SessionClosed(text)
             self._end(SessionClosed(text), answers=whole)

@@ -29,11 +29,18 @@ from polymux.capture.hot.references import (
     SYN,
 )
 from polymux.capture.hot.survey import Survey
-from polymux.capture.index import FlowRefs, Range, flow_rows, scanner_for, summary_of
+from polymux.capture.index import (
+    FlowRefs,
+    Range,
+    flow_rows,
+    range_at,
+    scanner_for,
+    summary_of,
+)
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.pipes import Pipe
 from polymux.capture.sessions import Batch, TcpSession
-from polymux.capture.summary import FileSummary
+from polymux.capture.summary import FileSummary, combine
 
 FLOWS: Final = 16_384  # flows whose state is kept; beyond it the one silent for longest is ended
 _WORDS = struct.Struct("<qqqq").unpack_from
@@ -202,7 +209,8 @@ class LiveCapture:
     def __iter__(self) -> Iterator[LiveSession | None]:
         scanner = self._scanner
         held: list[bytes] = []
-        octets = base = packets = 0
+        octets = base = begun = packets = 0
+        parts: list[FileSummary] = []
         while not scanner.broken:
             data = self._pipe.read()
             if data is None:
@@ -221,8 +229,16 @@ class LiveCapture:
             base += done
             octets = len(window) - done
             held = [window[done:]]
+            if scanner.table.flows.count > FLOWS:
+                # The table of flows only grows, and each window costs as much as it is long.
+                parts.append(
+                    summary_of(self._pipe, scanner, Range(begun), base, b"", None, packets)
+                )
+                scanner = self._scanner = scanner_for(range_at(scanner, base, -1), self._limits)
+                begun, packets = base, 0
         left = b"".join(held)
-        self.summary = summary_of(self._pipe, scanner, Range(), base, left, None, packets)
+        parts.append(summary_of(self._pipe, scanner, Range(begun), base, left, None, packets))
+        self.summary = combine(parts)
         for flow in self._flows.values():
             if flow.session is not None and not flow.session.over:
                 flow.session.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from ..core.errors import PolymuxError
+from ..core.errors import CaptureError, PolymuxError
 from .printing import counted, warn
 from .stopping import told
 
@@ -51,7 +51,7 @@ def the_folder(captures: Sequence[str]) -> str:
     if len(captures) != 1:
         raise click.UsageError("--follow takes one directory")
     if not os.path.isdir(captures[0]):
-        raise PolymuxError(f"{captures[0]}: no such directory; --follow reads a growing folder")
+        raise CaptureError("no such directory; --follow reads a growing folder", captures[0])
     return captures[0]
 
 

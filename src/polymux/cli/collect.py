@@ -15,6 +15,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.collector import Bounds, Collector
 from ..record.journal import NotDurable, Sync
+from .frame_log import logged, verbose_option
 from .printing import counted, warn
 from .record import size, syncs
 from .stopping import when_told
@@ -68,6 +69,7 @@ def numbers(context: click.Context, option: click.Parameter, text: str) -> list[
 @click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
 @click.option("--key", help="Its private key (PEM), mode 0600.")
 @click.option("--client-ca", help="Authorities (PEM) that must have signed the senders.")
+@verbose_option
 @click.pass_context
 def collect(
     context: click.Context,
@@ -88,6 +90,7 @@ def collect(
     cert: str | None,
     key: str | None,
     client_ca: str | None,
+    verbose: bool,
 ) -> None:
     """Listen, take in what is sent, and write it to OUT as captures, published one by one.
 
@@ -107,7 +110,7 @@ def collect(
         collector = Collector(
             out, sync=sync, rotate_octets=rotate_size, rotate_seconds=rotate_time,
             bounds=Bounds(clients, per_host, streams, buffer, session_buffer),
-            policy=Policy(pause=pause), early=early,
+            policy=Policy(pause=pause), early=early, around=logged if verbose else None,
         )  # fmt: skip
         try:
             await collector.start()

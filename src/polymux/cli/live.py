@@ -15,10 +15,10 @@ import click
 from ..aio import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
 from ..aio.recording import Recording
 from ..report.visible import visible
+from .frame_log import logged, verbose_option
 from .printing import json_line
 
 Command = TypeVar("Command", bound=Callable[..., object])
-Put = Callable[[bytes], None]
 
 CHUNK = 65536
 MOST_OF_A_LINE = 1 << 20  # octets; a longer line is cut
@@ -26,8 +26,9 @@ AHEAD = 8  # pieces of standard input read before they are sent
 
 
 def live_options(command: Command) -> Command:
-    """URL, --protocol, --record and --json."""
+    """URL, --protocol, --record, -v and --json."""
     for add in (
+        verbose_option,
         click.option("--json", "as_json", is_flag=True, help="What is received, as JSON lines."),
         click.option("--record", "record_to", help="Also write what passes to this capture."),
         click.option("--protocol", required=True, help="NAME[:key=value,...], such as mplex."),
@@ -38,14 +39,15 @@ def live_options(command: Command) -> Command:
 
 
 class Input:
-    """Standard input piece by piece: chunks, or lines without their ends.
+    """Standard input piece by piece: chunks, or lines, with their ends if these are kept.
 
     It is read in a thread that nobody waits for: a terminal where nothing is typed keeps no
     command from ending.
     """
 
-    def __init__(self, lines: bool = False) -> None:
+    def __init__(self, lines: bool = False, ends: bool = False) -> None:
         self._lines = lines
+        self._ends = ends
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(AHEAD)
@@ -67,7 +69,7 @@ class Input:
             if self._lines:
                 *whole, begun = (begun + data).split(b"\n")
                 for line in whole:
-                    self._put(line.removesuffix(b"\r"))
+                    self._put(line + b"\n" if self._ends else line.removesuffix(b"\r"))
                 if begun and (not data or len(begun) > MOST_OF_A_LINE):
                     self._put(begun)
                     begun = b""
@@ -86,31 +88,47 @@ class Input:
             self._loop.call_soon_threadsafe(self._queue.put_nowait, piece)
 
 
-async def pieces(texts: tuple[str, ...], lines: bool) -> AsyncIterator[bytes]:
+async def pieces(texts: tuple[str, ...], lines: bool, ends: bool) -> AsyncIterator[bytes]:
     """What is to be sent: the texts of --send, or standard input."""
     for text in texts:
         yield text.encode()
     if not texts:
-        async for piece in Input(lines):
+        async for piece in Input(lines, ends):
             yield piece
 
 
-def to_stdout(as_json: bool, stream: str = "", name: str = "") -> Put:
-    """How received octets are shown: as they are, as JSON, or escaped on a terminal."""
+class Output:
+    """How received octets are shown: as they are, as JSON, or escaped on a terminal.
 
-    def octets(data: bytes) -> None:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
+    `apart`: each piece is a message or reply of its own and ends its line.
+    """
 
-    def lines(data: bytes) -> None:
-        sys.stdout.write(harmless(data))
+    def __init__(self, as_json: bool) -> None:
+        self.apart = False
+        self._as_json = as_json
+        self._terminal = sys.stdout.isatty()
+        self._open = False  # a line on the terminal that has not ended
+
+    def put(self, data: bytes, stream: str = "", name: str = "") -> None:
+        if self._as_json:
+            json_line({"stream": stream, "name": name, **as_text(data)})
+        else:
+            if self.apart and not data.endswith(b"\n"):
+                data += b"\n"
+            if self._terminal:
+                sys.stdout.write(harmless(data))
+                self._open = not data.endswith(b"\n") if data else self._open
+            else:
+                sys.stdout.flush()
+                sys.stdout.buffer.write(data)
         sys.stdout.flush()
 
-    def rows(data: bytes) -> None:
-        json_line({"stream": stream, "name": name, **as_text(data)})
-        sys.stdout.flush()
-
-    return rows if as_json else lines if sys.stdout.isatty() else octets
+    def end(self) -> None:
+        """End the last line on a terminal, so that what comes next does not stand behind it."""
+        if self._open:
+            self._open = False
+            sys.stdout.write("\n")
+            sys.stdout.flush()
 
 
 def as_text(data: bytes) -> dict[str, object]:
@@ -128,10 +146,10 @@ def harmless(data: bytes) -> str:
 
 
 @contextmanager
-def recording(path: str | None) -> Iterator[Recording | None]:
-    """A recorder that writes to a new capture, or none."""
+def recording(path: str | None, verbose: bool) -> Iterator[Recording | None]:
+    """A recorder that writes to a new capture, shows frames, does both, or none."""
     if path is None:
-        yield None
+        yield logged(None) if verbose else None
         return
     from ..capture.writer import PcapngWriter
     from ..record.recorder import Recorder
@@ -139,7 +157,7 @@ def recording(path: str | None) -> Iterator[Recording | None]:
     if os.path.exists(path):
         raise click.UsageError(f"--record {path}: is there already; name a new file")
     with PcapngWriter(path) as sink:
-        yield Recorder(sink)
+        yield logged(Recorder(sink)) if verbose else Recorder(sink)
 
 
 def shape(session: Session) -> str:

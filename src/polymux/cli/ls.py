@@ -37,7 +37,7 @@ TOP = 50
 EVERYTHING = 100_000  # lines kept for programs; beyond it only the worst
 SHORT_ID = 4  # characters of a session's id at least
 NAME = 24  # characters of a stream's name
-_STREAM_COLUMNS = (
+STREAM_COLUMNS = (
     "session_id", "stream", "opener", "name", "opened_at", "closed_at", "ending", "reset_by",
     "error", "octets_dialer", "octets_acceptor", "frames_dialer", "frames_acceptor",
     "ended_dialer", "ended_acceptor", "blocked_us_dialer", "blocked_us_acceptor",
@@ -73,7 +73,7 @@ def ls(
 
     def emit(table: str, batch: pa.RecordBatch) -> None:
         if table == "streams":
-            for row in rows_of(table, batch, _STREAM_COLUMNS):
+            for row in rows_of(table, batch, STREAM_COLUMNS):
                 worst.stream(row)
         elif table == "violations":
             for row in rows_of(table, batch):
@@ -122,7 +122,7 @@ def write_csv(sessions: list[SessionSummary], listed: list[Listed]) -> None:
         out.put({**of, **entry.row, "why": entry.why})
     for each in left.values():
         of = {name: getattr(each, name) for name in _CSV_SESSION}
-        out.put({**of, **dict.fromkeys(_STREAM_COLUMNS[1:]), "why": None})
+        out.put({**of, **dict.fromkeys(STREAM_COLUMNS[1:]), "why": None})
 
 
 def short_ids(ids: list[str]) -> int:

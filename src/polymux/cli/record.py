@@ -18,6 +18,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.leftovers import recover_left
 from ..record.tap import Tap
+from .frame_log import FrameLog, verbose_option
 from .printing import warn
 from .stopping import when_told
 
@@ -76,6 +77,7 @@ def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
 @click.option("--client-cert", help="Certificate chain (PEM) to show to the upstream.")
 @click.option("--client-key", help="Its private key (PEM), mode 0600.")
 @click.option("--insecure", is_flag=True, help="Do not verify the upstream; noted in the capture.")
+@verbose_option
 @click.pass_context
 def record(
     context: click.Context,
@@ -96,6 +98,7 @@ def record(
     client_cert: str | None,
     client_key: str | None,
     insecure: bool,
+    verbose: bool,
 ) -> None:
     """Stand between two peers: listen at LISTEN, forward to UPSTREAM, write down what passes.
 
@@ -104,6 +107,8 @@ def record(
     """
     if protocol:
         parse(protocol)
+    elif verbose:
+        raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
     own = tls.listening(cert, key, client_ca) if cert is not None else None
     theirs = tls.connecting(ca, insecure=insecure, cert=client_cert, key=client_key)
     if insecure:
@@ -117,6 +122,7 @@ def record(
         tap = Tap(
             listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
             server_hostname=server_name, on_full=on_full, note=note,
+            watch=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
         )  # fmt: skip
         asyncio.run(run(tap))
     except BaseException:

@@ -41,6 +41,7 @@ def serve(
     protocol: str,
     record_to: str | None,
     as_json: bool,
+    verbose: bool,
     act: str,
     folder: str | None,
     once: bool,
@@ -74,11 +75,12 @@ def serve(
             visit = Visit(job, session)
             await visit.run()
             said = f"{counted(visit.streams, 'stream')}, {counted(visit.octets, 'octet')}"
-            warn(f"{session.peer}: {said}")
+            why = f"; {session.failure}" if session.failure is not None else ""
+            warn(f"{session.peer}: {said}{why}")
             if once or job.broken is not None:
                 stop.set()
 
-        with recording(record_to) as recorder:
+        with recording(record_to, verbose) as recorder:
             try:
                 server = await listen(handle, url, protocol=protocol, tls=own, recorder=recorder)
             except Unreachable as problem:

@@ -12,11 +12,12 @@ import logging
 import os
 import ssl
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from ..aio import Server, Session, serve
+from ..aio.recording import Recording
 from ..capture import write_index
 from ..capture.paths import AnyPath, one_path
 from ..capture.rotation import RotatingWriter, numbered
@@ -71,7 +72,8 @@ class Collector:
     `sync` is when what came counts as durable: "each" (syncs shared by all who wait), seconds
     between syncs, or "none" for what the operating system has. Files are published, with their
     index, once they hold `rotate_octets` or are `rotate_seconds` old. `early` are ids of Minmux
-    streams that get credit before the peer says anything on them.
+    streams that get credit before the peer says anything on them. `around` is put around what
+    records each session, to see what passes too.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class Collector:
         policy: Policy | None = None,
         early: Sequence[int] = (),
         comment: str = "",
+        around: Callable[[Recording], Recording] | None = None,
     ) -> None:
         self.out = one_path(out)
         self.counts = Counts()
@@ -97,6 +100,7 @@ class Collector:
         self._rotation = (rotate_octets, rotate_seconds or 3600.0)
         self._early = list(early)
         self._comment = comment
+        self._around = around
         self._journal: Journal | None = None
         self._servers: list[Server] = []
         self._sessions: dict[Session, Holding | None] = {}
@@ -145,9 +149,12 @@ class Collector:
             streams=bounds.streams, pending=max(128, bounds.streams),
             session_buffer=bounds.session_buffer,
         )  # fmt: skip
+        recorder: Recording = Recorder(self.journal)
+        if self._around is not None:
+            recorder = self._around(recorder)
         server = await serve(
             self._take, url, protocol=protocol, limits=limits, policy=self.policy, tls=tls,
-            recorder=Recorder(self.journal),
+            recorder=recorder,
         )  # fmt: skip
         self._servers.append(server)
         return server.url

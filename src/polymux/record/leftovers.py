@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 
 from ..capture.blocks import interface, section
+from ..capture.paths import AnyPath, one_path
 from ..capture.repair import recover
 from ..capture.rotation import numbered
 from ..capture.writer import PART
@@ -24,14 +25,14 @@ class Leftovers:
     problems: list[str] = field(default_factory=list)
 
 
-def recover_left(path: str) -> Leftovers:
+def recover_left(path: AnyPath) -> Leftovers:
     """Publish every file of the rotation `path` that its recorder could not publish any more.
 
     Files that another recorder is still writing are left alone, those without a single whole
     packet and its head are removed. Doing it again changes nothing.
     """
     found = Leftovers()
-    for _, part in numbered(path):
+    for _, part in numbered(one_path(path)):
         if not part.endswith(PART) or is_locked(part) or remove_empty(part):
             continue
         try:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from ..aio.writing import look_no_further
+from ..capture.flows import endpoint_text
 from ..capture.scribe import TcpScribe
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class Pair:
         self.ears = (Ear(self, DIALER), Ear(self, ACCEPTOR))
         self.scribe: TcpScribe | None = None
         self._stopped = False
+        self._watch: Callable[[int, bytes], None] | None = None
         # What the dialer said before the acceptor was reached. It is one read at most: the dialer
         # is held, and a loop that has read nevertheless is told again.
         self._early: list[bytes] = []
@@ -130,6 +132,8 @@ class Pair:
             acceptor.abort()
             return
         names = tap.names(dialer.transport, acceptor.transport)
+        if tap.watch is not None:
+            self._watch = tap.watch(endpoint_text(*names[0]))
         self.scribe = TcpScribe(tap.scribes_to, *names, time.time_ns(), comment=tap.comment)
         if tap.full:
             acceptor.hold(FULL)
@@ -149,6 +153,8 @@ class Pair:
             self._early.append(data)
             return
         self.scribe.data(side, data, time.time_ns())
+        if self._watch is not None:
+            self._watch(side, data)
         self.tap.counts.passed(side, len(data))
         self._then(partial(self._forward, side, data))
 

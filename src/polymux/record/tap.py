@@ -11,6 +11,7 @@ import contextlib
 import logging
 import os
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,13 +54,18 @@ class TapCounts:
             self.octets_acceptor += octets
 
 
+Watch = Callable[[str], Callable[[int, bytes], None]]
+"""Given a dialer's address, what is told the side and the octets of all that passes for it."""
+
+
 class Tap:
     """Listens at one URL, connects to another, and writes what passes to `sink`.
 
     `protocol` goes into the capture as a comment, so that nobody has to guess later; `note` is one
     more line of it. TLS is ended here: `tls` is the context we listen with, `upstream_tls` the one
     we connect with. `on_full`: "gap" lets traffic flow while the disk is full, "block" lets it
-    wait, and then `sink` must be a writer of `capture`. The sink is the caller's to close.
+    wait, and then `sink` must be a writer of `capture`. `watch` is told what passes. The sink is
+    the caller's to close.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class Tap:
         server_hostname: str | None = None,
         note: str = "",
         on_full: Literal["gap", "block"] = "gap",
+        watch: Watch | None = None,
     ) -> None:
         self.address = parse_url(listen)
         self.upstream = parse_url(upstream)
@@ -88,6 +95,7 @@ class Tap:
             assert isinstance(sink, PcapngWriter | RotatingWriter), "only these can wait"
             self.patience = Patience(sink, self._when_full)
         self.counts = TapCounts()
+        self.watch = watch
         self.comment = hint_comment(protocol or None, "middle")
         if note:
             self.comment += f"\n{note}"

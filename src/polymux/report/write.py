@@ -78,7 +78,7 @@ def write_report(
         if len(page) <= MAX_OCTETS:
             break
     else:
-        raise ReportError(f"{tables_dir}: the report does not fit into {MAX_OCTETS:,} octets")
+        raise UnwritablePage(f"{tables_dir}: the report does not fit into {MAX_OCTETS:,} octets")
     _replace(Path(out_html), page, private=choice.word != "none")
     counts = material.found.counts
     return ReportInfo(

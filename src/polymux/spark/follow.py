@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..analysis.plan import Plan, parse_ports
 from ..capture.paths import AnyPath, one_path
-from ..core.errors import PolymuxError
+from ..core.errors import CaptureError
 from .follow_flows import Waits
 from .follow_tables import FollowTables
 from .stream_source import MOST, FollowSource, Told
@@ -61,7 +61,7 @@ def start_following(
     """
     folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):
-        raise PolymuxError(f"{folder}: no such directory; following reads a growing folder")
+        raise CaptureError("no such directory; following reads a growing folder", folder)
     Plan(protocol, parse_ports(ports))
     waits = waits or Waits()
     settings = {

@@ -12,6 +12,7 @@ from ...core.events import Aborted, Accepted, Closed, Credit, Ended, Event, Open
 from ...core.limits import Policy
 from ...core.streams import ABORTED
 from ...core.streams import Stream as Record
+from ..beginnings import told
 from ..duplex import Stream
 from ..ending import Ending, settle
 from ..failures import plain
@@ -95,7 +96,7 @@ class Traffic:
             for event in endpoint.receive(data, self.loop.time()):
                 self._handle(event)
         except PolymuxError as problem:
-            self._fail(problem)
+            self._fail(told(whole(self), problem, data))
             return
         inbox = endpoint.inbox
         if inbox.ready:

@@ -1,0 +1,67 @@
+"""`docs/json.md` lists exactly the keys that the commands print."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tools.json_page import lines
+
+from .conftest import Ran
+from .peers import COMMAND, Serving, echo, served
+
+Run = Callable[..., Ran]
+PAGE = Path(__file__).parent.parent.parent / "docs" / "json.md"
+
+DECODED = "0804676f6f640c00 0a0568656c6c6f 0a05"  # a frame after the close, and half of one
+HOW: dict[str, Callable[[str], list[str]]] = {
+    "ls": lambda capture: [capture],
+    "check": lambda capture: [capture],
+    "frames": lambda capture: [capture],
+    "follow": lambda capture: [capture, "--stream", "d1"],
+    "index": lambda capture: [capture],
+    "decode": lambda capture: ["--protocol", "mplex", DECODED],
+    "rules": lambda capture: ["mplex"],
+}
+
+
+def printed(text: str) -> set[frozenset[str]]:
+    """The different sets of keys of these lines."""
+    return {frozenset(json.loads(line)) for line in text.splitlines()}
+
+
+def listed(command: str) -> set[frozenset[str]]:
+    return {frozenset(name for name, _, _ in keys) for _, keys in lines()[command]}
+
+
+@pytest.mark.parametrize("command", HOW)
+def test_the_page_has_the_keys_of_every_line(
+    command: str, run: Run, capture: Callable[..., str]
+) -> None:
+    ran = run(command, "--json", *HOW[command](capture()))
+    assert printed(ran.out) == listed(command)
+
+
+def test_the_page_has_the_keys_of_what_is_received(run: Run) -> None:
+    with served(echo, "mplex") as url:
+        text = run("connect", url, "--protocol", "mplex", "--send", "x", "--json").out
+    with Serving("tcp://127.0.0.1:0", "--protocol", "mplex", "--json", "--once") as serving:
+        subprocess.run(
+            [*COMMAND, "connect", serving.url, "--protocol", "mplex", "--json"],
+            input=b"\xff\xfe", capture_output=True, timeout=30, check=True,
+        )  # fmt: skip
+        _, octets, _ = serving.wait()
+    keys = next(iter(listed("connect")))
+    assert printed(text) == {keys - {"hex"}}
+    assert printed(octets) == {keys - {"text"}}
+    assert listed("serve") == {keys}
+
+
+def test_the_page_has_a_section_for_every_command_that_prints_json(run: Run) -> None:
+    sections = {line[11:] for line in PAGE.read_text().splitlines() if line[:11] == "## polymux "}
+    assert sections == {*HOW, "connect", "serve"}
+    for command in sections:
+        assert "--json" in run(command, "--help").out
