@@ -91,13 +91,12 @@ def _core() -> Check:
         return Check("core", False, text, "install again: pip install --force-reinstall polymux")
     if len(compiled) == len(names):
         return Check("core", True, f"compiled, {len(names)} modules", needed=False)
-    return Check(
-        "core",
-        False,
-        f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow",
-        "install a C compiler, then: pip install --force-reinstall --no-binary polymux polymux",
-        needed=False,
-    )
+    text = f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow"
+    note = package_folder() / "interpreted.txt"  # what setup.py leaves when it cannot compile
+    if note.is_file():
+        text += f"; not compiled because: {note.read_text().strip()}"
+    todo = "where there is a C compiler, install polymux again with pip's --force-reinstall"
+    return Check("core", False, text, todo, needed=False)
 
 
 def _extras() -> Iterator[Check]:
