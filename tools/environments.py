@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,7 +60,7 @@ class Environment:
         core = re.search(r"^ *\S+ +core +(compiled|interpreted)", doctor, re.M)
         if core is None:
             raise Failed(f"doctor does not say how the core runs:\n{doctor}")
-        self.pip("install", *extra("captures"))
+        self.pip("install", "polymux[captures]")
         capture = self.folder / "small.pcapng"
         run([self.program("python"), "-c", CAPTURE, str(capture)], outside)
         listed = run([self.program("polymux"), "ls", str(capture)], outside)
@@ -107,10 +106,3 @@ def first_program() -> str:
     found = re.search(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), re.S | re.M)
     assert found is not None
     return found[1]
-
-
-def extra(name: str) -> list[str]:
-    """What pyproject.toml lists for an extra that names no other."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    listed: list[str] = project["optional-dependencies"][name]
-    return listed

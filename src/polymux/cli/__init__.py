@@ -27,6 +27,8 @@ COMMANDS = (
     "index", "ls", "record", "recover", "report", "rules", "serve",
 )  # fmt: skip
 
+ALIASES = {"analyse": "analyze"}
+
 FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
 
@@ -41,6 +43,7 @@ class Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"{__name__}.{cmd_name}")
@@ -59,8 +62,12 @@ class Commands(click.Group):
             raise ReaderGone from None
 
 
-@click.group(cls=Commands, epilog="Example: polymux demo")
-@click.version_option(package_name="polymux")
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: polymux demo",
+)
+@click.version_option(None, "-V", "--version", package_name="polymux")
 def cli() -> None:
     """Speak, record and analyse stream-multiplexing protocols."""
 

@@ -99,10 +99,15 @@ def _core() -> Check:
     return Check("core", False, text, todo, needed=False)
 
 
+def missing_parts(extra: str) -> list[str]:
+    """The distributions of an extra that are not installed."""
+    return [name for name, module in EXTRAS[extra].items() if find_spec(module) is None]
+
+
 def _extras() -> Iterator[Check]:
     for extra, parts in EXTRAS.items():
-        there = [name for name, module in parts.items() if find_spec(module) is not None]
-        missing = [name for name in parts if name not in there]
+        missing = missing_parts(extra)
+        there = [name for name in parts if name not in missing]
         text = ", ".join(
             [f"{name} {_version(name)}" for name in there] + [f"no {name}" for name in missing]
         )
