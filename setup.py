@@ -16,6 +16,7 @@ links to the files of `src` (setuptools calls this mode strict).
 import os
 import shutil
 import sys
+import sysconfig
 from contextlib import redirect_stdout
 from glob import glob
 from io import StringIO
@@ -58,8 +59,9 @@ class CompileCore(build_ext):
             check_wanted()
             self.take(translate(self.build_temp))
             if self.editable_mode:
-                self.choose_editable_mode()
-            super().run()
+                self.run_beside_links()
+            else:
+                super().run()
         except (Exception, SystemExit) as failure:
             if WANTED == "require":
                 raise
@@ -75,13 +77,14 @@ class CompileCore(build_ext):
         self.editable_mode = editable
         self.ensure_finalized()
 
-    def choose_editable_mode(self) -> None:
-        """Have setuptools link to the files of `src` from a folder that also holds ours."""
+    def run_beside_links(self) -> None:
+        """Compile, and have setuptools link to the files of `src` beside what was compiled."""
         editable = self.distribution.get_command_obj("editable_wheel")
         if editable.mode not in (None, "strict"):
             raise CannotCompile(f"an editable install in mode {editable.mode} runs from src")
-        editable.mode = "strict"
         self.inplace = False
+        super().run()
+        editable.mode = "strict"
 
     def discard(self) -> None:
         """Remove what this or an earlier build left: an old compiled file would hide its source."""
@@ -119,6 +122,9 @@ def check_wanted() -> None:
     command = getattr(compiler, "compiler_so", None)  # Windows finds its own
     if command and shutil.which(command[0]) is None:
         raise CannotCompile(f"there is no C compiler ({command[0]} was not found)")
+    headers = Path(sysconfig.get_paths()["include"], "Python.h")
+    if not headers.exists():
+        raise CannotCompile(f"Python's headers are not installed ({headers} was not found)")
 
 
 def translate(folder: str) -> list[Extension]:

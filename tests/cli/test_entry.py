@@ -100,3 +100,16 @@ def test_the_demo_asks_for_all_it_lacks_before_it_starts(tmp_path: Path) -> None
         "polymux: the demo needs an optional part: pip install 'polymux[spark,websocket]'"
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_follow_without_pyarrow_is_one_line_that_says_what_to_install(
+    capture: Callable[..., str],
+) -> None:
+    lacks = START.format(before="sys.modules['pyarrow'] = None")
+    done = subprocess.run(
+        [sys.executable, "-c", lacks, "follow", capture(), "--stream", "d1"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("needs an optional part: pip install 'polymux[captures]'")

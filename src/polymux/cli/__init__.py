@@ -16,6 +16,7 @@ import click
 from ..core.errors import (
     CaptureError,
     LimitExceeded,
+    MissingExtra,
     PolymuxError,
     SessionClosed,
     StreamAborted,
@@ -60,6 +61,13 @@ class Commands(click.Group):
                 sys.stdout.flush()
         except BrokenPipeError:
             raise ReaderGone from None
+        except ModuleNotFoundError as problem:
+            from ..spark.doctor import extra_with
+
+            extra = extra_with(problem.name or "")
+            if extra is None:
+                raise
+            raise MissingExtra(extra, f"polymux {ctx.invoked_subcommand}") from None
 
 
 @click.group(

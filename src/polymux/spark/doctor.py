@@ -104,6 +104,12 @@ def missing_parts(extra: str) -> list[str]:
     return [name for name, module in EXTRAS[extra].items() if find_spec(module) is None]
 
 
+def extra_with(module: str) -> str | None:
+    """The extra that brings this module, if any does."""
+    top = module.partition(".")[0]
+    return next((extra for extra, parts in EXTRAS.items() if top in parts.values()), None)
+
+
 def _extras() -> Iterator[Check]:
     for extra, parts in EXTRAS.items():
         missing = missing_parts(extra)
