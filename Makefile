@@ -6,6 +6,9 @@
 #   make soak    the long forms, a line for each figure (MINUTES=10)
 #   make fuzz    every decoder against octets nobody would send (SECONDS=60 each)
 #   make docs    the pages, as HTML in docs/_build
+#   make wheels  an sdist and a wheel for each Python 3.11 to 3.13 found, in dist/ (PYTHONS="... ...")
+#   make matrix  every way to install, in empty environments, on each of these Pythons
+#   make packages  the wheel of `make install` and an sdist, installed where there is no compiler
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,25 +22,31 @@ COMPUTE := tests/core tests/protocols tests/testing tests/capture
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 PYTEST := $(BIN)/python -m pytest -q
 INTERPRETED := PYTHONPATH=$(CURDIR)/src POLYMUX_RUN=interpreted $(PYTEST)
+STEP := $(BIN)/python -m tools.step
+PIP := $(BIN)/pip --disable-pip-version-check
 MAKEFLAGS += -j2  # lint while the core is compiled
+export PYTHONS
 
-.PHONY: demo test lint bench soak fuzz mutants docs install clean
+.PHONY: demo test lint bench soak fuzz mutants docs install wheels matrix packages clean
 
 install: $(VENV)/installed
 
 $(VENV)/dependencies: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python tools/dependencies.py > $(VENV)/requirements.txt
-	$(BIN)/pip install --quiet --disable-pip-version-check -r $(VENV)/requirements.txt
+	@$(STEP) "installing what polymux needs into $(VENV)" $(PIP) install -r $(VENV)/requirements.txt
 	touch $@
 
-# The package itself: compiled where there is a compiler, otherwise the same files interpreted.
+# The package itself, as pip builds it for users: compiled where there is a compiler, otherwise the
+# same files interpreted.
 $(VENV)/installed: $(VENV)/dependencies setup.py README.md $(SOURCES)
-	rm -rf build src/*.egg-info
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --force-reinstall .
-	rm -rf build src/*.egg-info
+	rm -rf $(VENV)/wheel build/lib* build/temp* build/bdist* src/*.egg-info
+	@$(STEP) "building polymux (compiling takes 2 to 4 minutes, POLYMUX_COMPILE=no seconds)" \
+		$(PIP) wheel -v --no-deps -w $(VENV)/wheel .
+	rm -rf build/lib* build/temp* build/bdist* src/*.egg-info
+	$(PIP) install --quiet --no-deps --force-reinstall $(VENV)/wheel/*.whl
 	$(BIN)/python tools/java.py
-	@cd / && $(CURDIR)/$(BIN)/python -c "from polymux.core import conversation as c; print('polymux is installed,', 'compiled' if not c.__file__.endswith('.py') else 'interpreted: no C compiler was found')"
+	@cd / && $(CURDIR)/$(BIN)/polymux doctor | grep ' core '
 	touch $@
 
 lint: $(VENV)/dependencies
@@ -69,5 +78,14 @@ mutants: $(VENV)/installed
 docs: $(VENV)/installed
 	$(BIN)/python -m sphinx -W -q -b html docs docs/_build
 
+wheels:
+	$(PYTHON) -m tools.wheels
+
+matrix:
+	$(PYTHON) -m tools.installs matrix
+
+packages: $(VENV)/installed
+	$(BIN)/python -m tools.installs packages $(VENV)/wheel/*.whl
+
 clean:
-	rm -rf $(VENV) build demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist demo-out .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "polymux" / "core" / "limits.py"
 
 def commands() -> str:
     """Every command as its --help shows it."""
-    context = click.Context(cli.cli, info_name="polymux")
+    context = click.Context(cli.cli, info_name="polymux", **cli.cli.context_settings)
     parts = [
         "# Commands",
         "",

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -159,3 +160,15 @@ def test_a_master_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPa
     (check,) = doctor._workers("spark://head:7077")
     assert not check.ok
     assert "no Spark master answers" in check.text
+
+
+def test_an_installation_that_could_not_be_compiled_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "core").mkdir()
+    (tmp_path / "core" / "side.py").touch()
+    (tmp_path / "interpreted.txt").write_text("there is no C compiler (cc was not found)\n")
+    monkeypatch.setattr(doctor, "package_folder", lambda: tmp_path)
+    monkeypatch.setattr(doctor, "import_module", lambda name: SimpleNamespace(__file__="side.py"))
+    core = named("core", checks())
+    assert core.text.endswith("not compiled because: there is no C compiler (cc was not found)")

@@ -17,6 +17,7 @@ import click
 from ..core.errors import (
     CaptureError,
     LimitExceeded,
+    MissingExtra,
     PolymuxError,
     SessionClosed,
     StreamAborted,
@@ -29,6 +30,8 @@ COMMANDS = (
     "analyze", "check", "collect", "connect", "decode", "demo", "doctor", "follow", "frames",
     "index", "ls", "record", "recover", "report", "rules", "serve",
 )  # fmt: skip
+
+ALIASES = {"analyse": "analyze"}
 
 FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
 
@@ -48,6 +51,7 @@ class Commands(click.Group):
         return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"{__name__}.{cmd_name}")
@@ -66,10 +70,21 @@ class Commands(click.Group):
             raise ReaderGone from None
         except KeyboardInterrupt:
             raise Interrupted from None
+        except ModuleNotFoundError as problem:
+            from ..spark.doctor import extra_with
+
+            extra = extra_with(problem.name or "")
+            if extra is None:
+                raise
+            raise MissingExtra(extra, f"polymux {ctx.invoked_subcommand}") from None
 
 
-@click.group(cls=Commands, epilog="Example: polymux demo")
-@click.version_option(package_name="polymux")
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: polymux demo",
+)
+@click.version_option(None, "-V", "--version", package_name="polymux")
 def cli() -> None:
     """Speak, record and analyse stream-multiplexing protocols."""
 

@@ -25,6 +25,7 @@ from rich.text import Text
 from ..analysis.plan import Plan, parse_ports
 from ..capture import FlowFilter
 from .analyze_follow import follow_options, run_following, the_folder
+from .completion import protocol_names
 from .failing import exit_code
 from .options import fail_on_option
 from .printing import console as standard_output
@@ -43,7 +44,10 @@ if TYPE_CHECKING:
 )
 @click.argument("captures", nargs=-1, required=True)
 @click.option("--out", required=True, help="Directory for the tables; replaced as a whole.")
-@click.option("--protocol", default="auto", show_default=True, help="NAME[:key=value,...] or auto.")
+@click.option(
+    "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
+    help="NAME[:key=value,...] or auto.",
+)  # fmt: skip
 @click.option("--port", "ports", multiple=True, help="What runs behind a port: 9000=mplex.")
 @click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
 @click.option("--content", is_flag=True, help="Also write the payload as rows.")

@@ -15,6 +15,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.collector import Bounds, Collector
 from ..record.journal import NotDurable, Sync
+from .completion import protocol_names
 from .frame_log import logged, verbose_option
 from .printing import counted, warn
 from .record import size, syncs
@@ -38,7 +39,7 @@ def numbers(context: click.Context, option: click.Parameter, text: str) -> list[
 )
 @click.option("--listen", "urls", multiple=True, required=True, help="Where to listen; repeatable.")
 @click.option(
-    "--protocol", "protocols", multiple=True, required=True,
+    "--protocol", "protocols", multiple=True, required=True, shell_complete=protocol_names,
     help="What is spoken there: one for each --listen, in the same order, or one for all.",
 )  # fmt: skip
 @click.option("--out", required=True, help="Directory for the captures.")

@@ -8,6 +8,7 @@ import click
 
 from ..core.observer import Observer
 from ..core.rules import Severity, Violation
+from .completion import protocol_names
 from .printing import Column, console, for_people, json_line, print_table, shown
 
 FINDINGS = 1
@@ -20,7 +21,10 @@ MOST = 1 << 20  # octets taken from standard input
     no_args_is_help=True,
 )
 @click.argument("octets", nargs=-1, required=True)
-@click.option("--protocol", default="auto", show_default=True, help="NAME[:key=value,...] or auto.")
+@click.option(
+    "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
+    help="NAME[:key=value,...] or auto.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
 @click.pass_context
 def decode(context: click.Context, octets: tuple[str, ...], protocol: str, as_json: bool) -> None:

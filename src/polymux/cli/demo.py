@@ -8,9 +8,12 @@ from pathlib import Path
 import click
 
 from ..capture.writer import PcapngWriter
+from ..core.errors import MissingExtra
 from .analyze import analyze
 from .demo_traffic import SCENES, record
 from .printing import shown
+
+NEEDED = ("captures", "spark", "websocket", "report")
 
 
 @click.command(epilog="Example: polymux demo --out demo-out")
@@ -19,6 +22,7 @@ from .printing import shown
 @click.pass_context
 def demo(context: click.Context, out: str, master: str) -> None:
     """Run real peers on loopback, record them, analyse on Spark, and show what happened."""
+    check_extras()
     folder = Path(out)
     capture = folder / "demo.pcapng"
     if folder.exists() and any(folder.iterdir()) and not capture.exists():
@@ -37,3 +41,14 @@ def demo(context: click.Context, out: str, master: str) -> None:
         analyze, captures=(str(capture),), out=str(folder / "tables"), protocol="auto", ports=(),
         filters=(), content=False, master=master, confs=(), memory="1g", wanted=True,
     )  # fmt: skip
+
+
+def check_extras() -> None:
+    """Raise before anything is written if a later part of the demo could not run."""
+    from ..spark.doctor import missing_parts
+    from ..spark.java import find_java
+
+    missing = [extra for extra in NEEDED if missing_parts(extra)]
+    if missing:
+        raise MissingExtra(",".join(missing), "the demo")
+    find_java()

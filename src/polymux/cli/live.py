@@ -15,6 +15,7 @@ import click
 from ..aio import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
 from ..aio.recording import Recording
 from ..report.visible import visible
+from .completion import protocol_names
 from .frame_log import logged, verbose_option
 from .printing import json_line
 
@@ -31,7 +32,12 @@ def live_options(command: Command) -> Command:
         verbose_option,
         click.option("--json", "as_json", is_flag=True, help="What is received, as JSON lines."),
         click.option("--record", "record_to", help="Also write what passes to this capture."),
-        click.option("--protocol", required=True, help="NAME[:key=value,...], such as mplex."),
+        click.option(
+            "--protocol",
+            required=True,
+            shell_complete=protocol_names,
+            help="NAME[:key=value,...], such as mplex.",
+        ),
         click.argument("url"),
     ):
         command = add(command)

@@ -9,6 +9,7 @@ from typing import TypeVar
 import click
 
 from ..analysis.plan import ALWAYS, Plan, parse_ports
+from .completion import protocol_names
 from .printing import FORMATS
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -47,7 +48,11 @@ def capture_options(command: Command) -> Command:
             help="Only this port, and what runs there: 9000=mplex.",
         ),
         click.option(
-            "--protocol", default="auto", show_default=True, help="NAME[:key=value,...] or auto."
+            "--protocol",
+            default="auto",
+            show_default=True,
+            shell_complete=protocol_names,
+            help="NAME[:key=value,...] or auto.",
         ),
         click.argument("captures", nargs=-1, required=True),
     ):

@@ -18,6 +18,7 @@ from ..protocols.registry import parse
 from ..record import tls
 from ..record.leftovers import recover_left
 from ..record.tap import Tap
+from .completion import protocol_names
 from .frame_log import FrameLog, verbose_option
 from .printing import warn
 from .stopping import when_told
@@ -55,7 +56,10 @@ def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
 @click.argument("listen")
 @click.argument("upstream")
 @click.option("-o", "--out", required=True, help="The capture to write (pcapng).")
-@click.option("--protocol", default="", help="Noted in the capture, so that nobody has to guess.")
+@click.option(
+    "--protocol", default="", shell_complete=protocol_names,
+    help="Noted in the capture, so that nobody has to guess.",
+)  # fmt: skip
 @click.option("--rotate-size", callback=size, default="0", help="Begin another file after: 64M.")
 @click.option(
     "--rotate-time", type=click.FloatRange(0), default=0.0, help="And after so many seconds."

@@ -6,11 +6,12 @@ import click
 
 from ..core.rules import Rule
 from ..report.rulebook import ORIGINS, REACTIONS, RulePage, all_rules, page_of
+from .completion import rule_names
 from .printing import Column, for_people, json_line, print_table
 
 
 @click.command(epilog="Example: polymux rules mplex, or polymux rules mplex.write-after-close")
-@click.argument("names", nargs=-1)
+@click.argument("names", nargs=-1, shell_complete=rule_names)
 @click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
 def rules(names: tuple[str, ...], as_json: bool) -> None:
     """List all rules, or those of a protocol (mplex); one rule (mplex.bad-flag) with an example."""

@@ -91,19 +91,29 @@ def _core() -> Check:
         return Check("core", False, text, "install again: pip install --force-reinstall polymux")
     if len(compiled) == len(names):
         return Check("core", True, f"compiled, {len(names)} modules", needed=False)
-    return Check(
-        "core",
-        False,
-        f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow",
-        "install a C compiler, then: pip install --force-reinstall --no-binary polymux polymux",
-        needed=False,
-    )
+    text = f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow"
+    note = package_folder() / "interpreted.txt"  # what setup.py leaves when it cannot compile
+    if note.is_file():
+        text += f"; not compiled because: {note.read_text().strip()}"
+    todo = "where there is a C compiler, install polymux again with pip's --force-reinstall"
+    return Check("core", False, text, todo, needed=False)
+
+
+def missing_parts(extra: str) -> list[str]:
+    """The distributions of an extra that are not installed."""
+    return [name for name, module in EXTRAS[extra].items() if find_spec(module) is None]
+
+
+def extra_with(module: str) -> str | None:
+    """The extra that brings this module, if any does."""
+    top = module.partition(".")[0]
+    return next((extra for extra, parts in EXTRAS.items() if top in parts.values()), None)
 
 
 def _extras() -> Iterator[Check]:
     for extra, parts in EXTRAS.items():
-        there = [name for name, module in parts.items() if find_spec(module) is not None]
-        missing = [name for name in parts if name not in there]
+        missing = missing_parts(extra)
+        there = [name for name in parts if name not in missing]
         text = ", ".join(
             [f"{name} {_version(name)}" for name in there] + [f"no {name}" for name in missing]
         )

@@ -1,0 +1,5 @@
+"""`python -m polymux` is the command `polymux`."""
+
+from .cli import main
+
+main()

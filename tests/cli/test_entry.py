@@ -1,0 +1,115 @@
+"""How the command is started and asked for help, completed, and what the demo asks for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from polymux.cli import COMMANDS
+
+from .conftest import Ran
+
+Run = Callable[..., Ran]
+START = "import sys; {before}; sys.argv = ['polymux', *sys.argv[1:]]\n" + (
+    "from polymux.cli import main; main()"
+)
+
+
+def completed(*words: str) -> list[str]:
+    """What bash offers for the last of these words."""
+    done = subprocess.run(
+        [sys.executable, "-c", START.format(before="pass")],
+        capture_output=True, text=True, timeout=60,
+        env={
+            **os.environ,
+            "_POLYMUX_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        },
+    )  # fmt: skip
+    return [line.partition(",")[2] for line in done.stdout.splitlines()]
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "polymux", "rules", "mplex.bad-flag"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "mplex.bad-flag" in done.stdout
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_is_shown(run: Run, flag: str) -> None:
+    ran = run(flag)
+    assert ran.code == 0
+    assert version("polymux") in ran.out
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_every_command_has_short_and_long_help(run: Run, command: str) -> None:
+    before = [command] if command else []
+    short, long = run(*before, "-h"), run(*before, "--help")
+    assert short.code == long.code == 0
+    assert short.out == long.out
+    assert re.search(r"-h, --help +Show this message", short.out)
+
+
+def test_analyse_is_analyze(run: Run) -> None:
+    _, other = run("analyse", "-h").out.split("\n", 1)
+    _, usual = run("analyze", "-h").out.split("\n", 1)
+    assert other == usual
+
+
+def test_commands_and_protocols_and_rules_complete() -> None:
+    assert completed("polymux", "che") == ["check"]
+    assert completed("polymux", "ls", "--protocol", "") == [
+        "auto", "mplex", "nerdbank", "omnistreams", "streamux", "minmux",
+    ]  # fmt: skip
+    assert completed("polymux", "connect", "--protocol", "m") == ["mplex", "minmux"]
+    assert "mplex" in completed("polymux", "rules", "")
+    assert completed("polymux", "rules", "mplex.bad-f") == ["mplex.bad-flag"]
+
+
+@pytest.mark.parametrize("command", ["ls", "check", "frames", "follow", "analyze", "decode",
+                                     "connect", "serve", "record", "collect"])  # fmt: skip
+def test_every_protocol_option_completes(command: str) -> None:
+    assert completed("polymux", command, "--protocol", "nerd") == ["nerdbank"]
+
+
+def test_the_demo_asks_for_all_it_lacks_before_it_starts(tmp_path: Path) -> None:
+    lacks = (
+        "import importlib.util as u; real = u.find_spec; "
+        "u.find_spec = lambda name, *rest: "
+        "None if name in ('websockets', 'pyspark') else real(name, *rest)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", START.format(before=lacks), "demo"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "polymux: the demo needs an optional part: pip install 'polymux[spark,websocket]'"
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_follow_without_pyarrow_is_one_line_that_says_what_to_install(
+    capture: Callable[..., str],
+) -> None:
+    lacks = START.format(before="sys.modules['pyarrow'] = None")
+    done = subprocess.run(
+        [sys.executable, "-c", lacks, "follow", capture(), "--stream", "d1"],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("needs an optional part: pip install 'polymux[captures]'")

@@ -1,0 +1,38 @@
+"""Find the Pythons on this machine that polymux is built for."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+SUPPORTED = ("3.11", "3.12", "3.13")
+
+
+def find(version: str) -> str | None:
+    """A Python of this version: among those PYTHONS names, on the PATH, or kept by pyenv."""
+    named = os.environ.get("PYTHONS", "").split()
+    for candidate in [*named, f"python{version}", "python3", *_pyenv(version)]:
+        path = shutil.which(candidate)
+        if path is not None and _version(path) == version:
+            return path
+    return None
+
+
+def found() -> dict[str, str]:
+    """Version and path of every supported Python that is there."""
+    return {version: path for version in SUPPORTED if (path := find(version)) is not None}
+
+
+def _pyenv(version: str) -> list[str]:
+    pyenv = shutil.which("pyenv")
+    if pyenv is None:
+        return []
+    root = subprocess.run([pyenv, "root"], capture_output=True, text=True).stdout.strip()
+    kept = Path(root, "versions").glob(f"{version}.*/bin/python")
+    return sorted(map(str, kept), reverse=True)
+
+
+def _version(path: str) -> str:
+    """What the interpreter says of itself; nothing if it does not start, as a pyenv shim may."""
+    code = "import sys; print('%d.%d' % sys.version_info[:2])"
+    return subprocess.run([path, "-c", code], capture_output=True, text=True).stdout.strip()
