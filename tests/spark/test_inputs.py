@@ -48,8 +48,8 @@ def names(paths: list[str]) -> list[str]:
 
 def test_a_str_or_a_path_is_one_input(folder: Path) -> None:
     one = folder / "plain" / "1.pcapng"
-    for given in (one, str(one), [one], (str(one),)):
-        assert [capture.path for capture in find_inputs(given)] == [str(one)]
+    for path in (one, str(one), [one], (str(one),)):
+        assert [capture.path for capture in find_inputs(path)] == [str(one)]
 
 
 def test_analyze_takes_one_path_as_text_or_as_a_path(
