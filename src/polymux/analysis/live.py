@@ -155,7 +155,8 @@ class LiveFrames:
         self._only = only
         self._doubted = doubted
         self._walks: dict[LiveSession, LiveWalk | None] = {}
-        self._undecided: dict[LiveWalk, None] = {}
+        self._undecided: dict[LiveWalk, int] = {}  # and the octets each of them holds
+        self._held = 0  # by all of them together
 
     def take(self, session: LiveSession | None) -> None:
         """What `LiveCapture` gives: a session for which something came, or None for silence."""
@@ -176,23 +177,26 @@ class LiveFrames:
                 found.close()
             else:
                 found.take()
-                self._undecided[found] = None
             self._put(found)
         else:
             session.take_batches()
         if session.over:
             del self._walks[session]
-        while sum(walk.held for walk in self._undecided) > UNDECIDED:
+        while self._held > UNDECIDED:
             largest = max(self._undecided, key=lambda walk: walk.held)
             largest.decide(last=True)
             self._put(largest)
 
     def _put(self, walk: LiveWalk) -> None:
-        if walk.verdict is not None:
-            self._undecided.pop(walk, None)
-            if walk.verdict.doubt and not walk.doubted:
-                walk.doubted = True
-                self._doubted(walk.name, walk.verdict.doubt)
+        """Emit what the walk has, and count what it holds."""
+        verdict = walk.verdict
+        self._held -= self._undecided.pop(walk, 0)
+        if verdict is None and not walk.session.over:
+            self._undecided[walk] = walk.held
+            self._held += walk.held
+        if verdict is not None and verdict.doubt and not walk.doubted:
+            walk.doubted = True
+            self._doubted(walk.name, verdict.doubt)
         rows = walk.rows()
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
