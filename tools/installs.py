@@ -141,12 +141,10 @@ def packages(wheel: Path) -> list[Outcome]:
         folder = Path(temporary)
         good = repaired(wheel, python, folder)
         from_source = Way("sdist, without a compiler", from_sdist, NO_COMPILER, "interpreted")
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            started = [
-                pool.submit(downloaded, good, version, python, folder),
-                pool.submit(attempt, from_source, version, python),
-            ]
-            return [shown(each.result()) for each in started]
+        return [
+            shown(downloaded(good, version, python, folder)),  # alone, for its time counts
+            shown(attempt(from_source, version, python)),
+        ]
 
 
 def downloaded(wheel: Path, version: str, python: str, folder: Path) -> Outcome:
