@@ -17,7 +17,7 @@ from polymux.core.rules import Severity
 from polymux.core.streams import Stream
 from polymux.protocols.registry import create
 
-RUNS = int(os.environ.get("POLYMUX_REUSE_RUNS", "300"))
+RUNS = int(os.environ.get("POLYMUX_REUSE_RUNS", "2500" if "POLYMUX_SOAK" in os.environ else "300"))
 MIDDLE, UNORDERED = 2, 3
 
 
