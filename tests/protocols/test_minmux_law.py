@@ -163,7 +163,7 @@ def test_an_oops_storm_with_nobody_reading_our_answers_is_ended() -> None:
     book = Minmux(Limits(), Vantage.ACCEPTOR, plain_profile())
     writer = Endpoint(book, 1)
     storm: list[bytes] = []
-    for number in range(0, 4000, 2):
+    for number in range(0, 4 * Limits().control_queue, 2):
         peer = Endpoint(Minmux(Limits(), Vantage.DIALER, plain_profile()), 0)
         peer.put(give_credit(number, 9))
         peer.put(oops(number, 0))
