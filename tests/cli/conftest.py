@@ -87,10 +87,11 @@ def in_terminal(code: str, arguments: tuple[str, ...], columns: int = 160) -> Ra
 
 @pytest.fixture
 def terminal() -> Callable[..., Ran]:
-    """Runs `polymux` in a terminal."""
+    """Runs `polymux` in a terminal, without progress bars, however slow the machine is."""
+    code = "from polymux.cli import main, progress; progress.PATIENCE = 3600; main()"
 
     def go(*arguments: str, columns: int = 160) -> Ran:
-        return in_terminal("from polymux.cli import main; main()", arguments, columns)
+        return in_terminal(code, arguments, columns)
 
     return go
 

@@ -14,6 +14,7 @@ from importlib import import_module
 
 import click
 
+from .. import __version__
 from ..core.errors import (
     CaptureError,
     LimitExceeded,
@@ -84,7 +85,7 @@ class Commands(click.Group):
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: polymux demo",
 )
-@click.version_option(None, "-V", "--version", package_name="polymux")
+@click.version_option(__version__, "-V", "--version", prog_name="polymux")
 def cli() -> None:
     """Speak, record and analyse stream-multiplexing protocols."""
 
