@@ -127,3 +127,22 @@ async def test_a_fault_after_sound_frames_is_told_without_the_first_bytes() -> N
 )
 def test_versions_are_told_by_their_first_bytes(data: bytes, version: int) -> None:
     assert nerdbank_version(data) == version
+
+
+async def test_a_server_warns_of_peers_of_another_version_but_not_of_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def never(session: polymux.Session) -> None:
+        raise AssertionError("the handshake cannot have been done")
+
+    caplog.set_level("INFO", "polymux.aio")
+    async with polymux.serve(never, "tcp://127.0.0.1:0", protocol="nerdbank:version=2") as server:
+        for _ in range(5):
+            with pytest.raises(polymux.PolymuxError):
+                await polymux.connect(server.url, protocol="nerdbank:version=1")
+        async with asyncio.timeout(5):
+            while server.sessions:
+                await asyncio.sleep(0.01)
+    lines = [each for each in caplog.records if "before it was handled" in each.getMessage()]
+    assert [each.levelname for each in lines] == ["WARNING", "INFO", "INFO", "INFO", "INFO"]
+    assert "the peer speaks Nerdbank version 1" in lines[0].getMessage()

@@ -38,12 +38,13 @@ Facts = dict[str, Any]
 
 class Loud(logging.Handler):
     """Keeps what is logged as a warning or worse: an attack must not cause any of it, save a line
-    or two about the limit that stopped it."""
+    or two about the limit that stopped it, and one about a peer that broke a rule at once."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.lines: list[str] = []
         self.limits = 0
+        self.unhandled = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)[:2000]
@@ -51,6 +52,10 @@ class Loud(logging.Handler):
         if record.levelno == logging.WARNING and told:
             self.limits += 1
             if self.limits <= 2:
+                return
+        if record.levelno == logging.WARNING and "before it was handled" in line:
+            self.unhandled += 1
+            if self.unhandled == 1:
                 return
         self.lines.append(line)
 

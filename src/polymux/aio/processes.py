@@ -116,8 +116,8 @@ class Child(asyncio.SubprocessProtocol):
             return
         self._ended = True
         if self.process.get_returncode() is None:
-            # Not by `process.kill`, nor by `close`: before Python 3.13 both ask for the exit status,
-            # and asyncio's own watcher, which then finds none, complains in the log.
+            # Not by `process.kill`, nor by `close`: before Python 3.13 both ask for the exit
+            # status, and asyncio's own watcher, which then finds none, complains in the log.
             with suppress(ProcessLookupError):
                 os.kill(self.process.get_pid(), signal.SIGKILL)
         else:

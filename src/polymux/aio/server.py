@@ -39,6 +39,7 @@ log = logging.getLogger("polymux.aio")
 S = TypeVar("S", bound=Session)
 Handler = Callable[[Any], Awaitable[None]]
 HALF_OPEN = 128  # connections whose handshake is not finished
+QUIET = 60.0  # seconds between two warnings of peers that broke a rule before they were handled
 PATIENCE = 1.0  # seconds for handlers to end by themselves once their sessions are closed
 
 
@@ -53,6 +54,7 @@ class Server:
         self._listener: asyncio.AbstractServer | None = None
         self._door: Door | None = None  # of a WebSocket server
         self._closing = False
+        self._warned_at = -QUIET
         self._closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def __str__(self) -> str:
@@ -131,6 +133,16 @@ class Server:
         if self.address.scheme == "stdio" and not self._closed.done():
             self._closed.set_result(None)
 
+    def _unhandled(self, session: Session, problem: PeerViolation) -> None:
+        """Log that a peer, perhaps of another protocol or version, never got to the handler: as a
+        warning, but only one in `QUIET` seconds, so that no peer can flood the log."""
+        now = session.loop.time()
+        level = logging.INFO
+        if now - self._warned_at >= QUIET:
+            self._warned_at = now
+            level = logging.WARNING
+        log.log(level, "%s ended before it was handled: %s", session, problem)
+
     async def run(self, session: Session) -> None:
         """The life of one session; nothing that happens in it harms another."""
         prepare_socket(session)
@@ -142,10 +154,10 @@ class Server:
             called = True
             await self.handler(session)
         except PolymuxError as problem:
-            # Without a handler to tell it: a peer that speaks something else is worth a line.
-            stranger = isinstance(problem, PeerViolation) and not called
-            level = logging.WARNING if stranger else logging.INFO
-            log.log(level, "%s: %s", session, problem)
+            if isinstance(problem, PeerViolation) and not called:
+                self._unhandled(session, problem)
+            else:
+                log.info("%s: %s", session, problem)
         except Exception as problem:
             if only_polymux(problem):
                 log.info("%s: %s", session, problem)
