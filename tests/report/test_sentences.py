@@ -53,7 +53,7 @@ def test_a_stream_behind_another_names_the_culprit() -> None:
     assert stall_sentence(unknown).startswith("dialer sent another stream first: d5 waited")
 
 
-@pytest.mark.parametrize("cause", {*STALL_CAUSES, *STALL_HEADLINES, "a-new-one"})
+@pytest.mark.parametrize("cause", sorted({*STALL_CAUSES, *STALL_HEADLINES, "a-new-one"}))
 def test_every_cause_has_a_sentence_with_its_stream_its_time_and_its_name(cause: str) -> None:
     sentence = stall_sentence(Stall("d1", "dialer", 1_500_000, cause))
     assert " d1" in f" {sentence}"
@@ -94,7 +94,7 @@ def test_a_stream_not_over_at_the_end_says_what_is_missing() -> None:
     assert ending_sentence(half) == "dialer had not ended its half of d1 at the end"
 
 
-@pytest.mark.parametrize("ending", set(STREAM_ENDINGS) - {"clean"})
+@pytest.mark.parametrize("ending", sorted(set(STREAM_ENDINGS) - {"clean"}))
 def test_every_ending_names_its_stream(ending: str) -> None:
     assert "d7" in ending_sentence(Ending("d7", ending)).split()
     assert set(GIVEN_UP) < set(STREAM_ENDINGS)
