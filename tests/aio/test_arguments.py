@@ -22,7 +22,7 @@ ANY: Any = None  # what a type checker would refuse
 def test_a_limit_is_a_whole_number_of_0_or_more(name: str) -> None:
     Limits(**{name: 0})
     for value in (-1, 1 << 63):
-        with pytest.raises(ValueError, match=f"limit {name} is 0 to 2\\^62, not {value}"):
+        with pytest.raises(ValueError, match=f"limit {name} is 0 to 2\\^60, not {value}"):
             Limits(**{name: value})
     for wrong in ("1", 1.5, None):
         with pytest.raises(TypeError):
@@ -45,6 +45,9 @@ def test_a_time_of_a_policy_is_0_or_more_seconds(name: str) -> None:
         ({"timeout": -1}, polymux.LocalProtocolError, "timeout is 0 or more seconds, not -1"),
         ({"timeout": "5"}, TypeError, "timeout is a number of seconds, not str"),
         ({"opens_per_second": -4}, ValueError, "opens_per_second is 0"),
+        ({"opens_per_second": "4"}, TypeError, "opens_per_second is a number, not str"),
+        ({"url": b"tcp://127.0.0.1:1"}, TypeError, "a URL is a str .* not bytes"),
+        ({"url": None}, TypeError, "a URL is a str .* not NoneType"),
         ({"limits": {"streams": 4}}, TypeError, "limits is a polymux.Limits, not dict"),
         ({"policy": 5}, TypeError, "policy is a polymux.Policy, not int"),
         ({"protocol": b"mplex"}, TypeError, "protocol is a text such as 'mplex', not bytes"),
@@ -54,7 +57,7 @@ def test_connecting_refuses_wrong_arguments(
     arguments: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     with pytest.raises(error, match=text):
-        polymux.connect("tcp://127.0.0.1:1", **({"protocol": "mplex"} | arguments))
+        polymux.connect(**({"url": "tcp://127.0.0.1:1", "protocol": "mplex"} | arguments))
 
 
 def plain(_: Session) -> None:

@@ -93,6 +93,8 @@ def check_handler(handler: object, what: str = "the handler") -> None:
     """
     if not callable(handler):
         raise TypeError(f"{what} is an async function, not {type(handler).__name__}")
+    if inspect.iscoroutinefunction(handler):
+        return
     function = plain_function(handler)
     name = getattr(function, "__qualname__", repr(handler))
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):

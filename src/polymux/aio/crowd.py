@@ -37,8 +37,9 @@ class Crowd(Belonging["Session"]):
         late = session._arrivals.late
         if not session.waits_for_room or session._ending.begun or limit == "name":
             return False
-        if not self._patient or len(late) >= session.endpoint.limits.streams:
-            return False
+        limits = session.endpoint.limits
+        if not self._patient or len(late) >= max(limits.streams, limits.open_reset_burst):
+            return False  # one chunk may bring so many before reading has stopped
         late.append(session._adopt(record))
         session._theirs += 1
         if self._clock is None:

@@ -219,10 +219,11 @@ class ItemReceiver(ItemStream, Piecewise):
 
     def _begin(self, window: int) -> None:
         """Give the first credit; nothing but the end, if that was announced meanwhile."""
-        if self._no_read is not None or self._closed:
-            self._hush()
-        elif self._own.state == OPEN and not self._done and self._is_current():
-            self.grant(window)
+        if self._own.state == OPEN and self._is_current():
+            if self._no_read is not None or self._closed:
+                self._say(stop_read(self.number))
+            elif not self._done:
+                self.grant(window)
 
     def _hush(self) -> None:
         if self in self.session._late:  # it has not begun: that is said in its turn

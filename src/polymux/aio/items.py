@@ -98,8 +98,12 @@ class ItemStream(Stream):
 
     async def _may_begin(self) -> None:
         """Wait while the peer has yet to answer on too many streams on which we spoke first."""
-        if self.record.serial < 0 and not self.session._openings.free():
-            await self.session._line.turn()
+        session = self.session
+        if self.record.serial < 0 and not session._openings.free():
+            try:
+                await session._line.turn()
+            finally:  # should this stream not begin after all, its room is a receiver's
+                session.loop.call_soon(session._grant_late)
 
     def _answered(self) -> None:
         """The peer has said something on this stream, or the stream is over."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from ..core.errors import LimitExceeded
 from .belonging import Belonging
 
 if TYPE_CHECKING:
@@ -21,14 +22,17 @@ class Line(Belonging["Session"]):
         self._told = False
 
     async def turn(self) -> None:
-        """Wait for room. If cancelled, the room is the next caller's."""
+        """Wait for room. If cancelled, the room is the next caller's. LimitExceeded if there can
+        never be any."""
         session = self.session
         openings = session._openings
+        if openings.most == 0:
+            raise LimitExceeded(session.endpoint.limits.describe("own_streams"))
         waiter = openings.join()
         self.watch()
         try:
             await waiter
-        except asyncio.CancelledError:
+        except BaseException:
             openings.leave(waiter)
             raise
         openings.settle()

@@ -49,6 +49,9 @@ def session_maker(
     meter: Metering | None = None,
 ) -> Callable[[], Session]:
     """Check what was asked for now; make sessions of it later."""
+    if not isinstance(opens_per_second, int | float):
+        given = type(opens_per_second).__name__
+        raise TypeError(f"opens_per_second is a number, not {given}")
     if not opens_per_second >= 0:
         raise ValueError(f"opens_per_second is 0 (no bound) or more, not {opens_per_second}")
     name = parse(protocol).name

@@ -22,8 +22,9 @@ class MinmuxSession(Session):
 
     The dialer writes the odd ids, the acceptor the even ones. What the peer says on streams that
     nobody here has asked for is remembered for `Limits.streams` of them, then the session ends. So
-    that no peer comes to that, this side speaks first on `Limits.own_streams` at a time: credit for
-    further ones waits until the peer has said something on one of those.
+    that no peer comes to that, this side speaks first on `Limits.own_streams` at a time: first
+    credit, `stop` and `last` on further ones wait until the peer has said something on one of
+    those. `grant`, `promise`, `abort` and closing a receiver that never had credit do not wait.
     """
 
     def __init__(self, endpoint: Endpoint, policy: Policy, opens_per_second: float = 0.0) -> None:

@@ -47,6 +47,9 @@ class Pending(Coroutine[Any, Any, T_co]):
 
     # --- for tasks
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._coroutine, name)  # its name and where it stands, for debuggers
+
     def send(self, value: Any) -> Any:
         return self._coroutine.send(value)
 

@@ -79,8 +79,8 @@ class Child(asyncio.SubprocessProtocol):
             if code:
                 self.pipes.error = ChildProcessError(self.pipes.ended)
         self._tell_lost()
-        # Somebody else may have inherited its pipes: they are not waited for without end.
-        self._set_clock(self.kill)
+        # Another process may have inherited its pipes: they are not waited for without end.
+        self._set_clock(self._stop_waiting)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The child has ended and its pipes are closed."""
@@ -109,6 +109,14 @@ class Child(asyncio.SubprocessProtocol):
             self._ended = True
             self.process.terminate()
             self._set_clock(self.kill)
+
+    def _stop_waiting(self) -> None:
+        """Close pipes that are still open after the child has ended; not while this side pauses
+        reading, because what the child wrote may still be in them."""
+        if self.session._pacing.is_idle and not self._ended:
+            self._set_clock(self._stop_waiting)
+        else:
+            self.kill()
 
     def kill(self) -> None:
         self._stop_clock()

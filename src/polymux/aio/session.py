@@ -258,6 +258,9 @@ class Session(Traffic, asyncio.Protocol):
             self._over = problem
         for stream in list(self._live.values()):
             stream._lost(problem, answers)
+        late = self._arrivals.late
+        while late:  # they have come, and no more can: the application may have them all
+            self._admit(late.popleft())
         self._arrivals.close()
         self._line.stop()
         settle(self.ready)

@@ -36,6 +36,8 @@ class Address:
 
 def parse_url(url: str) -> Address:
     """Take a URL apart; BadUrl says what is missing."""
+    if not isinstance(url, str):
+        raise TypeError(f"a URL is a str such as 'tcp://127.0.0.1:9000', not {type(url).__name__}")
     scheme, colon, rest = url.partition(":")
     if not colon or scheme not in SCHEMES:
         raise BadUrl(f"{url!r}: a URL begins with one of {', '.join(s + ':' for s in SCHEMES)}")

@@ -43,6 +43,13 @@ class FrameLog:
         self._blind = bool(preamble)
 
     def feed(self, side: int, data: bytes) -> None:
+        """Show what these bytes complete. An output that cannot be written ends the log only."""
+        try:
+            self._show(side, data)
+        except OSError:
+            self._blind = True
+
+    def _show(self, side: int, data: bytes) -> None:
         from ..analysis.frame_rows import take_frame_rows
 
         if self._blind:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 
 KIB = 1024
 MIB = 1024 * 1024
-MOST = 0x4000000000000000
+MOST = 0x1000000000000000  # so that two of them can be added
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Limits:
             if not isinstance(value, int):
                 raise TypeError(f"limit {name} is an int, not {type(value).__name__}")
             if not 0 <= value <= MOST:
-                raise ValueError(f"limit {name} is 0 to 2^62, not {value}")
+                raise ValueError(f"limit {name} is 0 to 2^60, not {value}")
 
     def describe(self, name: str) -> str:
         """How an error names this limit and says how to raise it."""

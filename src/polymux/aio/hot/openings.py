@@ -61,7 +61,10 @@ class Openings:
             self.look()
 
     def gave_up(self, weight: float) -> None:
-        """A stream was given up; a peer counts it by this weight."""
+        """A stream was given up; a peer counts it by this weight. Nothing is held back for a rate
+        of 0: it would be held for ever."""
+        if self.rate <= 0.0:
+            return
         if self.lately == 0.0:
             self.at = self.loop.time()
         self.lately += weight
@@ -74,8 +77,10 @@ class Openings:
         return waiter
 
     def settle(self) -> None:
-        """A caller that was woken goes on."""
+        """A caller that was woken goes on. Should it open nothing, its room is the next one's."""
         self.due -= 1
+        if len(self.waiting) > 0:
+            self.loop.call_soon(self.look)
 
     def leave(self, waiter: Future[None]) -> None:
         """A caller was cancelled: its place, or what it was woken for, is the next one's."""
