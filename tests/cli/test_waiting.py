@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shlex
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -197,3 +199,13 @@ def test_both_commands_name_the_version_that_the_other_side_speaks(here: int, th
     assert done.returncode == 4
     for said, version in ((done.stderr, there), (heard, here)):
         assert f"the peer speaks Nerdbank version {version}: write nerdbank:version=" in said
+
+
+def test_a_limit_that_ends_the_session_is_told_once() -> None:
+    code = "from polymux.cli import main; main()"
+    url = "exec:" + shlex.join([sys.executable, "-c", "print('usage: peer')"])
+    command = [sys.executable, "-c", code, "connect", url, "--accept", "--protocol=omnistreams"]
+    ran = subprocess.run(command, input=b"", capture_output=True, timeout=60, check=False)
+    (said,) = ran.stderr.decode().splitlines()
+    assert "limit frame=" in said
+    assert ran.returncode == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import suppress
 
 import click
@@ -103,6 +104,9 @@ def connect(
                 finally:
                     talk.output.end()
 
+    log = logging.getLogger("polymux.aio")
+    level = log.level
+    log.setLevel(logging.ERROR)  # what ends the one session is the error of this command
     try:
         asyncio.run(run())
     except Unreachable as problem:
@@ -110,6 +114,8 @@ def connect(
         for argument, option in WORDS.items():
             text = text.replace(argument, option)
         raise Unreachable(text) from None
+    finally:
+        log.setLevel(level)
 
 
 class Talk:
