@@ -18,7 +18,7 @@ static const i64 NEVER = (i64)1 << 61, CROSSED = (i64)1 << 62;
 #define RULE(n) ((i64)1 << (n))
 
 typedef struct { /* what one side may send on a stream, and did */
-    i64 granted, spent, window, state, stopped, final, vague, octets, frames, peak;
+    i64 granted, spent, window, state, stopped, final, vague, reset, octets, frames, peak;
     i64 first_at, last_at, blocked, blocked_since;
 } Half;
 typedef struct {
@@ -142,17 +142,15 @@ static i64 mplex_judge(Loop *l, i64 sender, const Head *h, const Stream *s) {
     const Half *own = &s->half[sender], *peer = &s->half[1 - sender];
     i64 verdict = h->size > 0 && kind >= 3 ? RULE(kind <= 4 ? CLOSE_PAYLOAD : RESET_PAYLOAD) : 0;
     if (stale(l, s, sender)) return verdict | CROSSED;
-    if (own->state == ABORTED && !own->vague) return verdict | RULE(AFTER_RESET);
-    if (peer->state == ABORTED) {
-        if (!knows(l, sender, peer->stopped)) return verdict | CROSSED;
-        return verdict | RULE(kind <= 4 ? AFTER_PEER_RESET : RESET_OVER);
-    }
-    if (own->state == ENDED && !own->vague) {
-        if (kind <= 2) return verdict | RULE(AFTER_CLOSE);
-        if (kind <= 4) return verdict | RULE(CLOSE_TWICE);
-        if (peer->state == ENDED && knows(l, sender, peer->stopped))
-            return verdict | RULE(RESET_OVER);
-    }
+    int known = peer->state != OPEN && knows(l, sender, peer->stopped);
+    if (peer->state == ABORTED && !known) verdict |= CROSSED;
+    if (own->reset && !own->vague) return verdict | RULE(AFTER_RESET);
+    if (own->state == ENDED && !own->vague && kind <= 4)
+        return verdict | RULE(kind <= 2 ? AFTER_CLOSE : CLOSE_TWICE);
+    if (peer->state == ABORTED)
+        return known ? verdict | RULE(kind <= 4 ? AFTER_PEER_RESET : RESET_OVER) : verdict;
+    if (own->state == ENDED && !own->vague && peer->state == ENDED && known)
+        verdict |= RULE(RESET_OVER);
     return verdict;
 }
 
@@ -170,6 +168,7 @@ static Stream *mplex_apply(Loop *l, i64 sender, const Head *h, Stream *s, int *c
                                       && (peer->state != ENDED || peer->vague))) {
         stop(own, kind <= 4 ? ENDED : ABORTED, l->sent[sender], vague);
     }
+    if (kind >= 5) own->reset = 1;
     return s;
 }
 

@@ -81,4 +81,4 @@ def test_a_broken_reassembly_is_caught_and_the_run_says_so(
     for table in ("violations", "stalls", "streams"):
         (tmp_path / "broken" / table).mkdir(exist_ok=True)
     print_summary(done, "")
-    assert f"conservation FAILS in {len(talks)} sessions" in capsys.readouterr().out
+    assert f"conservation FAILS in {len(talks)} session" in capsys.readouterr().out
