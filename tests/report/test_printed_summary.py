@@ -14,8 +14,11 @@ from .stage import Play, Stage
 
 
 @pytest.fixture
-def printed(capsys: pytest.CaptureFixture[str]) -> Callable[[Path], list[str]]:
+def printed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Path], list[str]]:
     """The lines that are printed about these tables into a pipe, each space but one left out."""
+    monkeypatch.delenv("COLUMNS", raising=False)
 
     def lines(folder: Path) -> list[str]:
         print_findings(str(folder))
