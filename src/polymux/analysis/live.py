@@ -77,7 +77,8 @@ class LiveWalk:
         named = self._plan.given(session) != AUTO or bool(session.protocol_hint)
         if not pieces or (named and not last and self.held < SURE and not self._both(pieces)):
             return
-        verdict = choose(session, self._plan, Sample(tuple(pieces), session.saw_syn))
+        sample = Sample(tuple(pieces), session.saw_syn)
+        verdict = choose(session, self._plan, sample, sample)
         if verdict.protocol is None and not last:
             return
         self.verdict = verdict
