@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from polymux.analysis.sample import GLANCE, Sample, Trial, attempt
 from polymux.analysis.scorers import SCORERS, Scorer
-from polymux.analysis.strangers import multistream_size, stranger
+from polymux.analysis.strangers import multistream_size, stranger, upgrades
 from polymux.protocols.registry import MAKERS
 
 ENOUGH = 75  # of 100: a session with some broken rules is still recognised
@@ -95,7 +95,9 @@ def contradiction(settled: str, options: dict[str, str], sample: Sample) -> str:
     found = guess(sample)
     if found.protocol is None:
         weak = int(100 * own.share) < ENOUGH
-        return found.stranger if found.stranger and weak else ""
+        if not weak or (name == "omnistreams" and upgrades(sample.head(0), sample.head(1))):
+            return ""
+        return found.stranger
     if not found.marked and found.score <= int(100 * own.share):
         return ""
     other = found.protocol.partition(":")[0]

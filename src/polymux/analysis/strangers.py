@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polymux.core.upgrade import YES, recognise
+from polymux.core.upgrade import NO, YES, read_request, read_response, recognise
 
 _METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
 _HTTP2 = b"PRI * HTTP/2.0"
@@ -25,6 +25,15 @@ def stranger(dialer: bytes, acceptor: bytes) -> str:
             return "WebSocket, with messages that are not of a protocol known here"
         return "HTTP"
     return ""
+
+
+def upgrades(dialer: bytes, acceptor: bytes) -> bool:
+    """May WebSocket messages follow? One half of an upgrade says so where the other is missing, and
+    what there is of a head that was cut short. An upgrade that is whole is no stranger's HTTP."""
+    if recognise(dialer, acceptor).verdict == YES:
+        return False
+    asked, answered = read_request(dialer).verdict, read_response(acceptor).verdict
+    return bool(dialer and asked != NO) or bool(acceptor and answered != NO)
 
 
 def _is_tls(head: bytes) -> bool:
