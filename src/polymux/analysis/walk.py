@@ -142,6 +142,8 @@ def _decoded(
     watch.attach(observer, _timeline(session), _stalls(session, watch, protocol))
     if not session.saw_syn or verdict.doubt:
         observer.doubt()
+    if session.unheard is not None:
+        watch.miss(session.unheard, session.started_at)
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
     rows = Rows(summary.session_id, emit, gathering, plan.tables)
     try:
