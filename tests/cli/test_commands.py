@@ -277,7 +277,7 @@ def test_people_get_a_table_with_the_worst_stream_first(
     assert ran.out.index("broke mplex.write-after-close") < ran.out.index(" good ")
     assert "conservation: every octet" in ran.out
     assert "1 session, 2 streams, 6 frames" in ran.out
-    assert "1 violation, 0 stalls, 2 streams still open at the end" in ran.out
+    assert "1 violation, 0 stalls, 2 streams not seen to end" in ran.out
 
 
 @pytest.mark.parametrize(
