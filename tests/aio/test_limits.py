@@ -252,7 +252,7 @@ async def test_a_window_overrun_ends_that_channel_with_the_name_of_the_rule() ->
         mine, theirs = await opened(near, far, "overrun")
         other, others = await opened(near, far, "other")
         hears(far, "94 02 01 01 c4 65" + "78" * 101)
-        with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded.*1 octets bey"):
+        with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded.*1 octet bey"):
             await theirs.receive()
         with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded"):
             await mine.receive()

@@ -175,3 +175,117 @@ def test_five_round_trips_are_no_silence(tmp_path: Path) -> None:
     found = analyse(stage.save(tmp_path / "a.pcapng"))
     assert [row for row in found.rows("stalls") if row["cause"] == "no-reply"] == []
     assert found.stream("d1")["ending"] == "half-closed"
+
+
+# --- what keeps a peer from answering
+
+
+def found_in(case: Case, tmp_path: Path) -> list[tuple[object, object]]:
+    """Cause and sender of every stall that is a finding."""
+    found = analyse(case.write(tmp_path / "a.pcapng"), plan=Plan(case.protocol))
+    rows = [row for row in found.rows("stalls") if row["cause"] != "sender-idle"]
+    return [(row["cause"], row["sender"]) for row in rows]
+
+
+def asked(wire: Mplex) -> Case:
+    case = begun(wire)
+    case.send(3.0, 0, wire.data(0, 0, 1, 5))
+    case.send(4.0, 0, wire.end(0, 0, 1))
+    return case
+
+
+@pytest.mark.parametrize("content", [False, True], ids=["end", "content"])
+def test_an_answer_held_up_by_a_closed_window_is_the_reader_s(
+    content: bool, tmp_path: Path
+) -> None:
+    wire = Mplex()
+    case = asked(wire)
+    case.window(5.0, 0, 0)
+    case.window(4_900.0, 0, 65535)
+    if content:
+        case.send(4_990.0, 1, wire.data(1, 0, 1, 5))
+    case.send(4_990.0, 1, wire.end(1, 0, 1))
+    case.ends = 6_000.0
+    assert found_in(case, tmp_path) == [("slow-reader", "acceptor")]
+
+
+@pytest.mark.parametrize("content", [False, True], ids=["end", "content"])
+def test_an_answer_behind_a_full_line_waited_for_the_other_stream(
+    content: bool, tmp_path: Path
+) -> None:
+    wire = Mplex()
+    case = asked(wire)
+    (side, opening) = wire.open(0, 3)[0]
+    case.send(3.5, side, opening)
+    at = 5.0
+    for _ in range(4_000):
+        at = case.send(at, 1, wire.data(1, 0, 3, 1_396), rate=1_400)
+    case.send(at, 1, (wire.data(1, 0, 1, 2) if content else b"") + wire.end(1, 0, 1))
+    for _ in range(20):
+        at = case.send(at, 1, wire.data(1, 0, 3, 1_396), rate=1_400)
+    case.ends = at + 10
+    assert found_in(case, tmp_path) == [("behind-other-stream", "acceptor")]
+
+
+def test_a_peer_whose_line_two_streams_fill_in_turn_is_not_silent(tmp_path: Path) -> None:
+    wire = Mplex()
+    case = asked(wire)
+    for number in (3, 5):
+        (side, opening) = wire.open(0, number)[0]
+        case.send(3.5, side, opening)
+    at = 5.0
+    for turn in range(3_000):  # more turns than are remembered
+        at = case.send(at, 1, wire.data(1, 0, 3 + turn % 2 * 2, 1_396), rate=1_400)
+    case.send(at, 1, wire.end(1, 0, 1))
+    case.ends = at + 10
+    assert ("no-reply", "acceptor") not in found_in(case, tmp_path)
+
+
+def test_a_peer_before_a_window_closed_for_most_of_the_time_owes_nothing(tmp_path: Path) -> None:
+    case = asked(Mplex())
+    case.window(5.0, 0, 0)
+    case.window(8_000.0, 0, 65535)  # as the last packet of a connection may
+    case.ends = 8_001.0
+    assert found_in(case, tmp_path) == []
+
+
+def test_an_open_window_excuses_no_silence(tmp_path: Path) -> None:
+    wire = Mplex()
+    case = asked(wire)
+    case.window(5.0, 0, 0)
+    case.window(1_000.0, 0, 65535)
+    case.send(5_000.0, 1, wire.end(1, 0, 1))
+    case.ends = 6_000.0
+    assert found_in(case, tmp_path) == [("no-reply", "acceptor")]
+
+
+@pytest.mark.parametrize("until", [1_500.0, 4_900.0])
+def test_an_accept_held_up_by_a_closed_window_is_the_reader_s(until: float, tmp_path: Path) -> None:
+    wire = Nerdbank()
+    case = Case("", wire.name)
+    case.send(1.0, 0, wire.offer(0, 1))
+    case.window(2.0, 0, 0)
+    case.window(until, 0, 65535)
+    case.send(until + 1, 1, wire.accept(0, 1))
+    case.send(until + 50, 0, wire.data(0, 0, 1, 50))
+    case.ends = until + 100
+    assert found_in(case, tmp_path) == [("slow-reader", "acceptor")]
+
+
+def test_an_offer_before_a_closed_window_is_not_held_against_the_peer(tmp_path: Path) -> None:
+    wire = Nerdbank()
+    case = Case("", wire.name)
+    case.send(1.0, 0, wire.offer(0, 1))
+    case.window(2.0, 0, 0)
+    case.ends = 5_000.0
+    assert found_in(case, tmp_path) == []
+
+
+def test_a_peer_that_answered_before_the_other_ended_owes_nothing(tmp_path: Path) -> None:
+    wire = Mplex()
+    case = begun(wire)
+    case.send(4.0, 0, wire.data(0, 0, 1, 4))
+    case.send(14.0, 1, wire.data(1, 0, 1, 4))
+    case.send(24.0, 0, wire.end(0, 0, 1))
+    case.ends = 6_000.0
+    assert found_in(case, tmp_path) == []

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from polymux.analysis.guess import contradiction
+from polymux.analysis.guess import contradiction, settle
 from polymux.analysis.plan import DOUBT, Plan
 from polymux.analysis.sample import Sample
 from polymux.protocols.registry import names
+from polymux.testing.conversations import MODELS
+from polymux.testing.model import Talk
 from polymux.testing.simulator import World
 
 from .stage import MS, START, Record, analyse, save
@@ -94,6 +96,26 @@ def test_a_broken_conversation_of_the_protocol_that_was_named_is_not_contradicte
         broken[chance.randrange(len(broken))] ^= 1 << chance.randrange(8)
         pieces[place] = (side, bytes(broken), at)
     assert contradiction(spoken, {}, Sample(tuple(pieces))) == ""
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("seed", range(8))
+def test_what_was_captured_in_part_does_not_contradict_the_right_name(name: str, seed: int) -> None:
+    chunks = Talk(MODELS[name], seed, steps=(0, 5, 12, 30)[seed % 4]).places["middle"].chunks
+    pieces = tuple((side, bytes(data), n * MS) for n, (side, data) in enumerate(chunks))
+    parts = [tuple(piece for piece in pieces if piece[0] == side) for side in (0, 1)]
+    parts += [pieces[:count] for count in range(1, 7)]
+    samples = [Sample(part, True) for part in parts]
+    for sample in (*samples, Sample(pieces[len(pieces) // 2 :], False)):
+        settled, _ = settle(name, {}, sample)
+        assert contradiction(settled, {}, sample) == ""
+
+
+def test_http_without_an_upgrade_is_still_not_omnistreams() -> None:
+    asked = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+    answered = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
+    for pieces in (((0, asked, 0), (1, answered, 0)), ((0, asked, 0),), ((1, answered, 0),)):
+        assert contradiction("omnistreams", {}, Sample(pieces, True)) == "HTTP"
 
 
 @pytest.mark.parametrize("named", names())

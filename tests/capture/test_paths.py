@@ -23,6 +23,7 @@ from polymux.capture import (
     repair,
     write_index,
 )
+from polymux.capture.pipes import Pipe
 from polymux.core.errors import CaptureError
 
 START = 1_700_000_000_000_000_000
@@ -112,6 +113,20 @@ def test_compressed_captures_are_read_whole(packing: str, streams: int, tmp_path
     assert (summary.status, summary.format) == ("whole", f"pcapng+{packing}")
     assert summary.octets == len(plain)
     assert payloads(packed) == [b"\0" * 3_000_000]
+
+
+@pytest.mark.parametrize("zeros", [4, 65536, 200_000])
+def test_zeros_may_pad_the_streams_of_an_xz_file(zeros: int, tmp_path: Path) -> None:
+    plain = recorded(tmp_path / "plain.pcapng", b"\0" * 1000, repeats=30).read_bytes()
+    parts = [lzma.compress(part) + bytes(zeros) for part in (plain[:5000], plain[5000:])]
+    packed = tmp_path / "packed"
+    packed.write_bytes(b"".join(parts))
+    summary = index_file(packed).summary
+    assert (summary.status, summary.octets) == ("whole", len(plain))
+    with packed.open("rb") as file:
+        pipe = Pipe("-", file.fileno())
+        assert b"".join(iter(pipe.read, b"")) == plain  # type: ignore[arg-type]  # never silent
+    assert pipe.torn == ""
 
 
 @pytest.mark.parametrize("packing", ["xz", "bzip2"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -277,7 +278,7 @@ def test_people_get_a_table_with_the_worst_stream_first(
     assert ran.out.index("broke mplex.write-after-close") < ran.out.index(" good ")
     assert "conservation: every octet" in ran.out
     assert "1 session, 2 streams, 6 frames" in ran.out
-    assert "1 violation, 0 stalls, 2 streams still open at the end" in ran.out
+    assert "1 violation, 0 stalls, 2 streams not seen to end" in ran.out
 
 
 @pytest.mark.parametrize(
@@ -313,6 +314,57 @@ def test_frames_of_standard_input_are_printed_while_it_is_open(capture: Callable
     process.stdin.write(data[-40:])
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, b"", b"")
+
+
+def test_a_limit_ends_frames_of_an_open_pipe_with_its_last_frame(
+    capture: Callable[..., str],
+) -> None:
+    data = Path(capture()).read_bytes()
+    process = subprocess.Popen(
+        [sys.executable, "-c", "from polymux.cli import main; main()", "frames", "-", "--limit=6"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(data[:-40])  # the connection has not ended, and has six frames so far
+    process.stdin.flush()
+    assert process.wait(timeout=60) == 0
+    out, err = process.communicate()
+    assert (len(out.splitlines()), err) == (6, b"")
+
+
+@pytest.mark.parametrize("command", ["frames", "ls"])
+def test_a_socket_file_is_a_capture_that_cannot_be_opened(
+    command: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the path of a socket must be short
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind("talk.sock")
+        ran = run(command, "talk.sock")
+    assert (ran.code, ran.out) == (3, "")
+    assert "talk.sock: cannot be opened: " in ran.err
+
+
+@pytest.mark.parametrize("command", ["frames", "ls"])
+def test_closed_standard_input_is_a_capture_that_cannot_be_read(
+    command: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    ran = run(command, "-")
+    assert (ran.code, ran.out) == (3, "")
+    assert "-: standard input is closed" in ran.err
+
+
+def test_one_is_said_in_the_singular(
+    run: Run, terminal: Run, capture: Callable[..., str], tmp_path: Path
+) -> None:
+    path = capture([(0, b"\x08\x01x", 1), (0, b"\x08\x01x", 2)])
+    (found,) = lines(run("check", path, "--protocol", "mplex"))
+    assert "of 1 octet" in found["detail"]
+    assert "of 1 octets" not in found["detail"]
+    assert ": 1 range, " in terminal("index", path).out
+    path = capture([(0, b"\x08\x01x", 1)], name="one.pcapng")
+    ran = run("frames", path, "--protocol", "mplex", "--sender", "acceptor")
+    assert ran.err == "the only frame is not what was asked for\n"
 
 
 @pytest.mark.parametrize("command", ["ls", "check"])

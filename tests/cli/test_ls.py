@@ -142,7 +142,7 @@ def test_a_request_an_offer_and_an_ended_half_without_an_answer_are_findings(
     assert stream["why"].endswith(" for 12 s (no-reply)")
     assert (session["stalls"], session["findings"], session["unfinished"]) == (1, 1, 1)
     text = run("ls", path, "--protocol", protocol, "--format", "table").out
-    assert "0 violations, 1 stall, 1 stream still open at the end" in text
+    assert "0 violations, 1 stall, 1 stream not seen to end" in text
 
 
 def test_an_idle_sender_is_no_finding(run: Run, capture: Callable[..., str]) -> None:
@@ -155,8 +155,8 @@ def test_an_idle_sender_is_no_finding(run: Run, capture: Callable[..., str]) -> 
 @pytest.mark.parametrize(
     ("conversation", "said"),
     [
-        ([(0, b"\x08\x01a\x0a\x02hi", 1)], "d1 was still open at the end"),
-        ([(0, b"\x08\x01a\x0a\x02hi\x0c\x00", 1)], "acceptor had not ended its half of d1"),
+        ([(0, b"\x08\x01a\x0a\x02hi", 1)], "d1 was not seen to end"),
+        ([(0, b"\x08\x01a\x0a\x02hi\x0c\x00", 1)], "acceptor was not seen to end its half of d1"),
     ],
     ids=["open", "half-closed"],
 )
@@ -165,7 +165,7 @@ def test_a_stream_that_is_not_over_is_counted_and_told(
 ) -> None:
     path = capture(conversation)
     text = run("ls", path, "--protocol", "mplex", "--format", "table").out
-    assert "1 stream still open at the end" in text
+    assert "1 stream not seen to end" in text
     assert "nothing" not in text
     session, stream = rows(run("ls", path, "--protocol", "mplex"))
     assert session["unfinished"] == 1
@@ -176,7 +176,7 @@ def test_a_stream_that_is_not_over_is_counted_and_told(
 def test_counts_are_of_findings_with_proper_plurals(run: Run, capture: Callable[..., str]) -> None:
     text = run("ls", capture(unread()), "--format", "table").out
     assert "\n1 session, 1 stream, " in text
-    assert "\n0 violations, 2 stalls, 1 stream still open at the end\n" in text
+    assert "\n0 violations, 2 stalls, 1 stream not seen to end\n" in text
 
 
 # --- how it is shown

@@ -63,7 +63,7 @@ def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
     events = end.receive(bytes.fromhex("94 02 01 01 c4 0b" + "78" * 11) * 1000, 0.0)
     faults = [event for event in events if isinstance(event, Aborted)]
     assert len(faults) == 1
-    assert faults[0].text.startswith(b"nerdbank.window-exceeded: Content of 11 octets: 1 octets")
+    assert faults[0].text.startswith(b"nerdbank.window-exceeded: Content of 11 octets: 1 octet ")
     assert end.counters.hits["nerdbank.window-exceeded"] == 1000
     assert end.inbox.unread == 0
     said = end.data_to_send()

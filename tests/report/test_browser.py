@@ -80,7 +80,7 @@ def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opene
         "acceptor did not answer dialer on d9 for 4 s (no-reply)",
         "dialer broke nerdbank.window-exceeded on d5: 20 octets past a window",
         "acceptor reset d5: disk quota exceeded",
-        "a2 was still open at the end",
+        "a2 was not seen to end",
         "60 ms after it had read the termination",
         "night.pcapng ends inside a block at octet 88,120",
     ):
@@ -333,10 +333,10 @@ def test_an_open_stream_never_stands_under_nothing_is_wrong(
     play.end(1000)
     write_report(stage.write(tmp_path / "tables"), tmp_path / "report.html")
     page = open_alone(tmp_path / "report.html")
-    assert text(page, "#wrong-title") == "1 stream still open at the end"
+    assert text(page, "#wrong-title") == "1 stream not seen to end"
     wrong = text(page, "#wrong")
     assert "no rule was broken and no stream stalled" in wrong
-    assert "acceptor had not ended its half of d1 at the end" in wrong
+    assert "acceptor was not seen to end its half of d1" in wrong
     assert "othing is wrong" not in wrong
 
 

@@ -95,7 +95,7 @@ def test_an_unfinished_stream_is_not_called_nothing_wrong(
     play.stream("d1", "x", ending=ending)
     play.end(1000)
     assert printed(stage.write(tmp_path)) == [
-        "no rule was broken and no stream stalled; 1 stream still open at the end"
+        "no rule was broken and no stream stalled; 1 stream not seen to end"
     ]
 
 

@@ -83,15 +83,18 @@ def test_a_stream_that_was_given_up_names_the_side_that_did_it() -> None:
         end = Ending("d5", ending, "dialer", "acceptor", "disk quota exceeded")
         assert ending_sentence(end) == f"acceptor {ending} d5: disk quota exceeded"
         assert ending_sentence(Ending("d5", ending)) == f"d5 was {ending}"
-    assert ending_sentence(Ending("a2", "never-accepted", "acceptor")) == "dialer never accepted a2"
+    assert (
+        ending_sentence(Ending("a2", "never-accepted", "acceptor"))
+        == "dialer was not seen to accept a2"
+    )
 
 
 def test_a_stream_not_over_at_the_end_says_what_is_missing() -> None:
-    assert ending_sentence(Ending("d1", "open")) == "d1 was still open at the end"
+    assert ending_sentence(Ending("d1", "open")) == "d1 was not seen to end"
     half = Ending("d1", "half-closed", ended_dialer="ended")
-    assert ending_sentence(half) == "acceptor had not ended its half of d1 at the end"
+    assert ending_sentence(half) == "acceptor was not seen to end its half of d1"
     half = Ending("d1", "half-closed", ended_acceptor="ended")
-    assert ending_sentence(half) == "dialer had not ended its half of d1 at the end"
+    assert ending_sentence(half) == "dialer was not seen to end its half of d1"
 
 
 @pytest.mark.parametrize("ending", sorted(set(STREAM_ENDINGS) - {"clean"}))
@@ -102,14 +105,14 @@ def test_every_ending_names_its_stream(ending: str) -> None:
 
 def test_counts_have_proper_plurals() -> None:
     assert findings_sentence(1, 0, 0) == "1 violation, 0 stalls"
-    assert findings_sentence(0, 1, 1) == "0 violations, 1 stall, 1 stream still open at the end"
-    assert findings_sentence(1200, 2, 2).startswith("1,200 violations, 2 stalls, 2 streams still")
+    assert findings_sentence(0, 1, 1) == "0 violations, 1 stall, 1 stream not seen to end"
+    assert findings_sentence(1200, 2, 2).startswith("1,200 violations, 2 stalls, 2 streams not")
 
 
 def test_an_open_stream_never_comes_under_nothing_wrong() -> None:
     assert nothing_sentence(0) == "nothing wrong was found"
     assert "nothing" not in nothing_sentence(1)
-    assert nothing_sentence(1).endswith("1 stream still open at the end")
+    assert nothing_sentence(1).endswith("1 stream not seen to end")
 
 
 def test_a_torn_capture_says_where_and_what_was_kept() -> None:

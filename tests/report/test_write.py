@@ -166,7 +166,7 @@ def test_streams_that_were_given_up_are_listed_with_who_and_why(tmp_path: Path) 
     assert (found["Streams were reset"]["level"], item["stream"], item["at"]) == (
         "note", "d5", 7_300_000,
     )  # fmt: skip
-    assert found["Offers were never accepted"]["count"] == 1
+    assert found["Offers were not seen to be accepted"]["count"] == 1
 
 
 def test_other_writers_types_are_read_as_well(tmp_path: Path) -> None:

@@ -56,7 +56,12 @@ def note_of(
         direction = conversation.direction(side)
         if session.gaps[side]:
             said.append(f"{session.gaps[side]} octets of the {word} were not captured")
-        if direction.lost:
+        if session.unheard == side:
+            said.append(
+                f"only one direction was captured, nothing of the {word}: what depends on its "
+                "frames is not judged"
+            )
+        elif direction.lost:
             said.append(f"the {word} could not be decoded on: {direction.reason}")
     if cut:
         said.append(f"{cut} octets of overlong frames are left out of the content table")

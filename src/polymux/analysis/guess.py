@@ -12,13 +12,15 @@ from dataclasses import dataclass
 
 from polymux.analysis.sample import GLANCE, Sample, Trial, attempt
 from polymux.analysis.scorers import SCORERS, Scorer
-from polymux.analysis.strangers import multistream_size, stranger
+from polymux.analysis.strangers import multistream_size, stranger, upgraded
+from polymux.core.upgrade import MORE, NO, YES
 from polymux.protocols.registry import MAKERS
 
 ENOUGH = 75  # of 100: a session with some broken rules is still recognised
 MARKED = 50  # where the first octets give it away
 UNSTARTED = 97  # where the beginning was not captured, most octets fit almost anything
 UNSTARTED_FRAMES = 16
+FEW = 64  # octets that say nothing against a protocol of which no frame is whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,15 @@ def contradiction(settled: str, options: dict[str, str], sample: Sample) -> str:
     if _plainly(attempt(settled, sample.first(GLANCE), excused), scorer, sample):
         return ""
     own = attempt(settled, sample, excused)
+    unread = not own.frames and not own.lost  # its first frame may only not be whole yet
     found = guess(sample)
     if found.protocol is None:
-        weak = int(100 * own.share) < ENOUGH
-        return found.stranger if found.stranger and weak else ""
-    if not found.marked and found.score <= int(100 * own.share):
+        upgrade = upgraded(sample.head(0), sample.head(1)) if name == "omnistreams" else NO
+        if upgrade == MORE or (upgrade == YES and unread):
+            return ""
+        return found.stranger if int(100 * own.share) < ENOUGH else ""
+    better = found.score > int(100 * own.share) and not (unread and sample.octets < FEW)
+    if not found.marked and not better:
         return ""
     other = found.protocol.partition(":")[0]
     if other == name and found.skip != (0, 0):

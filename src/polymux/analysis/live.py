@@ -16,10 +16,11 @@ from polymux.analysis.hot.pages import Prelude
 from polymux.analysis.plan import AUTO, Plan, choose
 from polymux.analysis.rows import Emit, session_id
 from polymux.analysis.sample import LOOK, Piece, Sample, add_pieces
-from polymux.analysis.walk import REMEMBERED
+from polymux.analysis.walk import LIVE, REMEMBERED, open_streams
 from polymux.capture import Batch
 from polymux.capture.hot.events import GAP, OCTETS
 from polymux.capture.live import LiveSession
+from polymux.core.conversation import Conversation
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
@@ -42,6 +43,8 @@ class LiveWalk:
         """Octets that wait for the protocol to be known."""
         self.doubted = False
         """It was told that the octets look like another protocol than the one that was named."""
+        self.given_up = ""
+        """Why it is decoded no further, if it is not."""
         self._plan = plan
         self._waiting: list[Batch] = []
         self._tried = 0
@@ -62,8 +65,11 @@ class LiveWalk:
             elif self.held >= SURE and self.held >= 2 * self._tried:
                 self.decide()
 
-    def decide(self, last: bool = False) -> None:
-        """Find out the protocol by what is there; `last`: or that it is none that is known."""
+    def decide(self, last: bool = False, silent: bool = False) -> None:
+        """Find out the protocol by what is there; `last`: or that it is none that is known.
+
+        `silent`: nothing came for a while, so a named protocol waits for the other side no longer.
+        """
         if self.verdict is not None or (self.held == self._tried and not last):
             return
         self._tried = self.held
@@ -75,9 +81,13 @@ class LiveWalk:
                 break
         session = self.session
         named = self._plan.given(session) != AUTO or bool(session.protocol_hint)
-        if not pieces or (named and not last and self.held < SURE and not self._both(pieces)):
+        if not pieces:  # it begins with a hole, behind which nothing is sampled
+            if not last and not (named and silent and self._waiting):
+                return
+        elif named and not (last or silent) and self.held < SURE and not self._both(pieces):
             return
-        verdict = choose(session, self._plan, Sample(tuple(pieces), session.saw_syn))
+        sample = Sample(tuple(pieces), session.saw_syn)
+        verdict = choose(session, self._plan, sample, sample)
         if verdict.protocol is None and not last:
             return
         self.verdict = verdict
@@ -93,6 +103,8 @@ class LiveWalk:
             return []
         observer.take_gone()
         observer.take_violations()
+        if open_streams(observer) > LIVE:
+            self._give_up(observer.conversation)
         return [{"session_id": self.name, **row} for row in take_frame_rows(observer)]
 
     def close(self) -> None:
@@ -104,6 +116,14 @@ class LiveWalk:
             self._observer.finish(
                 self.session.ended_at, ends[0] is not None, ends[1] is not None
             )  # fmt: skip
+
+    def _give_up(self, conversation: Conversation) -> None:
+        """Too many streams are open at once: the rest of both directions is not decoded."""
+        reason = f"more than {LIVE} streams are open at once"
+        for d in (conversation.dialer, conversation.acceptor):
+            if not d.lost:
+                conversation.lose(d, 0, d.offset, self.session.ended_at, reason)
+                self.given_up = f"{reason}: it is decoded no further"
 
     def _both(self, pieces: list[Piece]) -> bool:
         return len({side for side, _, _ in pieces}) == 2
@@ -141,7 +161,7 @@ class LiveFrames:
     """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come.
 
     `doubted(session, note)` is told first of those whose octets look like another protocol than
-    the one that was named.
+    the one that was named, and of those that are decoded no further.
     """
 
     def __init__(
@@ -162,7 +182,7 @@ class LiveFrames:
         """What `LiveCapture` gives: a session for which something came, or None for silence."""
         if session is None:
             for walk in list(self._undecided):
-                walk.decide()
+                walk.decide(silent=True)
                 self._put(walk)
             return
         if session not in self._walks:
@@ -198,6 +218,9 @@ class LiveFrames:
             walk.doubted = True
             self._doubted(walk.name, verdict.doubt)
         rows = walk.rows()
+        if walk.given_up:
+            self._doubted(walk.name, walk.given_up)
+            walk.given_up = ""
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
             self._emit("frames", batch_of("frames", columns))

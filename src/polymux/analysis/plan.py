@@ -74,9 +74,15 @@ def parse_ports(pairs: Iterable[str]) -> dict[int, str]:
     return ports
 
 
-def choose(session: TcpSession, plan: Plan, sample: Sample) -> Verdict:
+def choose(
+    session: TcpSession, plan: Plan, sample: Sample, searched: Sample | None = None
+) -> Verdict:
     """The protocol to read a session as: what was said, else what the capture notes, else what its
-    first octets, the sample, show."""
+    first octets, the sample, show.
+
+    Where the beginning was not captured, the first frame is looked for in `searched`; None reads
+    the session once more for it, which a session on a pipe cannot do.
+    """
     text, source = plan.given(session), "given"
     if text == AUTO and session.protocol_hint:
         text, source = session.protocol_hint, "noted in the capture"
@@ -90,7 +96,7 @@ def choose(session: TcpSession, plan: Plan, sample: Sample) -> Verdict:
         found = guess(sample)
         if found.protocol is None:
             return found
-        return _aligned(found, session)
+        return _aligned(found, session, searched)
     choice = parse(text)
     preamble = choice.options.get("preamble", "")
     skip = (0, 0)
@@ -104,14 +110,14 @@ def choose(session: TcpSession, plan: Plan, sample: Sample) -> Verdict:
         said = "the option says" if source == "given" else "the capture notes"
         doubt = f"{DOUBT}{other}, but {said} {text}: it is read as {text}, and what is found is "
         doubt += "only possible"
-    return _aligned(Verdict(settled, evidence, 100, skip, doubt=doubt), session)
+    return _aligned(Verdict(settled, evidence, 100, skip, doubt=doubt), session, searched)
 
 
-def _aligned(verdict: Verdict, session: TcpSession) -> Verdict:
+def _aligned(verdict: Verdict, session: TcpSession, searched: Sample | None) -> Verdict:
     """Where the beginning was not captured: skip to the first place where a frame may begin."""
     if session.saw_syn or verdict.protocol is None or verdict.skip != (0, 0):
         return verdict
-    sample = take_sample(session, _SEARCHED)
+    sample = searched if searched is not None else take_sample(session, _SEARCHED)
     skip = tuple(_alignment(verdict.protocol, sample.only(side), side) for side in (0, 1))
     return replace(verdict, skip=(skip[0], skip[1]))
 

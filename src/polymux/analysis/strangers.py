@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polymux.core.upgrade import YES, recognise
+from polymux.core.upgrade import MORE, NO, YES, read_request, read_response, recognise
 
 _METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
 _HTTP2 = b"PRI * HTTP/2.0"
@@ -25,6 +25,15 @@ def stranger(dialer: bytes, acceptor: bytes) -> str:
             return "WebSocket, with messages that are not of a protocol known here"
         return "HTTP"
     return ""
+
+
+def upgraded(dialer: bytes, acceptor: bytes) -> str:
+    """Do WebSocket messages follow? `YES` if both sides agreed on it, `MORE` if what was captured
+    is one half of that, or the beginning of a head, and nothing says otherwise."""
+    if recognise(dialer, acceptor).verdict == YES:
+        return YES
+    asked, answered = read_request(dialer).verdict, read_response(acceptor).verdict
+    return MORE if (dialer and asked != NO) or (acceptor and answered != NO) else NO
 
 
 def _is_tls(head: bytes) -> bool:

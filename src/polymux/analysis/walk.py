@@ -142,13 +142,15 @@ def _decoded(
     watch.attach(observer, _timeline(session), _stalls(session, watch, protocol))
     if not session.saw_syn or verdict.doubt:
         observer.doubt()
+    if session.unheard is not None:
+        watch.miss(session.unheard, session.started_at)
     watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
     rows = Rows(summary.session_id, emit, gathering, plan.tables)
     try:
         for batch in opening.batches():
             watch.feed(batch.events, batch.data)
             rows.collect(observer, watch, session.ended_at)
-            if protocol.streams.used - _closed(observer) > LIVE:
+            if open_streams(observer) > LIVE:
                 watch.give_up(f"more than {LIVE} streams are open at once", session.ended_at)
             octets = len(batch.data)
             del batch  # others have their turn first, and need the room
@@ -163,9 +165,10 @@ def _decoded(
     return summary
 
 
-def _closed(observer: Observer) -> int:
+def open_streams(observer: Observer) -> int:
+    """How many streams are held as open; a session with more than LIVE is not decoded on."""
     streams = observer.protocol.streams
-    return len(streams.closed) - int(streams.first)
+    return int(streams.used) - (len(streams.closed) - int(streams.first))
 
 
 def _timeline(session: TcpSession) -> Timeline:

@@ -76,6 +76,7 @@ class LiveSession(TcpSession):
         self._payloads: list[bytes] = []
         self._waiting = 0  # octets of it
         self._most = 2 * limits.out_of_order
+        self._many = 4 * limits.held_segments
 
     def take_batches(self) -> list[Batch]:
         self._turn(0)
@@ -93,14 +94,14 @@ class LiveSession(TcpSession):
         walk.packet(refs, pos, lane, peer, 0)
         offset, size = place >> CAPTURED_BITS, place & CAPTURED_MASK
         payload = data[offset - base : offset - base + size]
-        if lane.head < len(lane.held):
+        if size and lane.head < len(lane.held):
             self._offsets.append(int(offset))
             self._payloads.append(payload)
             self._waiting += size
         self._collect(int(offset), payload)
         if self._waiting and peer.head >= len(peer.held) and lane.head >= len(lane.held):
             self._keep([])
-        elif self._waiting > self._most:
+        elif self._waiting > self._most or len(self._offsets) > self._many:
             self._prune()
         ends = walk.dialer.ended(walk.acceptor), walk.acceptor.ended(walk.dialer)
         self.over = "rst" in ends or None not in ends
@@ -182,7 +183,8 @@ class _LiveFlow:
         self.recent = Recent()
         self.place = 0
         self.session: LiveSession | None = None
-        self.asked: tuple[bytes, int] = (b"", 0)  # a SYN that may begin another session
+        # A SYN that may begin another session: its reference and direction, its payload and offset.
+        self.asked: tuple[bytes, int, bytes, int] = (b"", 0, b"", 0)
 
 
 class LiveCapture:
@@ -289,10 +291,13 @@ class LiveCapture:
                 touched[flow.session] = None
             flow.session = None
             if starts < flow.place:  # with a SYN that is proven only now
-                flow.session = self._begin(key, *flow.asked)
-                flow.session.packet(flow.asked[0], 0, flow.asked[1], b"", 0)
+                asked, towards, payload, offset = flow.asked
+                flow.session = self._begin(key, asked, towards)
+                flow.session.packet(asked, 0, towards, payload, offset)
         elif flow.cut.asked >= 0 and flow.cut.asked_at == flow.place:
-            flow.asked = refs, direction
+            offset = place >> CAPTURED_BITS
+            payload = window[offset - base : offset - base + captured]
+            flow.asked = refs, direction, payload, offset
         flow.place += 1
         # Where the beginning was not captured, nothing is known before the first payload.
         if flow.session is None and (flags & SYN or (size and not flags & (FIN | RST))):

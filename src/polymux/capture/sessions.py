@@ -101,6 +101,9 @@ class TcpSession:
         self._flip, self.note = _who_dialled(flow, survey, ports)
         self.payload = (int(survey.payload[self._flip]), int(survey.payload[1 - self._flip]))
         """Octets carried by each side's packets, repeated ones counted again: 0 means silent."""
+        heard = [survey.heard(side ^ self._flip) for side in (0, 1)]
+        self.unheard = heard.index(False) if any(heard) and not all(heard) else None
+        """The side of which no packet was captured, 0 or 1: not one that only was silent."""
         hint = hints[survey.hint_blob][survey.hint] if survey.hint_blob >= 0 else ""
         self.protocol_hint, self.vantage_hint = read_hint(hint)
         if not self.ordered:

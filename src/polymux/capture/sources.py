@@ -271,6 +271,8 @@ def open_source(path: str, limits: CaptureLimits) -> Source:
 
 def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
     if path == STDIN:
+        if sys.stdin is None:  # as Python has it where the descriptor is closed
+            raise CaptureError("standard input is closed", path)
         return spool(path, cast(IO[bytes], sys.stdin.buffer).read, limits)
     try:
         fd = os.open(path, os.O_RDONLY)

@@ -100,6 +100,7 @@ class _Library:
     def __init__(self, packing: str) -> None:
         self._packing = packing
         self._stream = self._new()
+        self._begun = False  # the stream has had input
 
     def _new(self) -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
         if self._packing == "bzip2":
@@ -112,13 +113,17 @@ class _Library:
 
     def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
         taken = b""
+        if self._packing == "xz" and not self._begun:  # zeros may pad the file behind a stream
+            data = data.lstrip(b"\0")
+            if not data:
+                return b"", b"", True
+        self._begun = True
         if self._stream.needs_input:
             taken, data = data[: self.FEED], data[self.FEED :]
         out = self._stream.decompress(taken, size)
         if not self._stream.eof:
             return out, data, False
         rest = self._stream.unused_data + data
-        if self._packing == "xz":  # zeros may pad the file behind a stream
-            rest = rest.lstrip(b"\0")
         self._stream = self._new()
+        self._begun = False
         return out, rest, True

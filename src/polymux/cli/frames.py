@@ -76,10 +76,10 @@ def frames(
         there.note(batch)
         chosen = select(batch, {name: value for name, value in wanted.items() if value}, kinds)
         for row in rows_of(table, chosen):
-            if limit is not None and printed >= limit:
-                raise Enough
             printed += 1
             put(row)
+            if printed == limit:
+                raise Enough
 
     try:
         if is_live(captures):
@@ -121,7 +121,12 @@ class There:
                 warn(f"no frame has --{name} {', '.join(wanted)}; there are: {listed}")
                 code = USAGE
         if not code:
-            warn(f"none of the {self.frames} frames is what was asked for")
+            many = (
+                f"none of the {self.frames} frames is"
+                if self.frames > 1
+                else "the only frame is not"
+            )
+            warn(f"{many} what was asked for")
         return code
 
 

@@ -7,7 +7,7 @@ import os
 import click
 
 from ..core.errors import CaptureError
-from .printing import for_people, json_line, shown, warn
+from .printing import counted, for_people, json_line, shown, warn
 
 UNREADABLE = 3
 
@@ -35,9 +35,11 @@ def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> N
                 code = UNREADABLE
                 continue
             octets = os.path.getsize(path)
-            row = {"file": path, "index": name, "octets": octets, "ranges": len(plan(path))}
+            cuts = plan(path)
+            row = {"file": path, "index": name, "octets": octets, "ranges": len(cuts)}
             if people:
-                say(f"{shown(name)}: {row['ranges']} ranges, {octets} octets")
+                ranges = counted(len(cuts), "range")
+                say(f"{shown(name)}: {ranges}, {counted(octets, 'octet')}")
             else:
                 json_line(row)
     context.exit(code)

@@ -20,7 +20,7 @@ from ..record.leftovers import recover_left
 from ..record.tap import Tap
 from .completion import protocol_names
 from .frame_log import FrameLog, verbose_option
-from .printing import warn
+from .printing import counted, warn
 from .stopping import when_told
 
 NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
@@ -177,7 +177,8 @@ def tell(tap: Tap, writer: RotatingWriter) -> bool:
     counts, missed = tap.counts, writer.missed
     files = ", ".join(writer.published) or "nothing"
     warn(
-        f"{counts.connections} connections, {counts.octets_dialer} octets from dialers, "
+        f"{counted(counts.connections, 'connection')}, "
+        f"{counted(counts.octets_dialer, 'octet')} from dialers, "
         f"{counts.octets_acceptor} from the upstream, {counts.refused} not forwarded; "
         f"written: {files}"
     )

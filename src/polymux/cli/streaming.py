@@ -14,6 +14,7 @@ from ..capture import FlowFilter
 from ..capture.live import LiveCapture
 from ..capture.pipes import Pipe
 from ..capture.sources import STDIN
+from ..core.errors import CaptureError
 from .options import Asked
 from .printing import warn
 from .reading import UNREADABLE, Doubts, nothing, report_file
@@ -48,9 +49,14 @@ def walk_live(asked: Asked, plan: Plan, emit: Emit) -> int:
     doubts = Doubts()
     frames = LiveFrames(plan, emit, asked.session, doubts.tell)
     with ExitStack() as stack:
-        fd = sys.stdin.fileno()
-        if asked.files[0] != STDIN:
-            fd = os.open(asked.files[0], os.O_RDONLY)
+        if asked.files[0] == STDIN:
+            fd = sys.stdin.fileno()
+        else:
+            try:
+                fd = os.open(asked.files[0], os.O_RDONLY)
+            except OSError as failure:
+                reason = f"cannot be opened: {failure.strerror}"
+                raise CaptureError(reason, asked.files[0]) from None
             stack.callback(os.close, fd)
         capture = LiveCapture(Pipe(asked.files[0], fd), wanted=wanted)
         for session in capture:

@@ -11,7 +11,7 @@ from .direction import Direction
 from .events import Sink
 from .frames import CLEAN, CONTENT, CROSSED_ROW, VIOLATION_ROW, Frames
 from .protocol import Protocol
-from .rules import CROSSED, Certainty, Duty, Violation, broken
+from .rules import CROSSED, Certainty, Duty, Violation, broken, octets_text
 from .side import SIDES
 from .streams import Stream
 from .usual import Usual
@@ -223,7 +223,7 @@ class Conversation(Usual):
         fresh = flaws & ~d.flaws
         d.flaws |= flaws
         if fresh != 0:
-            detail = f"a part of {size} octets in a {p.kind_name(d.kind)}"
+            detail = f"a part of {octets_text(size)} in a {p.kind_name(d.kind)}"
             details = [detail for _ in broken(p.rules, fresh)]
             self.blame(d.side, d.stream, fresh, details, d.ordinal, d.began, at)
             if fresh & p.findings:
@@ -312,7 +312,8 @@ class Conversation(Usual):
                 self.carry(d, b"", 0, 0, at)
             return
         if not d.lost:
-            self.lose(d, 0, d.offset, at, f"{size} octets are missing")
+            are = "is" if size == 1 else "are"
+            self.lose(d, 0, d.offset, at, f"{octets_text(size)} {are} missing")
             d.holed = True
         d.gap += size
         d.offset += size

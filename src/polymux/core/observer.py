@@ -7,7 +7,7 @@ from .conversation import Conversation
 from .events import Sink
 from .frames import Frames
 from .protocol import Protocol
-from .rules import Certainty, Violation
+from .rules import Certainty, Violation, octets_text
 from .side import DIALER
 from .streams import Stream, load_stream
 from .wire import HOLD
@@ -70,8 +70,8 @@ class Observer:
             d.open = False
             d.pending = b""
             if p.truncated:
-                c.blame(side, stream, p.truncated, [f"{left} octets of an unfinished frame"],
-                        ordinal, began, at)  # fmt: skip
+                detail = f"{octets_text(left)} of an unfinished frame"
+                c.blame(side, stream, p.truncated, [detail], ordinal, began, at)
         ended = ended0 and ended1
         certainty = Certainty.CERTAIN if ended and not c.doubt else Certainty.POSSIBLE
         for duty in p.finish(ended):

@@ -13,7 +13,7 @@ from mypy_extensions import i64
 
 from .frames import CONTROL, Frame, Head, Kind
 from .limits import Limits
-from .rules import Duty, Reaction, Rule, Severity, mask, reaction_mask
+from .rules import Duty, Reaction, Rule, Severity, mask, octets_text, reaction_mask
 from .side import Sight
 from .streams import ABORTED, OPEN, Stream, Table, load_stream
 
@@ -155,7 +155,7 @@ class Protocol:
         """What was wrong with this frame, in the user's terms. Called before `apply`."""
         text = self.kind_name(head.kind)
         if head.size > 0:
-            text += f" of {head.size} octets"
+            text += f" of {octets_text(head.size)}"
         if head.amount >= 0:
             text += f", amount {head.amount}"
         return text

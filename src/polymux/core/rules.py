@@ -138,6 +138,11 @@ def reaction_mask(rules: tuple[Rule, ...], reaction: Reaction) -> i64:
     return bits
 
 
+def octets_text(count: int) -> str:
+    """`1 octet`, `2 octets`: for the details of violations."""
+    return "1 octet" if count == 1 else f"{count} octets"
+
+
 def broken(rules: tuple[Rule, ...], verdict: i64) -> list[Rule]:
     """The rules whose bits stand in a verdict."""
     found: list[Rule] = []

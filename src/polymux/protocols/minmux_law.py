@@ -10,6 +10,7 @@ from mypy_extensions import i64
 
 from ..core.frames import Head
 from ..core.limits import Limits
+from ..core.rules import octets_text
 from ..core.streams import ENDED, OPEN, Half, Stream
 from .minmux_items import ENDLESS
 from .minmux_packets import (
@@ -246,7 +247,8 @@ class MinmuxLaw(MinmuxUses):
                 return f"{text} on stream {number}, which the profile does not assign"
             return f"{text} on stream {number}: the other side has that part in it"
         if rule == BAD_ITEM:
-            return f"{text}: {head.size} octets are not its items"
+            are = "is" if head.size == 1 else "are"
+            return f"{text}: {octets_text(head.size)} {are} not its items"
         if rule == VARINT_OVERFLOW:
             return f"{text}: no number that this packet can carry"
         credit, limit = 0, -1

@@ -10,7 +10,7 @@ from mypy_extensions import i64
 from ..core.frames import Head
 from ..core.limits import Limits
 from ..core.protocol import Protocol
-from ..core.rules import CROSSED, Duty
+from ..core.rules import CROSSED, Duty, octets_text
 from ..core.side import ACCEPTOR, DIALER, NOBODY
 from ..core.streams import ABORTED, ENDED, NEVER, OPEN, Half, Stream
 from .nerdbank_rules import (
@@ -320,10 +320,11 @@ class NerdbankLaw(Protocol):
         if rule == WINDOW_EXCEEDED:
             size: int = head.size
             over = own.spent + size - own.granted
-            return f"{text}: {over} octets beyond the window of {own.window}"
+            return f"{text}: {octets_text(over)} beyond the window of {own.window}"
         if rule == ACKED_TOO_MUCH:
             outstanding = max(0, peer.spent - (peer.granted - peer.window))
-            return f"{text}: only {outstanding} octets were outstanding"
+            were = "was" if outstanding == 1 else "were"
+            return f"{text}: only {octets_text(outstanding)} {were} outstanding"
         return text
 
 

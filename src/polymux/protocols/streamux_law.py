@@ -16,7 +16,7 @@ from mypy_extensions import i64
 from ..core.frames import Head
 from ..core.limits import Limits
 from ..core.protocol import Protocol
-from ..core.rules import CROSSED
+from ..core.rules import CROSSED, octets_text
 from ..core.side import DIALER
 from ..core.streams import ABORTED, ENDED, NEVER, OPEN, Stream
 from .streamux_layout import GOOD, UNKNOWN, Ids, Layout, initiator_flaws, width_of
@@ -259,5 +259,5 @@ class StreamuxLaw(Protocol):
         if self.layout(sender).status != UNKNOWN:
             return "Initiator: it has been sent already"
         if len(said) != 4:
-            return f"Initiator of {len(said)} octets"
+            return f"Initiator of {octets_text(len(said))}"
         return f"Initiator {said.hex(' ')} of {said[1]} length bits and {said[2]} id bits"

@@ -21,10 +21,10 @@ HEADLINES: Final = {
     "reset": "Streams were reset",
     "cancelled": "Streams were cancelled",
     "rejected": "Offers were rejected",
-    "never-accepted": "Offers were never accepted",
+    "never-accepted": "Offers were not seen to be accepted",
     "abandoned": "Streams were abandoned: their id was used again",
-    "half-closed": "Streams were half-closed at the end",
-    "open": "Streams were still open at the end",
+    "half-closed": "Streams were seen to end on one side only",
+    "open": "Streams were not seen to end",
 }
 _ENDINGS: Final = tuple(HEADLINES)
 

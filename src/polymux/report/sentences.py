@@ -105,21 +105,21 @@ def violation_text(row: Mapping[str, object]) -> str:
 
 
 def ending_sentence(end: Ending) -> str:
-    """`acceptor reset d5: disk quota exceeded`, or what was still to come on an open stream."""
+    """`acceptor reset d5: disk quota exceeded`, or what was not seen of a stream."""
     stream, by = end.stream, end.reset_by
     match end.ending:
         case "reset" | "cancelled" | "rejected":
             told = f"{by} {end.ending} {stream}" if by else f"{stream} was {end.ending}"
         case "never-accepted":
-            told = f"{PEER.get(end.opener or '', 'peer')} never accepted {stream}"
+            told = f"{PEER.get(end.opener or '', 'peer')} was not seen to accept {stream}"
         case "abandoned":
             told = f"{stream} was abandoned: its id was used again"
         case "open":
-            told = f"{stream} was still open at the end"
+            told = f"{stream} was not seen to end"
         case "half-closed" if end.ended_dialer and not end.ended_acceptor:
-            told = f"acceptor had not ended its half of {stream} at the end"
+            told = f"acceptor was not seen to end its half of {stream}"
         case "half-closed" if end.ended_acceptor and not end.ended_dialer:
-            told = f"dialer had not ended its half of {stream} at the end"
+            told = f"dialer was not seen to end its half of {stream}"
         case _:
             told = f"{stream} was {end.ending} at the end"
     return f"{told}: {end.error}" if end.error else told
@@ -132,12 +132,15 @@ def credit_sentence(stream: str, sender: str, blocked_us: int) -> str:
 
 
 def unfinished_sentence(streams: int) -> str:
-    """`1 stream still open at the end`: never called an error, and never called fine."""
-    return f"{_many(streams, 'stream')} still open at the end"
+    """`1 stream not seen to end`: never called an error, and never called fine.
+
+    Nor called open: its end may have passed after the capture, or in bytes that it lacks.
+    """
+    return f"{_many(streams, 'stream')} not seen to end"
 
 
 def findings_sentence(violations: int, stalls: int, unfinished: int) -> str:
-    """`1 violation, 4 stalls, 1 stream still open at the end`."""
+    """`1 violation, 4 stalls, 1 stream not seen to end`."""
     said = [_many(violations, "violation"), _many(stalls, "stall")]
     return ", ".join(said + ([unfinished_sentence(unfinished)] if unfinished else []))
 

@@ -4,11 +4,15 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from .figures import duration_text
 from .runs import Runs
 from .spans import Spans
+from .stall_details import closed_text
+from .stall_rows import IDLE, SLOW_READER, TRANSPORT
 from .tracks import Track
 
 MISSING: Final = 1024  # gaps remembered
+QUANTUM: Final[i64] = 16384  # octets a fair sender gives one stream before the next has its turn
 
 
 class Path:
@@ -38,3 +42,17 @@ class Path:
             if stop > start:
                 covered += stop - start
         return covered
+
+    def held_up(self, began: i64, ended: i64) -> tuple[str, str]:
+        """Did TCP hold up what was to pass here? The cause, and what was seen of it."""
+        lasted = ended - began
+        closed = self.closed.overlap(began, ended)
+        if closed * 2 >= lasted:
+            return SLOW_READER, closed_text(closed)
+        repaired = self.repaired.overlap(began, ended)
+        if repaired * 2 >= lasted:
+            return TRANSPORT, f"octets were lost and sent again for {duration_text(repaired)}"
+        missing = self.lost(began, ended)
+        if missing * 2 >= lasted:
+            return TRANSPORT, f"octets of {duration_text(missing)} were not captured"
+        return IDLE, f"the sender sent nothing for {duration_text(lasted)}"

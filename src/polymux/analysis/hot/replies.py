@@ -3,8 +3,10 @@
 A side waits for an answer once it has ended its half (in Streamux: sent the last of a request), or
 has offered a channel (Nerdbank). Its peer answers with content, with its own end or a reset; an
 offer, by accepting or rejecting it. Where a side never ends its half, nothing says that it waits:
-it may be sending one way. A peer that has no credit, or whose receiver's TCP window is closed, is
-kept from answering, and what keeps it is the cause.
+it may be sending one way; and a peer that has sent content before has answered. A peer that has no
+credit, whose receiver's TCP window is closed, whose bytes were lost, or whose direction was full of
+other streams is kept from answering: an answer that came late has that cause, and where none came
+nothing is said.
 """
 
 from typing import Final
@@ -13,9 +15,9 @@ from mypy_extensions import i64
 
 from ...core.side import DIALER, NOBODY
 from ...core.streams import NEVER, OPEN, UNSEEN
-from .figures import duration_text
-from .spans import Spans
-from .stall_rows import NO_REPLY, StallRows
+from .figures import duration_text, size_text
+from .paths import QUANTUM, Path
+from .stall_rows import BEHIND, IDLE, NO_REPLY, SLOW_READER, StallRows
 from .tracks import Track
 
 # An answer that takes this long is a finding, whatever came in the end: people and programs give up
@@ -29,19 +31,30 @@ class Replies:
     """What is owed on the streams of one session.
 
     `two_way`: both sides send on a stream; where they do not, nothing is ever owed. `offers`: a
-    stream must be accepted. `requests`: a stream is a request and its reply.
+    stream must be accepted. `requests`: a stream is a request and its reply. `dialer` and
+    `acceptor` are the directions in which each of them sends.
     """
 
-    def __init__(self, rtt: i64, two_way: bool, offers: bool, requests: bool) -> None:
+    def __init__(
+        self,
+        rtt: i64,
+        two_way: bool,
+        offers: bool,
+        requests: bool,
+        dialer: Path,
+        acceptor: Path,
+    ) -> None:
         trips = rtt * 5
         self.late: i64 = trips if trips > LATE else LATE
         self.never: i64 = trips if trips > NEVER_CAME else NEVER_CAME
         self.two_way: bool = two_way
         self.offers: bool = offers
         self.requests: bool = requests
+        self.dialer: Path = dialer
+        self.acceptor: Path = acceptor
 
     def accepted(self, rows: StallRows, track: Track, at: i64) -> bool:
-        """The offer has just been accepted: did that take seconds? Then it is a row."""
+        """The offer has just been accepted: did that take seconds? Then its wait is told."""
         waited = self.offer_waited(track, at)
         if waited:
             self.put_offer(rows, track, at, True)
@@ -63,20 +76,15 @@ class Replies:
             if since != UNSEEN:
                 self.put_reply(rows, track, 1 - side, since, at, False)
 
-    def unanswered(
-        self, rows: StallRows, track: Track, ended: i64, closed0: Spans, closed1: Spans
-    ) -> None:
-        """The capture ends at `ended`: does a side still wait for an answer on this stream?
-
-        `closed`: when each side was kept from sending by its peer's TCP window.
-        """
+    def unanswered(self, rows: StallRows, track: Track, ended: i64) -> None:
+        """The capture ends at `ended`: does a side still wait for an answer on this stream?"""
         stream = track.stream
         if self.offers and not stream.accepted and track.opener != NOBODY:
             if stream.opened_at != UNSEEN and ended - stream.opened_at >= self.never:
                 self.put_offer(rows, track, ended, False)
             return
         for side in (0, 1):
-            since = self.owes(track, side, ended, closed0 if side == 0 else closed1)
+            since = self.owes(track, side, ended)
             if since != UNSEEN:
                 self.put_reply(rows, track, side, since, ended, False)
 
@@ -98,10 +106,10 @@ class Replies:
             return UNSEEN
         return since if first == UNSEEN or first >= until else UNSEEN
 
-    def owes(self, track: Track, side: i64, ended: i64, closed: Spans) -> i64:
+    def owes(self, track: Track, side: i64, ended: i64) -> i64:
         """Since when `side` is silent although its peer waits; UNSEEN if it owes nothing.
 
-        `ended` is the end of the capture, `closed` when the peer took nothing from it.
+        `ended` is the end of the capture.
         """
         own = track.side(side)
         half = own.half
@@ -110,13 +118,12 @@ class Replies:
             return UNSEEN
         if own.speaking:
             return UNSEEN
-        if half.first_at != UNSEEN and own.progress_at > since:
+        if half.first_at != UNSEEN:
             if not self.requests:
                 return UNSEEN  # it has answered, and may have more to say later
-            since = own.progress_at
+            if own.progress_at > since:
+                since = own.progress_at
         if ended - since < self.never or 0 <= half.granted <= half.spent:
-            return UNSEEN
-        if closed.count > 0 and closed.last_ended() >= ended:
             return UNSEEN
         return since
 
@@ -130,14 +137,65 @@ class Replies:
             detail = f"{offer} waited {waited} for an answer"
         else:
             detail = f"{offer} was not answered for {waited}"
-        rows.put(track, 1 - track.opener, opened, until, NO_REPLY, "", detail)
+        side = 1 - track.opener
+        full = self.path(side).runs.full - track.side(side).passed_full
+        self.blame(rows, track, side, opened, until, full, came, detail)
 
     def put_reply(
         self, rows: StallRows, track: Track, side: i64, since: i64, until: i64, came: bool
-    ) -> None:
-        """`side` owed an answer from `since` to `until`, when it `came` or did not."""
+    ) -> bool:
+        """`side` owed an answer from `since` to `until`, when it `came` or did not. False if
+        nothing is said of that."""
+        own = track.side(side)
+        before = own.passed_full if since == own.progress_at else own.owed_full
+        full = self.path(side).runs.full - before
         detail = self.reply_text(track, side, until - since, came)
-        rows.put(track, side, since, until, NO_REPLY, "", detail)
+        return self.blame(rows, track, side, since, until, full, came, detail)
+
+    def blame(
+        self,
+        rows: StallRows,
+        track: Track,
+        side: i64,
+        since: i64,
+        until: i64,
+        full: i64,
+        came: bool,
+        detail: str,
+    ) -> bool:
+        """`side` was silent: put a row with that, or with what held up the answer that `came`.
+        `full` is how long its direction was surely full. False if there is no row."""
+        path = self.path(side)
+        closed = path.closed
+        lasted = until - since
+        cause, said = path.held_up(since, until)
+        if cause == IDLE and full * 3 >= lasted * 2:
+            stretch = path.runs.before(track, since, until)
+            if not came or full * 5 < lasted * 4 or stretch.culprits <= QUANTUM:
+                return False
+            culprit = stretch.culprit.label
+            since = stretch.began
+            track.side(side).behind += until - since
+            passed = f"{size_text(stretch.culprits)} of {culprit} passed first"
+            rows.put(track, side, since, until, BEHIND, culprit,
+                     f"{passed}, in {duration_text(until - since)}")  # fmt: skip
+            return True
+        if cause == IDLE:
+            if closed.overlap(since, until) > 0:
+                able = until - closed.ended_before(until)
+                if able < (self.late if came else self.never):
+                    return False  # it could send for too short a time to be blamed
+            rows.put(track, side, since, until, NO_REPLY, "", detail)
+            return True
+        if came and cause == SLOW_READER:
+            since = closed.began_after(since)
+            until = closed.ended_before(until)
+        if came:
+            rows.put(track, side, since, until, cause, "", said)
+        return came
+
+    def path(self, side: i64) -> Path:
+        return self.dialer if side == DIALER else self.acceptor
 
     def reply_text(self, track: Track, side: i64, lasted: i64, came: bool) -> str:
         """What is said of `side`, which owed an answer."""

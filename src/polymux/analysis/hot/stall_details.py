@@ -1,10 +1,14 @@
 """What was seen of a stall, with its numbers."""
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from ...core.streams import UNSEEN
-from .figures import duration_text, rate_text, size_text
+from .figures import duration_text, size_text
 from .tracks import HalfTrack
+
+TRIPS: Final[i64] = 5  # round trips after which credit is late, not on its way
 
 
 def closed_text(closed: i64) -> str:
@@ -14,8 +18,8 @@ def closed_text(closed: i64) -> str:
 def credit_text(own: HalfTrack, rtt: i64, lasted: i64, size: i64) -> str:
     """Why there was no credit for a frame of `size`.
 
-    The window sets the pace only of a stream that keeps it full: one that reached at least half of
-    what a window a round trip allows. Any other had to wait for its reader.
+    A window that is too small costs a round trip at a time: that is a pace, not a stall. A pause of
+    several is the reader's, however fast the stream went before.
     """
     half = own.half
     if own.octets == 0:
@@ -28,13 +32,6 @@ def credit_text(own: HalfTrack, rtt: i64, lasted: i64, size: i64) -> str:
             f"{size_text(size)} for {duration_text(lasted)}"
         )
     full = f"the window of {size_text(half.window)} was full for {duration_text(lasted)}"
-    if rtt <= 0:
+    if rtt <= 0 or lasted < rtt * TRIPS:
         return full
-    sending = float(own.span_ended - own.first_at)
-    if float(own.octets) * 2.0 * float(rtt) >= float(half.window) * sending:
-        return (
-            f"window-limited: {size_text(half.window)} window, {duration_text(rtt)} round "
-            f"trip, so at most {rate_text(half.window, rtt)}; "
-            f"no leave for {duration_text(lasted)}"
-        )
     return f"{full}: the reader was slow to give credit"

@@ -28,17 +28,16 @@ from mypy_extensions import i64
 
 from ...core.streams import ENDED, OPEN, UNSEEN, Half
 from .figures import duration_text, size_text
-from .paths import Path
+from .paths import QUANTUM, Path
 from .replies import Replies
 from .runs import Runs
 from .spans import Spans
 from .stall_details import closed_text, credit_text
-from .stall_rows import BEHIND, IDLE, NO_CREDIT, SLOW_READER, TRANSPORT, StallRows
+from .stall_rows import BEHIND, IDLE, NO_CREDIT, SLOW_READER, StallRows
 from .tracks import NO_GRANTS, HalfTrack, Track
 
 LEAST: Final[i64] = 50_000_000
 PAUSE: Final[i64] = 10_000_000  # a direction silent for this long had nothing waiting
-QUANTUM: Final[i64] = 16384  # octets a fair sender gives one stream before the next has its turn
 LARGE: Final[i64] = 1024  # a full frame of less than this says nothing about what follows
 GRANTS: Final = 64  # late grants remembered of one pause
 HELD: Final = 64  # pauses of one direction that wait for what follows them
@@ -67,7 +66,7 @@ class Stalls:
         self.pause: i64 = rtt if rtt > PAUSE else PAUSE
         self.dialer: Path = Path(Runs(none, self.pause, 0), Spans(closed1), Spans(repaired0))
         self.acceptor: Path = Path(Runs(none, self.pause, 1), Spans(closed0), Spans(repaired1))
-        self.replies: Replies = Replies(rtt, two_way, offers, requests)
+        self.replies: Replies = Replies(rtt, two_way, offers, requests, self.dialer, self.acceptor)
         self.rows: StallRows = StallRows()
 
     def path(self, side: i64) -> Path:
@@ -153,6 +152,7 @@ class Stalls:
         own = track.side(side)
         own.ended_at = at if state == ENDED else UNSEEN
         own.state = state
+        track.side(1 - side).owed_full = self.path(1 - side).runs.full
 
     def accepted(self, track: Track, at: i64) -> None:
         """An offer has just been accepted."""
@@ -165,7 +165,7 @@ class Stalls:
     def silence(self, track: Track, side: i64, began: i64, ended: i64) -> None:
         """Nothing came in the middle of a frame of this stream."""
         if ended - began >= self.least:
-            cause, detail = self.held_up(side, began, ended)
+            cause, detail = self.path(side).held_up(began, ended)
             if cause == IDLE:
                 detail = f"the sender stopped inside a frame for {duration_text(ended - began)}"
             self.put(track, side, began, ended, cause, "", detail)
@@ -195,9 +195,7 @@ class Stalls:
                 self.put(track, side, began, ended, SLOW_READER, "",
                          f"{detail} and did not open it again")  # fmt: skip
         if whole and not over and track.stream.reset_by < 0:
-            self.replies.unanswered(
-                self.rows, track, ended, self.dialer.closed, self.acceptor.closed
-            )
+            self.replies.unanswered(self.rows, track, ended)
 
     # --- causes
 
@@ -237,8 +235,12 @@ class Stalls:
             began = own.span_began if own.span_began != UNSEEN else since
             rest = until - credit
             if credit - began >= self.least or (rest < self.least and credit - began >= rest):
-                self.put(track, side, began, credit, NO_CREDIT, "",
-                         credit_text(own, self.rtt, credit - began, size))  # fmt: skip
+                cause, detail = self.path(1 - side).held_up(began, credit)
+                if cause == IDLE:
+                    detail = credit_text(own, self.rtt, credit - began, size)
+                    self.put(track, side, began, credit, NO_CREDIT, "", detail)
+                else:  # the grant was on its way, and could not come
+                    self.put(track, 1 - side, began, credit, cause, "", detail)
                 if rest < self.least:
                     own.behind += waited
                     return
@@ -253,7 +255,7 @@ class Stalls:
                 if until - since < self.least:
                     own.behind += waited
                     return
-        cause, detail = self.held_up(side, since, until)
+        cause, detail = self.path(side).held_up(since, until)
         if cause == SLOW_READER:
             self.put(track, side, since, until, cause, "", detail)
             return
@@ -310,21 +312,6 @@ class Stalls:
                 break
         return enough
 
-    def held_up(self, side: i64, began: i64, ended: i64) -> tuple[str, str]:
-        """Did TCP hold it up?"""
-        path = self.path(side)
-        lasted = ended - began
-        closed = path.closed.overlap(began, ended)
-        if closed * 2 >= lasted:
-            return SLOW_READER, closed_text(closed)
-        repaired = path.repaired.overlap(began, ended)
-        if repaired * 2 >= lasted:
-            return TRANSPORT, f"octets were lost and sent again for {duration_text(repaired)}"
-        missing = path.lost(began, ended)
-        if missing * 2 >= lasted:
-            return TRANSPORT, f"octets of {duration_text(missing)} were not captured"
-        return IDLE, f"the sender sent nothing for {duration_text(lasted)}"
-
     def decide(self, track: Track, side: i64, own: HalfTrack, behind: bool) -> None:
         """A pause behind another stream: was this stream really waiting?"""
         until = own.held_until
@@ -342,9 +329,11 @@ class Stalls:
     def idle(self, track: Track, side: i64, since: i64, until: i64) -> None:
         """Nothing held the sender up: was its peer waiting for it?"""
         waited = self.replies.waited_since(track, side, until)
-        if waited != UNSEEN:
-            self.replies.put_reply(self.rows, track, side, waited, until, True)
-        else:
+        if waited != UNSEEN and since > waited:  # the time before has a cause of its own
+            waited = since if until - since >= self.replies.late else UNSEEN
+        if waited == UNSEEN or not self.replies.put_reply(
+            self.rows, track, side, waited, until, True
+        ):
             self.put(track, side, since, until, IDLE, "",
                      f"the sender sent nothing for {duration_text(until - since)}")  # fmt: skip
 

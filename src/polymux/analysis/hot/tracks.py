@@ -19,8 +19,9 @@ class HalfTrack:
         "asked_at", "asked_work", "behind", "blocked", "ended_at", "first_at",
         "frames", "full", "gained", "granted", "grants", "half", "held_at", "held_began",
         "held_culprit", "held_octets", "held_since", "held_until", "held_wait", "held_weak",
-        "largest", "last_at", "octets", "passed_full", "passed_work", "progress_at", "since",
-        "span_began", "span_ended", "span_work", "speaking", "spent", "stalled", "state", "told_us",
+        "largest", "last_at", "octets", "owed_full", "passed_full", "passed_work", "progress_at",
+        "since", "span_began", "span_ended", "span_work", "speaking", "spent", "stalled", "state",
+        "told_us",
     )  # fmt: skip
 
     def __init__(self, half: Half, opened_at: i64) -> None:
@@ -36,6 +37,9 @@ class HalfTrack:
         self.granted: int = -1
         self.state: i64 = OPEN
         self.ended_at: i64 = UNSEEN  # when this side ended its half and began to wait for the other
+        self.owed_full: i64 = (
+            0  # how long this side's direction had been full when the other did so
+        )
         self.speaking: bool = False  # did the capture end inside a frame of it?
         # In the timeline's current bucket:
         self.frames: i64 = 0

@@ -108,6 +108,13 @@ class Watch(Sink):
             if not d.lost:
                 self.conversation.lose(d, 0, d.offset, at, reason)
 
+    def miss(self, side: i64, at: i64) -> None:
+        """Nothing of this side was captured: what depends on its frames cannot be judged."""
+        d = self.conversation.direction(side)
+        self.observer.doubt()
+        self.conversation.lose(d, 0, d.offset, at, "none of its packets were captured")
+        d.holed = True
+
     def octets(self, side: i64, data: bytes, at: i64) -> None:
         self.notice(side, at)
         self.observer.feed(side, data, at)

@@ -74,6 +74,10 @@ class Survey:
             self.first_at = at
         self.packets += 1
 
+    def heard(self, direction: i64) -> bool:
+        """Was any packet of this direction captured? All but a lone RST begin or acknowledge."""
+        return self.high[direction] >= 0 or self.acked[1 - direction] >= 0
+
 
 def is_late(seq: i64, size: i64, high: i64, acked: i64) -> bool:
     """Whether the new octets among these were acknowledged before they came."""
