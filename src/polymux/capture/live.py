@@ -183,6 +183,7 @@ class _LiveFlow:
         self.recent = Recent()
         self.place = 0
         self.session: LiveSession | None = None
+        self.began = 0  # the instant of its first packet, which may stand before its first payload
         # A SYN that may begin another session: its reference and direction, its payload and offset.
         self.asked: tuple[bytes, int, bytes, int] = (b"", 0, b"", 0)
 
@@ -290,9 +291,11 @@ class LiveCapture:
                 flow.session.close()
                 touched[flow.session] = None
             flow.session = None
+            flow.began = at
             if starts < flow.place:  # with a SYN that is proven only now
                 asked, towards, payload, offset = flow.asked
-                flow.session = self._begin(key, asked, towards)
+                flow.began = _WORDS(asked, 0)[1]
+                flow.session = self._begin(key, asked, towards, flow.began)
                 flow.session.packet(asked, 0, towards, payload, offset)
         elif flow.cut.asked >= 0 and flow.cut.asked_at == flow.place:
             offset = place >> CAPTURED_BITS
@@ -301,7 +304,7 @@ class LiveCapture:
         flow.place += 1
         # Where the beginning was not captured, nothing is known before the first payload.
         if flow.session is None and (flags & SYN or (size and not flags & (FIN | RST))):
-            flow.session = self._begin(key, refs, direction)
+            flow.session = self._begin(key, refs, direction, flow.began)
         session = flow.session
         if session is None or session.over:
             return
@@ -313,10 +316,11 @@ class LiveCapture:
             session.close()
         touched[session] = None
 
-    def _begin(self, key: bytes, refs: bytes, direction: int) -> LiveSession:
+    def _begin(self, key: bytes, refs: bytes, direction: int, began: int) -> LiveSession:
         place, at, both, header = _WORDS(refs, 0)
         survey = Survey()
         blob = Blob((refs, None, 1), direction, 0, 0, Store())
         survey.take(blob, (place & CAPTURED_MASK) + (header >> 32), both, header, at)
+        survey.first_at = began
         hints = tuple(self._scanner.hints)
         return LiveSession(key, survey, self._pipe.path, hints, self._limits, self._wanted.ports)
