@@ -21,6 +21,13 @@ polymux check talk.pcapng --json | jq -r .rule | sort | uniq -c
 tcpdump -U -w - port 9000 | polymux frames - --json | jq -c 'select(.verdict == "violation")'
 ```
 
+`polymux frames -` reads a pipe once, as it is written, and prints what is known so far. A file is
+read as a whole, so it can give more: bytes whose acknowledgement was captured before them are a gap
+on a pipe, behind which that direction may not be decoded any further, while a file shows that the
+packets were captured out of order. If that happens, record to a file and read it again. The same
+holds for the ids of sessions that were silent while 16,384 other connections spoke: such a session
+is ended there, and gets another id if it goes on.
+
 What is said about a run (files that cannot be read, what is waited for) goes to standard error, as
 text. `polymux analyze` prints no JSON: its [tables](tables.md) hold more.
 """
