@@ -36,7 +36,7 @@ TABLE = ("table", "text", "`{}`: which kind of line this is.")
 FINDINGS = [
     ("findings", "integer", "Violations that are no notes, and stalls."),
     ("stalls", "integer", "Stalls that are findings."),
-    ("unfinished", "integer", "Streams that were open or half-closed at the end."),
+    ("unfinished", "integer", "Streams that were not seen to end."),
     ("balanced", "boolean", "Whether every byte is in a frame, a gap, the carrier or undecoded."),
 ]
 PIECE = [
