@@ -126,7 +126,7 @@ async def test_each_answers_every_stream(protocol: str) -> None:
 @virtual
 @eager
 async def test_any_number_in_line_that_are_done_at_once_have_their_turn(protocol: str) -> None:
-    limits = polymux.Limits(streams=2000, pending=2000)
+    limits = polymux.Limits(streams=2000, pending=2000, own_streams=2000)
     async with joined(protocol, limits=limits) as (near, far):
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(1500)]
         await settled()
