@@ -10,6 +10,7 @@ from polymux.analysis.tables_out import read_table
 from polymux.capture import CaptureLimits, TcpSession, index_file
 from polymux.capture.sessions import Batch
 from polymux.cli.analyze import print_summary
+from polymux.cli.printing import counted
 from polymux.spark.exchange import RowsReader, RowsWriter, Wanted
 from polymux.spark.pipeline import Analysis
 from polymux.spark.walk_stage import Outcome, walk_flows
@@ -81,4 +82,5 @@ def test_a_broken_reassembly_is_caught_and_the_run_says_so(
     for table in ("violations", "stalls", "streams"):
         (tmp_path / "broken" / table).mkdir(exist_ok=True)
     print_summary(done, "")
-    assert f"conservation FAILS in {len(talks)} session" in capsys.readouterr().out
+    said = f"conservation FAILS in {counted(len(talks), 'session')}: {broken.unbalanced[0]}"
+    assert said in capsys.readouterr().out
