@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 SOURCES := $(shell find src -name '*.py' -o -name '*.js' -o -name '*.css' -o -name '*.html' -o -name 'py.typed')
 # Tests that measure time or memory, or stop and kill other processes, run with nothing beside them;
 # the others in two processes, each file in one of them, those that take long first.
-ALONE := tests/attacks tests/aio tests/record tests/collect tests/stateful
+ALONE := tests/attacks tests/aio tests/record tests/stateful
 LONG := tests/spark tests/test_readme.py tests/fuzz tests/interop tests/e2e
 COMPUTE := tests/core tests/protocols tests/testing tests/capture
 TWO := -n 2 --dist loadfile --no-loadscope-reorder

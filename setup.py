@@ -1,4 +1,4 @@
-"""Compile the hot modules with mypyc where a compiler is found; the same files run interpreted.
+"""Compile the marked modules with mypyc where a compiler is found; the same files run interpreted.
 
 POLYMUX_COMPILE=no       never compile
 POLYMUX_COMPILE=require  fail if compiling fails
@@ -18,7 +18,6 @@ import shutil
 import sys
 import sysconfig
 from contextlib import redirect_stdout
-from glob import glob
 from io import StringIO
 from pathlib import Path
 
@@ -26,19 +25,15 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-COMPILED = sorted(
-    path
-    for pattern in (
-        "src/polymux/core/*.py",
-        "src/polymux/protocols/*.py",
-        "src/polymux/aio/hot/*.py",
-        "src/polymux/capture/hot/*.py",
-        "src/polymux/analysis/hot/*.py",
-        "src/polymux/testing/hot/*.py",
-    )
-    for path in glob(pattern)
-    if not path.endswith("__init__.py")
-)
+MARK = "# mypyc: compiled"  # the first line of every module that is compiled
+
+
+def is_marked(path: Path) -> bool:
+    with path.open(encoding="utf-8") as file:
+        return file.readline().startswith(MARK)
+
+
+COMPILED = sorted(str(path) for path in Path("src/polymux").rglob("*.py") if is_marked(path))
 REASON = Path("polymux", "interpreted.txt")  # in the package: why it is not compiled
 
 WANTED = os.environ.get("POLYMUX_COMPILE", "")

@@ -5,18 +5,18 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from .harness import Result
-from .report import show, write
+from bench.harness import Result
+from bench.results import show, write
 
 # A part is a module with `measure()`, which gives lines or other results; its docstring's first
 # line says what it does.
 PARTS = (
-    "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "manners",
+    "kernels", "captures", "live", "pairs", "omnistreams", "streamux", "minmux", "fairness",
     "pipeline", "streaming", "collect",
 )  # fmt: skip
 # What belongs together: sessions of mplex and Nerdbank beside raw sockets, beside their peers, and
 # how their streams get on.
-TOGETHER = {"live": ("live", "pairs", "manners")}
+TOGETHER = {"live": ("live", "pairs", "fairness")}
 
 
 def expanded(names: list[str]) -> list[str]:

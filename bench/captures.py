@@ -10,13 +10,12 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 import dpkt
+from bench.alternating_runs import demand
+from bench.byte_traffic import content, mixed_sizes
+from bench.capture_writer import FORMATS, PCAP_HEADER, carried, record, traffic
+from bench.harness import Absence, Floor, Line, Result, Times, clocked, copier, race
 
 from polymux.capture import index_file, read_sessions
-
-from .harness import Absence, Floor, Line, Result, Times, clocked, copier, race
-from .packets import FORMATS, PCAP_HEADER, carried, record, traffic
-from .traffic import content, mixed_sizes
-from .turns import demand
 
 PAYLOAD = 48 * 1024 * 1024
 LISTED = 100_000_000  # octets of the capture that `ls` is given

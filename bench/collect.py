@@ -11,12 +11,12 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from bench import harness
+from bench.byte_traffic import mplex_frame
+from bench.harness import Bound, Figure, Floor, Line, Result, Times
+
 import polymux
 from polymux.record import Collector
-
-from . import harness
-from .harness import Bound, Figure, Floor, Line, Result, Times
-from .traffic import mplex_frame
 
 FRAME = 64 * 1024  # octets of payload
 FRAMES = 3072  # 192 MiB
@@ -91,7 +91,7 @@ def measure() -> list[Result]:
 async def speeds(folder: Path) -> list[Line]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.blaster", stdin=pipe, stdout=pipe,
+        sys.executable, "-m", "bench.byte_sender", stdin=pipe, stdout=pipe,
         cwd=Path(__file__).parent.parent, limit=1 << 26,
     )  # fmt: skip
     assert process.stdout is not None
@@ -163,8 +163,8 @@ async def race(candidates: dict[str, Act], folder: Path) -> dict[str, Times]:
 def delay(folder: Path) -> Figure:
     """From the last octet a sender sends to the row of it in the content table."""
     from polymux.spark import spark_session
-    from polymux.spark.follow import start_following
-    from polymux.spark.follow_flows import Waits
+    from polymux.spark.streaming.open_sessions import Waits
+    from polymux.spark.streaming.query import start_following
 
     captures, tables = folder / "live", folder / "tables"
     captures.mkdir()

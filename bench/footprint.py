@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
-
-from . import harness
-from .harness import Bound, Figure, Result
-from .partner import Partner
-from .raw_acts import dialled
-from .raw_sides import Asking
+from bench import harness
+from bench.harness import Bound, Figure, Result
+from bench.peer_process import Partner
+from bench.raw_actions import dialled
+from bench.raw_endpoints import Asking
 
 SMALL = 2048  # octets that an idle mplex stream may take
 # streams, sessions; omnistreams has 256 ids a session
@@ -111,7 +110,7 @@ async def enter(stack: contextlib.AsyncExitStack, other: Partner, protocol: str)
 async def open_idle(protocol: str, session: Any, count: int, done: int = 0) -> list[Any]:
     """So many streams, open and with nothing in them. Streamux: requests of which a first chunk
     has been sent. Minmux: streams the peer has given credit for."""
-    from .minmux import order
+    from bench.minmux import order
 
     if protocol == "minmux":
         numbers = await order(session, b"h", iter(range(3 + 2 * done, 1 << 20, 2)), count)

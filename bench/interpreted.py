@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from polymux.core import conversation
+from bench.byte_traffic import content
+from bench.harness import ROUNDS, Times
+
+from polymux.core import connection
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create
-from polymux.testing.hot.headers import Chain
-
-from .harness import ROUNDS, Times
-from .traffic import content
+from polymux.testing.header_scan import Chain
 
 FRAMES = 5000
 
@@ -36,7 +36,7 @@ def run_interpreted(work: str, protocol: str) -> tuple[Times, float]:
 
 
 def main(work: str, protocol: str, rounds: int) -> None:
-    assert conversation.__file__.endswith(".py"), "this must run the plain source"
+    assert connection.__file__.endswith(".py"), "this must run the plain source"
     traffic = content(protocol, [64] * FRAMES)
     taken = []
     for _ in range(rounds):

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from bench.byte_traffic import Traffic, content, mixed_sizes, mplex_frame
+from bench.harness import Floor, Line, copier, race
+from bench.interpreted import run_interpreted
+from bench.pure_python import Decoder, Encoder
+from bench.reference import NoCompiler, Reference
+from bench.reference_agreement import check
+from bench.scans import scan_lines
+
 from polymux.core.endpoint import Endpoint
 from polymux.core.observer import Observer
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.protocols.registry import create
-
-from .agreement import check
-from .harness import Floor, Line, copier, race
-from .interpreted import run_interpreted
-from .plain import Decoder, Encoder
-from .reference import NoCompiler, Reference
-from .scans import scan_lines
-from .traffic import Traffic, content, mixed_sizes, mplex_frame
 
 FRAMES = 100_000
 WINDOW = 512 * 1024

@@ -7,14 +7,14 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from bench import harness
+from bench.byte_traffic import mplex_frame
+from bench.harness import Floor, Line, Times
+from bench.peer_process import Partner, partner
+
 import polymux
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import ACCEPTOR
-
-from . import harness
-from .harness import Floor, Line, Times
-from .partner import Partner, partner
-from .traffic import mplex_frame
 
 SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload octets; MB that are sent
 RAW = 128  # MB

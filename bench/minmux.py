@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import harness
-from .harness import Result
-from .partner import partner
-from .partner_work import ORDER, ORDERS
-from .raw_acts import raw_tcp, tcp_bulk
-from .turns import Act, Candidate, Work, compare
+from bench import harness
+from bench.alternating_runs import Act, Candidate, Work, compare
+from bench.harness import Result
+from bench.peer_process import partner
+from bench.peer_process_work import ORDER, ORDERS
+from bench.raw_actions import raw_tcp, tcp_bulk
 
 # name, octets, octets of a write, streams, share of raw TCP that is wanted
 LINES = (

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 
-from tests.interop import peer as peers
-from tests.interop.peer import Peer
-
-from . import harness
-from .turns import Act
+from bench import harness
+from bench.alternating_runs import Act
+from tests.interop import node_peer as peers
+from tests.interop.node_peer import Peer
 
 
 def missing() -> str | None:

@@ -7,12 +7,12 @@ import contextlib
 import time
 from typing import Any
 
-from . import harness, npm
-from .harness import Absence, Result
-from .partner import Partner, partner
-from .partner_work import DONE
-from .raw_acts import library_bulk, raw_websocket, websocket_bulk
-from .turns import Act, Candidate, Work, compare
+from bench import harness, npm
+from bench.alternating_runs import Act, Candidate, Work, compare
+from bench.harness import Absence, Result
+from bench.peer_process import Partner, partner
+from bench.peer_process_work import DONE
+from bench.raw_actions import library_bulk, raw_websocket, websocket_bulk
 
 # name, messages, octets of each, streams, how they are sent, share of our own bare WebSocket
 LINES = (

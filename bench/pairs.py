@@ -12,14 +12,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from . import harness, loops, npm
-from .guest import Guest, guest
-from .guest import missing as guest_missing
-from .harness import Absence, Result
-from .partner import Partner, partner
-from .raw_acts import raw_tcp, tcp_bulk
-from .raw_sides import Asking
-from .turns import Act, Candidate, Work, compare, demand
+from bench import harness, loops, npm
+from bench.alternating_runs import Act, Candidate, Work, compare, demand
+from bench.harness import Absence, Result
+from bench.peer_process import Partner, partner
+from bench.raw_actions import raw_tcp, tcp_bulk
+from bench.raw_endpoints import Asking
+from bench.third_party import Guest, guest
+from bench.third_party import missing as guest_missing
 
 # name, octets, octets of a write, streams
 BULK = (

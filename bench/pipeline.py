@@ -16,22 +16,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from bench import pipeline_floor as plain
+from bench import pipeline_runs as runs
+from bench import pipeline_shapes as shapes
+from bench import pipeline_stream as stream
+from bench.harness import Absence, Bound, Figure, Floor, Line, Result, Times
+from bench.pipeline_captures import Conversations
+
 from polymux.capture import CaptureLimits
 from polymux.spark import spark_session
-
-from . import pipeline_floor as plain
-from . import pipeline_runs as runs
-from . import pipeline_shapes as shapes
-from . import pipeline_stream as stream
-from .harness import Absence, Bound, Figure, Floor, Line, Result, Times
-from .pipeline_captures import Conversations
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
     from pyspark.sql import SparkSession
 
-    from polymux.spark.pipeline import Analysis
+    from polymux.spark.batch.pipeline import Analysis
 
 OCTETS = int(float(os.environ.get("POLYMUX_BENCH_GIGABYTES", "2")) * 1e9)
 FILES = 8

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-
-from .packets import ACK, FIN, PCAP_HEADER, SYN
-from .traffic import mplex_frame
+from bench.byte_traffic import mplex_frame
+from bench.capture_writer import ACK, FIN, PCAP_HEADER, SYN
 
 BLOCK = 16384  # packets written in one go
 STREAMS = 8

@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from polymux.analysis.plan import Plan
-from polymux.analysis.tables_out import TableWriter, fill_empty
-from polymux.analysis.walk import walk_flow
+from polymux.analysis.options import Plan
+from polymux.analysis.output.parquet import TableWriter, fill_empty
+from polymux.analysis.session.analyzer import walk_flow
 from polymux.capture import Files, FileSummary, FlowRefs, index_file, sessions_of
 
 CORES = os.cpu_count() or 1

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
+from bench.harness import Times
 
+from polymux.analysis.session.interleaving import together
 from polymux.capture import CaptureLimits, sessions_of
-from polymux.capture.sharing import Companion
-from polymux.spark.exchange import RowsReader, StoredFlow, Wanted
-from polymux.spark.index_stage import index
-from polymux.spark.inputs import find_inputs
-from polymux.spark.lasting import keep_imports
-from polymux.spark.partitions import index_tasks, walk_tasks
-from polymux.spark.pipeline import Analysis, analyze
-from polymux.spark.remote import CaptureFiles
-from polymux.spark.side_by_side import together
-
-from .harness import Times
+from polymux.capture.io.discovery import find_inputs
+from polymux.capture.io.read_ahead import Companion
+from polymux.capture.io.remote import CaptureFiles
+from polymux.spark.batch.index_stage import index
+from polymux.spark.batch.pipeline import Analysis, analyze
+from polymux.spark.batch.reference_shuffle import RowsReader, StoredFlow, Wanted
+from polymux.spark.batch.task_planning import index_tasks, walk_tasks
+from polymux.spark.runtime.gc_freeze import keep_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

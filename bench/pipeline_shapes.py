@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import pipeline_floor as plain
-from . import pipeline_runs as runs
-from .harness import Floor, Line, Times
-from .pipeline_captures import Conversations
+from bench import pipeline_floor as plain
+from bench import pipeline_runs as runs
+from bench.harness import Floor, Line, Times
+from bench.pipeline_captures import Conversations
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor

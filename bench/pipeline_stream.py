@@ -12,11 +12,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polymux.spark.follow import BatchDone, start_following
-from polymux.spark.follow_flows import Waits
+from bench.pipeline_captures import Conversations
+from bench.pipeline_runs import processor_seconds
 
-from .pipeline_captures import Conversations
-from .pipeline_runs import processor_seconds
+from polymux.spark.streaming.open_sessions import Waits
+from polymux.spark.streaming.query import BatchDone, start_following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import pyarrow as pa
+from bench.byte_traffic import Traffic, content, mixed_sizes
+from bench.harness import Floor, Line, copier, race
+from bench.interpreted import run_interpreted
+from bench.reference import Reference
 
 from polymux.core.observer import Observer
 from polymux.core.protocol import Protocol
 from polymux.protocols.registry import create
-from polymux.testing.hot.headers import Chain
-
-from .harness import Floor, Line, copier, race
-from .interpreted import run_interpreted
-from .reference import Reference
-from .traffic import Traffic, content, mixed_sizes
+from polymux.testing.header_scan import Chain
 
 FRAMES = 100_000
 WINDOW = 512 * 1024

@@ -7,12 +7,12 @@ import contextlib
 import time
 from typing import Any
 
-from . import harness
-from .harness import Result
-from .partner import partner
-from .partner_work import SINK
-from .raw_acts import raw_tcp, tcp_bulk, tcp_requests
-from .turns import Act, Candidate, Work, compare
+from bench import harness
+from bench.alternating_runs import Act, Candidate, Work, compare
+from bench.harness import Result
+from bench.peer_process import partner
+from bench.peer_process_work import SINK
+from bench.raw_actions import raw_tcp, tcp_bulk, tcp_requests
 
 CHUNK = 65535  # the most that 16 bits of length allow
 # name, chunks, requests, share of raw TCP that is wanted

@@ -15,7 +15,7 @@ from tools.rule_examples import as_json
 import polymux
 from polymux.metrics import Meter
 from polymux.protocols.registry import create, names
-from polymux.report.rulebook import EXAMPLES, all_rules, page_of
+from polymux.report.render.rule_pages import EXAMPLES, all_rules, page_of
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

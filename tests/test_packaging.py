@@ -49,7 +49,7 @@ def fallback(checkout: Path) -> str:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         assert not [name for name in names if name.endswith((".so", ".c", ".h", ".o"))]
-        assert "polymux/core/conversation.py" in names
+        assert "polymux/core/connection.py" in names
         assert "polymux/py.typed" in names
         return archive.read("polymux/interpreted.txt").decode().strip()
 

@@ -9,9 +9,16 @@ from tools.json_page import json_page
 from tools.rule_examples import as_json
 
 from polymux import cli
-from polymux.analysis.tables import column_reference
+from polymux.analysis.schema.tables import column_reference
 from polymux.core import limits
-from polymux.report.rulebook import EXAMPLES, ORIGINS, REACTIONS, RulePage, all_rules, page_of
+from polymux.report.render.rule_pages import (
+    EXAMPLES,
+    ORIGINS,
+    REACTIONS,
+    RulePage,
+    all_rules,
+    page_of,
+)
 
 DOCS = Path(__file__).parent.parent / "docs"
 SOURCE = Path(__file__).parent.parent / "src" / "polymux" / "core" / "limits.py"

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 from polymux.core.errors import PolymuxError
-from polymux.spark.java import find_java
+from polymux.spark.runtime.java import find_java
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The page `docs/json.md`: the keys of every line of JSON that a command prints."""
 
-from polymux.analysis.columns import Column
-from polymux.analysis.tables import TABLES
-from polymux.cli.ls import STREAM_COLUMNS
+from polymux.analysis.schema.columns import Column
+from polymux.analysis.schema.tables import TABLES
+from polymux.cli.commands.ls import STREAM_COLUMNS
 
 Key = tuple[str, str, str]  # name, type, meaning
 

@@ -16,7 +16,7 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-from tools.mutant_stage import (
+from tools.mutant_runner import (
     MISSED,
     NOTICED,
     PATIENCE,

@@ -5,7 +5,7 @@ async with polymux.connect("tcp://127.0.0.1:9000", protocol="mplex") as session:
         await stream.send(b"hello")
 """
 
-from .aio import (
+from polymux.aio import (
     BadUrl,
     Call,
     Exchange,
@@ -32,9 +32,9 @@ from .aio import (
     pipe,
     serve,
     streamux,
-)  # fmt: skip
-from .core.endpoint import Endpoint
-from .core.errors import (
+)
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import (
     CaptureError,
     LimitExceeded,
     LocalProtocolError,
@@ -46,12 +46,12 @@ from .core.errors import (
     StreamAborted,
     StreamEnded,
     Unsupported,
-)  # fmt: skip
-from .core.limits import Limits, Policy
-from .core.observer import Observer
-from .core.side import Side, Vantage
-from .protocols.registry import BadProtocolString
-from .protocols.registry import create as protocol
+)
+from polymux.core.limits import Limits, Policy
+from polymux.core.observer import Observer
+from polymux.core.side import Side, Vantage
+from polymux.protocols.registry import BadProtocolString
+from polymux.protocols.registry import create as protocol
 
 __version__ = "0.1.0"
 

@@ -3,6 +3,6 @@
 So `spark.read.format("polymux")` works wherever polymux is installed, over Spark Connect too.
 """
 
-from polymux.spark.source import PolymuxSource as DefaultSource
+from polymux.spark.datasource.source import PolymuxSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.aio.clock import ClockLoop
+from tests.aio.virtual_clock import ClockLoop
 from tests.loops import new_event_loop
 
 LIMIT = 60.0  # seconds for a test on the real clock
-collect_ignore = [] if sys.version_info >= (3, 12) else ["test_eager.py"]  # no such loops
+collect_ignore = [] if sys.version_info >= (3, 12) else ["test_eager_tasks.py"]  # no such loops
 
 
 def pytest_collection_finish() -> None:

@@ -9,8 +9,8 @@ from functools import partial, wraps
 from typing import Any
 
 import pytest
-from tests.aio.clock import virtual
-from tests.aio.talk import channels, joined, settled
+from tests.aio.session_helpers import channels, joined, settled
+from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Limits, MinmuxSession, OmnistreamsSession, Policy, Session, StreamuxSession

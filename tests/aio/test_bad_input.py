@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trustme
-from tests.aio.talk import PROTOCOLS, echo, exchange
+from tests.aio.session_helpers import PROTOCOLS, echo, exchange
 
 import polymux
 from polymux import Session
-from polymux.aio import making
+from polymux.aio import factory as making
 
 
 @contextlib.asynccontextmanager

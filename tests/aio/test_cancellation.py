@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.aio.cancelling import everywhere
-from tests.aio.clock import virtual
-from tests.aio.talk import PROTOCOLS, channels, joined, opened, settled
+from tests.aio.cancellation_points import everywhere
+from tests.aio.session_helpers import PROTOCOLS, channels, joined, opened, settled
+from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session
-from polymux.aio import memory
-from polymux.aio.duplex import ROOM
+from polymux.aio.streams.duplex import ROOM
+from polymux.aio.transports import memory
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -95,10 +95,10 @@ async def test_a_cancelled_open_withdraws_its_offer() -> None:
 @virtual
 async def test_paced_openings_can_be_cancelled() -> None:
     async for cut in everywhere():
-        maker = polymux.aio.making.session_maker
+        maker = polymux.aio.factory.session_maker
         near = maker("mplex", 0, None, None, 2.0)()
         far = maker("mplex", 1, None, None, 0.0)()
-        polymux.aio.memory.join(near, far)
+        polymux.aio.transports.memory.join(near, far)
         (await near.open("first")).abort()
         finished, stream = await cut(near.open("second"))
         if finished:

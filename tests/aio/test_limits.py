@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tests.aio.clock import virtual
-from tests.aio.talk import PROTOCOLS, joined, opened, settled
+from tests.aio.session_helpers import PROTOCOLS, joined, opened, settled
+from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Limits, Session

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import trustme
-from tests.aio.clock import virtual
-from tests.aio.talk import PROTOCOLS, echo, exchange, joined, settled
+from tests.aio.session_helpers import PROTOCOLS, echo, exchange, joined, settled
+from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session

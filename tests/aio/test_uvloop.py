@@ -8,10 +8,11 @@ from tests.loops import pass_on_uvloop
 
 HERE = Path(__file__).parent
 # Whatever is about a transport, its end, or who waits for it. The tests of the way past asyncio's
-# transport, straight to its socket (test_writing), have nothing to say here.
+# transport, straight to its socket (test_socket_writer), have nothing to say here.
 ABOUT_TRANSPORTS = [
-    "test_sessions.py", "test_ending.py", "test_bad_input.py", "test_processes.py",
-    "test_adaptors.py", "test_websocket.py", "test_preamble.py",
+    "test_sessions.py", "session/test_shutdown.py", "test_bad_input.py",
+    "transports/test_process.py", "streams/test_asyncio_adapter.py",
+    "transports/test_websocket.py", "session/test_preamble.py",
 ]  # fmt: skip
 
 

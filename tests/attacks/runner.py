@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from tests.attacks.foe import WS, Foe
+from tests.attacks.attacker_connection import WS, Foe
 from tests.attacks.target import Facts, Target, Zygote
 
 import polymux

@@ -29,7 +29,7 @@ class Zygote:
     async def __aenter__(self) -> Zygote:
         with self.errors.open("wb") as errors:
             self.process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "tests.attacks.zygote", cwd=ROOT, stderr=errors,
+                sys.executable, "-m", "tests.attacks.forking_server", cwd=ROOT, stderr=errors,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
             )  # fmt: skip
         return self

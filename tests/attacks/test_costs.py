@@ -7,7 +7,7 @@ import time
 import tracemalloc
 
 import pytest
-from tests.attacks import words
+from tests.attacks import raw_frames as words
 from tests.attacks.families.bombs import corpus
 from tests.attacks.runner import SLACK
 

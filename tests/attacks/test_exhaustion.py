@@ -11,7 +11,7 @@ import pytest
 import polymux
 from polymux import NoFreeIds, OmnistreamsSession, StreamuxSession
 from polymux.core.endpoint import Endpoint
-from polymux.protocols.nerdbank import Nerdbank
+from polymux.protocols.nerdbank.protocol import Nerdbank
 from polymux.protocols.registry import create
 
 SMALL = "streamux:length_bits=10,id_bits=4"

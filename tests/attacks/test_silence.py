@@ -34,7 +34,7 @@ def can_isolate() -> bool:
 @pytest.mark.timeout(200)
 @pytest.mark.skipif(not can_isolate(), reason="no network namespaces here")
 def test_every_waiter_hears_of_a_link_that_went_down() -> None:
-    command = ["unshare", "-rn", sys.executable, "-m", "tests.attacks.linkdown", str(INTERVAL)]
+    command = ["unshare", "-rn", sys.executable, "-m", "tests.attacks.link_down", str(INTERVAL)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trustme
-from tests.aio.talk import echo, exchange
+from tests.aio.session_helpers import echo, exchange
 
 import polymux
 from polymux import OmnistreamsSession, Session

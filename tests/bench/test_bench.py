@@ -3,11 +3,11 @@
 import pytest
 from bench import harness
 from bench.__main__ import PARTS, expanded
-from bench.agreement import check
+from bench.byte_traffic import content, mixed_sizes
 from bench.harness import Effort, Floor, Line, Times, behind, race
-from bench.plain import Decoder, Encoder
+from bench.pure_python import Decoder, Encoder
 from bench.reference import Reference
-from bench.traffic import content, mixed_sizes
+from bench.reference_agreement import check
 
 
 def times(*seconds: float) -> Times:
@@ -68,6 +68,6 @@ def test_the_pure_decoder_reads_what_the_pure_encoder_writes() -> None:
 
 
 def test_what_belongs_together_is_measured_together_and_once() -> None:
-    assert expanded(["live", "pairs", "kernels"]) == ["live", "pairs", "manners", "kernels"]
+    assert expanded(["live", "pairs", "kernels"]) == ["live", "pairs", "fairness", "kernels"]
     assert expanded([]) == []
     assert set(expanded(list(PARTS))) == set(PARTS)

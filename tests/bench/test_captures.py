@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from bench import captures
+from bench.capture_writer import FORMATS, carried, traffic
 from bench.harness import Absence
-from bench.packets import FORMATS, carried, traffic
 
 from polymux.capture import read_sessions
 

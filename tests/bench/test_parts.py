@@ -4,16 +4,16 @@ import importlib
 
 import pytest
 from bench import footprint, harness
+from bench.alternating_runs import demand
+from bench.fairness import jain, percentile
 from bench.harness import Absence, Bound, Effort, Figure, behind
-from bench.manners import jain, percentile
-from bench.report import show
-from bench.turns import demand
+from bench.results import show
 
 
 @pytest.mark.parametrize(
     ("part", "least"),
     [("live", 15), ("pairs", 18), ("omnistreams", 8), ("streamux", 5), ("minmux", 6),
-     ("manners", 27)],
+     ("fairness", 27)],
 )  # fmt: skip
 def test_a_live_part_measures_all_its_lines(
     part: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

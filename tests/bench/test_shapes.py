@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from bench.pipeline_shapes import SHAPES, Shape, write
 
-from polymux.analysis.plan import Plan
-from polymux.analysis.walk import walk
+from polymux.analysis.options import Plan
+from polymux.analysis.session.analyzer import walk
 from polymux.capture import read_sessions
 
 

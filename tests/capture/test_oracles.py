@@ -14,15 +14,14 @@ from scapy.layers.inet6 import IPv6, IPv6ExtHdrDestOpt, IPv6ExtHdrHopByHop, IPv6
 from scapy.layers.l2 import CookedLinux, Dot1AD, Dot1Q, Ether, Loopback
 from scapy.packet import Packet as ScapyPacket
 from scapy.packet import Raw
+from tests.capture import capture_builder as build
+from tests.capture.capture_builder import Packet
+from tests.capture.conftest import streams
+from tests.capture.packet_headers import headers
 
 from polymux.capture import index_file, read_sessions
-from polymux.capture.flows import flow_endpoints
-from polymux.capture.hot.segments import FrameMaker
-
-from . import build
-from .build import Packet
-from .conftest import streams
-from .headers import headers
+from polymux.capture.packets.flow_filter import flow_endpoints
+from polymux.capture.synthesis.packet_builder import FrameMaker
 
 Row = tuple[int, str, int, str, int, int, int, int, int, bytes]
 

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import CLEAN, Ran
 
-from polymux.analysis.tables_out import fill_empty
-from polymux.cli.record import publish_leftovers
-
-from .conftest import CLEAN, Ran
+from polymux.analysis.output.parquet import fill_empty
+from polymux.cli.commands.record import publish_leftovers
 
 Run = Callable[..., Ran]
 READERS = ("ls", "check", "frames", "index")

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import CLEAN, HOSTILE, Ran
 
-from polymux.analysis.tables import TABLES
+from polymux.analysis.schema.tables import TABLES
 from polymux.cli import COMMANDS
-from polymux.report.rulebook import all_rules
-
-from .conftest import CLEAN, HOSTILE, Ran
+from polymux.report.render.rule_pages import all_rules
 
 MINE = ("check", "decode", "follow", "frames", "index", "ls", "rules")
 Run = Callable[..., Ran]

@@ -19,11 +19,10 @@ from typing import Any
 
 import pytest
 import trustme
+from tests.cli.conftest import Ran
+from tests.cli.threaded_server import COMMAND, echo, served
 
 import polymux
-
-from .conftest import Ran
-from .peers import COMMAND, echo, served
 
 Run = Callable[..., Ran]
 Type = Callable[[bytes], None]

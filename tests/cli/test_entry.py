@@ -11,10 +11,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Ran
 
 from polymux.cli import COMMANDS
-
-from .conftest import Ran
 
 Run = Callable[..., Ran]
 START = "import sys; {before}; sys.argv = ['polymux', *sys.argv[1:]]\n" + (

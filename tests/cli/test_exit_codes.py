@@ -13,12 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import CLEAN, Ran
+from tests.cli.threaded_server import COMMAND
 
 from polymux.aio import SessionLimit
 from polymux.cli import COMMANDS, exit_code
-
-from .conftest import CLEAN, Ran
-from .peers import COMMAND
 
 Run = Callable[..., Ran]
 Capture = Callable[..., str]

@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Ran
+from tests.cli.threaded_server import COMMAND, Serving, echo, served
 from tools.json_page import lines
-
-from .conftest import Ran
-from .peers import COMMAND, Serving, echo, served
 
 Run = Callable[..., Ran]
 PAGE = Path(__file__).parent.parent.parent / "docs" / "json.md"

@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import CLEAN, Ran
 
-from polymux.analysis.session_summary import SessionSummary
-from polymux.cli.ls import short_ids
-from polymux.cli.printing import Column, fitting
-from polymux.cli.worst import Worst
+from polymux.analysis.session.summary import SessionSummary
+from polymux.cli.commands.ls import short_ids
+from polymux.cli.support.output import Column, fitting
+from polymux.cli.support.stream_ranking import Worst
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Accepted, Credit
 from polymux.protocols.registry import create
-
-from .conftest import CLEAN, Ran
 
 Run = Callable[..., Ran]
 Lines = list[tuple[int, bytes, int]]

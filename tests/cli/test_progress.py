@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.cli.conftest import CLEAN, Ran
 
-from polymux.cli import progress
-from polymux.cli.progress import Waiting, octets_read, say
-
-from .conftest import CLEAN, Ran
+from polymux.cli.support import progress
+from polymux.cli.support.progress import Waiting, octets_read, say
 
 Terminal = Callable[..., Ran]
 
@@ -110,7 +109,7 @@ def test_recover_has_a_bar(
 
 
 def test_report_has_a_bar(impatient: Terminal, tmp_path: Path) -> None:
-    from polymux.analysis.tables_out import fill_empty
+    from polymux.analysis.output.parquet import fill_empty
 
     fill_empty(tmp_path / "tables")
     ran = impatient("report", str(tmp_path / "tables"), "-o", str(tmp_path / "r.html"))

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.cli.conftest import Ran
+from tests.cli.threaded_server import COMMAND, Serving
 
 import polymux
-
-from .conftest import Ran
-from .peers import COMMAND, Serving
 
 Run = Callable[..., Ran]
 HOSTILE = "../../etc/passwd\x00\x1b[31m"

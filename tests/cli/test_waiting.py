@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from .conftest import Ran, in_terminal
-from .peers import COMMAND, Serving, echo, served
+from tests.cli.conftest import Ran, in_terminal
+from tests.cli.threaded_server import COMMAND, Serving, echo, served
 
 Run = Callable[..., Ran]
 

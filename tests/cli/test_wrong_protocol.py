@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.cli.conftest import Ran
 
 from polymux.testing.simulator import World
-
-from .conftest import Ran
 
 Run = Callable[..., Ran]
 

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from polymux.core import conversation
+from polymux.core import connection
 
 SOURCE = Path(__file__).parent.parent.parent / "src"
-COMPILED = not conversation.__file__.endswith(".py")
+COMPILED = not connection.__file__.endswith(".py")
 CASES = 3000 if "POLYMUX_SOAK" in os.environ else 120
 
 PROGRAM = """
 import hashlib, sys
 from random import Random
-from polymux.core import conversation
-from polymux.testing.checks import shred, watcher_of, verdict_of
+from polymux.core import connection
+from polymux.testing.properties import shred, watcher_of, verdict_of
 from polymux.testing.simulator import World
 form, cases, texts = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
-assert conversation.__file__.endswith('.py') == (form == 'interpreted'), conversation.__file__
+assert connection.__file__.endswith('.py') == (form == 'interpreted'), connection.__file__
 for text in texts:
     for seed in range(cases):
         rng = Random(seed)

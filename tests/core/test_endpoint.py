@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded
 from polymux.protocols.registry import create
-from polymux.testing.hot.headers import Chain
+from polymux.testing.header_scan import Chain
 
 PIECES = st.one_of(st.binary(max_size=40), st.integers(0, 70_000).map(bytes))
 

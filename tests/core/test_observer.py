@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polymux.core.conversation import MAX_FILLED
+from polymux.core.connection import MAX_FILLED
 from polymux.core.events import Silence, Sink
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer

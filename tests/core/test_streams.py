@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polymux
-from polymux.analysis.hot.tracks import Track, TrackTable
+from polymux.analysis.tracking.stream_tracker import Track, TrackTable
 from polymux.core.streams import UNTIDY, Stream, Table
 
 KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from polymux.aio import Session
-from polymux.analysis.tables import TABLES
-from polymux.analysis.tables_out import read_table
-from polymux.cli import demo_peers as peers
-from polymux.cli.demo_line import Tape
-from polymux.cli.demo_peers import Disturbed
-from polymux.cli.demo_traffic import Scene, play, record
+from polymux.analysis.output.parquet import read_table
+from polymux.analysis.schema.tables import TABLES
+from polymux.cli.demo import peers as peers
+from polymux.cli.demo.peers import Disturbed
+from polymux.cli.demo.scenes import Scene, play, record
+from polymux.cli.demo.throttled_relay import Tape
 from polymux.report import write_report
 
 Rows = list[dict[str, Any]]

@@ -12,8 +12,8 @@ import pytest
 
 import polymux
 from polymux import OmnistreamsSession, Session
-from polymux.analysis.plan import Plan
-from polymux.analysis.walk import walk
+from polymux.analysis.options import Plan
+from polymux.analysis.session.analyzer import walk
 from polymux.capture import PcapngWriter, read_sessions
 from polymux.record import Tap
 

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from random import Random
 
-from tests.capture import build
-from tests.capture.hostile import CORPUS
+from tests.capture import capture_builder as build
+from tests.capture.hostile_files import CORPUS
 
 VECTORS = Path(__file__).parents[1] / "vectors"
 FOUND = VECTORS / "fuzz"  # one folder a target, one file an input that once did harm

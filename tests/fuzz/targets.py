@@ -10,18 +10,18 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 
-from tests.attacks import words
+from tests.attacks import raw_frames as words
 from tests.attacks.families.common import opening
 
-from polymux.analysis.guess import guess
-from polymux.analysis.sample import Sample
+from polymux.analysis.detection.detector import guess
+from polymux.analysis.detection.sample import Sample
 from polymux.capture import CaptureLimits, read_sessions
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import CaptureError, LimitExceeded, PeerViolation
 from polymux.core.events import Opened
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
-from polymux.core.websocket import Decoder
+from polymux.core.websocket.decoder import Decoder
 from polymux.protocols.registry import create
 
 Target = Callable[[bytes], None]

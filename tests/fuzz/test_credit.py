@@ -8,7 +8,7 @@ import struct
 from random import Random
 
 import pytest
-from tests.attacks import words
+from tests.attacks import raw_frames as words
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, PeerViolation

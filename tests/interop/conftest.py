@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Iterator
 
 import pytest
-from tests.interop.peer import require
+from tests.interop.node_peer import require
 
 
 @pytest.hookimpl(tryfirst=True)

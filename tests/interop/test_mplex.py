@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from tests.interop.conversing import QUICK, SMALL, Talk, echoed, echoing, same, talking
-from tests.interop.peer import Peer, digest, octets
+from tests.interop.node_peer import Peer, digest, octets
+from tests.interop.npm_session import QUICK, SMALL, Talk, echoed, echoing, same, talking
 
 import polymux
 

@@ -7,10 +7,10 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.analysis.stage import analyse
-from tests.interop.peer import Peer
+from tests.analysis.recorded_conversation import analyse
+from tests.interop.node_peer import Peer
 
-from polymux.capture.writer import PcapngWriter
+from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.record import Tap
 
 pytestmark = pytest.mark.usefixtures("node_peers")

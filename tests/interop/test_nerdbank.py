@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from tests.interop.conversing import QUICK, SMALL, Talk, echoed, echoing, same, talking
-from tests.interop.peer import PeerFailed, digest, octets
+from tests.interop.node_peer import PeerFailed, digest, octets
+from tests.interop.npm_session import QUICK, SMALL, Talk, echoed, echoing, same, talking
 
 import polymux
 from polymux import NerdbankSession

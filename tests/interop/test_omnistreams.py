@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from tests.interop.peer import EXIT_CRASH, Peer, digest, octets
+from tests.interop.node_peer import EXIT_CRASH, Peer, digest, octets
 
 import polymux
 from polymux import OmnistreamsSession, Receiver, Session
 from polymux.core.frames import Frame
-from polymux.protocols.omnistreams_rules import END
+from polymux.protocols.omnistreams.rules import END
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 

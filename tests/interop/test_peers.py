@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.interop import peer as peer_module
-from tests.interop.peer import Peer, PeerFailed, digest, octets
+from tests.interop import node_peer as peer_module
+from tests.interop.node_peer import Peer, PeerFailed, digest, octets
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 

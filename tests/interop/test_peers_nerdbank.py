@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.interop.peer import Peer, PeerFailed, digest, octets
+from tests.interop.node_peer import Peer, PeerFailed, digest, octets
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 

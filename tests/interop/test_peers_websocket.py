@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.interop.peer import EXIT_CRASH, Peer, PeerFailed, digest, octets
+from tests.interop.node_peer import EXIT_CRASH, Peer, PeerFailed, digest, octets
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 

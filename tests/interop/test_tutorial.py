@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.interop.peer import PEERS
+from tests.interop.node_peer import PEERS
 
 import polymux
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 
 import pytest
-from tests.aio.talk import echo, exchange
+from tests.aio.session_helpers import echo, exchange
 
 import polymux
 from polymux import OmnistreamsSession, Session, StreamuxSession

@@ -10,11 +10,11 @@ from polymux.core.errors import LocalProtocolError, NoFreeIds
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID
 from polymux.core.side import Sight, Vantage
-from polymux.core.wire import BAD, SHORT, put_varu64
-from polymux.protocols.minmux_items import BOUND, Items, Prefixed
-from polymux.protocols.mplex import MAX_ID, Mplex
-from polymux.protocols.nerdbank import Nerdbank
-from polymux.protocols.omnistreams_ids import KEPT, Past, load_past
+from polymux.core.varint import BAD, SHORT, put_varu64
+from polymux.protocols.minmux.item_codecs import BOUND, Items, Prefixed
+from polymux.protocols.mplex.protocol import MAX_ID, Mplex
+from polymux.protocols.nerdbank.protocol import Nerdbank
+from polymux.protocols.omnistreams.id_history import KEPT, Past, load_past
 from polymux.protocols.registry import BadProtocolString, create, names, parse
 
 # --- protocol strings

@@ -36,7 +36,7 @@ NAMES = {
 def bits(protocol: str) -> dict[str, int]:
     """Every constant given in hexadecimal in the protocol's files, by name."""
     found: dict[str, int] = {}
-    for path in sorted(FOLDER.glob(f"{protocol}*.py")):
+    for path in sorted((FOLDER / protocol).glob("*.py")):
         for match in re.finditer(
             r"^([A-Z_]+): Final\[i64\] = (0x[0-9A-F]+)$", path.read_text(), re.M
         ):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from tests.loops import new_event_loop
-from tests.record.authority import Authority
+from tests.record.certificate_authority import Authority
 
 LONGEST = 600 if os.environ.get("POLYMUX_SOAK") else 100
 

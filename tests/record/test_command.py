@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.capture import build
-from tests.record.child import polymux
+from tests.capture import capture_builder as build
+from tests.record.record_process import polymux
 
 DATA = build.pcapng(build.talk((0, b"hello"), (1, b"welcome")))
 BETWEEN = ("tcp://127.0.0.1:0", "tcp://127.0.0.1:9")

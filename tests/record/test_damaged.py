@@ -10,9 +10,9 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 import pytest
 import zstandard
-from tests.capture import build
-from tests.capture.hostile import CORPUS
-from tests.record.child import POLYMUX, polymux
+from tests.capture import capture_builder as build
+from tests.capture.hostile_files import CORPUS
+from tests.record.record_process import POLYMUX, polymux
 
 from polymux.capture import PcapngWriter, TcpScribe, hint_comment
 

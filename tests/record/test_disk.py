@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.record.captured import by_number
-from tests.record.child import Child, strace
-from tests.record.load import Room
+from tests.record.captured_bytes import by_number
+from tests.record.logging_peers import Room
+from tests.record.record_process import Child, strace
 
 from polymux.capture import index_file, recover
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.record.captured import by_number
-from tests.record.child import Child
-from tests.record.load import Room
+from tests.record.captured_bytes import by_number
+from tests.record.logging_peers import Room
+from tests.record.record_process import Child
 
 from polymux.capture import index_file, recover
 

@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.record.captured import by_number, talks
-from tests.record.child import Child, strace
-from tests.record.load import Room
+from tests.record.captured_bytes import by_number, talks
+from tests.record.logging_peers import Room
+from tests.record.record_process import Child, strace
 
 from polymux.capture import index_file, index_range, plan
 

@@ -10,9 +10,9 @@ HERE = Path(__file__).parent
 # Whatever a tap or a recorder does with connections. The other tests are about files, or about the
 # commands, which run on asyncio's own loop.
 ABOUT_CONNECTIONS = [
-    "test_tap.py", "test_early.py", "test_carriers.py", "test_recorder.py",
-    "test_tls.py::test_an_upstream_that_cannot_prove_who_it_is_gets_nothing",
-    "test_tls.py::test_client_certificates_are_asked_for_and_shown",
+    "test_proxy.py", "test_early_dialers.py", "test_encapsulations.py", "test_session_recorder.py",
+    "test_tls_contexts.py::test_an_upstream_that_cannot_prove_who_it_is_gets_nothing",
+    "test_tls_contexts.py::test_client_certificates_are_asked_for_and_shown",
 ]  # fmt: skip
 
 

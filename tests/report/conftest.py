@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.report.browser import Browser, Page, chromium
+from tests.report.scenes import story
 
 from polymux.report import write_report
-
-from .browser import Browser, Page, chromium
-from .scenes import story
 
 Opener = Callable[..., Page]
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tests.report.table_builder import START, Play, Stage, write_tables
 
-from polymux.analysis.tables import BUCKETS, TABLES, bucket_width_us
-
-from .stage import START, Play, Stage, write_tables
+from polymux.analysis.schema.tables import BUCKETS, TABLES, bucket_width_us
 
 SECOND = 1_000_000
 

@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.report.browser import Page
+from tests.report.conftest import Opener
+from tests.report.table_builder import Play, Stage
 
 from polymux.report import write_report
-
-from .browser import Page
-from .conftest import Opener
-from .stage import Play, Stage
 
 COLOURS = """(() => {
   const canvas = document.getElementById("lanes");

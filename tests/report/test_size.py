@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.report.conftest import Opener
+from tests.report.scenes import crowd
 
 from polymux.report import ReportInfo, write_report
-
-from .conftest import Opener
-from .scenes import crowd
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
 SIZES = [10_000, 1_000_000, *([10_000_000] if SOAK else [])]

@@ -9,12 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.report.scenes import crowd, story
+from tests.report.table_builder import Play, Stage, write_tables
 
 from polymux.report import ReportError, rows_to_read, write, write_report
-from polymux.report.lanes import Lane
-
-from .scenes import crowd, story
-from .stage import Play, Stage, write_tables
+from polymux.report.load.timelines import Lane
 
 
 def data_of(file: Path) -> dict[str, Any]:

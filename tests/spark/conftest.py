@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.spark.local_cluster import Cluster
 
-from polymux.spark.session import spark_session
-from polymux.spark.spark_home import package_folder
-
-from .cluster import Cluster
+from polymux.spark.runtime.session import spark_session
+from polymux.spark.runtime.spark_home import package_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

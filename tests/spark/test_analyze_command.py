@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
+from tests.spark.random_captures import conversations, record, without_spark
 
-from polymux.analysis.tables_out import fill_empty
+from polymux.analysis.output.parquet import fill_empty
 from polymux.capture import FileSummary, PcapngWriter, TcpScribe
-from polymux.cli.analyze import analyze, print_summary, stages
+from polymux.cli.commands.analyze import analyze, print_summary, stages
 from polymux.core.errors import PolymuxError
 from polymux.report import write_report
-from polymux.spark import pipeline, session
-from polymux.spark.walk_stage import Outcome
-
-from .captures import conversations, record, without_spark
+from polymux.spark.batch import pipeline
+from polymux.spark.batch.analyze_stage import Outcome
+from polymux.spark.runtime import session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.spark.conftest import RunDriver
+from tests.spark.local_cluster import Cluster
 
 from polymux.core import errors
-from polymux.spark.spark_home import package_folder
-
-from .cluster import Cluster
-from .conftest import RunDriver
+from polymux.spark.runtime.spark_home import package_folder
 
 pytestmark = pytest.mark.timeout(300)  # six Javas, on a machine that may be busy
 

@@ -6,14 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.spark.random_captures import conversations, record, without_spark
 
-from polymux.analysis.digest import digest_tables
-from polymux.spark import classdata
-from polymux.spark.java import find_java
-from polymux.spark.settings import QUICK_START
-from polymux.spark.spark_home import importable_environ, spark_home
-
-from .captures import conversations, record, without_spark
+from polymux.analysis.output.table_digest import digest_tables
+from polymux.spark.runtime import class_data_sharing as classdata
+from polymux.spark.runtime.java import find_java
+from polymux.spark.runtime.settings import QUICK_START
+from polymux.spark.runtime.spark_home import importable_environ, spark_home
 
 pytestmark = pytest.mark.timeout(300)  # a Java of its own, on a machine that may be busy
 

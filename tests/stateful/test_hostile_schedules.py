@@ -6,8 +6,8 @@ import asyncio
 import os
 
 import pytest
-from tests.aio.clock import ClockLoop
-from tests.stateful.hostile import Stage
+from tests.aio.virtual_clock import ClockLoop
+from tests.stateful.hostile_scheduler import Stage
 
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
              "omnistreams:carrier=length", "streamux", "minmux"]  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.stateful.races import Script, orders
+from tests.stateful.teardown_orders import Script, orders
 
 DEPTH = 8
 DUPLEX = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]

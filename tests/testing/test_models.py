@@ -6,10 +6,10 @@ from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.side import Vantage
 from polymux.testing import MODELS
-from polymux.testing.model import Talk
-from polymux.testing.model_minmux import header, varu64
-from polymux.testing.model_mplex import number
-from polymux.testing.model_nerdbank_wire import CODES, body, frame, handshake
+from polymux.testing.models.base import Talk
+from polymux.testing.models.minmux import header, varu64
+from polymux.testing.models.mplex import number
+from polymux.testing.models.nerdbank_wire import CODES, body, frame, handshake
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from tools.mutants import main
-from tools.mutations import Mutant, files, mutants_of, mutated, sample
+from tools.mutations import SOURCE, Mutant, files, mutants_of, mutated, sample
 
 ROOT = Path(__file__).parents[2]
-MPLEX = ROOT / "src" / "polymux" / "protocols" / "mplex.py"
+MPLEX = ROOT / "src" / "polymux" / "protocols" / "mplex" / "protocol.py"
 
 
 def test_every_mutant_differs_from_its_source_and_keeps_its_lines() -> None:
@@ -39,9 +39,10 @@ def test_the_same_seed_gives_the_same_mutants() -> None:
 
 
 def test_all_codecs_and_rules_are_in_reach() -> None:
-    names = {path.name for path in files()}
-    assert {"mplex.py", "wire.py", "nerdbank_law.py", "streamux_law.py", "minmux_wire.py",
-            "omnistreams_law.py"} <= names  # fmt: skip
+    names = {str(path.relative_to(SOURCE)) for path in files()}
+    assert {"protocols/mplex/protocol.py", "core/varint.py", "protocols/nerdbank/state.py",
+            "protocols/streamux/validation.py", "protocols/minmux/codec.py",
+            "protocols/omnistreams/state.py"} <= names  # fmt: skip
     kinds = Counter(mutant.what for path in files() for mutant in mutants_of(path))
     assert sum(kinds.values()) > 2000
     assert len(kinds) == 6, kinds
@@ -61,11 +62,11 @@ def test_a_mutant_knows_its_function_and_the_lines_of_its_statement() -> None:
 def test_faults_are_noticed_and_the_tree_is_left_alone() -> None:
     """Every mutant of one small function, against tests of a second."""
     before = {path: path.read_bytes() for path in files()}
-    number = len(sample(100, 2, "core/wire.py:uvarint:"))
+    number = len(sample(100, 2, "core/varint.py:uvarint:"))
     assert number > 10
     command = [sys.executable, "-m", "tools.mutants", "--count", "100", "--seed", "2", "--only",
-               "core/wire.py:uvarint:", "--jobs", "1", "--branches", "--tests",
-               "tests/core/test_wire_forms.py"]  # fmt: skip
+               "core/varint.py:uvarint:", "--jobs", "1", "--branches", "--tests",
+               "tests/core/test_encoding_forms.py"]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     said = done.stdout + done.stderr
     assert done.stdout.startswith(f"seed 2: {number} mutants"), said
@@ -74,18 +75,18 @@ def test_faults_are_noticed_and_the_tree_is_left_alone() -> None:
     assert noticed >= 0.75 * number, said
     assert f"{noticed} of {number} mutants noticed" in done.stdout
     assert done.stderr.count("survives") == number - noticed
-    assert "never taken  src/polymux/protocols/minmux_law.py" in done.stderr
+    assert "never taken  src/polymux/protocols/minmux/validation.py" in done.stderr
     assert before == {path: path.read_bytes() for path in files()}
 
 
 @pytest.mark.timeout(300)
 def test_a_fault_outside_of_functions_is_noticed() -> None:
     """A constant is there anew only in a process that loads the module with it."""
-    outside = sample(100, 2, "core/wire.py::")
+    outside = sample(100, 2, "core/varint.py::")
     assert len(outside) > 2
     assert not any(mutant.function for mutant in outside)
     command = [sys.executable, "-m", "tools.mutants", "--count", "100", "--seed", "2", "--only",
-               "core/wire.py::", "--tests", "tests/core/test_wire_forms.py"]  # fmt: skip
+               "core/varint.py::", "--tests", "tests/core/test_encoding_forms.py"]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert int(done.stdout.partition("S12: ")[2].split()[0]) >= 1, done.stdout + done.stderr
 
@@ -93,7 +94,7 @@ def test_a_fault_outside_of_functions_is_noticed() -> None:
 def test_a_broken_test_is_told_before_any_mutant_is_tried(tmp_path: Path) -> None:
     broken = tmp_path / "test_broken.py"
     broken.write_text(
-        "from polymux.core.wire import uvarint\n\n\n"
+        "from polymux.core.varint import uvarint\n\n\n"
         "def test_numbers():\n    assert uvarint(b'x', 0, 1) == 'what it is not'\n"
     )
     command = [sys.executable, "-m", "tools.mutants", "--count", "2", "--tests", str(broken)]
@@ -113,4 +114,4 @@ def test_the_tool_prints_its_seed_and_a_verdict(capsys: pytest.CaptureFixture[st
 def test_mutants_are_told_by_place_and_kind() -> None:
     mutant = mutants_of(MPLEX)[0]
     assert isinstance(mutant, Mutant)
-    assert str(mutant).startswith("src/polymux/protocols/mplex.py:")
+    assert str(mutant).startswith("src/polymux/protocols/mplex/protocol.py:")

@@ -4,24 +4,24 @@ Interpreted code here runs once a chunk, never once a frame: the compiled core f
 lane, and each waiting reader is woken once. Imports `protocols` and `core`.
 """
 
-from .adaptors import as_asyncio_streams
-from .connect import Connecting, Unreachable, connect
-from .duplex import Stream
-from .exchanges import Call, Exchange
-from .failures import SessionLimit
-from .item_receiver import ItemReceiver
-from .items import ItemSender
-from .memory import pipe
-from .messages import Receiver, Sender
-from .minmux import MinmuxSession
-from .nerdbank import NerdbankSession
-from .omnistreams import OmnistreamsSession
-from .pending import Pending
-from .server import Server, serve
-from .session import Session
-from .streamux import StreamuxSession
-from .typed import minmux, mplex, nerdbank, omnistreams, streamux
-from .urls import BadUrl
+from polymux.aio.connect import Connecting, Unreachable, connect
+from polymux.aio.entry_points import minmux, mplex, nerdbank, omnistreams, streamux
+from polymux.aio.errors import SessionLimit
+from polymux.aio.pending import Pending
+from polymux.aio.protocols.minmux import MinmuxSession
+from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.protocols.omnistreams import OmnistreamsSession
+from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.server import Server, serve
+from polymux.aio.session.session import Session
+from polymux.aio.streams.asyncio_adapter import as_asyncio_streams
+from polymux.aio.streams.duplex import Stream
+from polymux.aio.streams.exchanges import Call, Exchange
+from polymux.aio.streams.item_receiver import ItemReceiver
+from polymux.aio.streams.items import ItemSender
+from polymux.aio.streams.messages import Receiver, Sender
+from polymux.aio.transports.memory import pipe
+from polymux.aio.urls import BadUrl
 
 __all__ = [
     "BadUrl", "Call", "Connecting", "Exchange", "ItemReceiver", "ItemSender", "MinmuxSession",

@@ -10,9 +10,9 @@ from functools import partial
 from types import FunctionType
 from typing import Any
 
-from ..core.errors import LocalProtocolError, Unsupported
-from ..core.limits import Limits, Policy
-from ..core.protocol import Protocol
+from polymux.core.errors import LocalProtocolError, Unsupported
+from polymux.core.limits import Limits, Policy
+from polymux.core.protocol import Protocol
 
 MOST = (1 << 63) - 1
 WORD = (1 << 64) - 1

@@ -7,12 +7,9 @@ import ssl
 from collections.abc import Callable
 from typing import TypedDict, Unpack, overload
 
-from ..core.limits import Limits, Policy
-from ..core.side import DIALER
-from .arguments import check_settings, seconds
-from .beginnings import still_awaited
-from .failures import NotListening, Unreachable, why
-from .making import (
+from polymux.aio.arguments import check_settings, seconds
+from polymux.aio.errors import NotListening, Unreachable, why
+from polymux.aio.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
@@ -20,19 +17,22 @@ from .making import (
     name_peer,
     prepare_socket,
     session_maker,
-)  # fmt: skip
-from .metering import Metering
-from .minmux import MinmuxSession
-from .nerdbank import NerdbankSession
-from .omnistreams import OmnistreamsSession
-from .pending import Pending
-from .processes import start_process
-from .recording import Recording
-from .session import Session
-from .stdio import use_stdio
-from .streamux import StreamuxSession
-from .urls import Address, parse_url
-from .websocket import carried, dial
+)
+from polymux.aio.hooks import Recording
+from polymux.aio.metering import Metering
+from polymux.aio.pending import Pending
+from polymux.aio.protocols.minmux import MinmuxSession
+from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.protocols.omnistreams import OmnistreamsSession
+from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.session.peer_diagnosis import still_awaited
+from polymux.aio.session.session import Session
+from polymux.aio.transports.process import start_process
+from polymux.aio.transports.stdio import use_stdio
+from polymux.aio.transports.websocket import carried, dial
+from polymux.aio.urls import Address, parse_url
+from polymux.core.limits import Limits, Policy
+from polymux.core.side import DIALER
 
 __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 

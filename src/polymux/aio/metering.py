@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from .session import Session
+    from polymux.aio.session.session import Session
 
 
 class Metering(Protocol):

@@ -8,12 +8,9 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
-from ..core.errors import PeerViolation, PolymuxError
-from ..core.limits import Limits, Policy
-from ..core.side import ACCEPTOR
-from .arguments import check_handler, check_settings
-from .failures import Unreachable, why
-from .making import (
+from polymux.aio.arguments import check_handler, check_settings
+from polymux.aio.errors import Unreachable, why
+from polymux.aio.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
@@ -21,18 +18,21 @@ from .making import (
     name_peer,
     prepare_socket,
     session_maker,
-)  # fmt: skip
-from .metering import Metering
-from .minmux import MinmuxSession
-from .nerdbank import NerdbankSession
-from .omnistreams import OmnistreamsSession
-from .pending import Pending
-from .recording import Recording
-from .session import Session
-from .stdio import use_stdio
-from .streamux import StreamuxSession
-from .urls import Address, BadUrl, parse_url
-from .websocket import SCHEMES, Door, carried
+)
+from polymux.aio.hooks import Recording
+from polymux.aio.metering import Metering
+from polymux.aio.pending import Pending
+from polymux.aio.protocols.minmux import MinmuxSession
+from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.protocols.omnistreams import OmnistreamsSession
+from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.session.session import Session
+from polymux.aio.transports.stdio import use_stdio
+from polymux.aio.transports.websocket import SCHEMES, Door, carried
+from polymux.aio.urls import Address, BadUrl, parse_url
+from polymux.core.errors import PeerViolation, PolymuxError
+from polymux.core.limits import Limits, Policy
+from polymux.core.side import ACCEPTOR
 
 log = logging.getLogger("polymux.aio")
 

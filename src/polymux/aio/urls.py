@@ -4,7 +4,7 @@ import shlex
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from ..core.errors import PolymuxError
+from polymux.core.errors import PolymuxError
 
 SCHEMES = ("tcp", "tls", "unix", "stdio", "exec", "ws", "wss")
 

@@ -7,19 +7,19 @@ a range into `FlowRefs` rows, `sessions_of` turns the rows of one flow back into
 Imports only `core`. What touches every packet lives in `hot` and is compiled.
 """
 
-from polymux.capture.files import Files, find_captures
-from polymux.capture.flows import FlowFilter, endpoint_text, flow_endpoints
-from polymux.capture.hints import hint_comment, read_hint
-from polymux.capture.index import FileIndex, FlowRefs, Range, index_file, index_range
+from polymux.capture.io.file_pool import Files, find_captures
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.ranges import plan, write_index
-from polymux.capture.reading import Reading, read_sessions
-from polymux.capture.repair import Repair, recover, repair
-from polymux.capture.rotation import RotatingWriter
-from polymux.capture.scribe import TcpScribe
-from polymux.capture.sessions import Batch, Piece, TcpSession, sessions_of
-from polymux.capture.summary import FileSummary, combine
-from polymux.capture.writer import Missed, PcapngWriter
+from polymux.capture.packets.file_summary import FileSummary, combine
+from polymux.capture.packets.flow_filter import FlowFilter, endpoint_text, flow_endpoints
+from polymux.capture.packets.indexer import FileIndex, FlowRefs, Range, index_file, index_range
+from polymux.capture.pcapng.comments import hint_comment, read_hint
+from polymux.capture.pcapng.repair import Repair, recover, repair
+from polymux.capture.pcapng.rotation import RotatingWriter
+from polymux.capture.pcapng.split_index import plan, write_index
+from polymux.capture.pcapng.writer import Missed, PcapngWriter
+from polymux.capture.reader import Reading, read_sessions
+from polymux.capture.synthesis.tcp_connection import TcpScribe
+from polymux.capture.tcp.sessions import Batch, Piece, TcpSession, sessions_of
 
 __all__ = [
     "Batch",

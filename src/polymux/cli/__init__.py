@@ -14,8 +14,8 @@ from importlib import import_module
 
 import click
 
-from .. import __version__
-from ..core.errors import (
+from polymux import __version__
+from polymux.core.errors import (
     CaptureError,
     LimitExceeded,
     MissingExtra,
@@ -55,7 +55,7 @@ class Commands(click.Group):
         cmd_name = ALIASES.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"{__name__}.{cmd_name}")
+        module = import_module(f"{__name__}.commands.{cmd_name}")
         command = getattr(module, cmd_name)
         assert isinstance(command, click.Command)
         return command
@@ -72,7 +72,7 @@ class Commands(click.Group):
         except KeyboardInterrupt:
             raise Interrupted from None
         except ModuleNotFoundError as problem:
-            from ..spark.doctor import extra_with
+            from polymux.spark.runtime.doctor import extra_with
 
             extra = extra_with(problem.name or "")
             if extra is None:
@@ -100,7 +100,7 @@ def main() -> None:
         click.echo("\n" * sys.stderr.isatty() + "polymux: interrupted", err=True)
         sys.exit(INTERRUPTED)
     except click.ClickException as problem:
-        from ..report.visible import visible
+        from polymux.text.sanitize import visible
 
         said = io.StringIO()
         problem.show(said)
@@ -110,14 +110,14 @@ def main() -> None:
         drop_output()
         sys.exit(0)
     except OSError as problem:  # what reads files and peers has errors of its own
-        from ..report.visible import visible
+        from polymux.text.sanitize import visible
 
         drop_output()
         reason = problem.strerror or str(problem)
         click.echo(visible(f"polymux: the output cannot be written: {reason}"), err=True)
         sys.exit(LIMIT)
     except PolymuxError as problem:
-        from ..report.visible import visible
+        from polymux.text.sanitize import visible
 
         click.echo(visible(f"polymux: {problem}"), err=True)
         sys.exit(exit_code(problem))
@@ -134,7 +134,7 @@ def drop_output() -> None:
 
 def exit_code(problem: PolymuxError) -> int:
     """The code of what ended a command: see `docs/commands.md`."""
-    from ..aio.connect import Unreachable
+    from polymux.aio.connect import Unreachable
 
     if isinstance(problem, CaptureError | UnreadableInput):
         return UNREADABLE

@@ -1,10 +1,11 @@
+# mypyc: compiled
 """One direction of a connection: where decoding stands, and the frame that is still passing."""
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from .frames import Head
-from .streams import OPEN, Stream
+from polymux.core.frames import Head
+from polymux.core.streams import OPEN, Stream
 
 
 class Direction:

@@ -1,11 +1,10 @@
+# mypyc: compiled
 """A live side of a conversation, without I/O: verbs in, octets out; octets in, events out."""
 
 from mypy_extensions import i64
 
-from .carrier import WEBSOCKET, Enveloped
-from .carrier_live import LiveCarrier
-from .conversation import Conversation
-from .errors import (
+from polymux.core.connection import Conversation
+from polymux.core.errors import (
     LimitExceeded,
     LocalProtocolError,
     NoFreeIds,
@@ -13,16 +12,18 @@ from .errors import (
     PolymuxError,
     StreamEnded,
 )
-from .events import Aborted, Event
-from .frames import Frame
-from .guard import Guard
-from .inbox import Inbox
-from .limits import Counters, Limits
-from .outbox import Outbox
-from .protocol import NO_ID, Protocol
-from .rules import CROSSED, Certainty, Reaction, Violation, broken
-from .side import Side
-from .streams import ABORTED, NEVER, OPEN, Lane, Stream
+from polymux.core.events import Aborted, Event
+from polymux.core.flood_guard import Guard
+from polymux.core.frames import Frame
+from polymux.core.limits import Counters, Limits
+from polymux.core.protocol import NO_ID, Protocol
+from polymux.core.receive_queue import Inbox
+from polymux.core.rules import CROSSED, Certainty, Reaction, Violation, broken
+from polymux.core.send_scheduler import Outbox
+from polymux.core.side import Side
+from polymux.core.streams import ABORTED, NEVER, OPEN, Lane, Stream
+from polymux.core.websocket.layer import WEBSOCKET, Enveloped
+from polymux.core.websocket.live_layer import LiveCarrier
 
 NANO = 1_000_000_000
 

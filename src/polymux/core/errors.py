@@ -1,3 +1,4 @@
+# mypyc: compiled
 """The exceptions a user of polymux can meet.
 
 Blame is data: what a peer did wrong is a `Violation`, and an exception that concerns a peer

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """What happened, as a caller of the sans-IO endpoint sees it.
 
 `Sink` is where a conversation reports what passes; an endpoint turns it into events and mailboxes,
@@ -6,7 +7,7 @@ an observer into content rows, or into nothing.
 
 from mypy_extensions import i64, mypyc_attr
 
-from .streams import Stream
+from polymux.core.streams import Stream
 
 
 @mypyc_attr(acyclic=True)

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """One frame's header, one frame as a user writes it, and many frames as columns."""
 
 from typing import Final

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Limits and policy: every number polymux holds a peer or a caller to, with its reason.
 
 A limit stands where memory is about to be committed. Its error says its name, its value and how to

@@ -1,16 +1,17 @@
+# mypyc: compiled
 """A watcher of a conversation: octets of both sides in, rows, streams and violations out."""
 
 from mypy_extensions import i64
 
-from .carrier import LENGTH, Carrier, Enveloped
-from .conversation import Conversation
-from .events import Sink
-from .frames import Frames
-from .protocol import Protocol
-from .rules import Certainty, Violation, octets_text
-from .side import DIALER
-from .streams import Stream, load_stream
-from .wire import HOLD
+from polymux.core.connection import Conversation
+from polymux.core.events import Sink
+from polymux.core.frames import Frames
+from polymux.core.protocol import Protocol
+from polymux.core.rules import Certainty, Violation, octets_text
+from polymux.core.side import DIALER
+from polymux.core.streams import Stream, load_stream
+from polymux.core.varint import HOLD
+from polymux.core.websocket.layer import LENGTH, Carrier, Enveloped
 
 
 class Observer:

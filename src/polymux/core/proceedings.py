@@ -1,3 +1,4 @@
+# mypyc: compiled
 """One frame, wherever it came from: judged, applied, told of, and counted.
 
 An observer's frames come from the wire, an endpoint's own come from its verbs; both pass here.
@@ -5,13 +6,13 @@ An observer's frames come from the wire, an endpoint's own come from its verbs; 
 
 from mypy_extensions import i64
 
-from .direction import Direction
-from .events import Sink
-from .frames import ACCEPTS, CONTENT, CONTROL, GRANTS, Frame, Head
-from .protocol import NO_STREAM, Protocol
-from .rules import CROSSED, Certainty, Violation, broken
-from .side import ACCEPTOR, DIALER, SIDES, UNORDERED
-from .streams import ABORTED, ENDED, OPEN, UNSEEN, Half, Stream
+from polymux.core.direction import Direction
+from polymux.core.events import Sink
+from polymux.core.frames import ACCEPTS, CONTENT, CONTROL, GRANTS, Frame, Head
+from polymux.core.protocol import NO_STREAM, Protocol
+from polymux.core.rules import CROSSED, Certainty, Violation, broken
+from polymux.core.side import ACCEPTOR, DIALER, SIDES, UNORDERED
+from polymux.core.streams import ABORTED, ENDED, OPEN, UNSEEN, Half, Stream
 
 
 class Proceedings:

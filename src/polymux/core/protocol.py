@@ -1,3 +1,4 @@
+# mypyc: compiled
 """What a protocol is: a wire, a law, bookkeeping and verbs; one instance a conversation.
 
 A subclass knows two sides and never "us". `header` is the only parser and `put` the only writer.
@@ -11,11 +12,11 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from .frames import CONTROL, Frame, Head, Kind
-from .limits import Limits
-from .rules import Duty, Reaction, Rule, Severity, mask, octets_text, reaction_mask
-from .side import Sight
-from .streams import ABORTED, OPEN, Stream, Table, load_stream
+from polymux.core.frames import CONTROL, Frame, Head, Kind
+from polymux.core.limits import Limits
+from polymux.core.rules import Duty, Reaction, Rule, Severity, mask, octets_text, reaction_mask
+from polymux.core.side import Sight
+from polymux.core.streams import ABORTED, OPEN, Stream, Table, load_stream
 
 NO_STREAM: Final[i64] = 255  # `head.opener` of a frame that belongs to no stream
 NO_ID: Final[i64] = -1

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Rules, and what is said when one is broken."""
 
 from enum import Enum
@@ -5,7 +6,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from .side import Side
+from polymux.core.side import Side
 
 CROSSED: Final[i64] = 0x2000000000000000
 """The bit of a verdict that is no rule: legal, because the frames crossed in flight."""

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Who speaks, where the watcher stands, and what each side can be shown to have read."""
 
 from enum import IntEnum

@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Streams: two one-way halves, each with its ledger of leave; and the table that finds them."""
 
 from os import urandom
@@ -6,7 +7,7 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr
 
-from .side import ACCEPTOR, DIALER, NOBODY, Sight
+from polymux.core.side import ACCEPTOR, DIALER, NOBODY, Sight
 
 OPEN: Final[i64] = 0
 ENDED: Final[i64] = 1

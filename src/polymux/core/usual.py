@@ -1,3 +1,4 @@
+# mypyc: compiled
 """The usual frame, by the short way: whole content, on a known stream, that breaks nothing.
 
 Nearly every frame is one. `Usual.usual` takes them in one loop, with all that does not change from
@@ -9,14 +10,14 @@ from typing import Final
 
 from mypy_extensions import i64, u8
 
-from .direction import Direction
-from .events import Silence, Sink
-from .frames import CLEAN, CONTENT, Batch, Frames, Head
-from .proceedings import Proceedings
-from .protocol import NO_STREAM, Protocol
-from .side import DIALER
-from .streams import NEVER, OPEN, UNSEEN, Stream
-from .wire import clipped
+from polymux.core.direction import Direction
+from polymux.core.events import Silence, Sink
+from polymux.core.frames import CLEAN, CONTENT, Batch, Frames, Head
+from polymux.core.proceedings import Proceedings
+from polymux.core.protocol import NO_STREAM, Protocol
+from polymux.core.side import DIALER
+from polymux.core.streams import NEVER, OPEN, UNSEEN, Stream
+from polymux.core.varint import clipped
 
 LARGE: Final = 0x1000000000000000  # the largest amount that is compared without allocating
 

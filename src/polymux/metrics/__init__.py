@@ -8,8 +8,8 @@ Imports `core` only. Labels are names of protocols, sides, limits and rules: nev
 has sent, so that no peer can make more of them.
 """
 
-from .families import Family, Sample
-from .meter import Meter
-from .prometheus import prometheus_text, register
+from polymux.metrics.families import Family, Sample
+from polymux.metrics.meter import Meter
+from polymux.metrics.prometheus import prometheus_text, register
 
 __all__ = ["Family", "Meter", "Sample", "prometheus_text", "register"]

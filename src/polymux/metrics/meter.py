@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Protocol
 
-from ..core.endpoint import Endpoint
-from ..core.errors import LimitExceeded, PeerViolation
-from ..core.limits import Limits, Policy
-from ..core.side import Side
-from .families import Family, Labels, counters, gauges
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LimitExceeded, PeerViolation
+from polymux.core.limits import Limits, Policy
+from polymux.core.side import Side
+from polymux.metrics.families import Family, Labels, counters, gauges
 
 DEADLINES = frozenset(entry.name for entry in fields(Policy)) | {"silence"}
 LIMITS = frozenset(entry.name for entry in fields(Limits)) | DEADLINES

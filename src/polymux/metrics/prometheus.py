@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..core.errors import MissingExtra
-from .families import COUNTER
-from .meter import Meter
+from polymux.core.errors import MissingExtra
+from polymux.metrics.families import COUNTER
+from polymux.metrics.meter import Meter
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

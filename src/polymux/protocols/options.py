@@ -1,3 +1,4 @@
+# mypyc: compiled
 """Reading the values in a protocol string."""
 
 from typing import Final

@@ -1,14 +1,19 @@
+# mypyc: compiled
 """From a protocol string, `NAME[:key=value,...]`, to a rule book."""
 
 from collections.abc import Callable
 
 from mypy_extensions import i64
 
-from ..core.errors import PolymuxError
-from ..core.limits import Limits
-from ..core.protocol import Protocol
-from ..core.side import Vantage
-from . import minmux, mplex, nerdbank, omnistreams, streamux
+from polymux.core.errors import PolymuxError
+from polymux.core.limits import Limits
+from polymux.core.protocol import Protocol
+from polymux.core.side import Vantage
+from polymux.protocols.minmux import protocol as minmux
+from polymux.protocols.mplex import protocol as mplex
+from polymux.protocols.nerdbank import protocol as nerdbank
+from polymux.protocols.omnistreams import protocol as omnistreams
+from polymux.protocols.streamux import protocol as streamux
 
 
 class BadProtocolString(PolymuxError):

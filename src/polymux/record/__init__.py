@@ -4,12 +4,12 @@ collector, which takes in whatever is sent to it.
 Imports `aio`, `capture` and what is below them.
 """
 
-from .collector import Bounds, Collector, Counts, collect
-from .journal import Journal, NotDurable
-from .leftovers import Leftovers, recover_left
-from .recorder import Recorder
-from .tap import Tap, TapCounts
-from .tls import BadCertificate
+from polymux.record.collector import Bounds, Collector, Counts, collect
+from polymux.record.crash_recovery import Leftovers, recover_left
+from polymux.record.durable_log import Journal, NotDurable
+from polymux.record.proxy import Tap, TapCounts
+from polymux.record.session_recorder import Recorder
+from polymux.record.tls_contexts import BadCertificate
 
 __all__ = [
     "BadCertificate", "Bounds", "Collector", "Counts", "Journal", "Leftovers", "NotDurable",

@@ -16,18 +16,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..aio import Server, Session, serve
-from ..aio.recording import Recording
-from ..capture import write_index
-from ..capture.paths import AnyPath, one_path
-from ..capture.rotation import RotatingWriter, numbered
-from ..capture.writer import PART
-from ..core.errors import CaptureError, PolymuxError
-from ..core.limits import Limits, Policy
-from .holding import Holding
-from .journal import Journal, NotDurable, Sync
-from .leftovers import Leftovers, recover_left
-from .recorder import Recorder
+from polymux.aio import Server, Session, serve
+from polymux.aio.hooks import Recording
+from polymux.capture import write_index
+from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.pcapng.rotation import RotatingWriter, numbered
+from polymux.capture.pcapng.writer import PART
+from polymux.core.errors import CaptureError, PolymuxError
+from polymux.core.limits import Limits, Policy
+from polymux.record.crash_recovery import Leftovers, recover_left
+from polymux.record.durable_log import Journal, NotDurable, Sync
+from polymux.record.ingest import Holding
+from polymux.record.session_recorder import Recorder
 
 log = logging.getLogger("polymux.record")
 

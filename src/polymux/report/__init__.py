@@ -4,7 +4,7 @@ Reads Parquet with pyarrow only, in batches; imports `analysis`, `protocols` and
 `cli` imports this package.
 """
 
-from .reading import ReportError
-from .write import ReportInfo, rows_to_read, write_report
+from polymux.report.load.tables import ReportError
+from polymux.report.write import ReportInfo, rows_to_read, write_report
 
 __all__ = ["ReportError", "ReportInfo", "rows_to_read", "write_report"]

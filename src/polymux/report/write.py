@@ -8,23 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from polymux.capture.paths import open_private
+from polymux.capture.io.paths import open_private
 from polymux.core.errors import UnwritableOutput
-
-from .budget import MAX_OCTETS, Budget
-from .doubts import doubts
-from .endings import endings
-from .findings import find
-from .frames import pick
-from .lanes import draw
-from .material import Material
-from .model import build
-from .overview import look
-from .page import render
-from .payload import Payload, read_payload
-from .reading import ReportError, Tables
-from .streams import choose
-from .visible import visible
+from polymux.report.budget import MAX_OCTETS, Budget
+from polymux.report.load.aborted_streams import endings
+from polymux.report.load.findings import find
+from polymux.report.load.frame_selection import pick
+from polymux.report.load.overview import look
+from polymux.report.load.payloads import Payload, read_payload
+from polymux.report.load.protocol_doubts import doubts
+from polymux.report.load.stream_selection import choose
+from polymux.report.load.tables import ReportError, Tables
+from polymux.report.load.timelines import draw
+from polymux.report.render.html import render
+from polymux.report.render.page_model import build
+from polymux.report.render.report_data import Material
+from polymux.text.sanitize import visible
 
 # How often each table is read for one report.
 _READ: Final = {

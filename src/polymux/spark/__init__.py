@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polymux.spark.doctor import Check, checks
-    from polymux.spark.java import Java, NoJava, find_java
-    from polymux.spark.jobs import Progress, progress
-    from polymux.spark.pipeline import Analysis, analyze
-    from polymux.spark.session import SparkStartError, spark_session
-    from polymux.spark.source import PolymuxSource, register
+    from polymux.spark.batch.pipeline import Analysis, analyze
+    from polymux.spark.datasource.source import PolymuxSource, register
+    from polymux.spark.runtime.doctor import Check, checks
+    from polymux.spark.runtime.java import Java, NoJava, find_java
+    from polymux.spark.runtime.job_progress import Progress, progress
+    from polymux.spark.runtime.session import SparkStartError, spark_session
 
 __all__ = [
     "Analysis",
@@ -33,19 +33,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Analysis": "pipeline",
-    "analyze": "pipeline",
-    "Check": "doctor",
-    "Java": "java",
-    "NoJava": "java",
-    "PolymuxSource": "source",
-    "Progress": "jobs",
-    "SparkStartError": "session",
-    "checks": "doctor",
-    "find_java": "java",
-    "progress": "jobs",
-    "register": "source",
-    "spark_session": "session",
+    "Analysis": "batch.pipeline",
+    "analyze": "batch.pipeline",
+    "Check": "runtime.doctor",
+    "Java": "runtime.java",
+    "NoJava": "runtime.java",
+    "PolymuxSource": "datasource.source",
+    "Progress": "runtime.job_progress",
+    "SparkStartError": "runtime.session",
+    "checks": "runtime.doctor",
+    "find_java": "runtime.java",
+    "progress": "runtime.job_progress",
+    "register": "datasource.source",
+    "spark_session": "runtime.session",
 }
 
 

@@ -5,9 +5,9 @@
 encoders of their own. Imports `protocols` and `core` only.
 """
 
-from .checks import CHECKS, check_protocol
-from .conversations import MODELS, Tally, faulty_conversations, honest_conversations
-from .simulator import Broken, World
+from polymux.testing.conversations import MODELS, Tally, faulty_conversations, honest_conversations
+from polymux.testing.properties import CHECKS, check_protocol
+from polymux.testing.simulator import Broken, World
 
 __all__ = [
     "CHECKS", "MODELS", "Broken", "Tally", "World", "check_protocol", "faulty_conversations",

@@ -11,17 +11,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ..core.frames import VIOLATION_ROW
-from ..core.observer import Observer
-from ..core.rules import Severity, Violation
-from ..core.side import Vantage
-from ..core.streams import WORD, Stream
-from .model import PLACES, Fault, Model, Packet, Talk
-from .model_minmux import Minmux
-from .model_mplex import Mplex
-from .model_nerdbank import Nerdbank
-from .model_omnistreams import Omnistreams
-from .model_streamux import Streamux
+from polymux.core.frames import VIOLATION_ROW
+from polymux.core.observer import Observer
+from polymux.core.rules import Severity, Violation
+from polymux.core.side import Vantage
+from polymux.core.streams import WORD, Stream
+from polymux.testing.models.base import PLACES, Fault, Model, Packet, Talk
+from polymux.testing.models.minmux import Minmux
+from polymux.testing.models.mplex import Mplex
+from polymux.testing.models.nerdbank import Nerdbank
+from polymux.testing.models.omnistreams import Omnistreams
+from polymux.testing.models.streamux import Streamux
 
 MODELS: dict[str, type[Model]] = {
     "nerdbank": Nerdbank, "omnistreams": Omnistreams, "streamux": Streamux, "mplex": Mplex,

@@ -8,14 +8,14 @@ sees what that side writes and reads at the very moment it does so.
 
 from random import Random
 
-from ..core.endpoint import Endpoint
-from ..core.errors import PeerViolation
-from ..core.observer import Observer
-from ..core.rules import Severity, Violation
-from ..core.side import Vantage
-from ..core.streams import OPEN, Stream
-from ..protocols.registry import create
-from .drivers import Driver, driver_for
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import PeerViolation
+from polymux.core.observer import Observer
+from polymux.core.rules import Severity, Violation
+from polymux.core.side import Vantage
+from polymux.core.streams import OPEN, Stream
+from polymux.protocols.registry import create
+from polymux.testing.drivers.base import Driver, driver_for
 
 Portrait = dict[str, tuple[int, ...]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from tests.attacks import words
-from tests.attacks.words import Nerdbank, msgpack_blob
+from tests.attacks import raw_frames as words
+from tests.attacks.raw_frames import Nerdbank, msgpack_blob
 
 
 def shapes() -> list[bytes]:

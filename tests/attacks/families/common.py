@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
-from tests.attacks import words
-from tests.attacks.foe import WS
+from tests.attacks import raw_frames as words
+from tests.attacks.attacker_connection import WS
 from tests.attacks.runner import SOAK, Play, Scene
 
 MPLEX, STREAMUX, MINMUX, OMNI = "mplex", "streamux", "minmux", "omnistreams"

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 
-from tests.attacks import words
+from tests.attacks import raw_frames as words
 from tests.attacks.families.common import (
     ALL,
     MINMUX,

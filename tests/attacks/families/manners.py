@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 
-from tests.attacks import words
+from tests.attacks import raw_frames as words
 from tests.attacks.families.common import (
     MINMUX,
     MPLEX,

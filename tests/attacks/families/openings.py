@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 
-from tests.attacks import words
+from tests.attacks import raw_frames as words
 from tests.attacks.families.common import (
     BUCKET,
     DUPLEX,

@@ -6,7 +6,8 @@ import asyncio
 import struct
 from collections.abc import Iterator
 
-from tests.attacks import words
+from tests.attacks import raw_frames as words
+from tests.attacks.attacker_connection import Foe
 from tests.attacks.families.bombs import corpus
 from tests.attacks.families.common import (
     MINMUX,
@@ -22,7 +23,6 @@ from tests.attacks.families.common import (
     opening,
     saying,
 )  # fmt: skip
-from tests.attacks.foe import Foe
 from tests.attacks.runner import COUNTED, ENDED, MIB, SOAK, UNHARMED, Attack, Play, Scene
 
 PATIENCE = 10.0 if SOAK else 0.5

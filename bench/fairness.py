@@ -1,0 +1,251 @@
+"""How streams of all protocols get on: pings alone and beside bulk, fairness, memory."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bench import harness, minmux, npm, omnistreams, pairs, streamux
+from bench.alternating_runs import Failed, cpu_of, demand
+from bench.footprint import footprint_lines
+from bench.harness import Absence, Bound, Figure, Line, Result, Times
+from bench.peer_process import Partner, partner
+from bench.peer_process_work import DONE
+from bench.raw_actions import raw_tcp, tcp_pings
+from tests.interop.node_peer import PeerFailed
+
+PINGS = 100  # a round
+LOAD = 16_000_000  # octets that go beside them
+SLOW_LOAD = {"PyPI libp2p": 500_000, "h2 (HTTP/2)": 4_000_000}
+PATIENCE = 0.005  # a ping beside bulk may take so long, or five times what it takes alone
+FAIR = 0.95  # Jain's index of ten equal streams
+TEN = 10
+EACH = 3_000_000  # octets of each of the ten
+PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux")
+
+Ping = Callable[[], Awaitable[None]]
+
+
+def measure() -> list[Result]:
+    return asyncio.run(measure_all())
+
+
+async def measure_all() -> list[Result]:
+    lines: list[Result] = []
+    async with partner() as other:
+        for protocol in PROTOCOLS:
+            async with Side.of(other, protocol) as ours, contextlib.AsyncExitStack() as stack:
+                if protocol in pairs.PACKAGES:
+                    sides = await pairs.guests(protocol, stack, lines)
+                else:
+                    sides = await npm_side(protocol, stack, lines)
+                lines += await ping_lines(other, ours, sides)
+                lines.append(await fairness(ours))
+        lines += await footprint_lines(other)
+    return lines
+
+
+async def npm_side(
+    protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result]
+) -> list[pairs.Side]:
+    if protocol != "omnistreams":
+        return []
+    reason = npm.missing()
+    if reason is not None:
+        lines.append(Absence("omnistreams, npm peers", reason))
+        return []
+    return [await stack.enter_async_context(npm.couple("omnistreams"))]
+
+
+# --- what each protocol of ours calls a ping, and bulk
+
+
+class Side:
+    """One protocol of ours, for pings and bulk."""
+
+    def __init__(self, protocol: str, session: Any, other: Partner) -> None:
+        self.protocol = protocol
+        self.session = session
+        self.pids = other.pids
+        self.ids = itertools.count(3, 2)
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def of(cls, other: Partner, protocol: str) -> Any:
+        listener = "streamux-either" if protocol == "streamux" else protocol
+        async with other.connect(listener) as session:
+            yield cls(protocol, session, other)
+
+    @contextlib.asynccontextmanager
+    async def pinging(self) -> Any:
+        """A coroutine function that does one round trip of 16 octets."""
+        session = self.session
+        data = bytes(16)
+        if self.protocol == "streamux":
+
+            async def request() -> None:
+                await session.request(data)
+
+            yield request
+        elif self.protocol == "omnistreams":
+            sender = await session.open("echo")
+            receiver = await session.accept()
+
+            async def message() -> None:
+                await sender.send(data)
+                await receiver.receive()
+
+            yield message
+            await sender.end()
+            async for _ in receiver:
+                pass
+        elif self.protocol == "minmux":
+            (number,) = await minmux.order(session, b"e", self.ids, 1)
+            writer, reader = session.sender(number), session.receiver(number + 1)
+
+            async def items() -> None:
+                await writer.send(data)
+                got = 0
+                while got < len(data):
+                    got += len(await reader.receive())
+
+            yield items
+            await writer.end()
+            async for _ in reader:
+                pass
+        else:
+            stream = await session.open("echo")
+
+            async def echo() -> None:
+                await stream.send(data)
+                got = 0
+                while got < len(data):
+                    got += len(await stream.receive())
+
+            yield echo
+            await stream.end()
+            async for _ in stream:
+                pass
+
+    async def bulk(self, octets: int) -> None:
+        """One stream's worth; returns when the other side has it all."""
+        session = self.session
+        if self.protocol == "streamux":
+            await streamux.bulk(session, max(streamux.CHUNK, octets), 1)()
+        elif self.protocol == "omnistreams":
+            await omnistreams.push(session, max(1, octets // 65536), 65536, "send")
+            assert await session.receive_control() == DONE
+        elif self.protocol == "minmux":
+            (number,) = await minmux.order(session, b"r", self.ids, 1)
+            await minmux.push(session, number, octets, 65536)
+        else:
+            await pairs.push(session, octets, 65536)
+
+    async def pings(self, count: int, load: int) -> list[float]:
+        found = []
+        async with self.pinging() as ping:
+            busy = asyncio.create_task(self.bulk(load)) if load else None
+            for _ in range(count):
+                start = time.perf_counter()
+                await ping()
+                found.append(time.perf_counter() - start)
+                if busy is not None and busy.done():
+                    break
+            if busy is not None:
+                await busy
+        return found
+
+
+# --- pings
+
+
+async def ping_lines(other: Partner, ours: Side, sides: list[pairs.Side]) -> list[Line]:
+    """Round trips of 16 octets: alone, and while another stream sends all it can."""
+    names = ["polymux", "raw TCP", *(side.name for side in sides)]
+    found: dict[tuple[str, bool, str], Times] = {
+        (name, busy, rank): Times()
+        for name in names
+        for busy in (False, True)
+        for rank in ("p50", "p99")
+    }
+    count, load = harness.EFFORT.of(PINGS), harness.EFFORT.of(LOAD, 65536)
+    async with raw_tcp(other, "raw-echo") as raw:
+        for turn in range(harness.EFFORT.rounds + 1):
+            for busy in (False, True):
+                shift = turn % len(names)
+                for name in names[shift:] + names[:shift]:
+                    side = next((each for each in sides if each.name == name), None)
+                    if side is not None and side.name == "npm libp2p-mplex":
+                        continue  # it has no stream that could be named `echo`
+                    pids = ours.pids if side is None else side.pids
+                    cpu = cpu_of(pids)
+                    if name == "raw TCP":
+                        seconds = [] if busy else await tcp_pings(raw, count)
+                    else:
+                        some = SLOW_LOAD.get(name, load) if busy else 0
+                        try:
+                            seconds = await (side or ours).pings(count, min(some, load))
+                        except (Failed, PeerFailed) as problem:
+                            print(f"{ours.protocol}, pings: {name} failed: {problem}")
+                            sides = [each for each in sides if each.name != name]
+                            names.remove(name)
+                            continue
+                    if turn > 0 and seconds:
+                        spent = max(1e-9, cpu_of(pids) - cpu) / len(seconds)
+                        ranks = {"p50": statistics.median(seconds), "p99": percentile(seconds)}
+                        for rank, value in ranks.items():
+                            found[name, busy, rank].add(value, spent)
+    return [line_of(ours.protocol, names, found, *each) for each in SHOWN]
+
+
+SHOWN = ((False, "p50"), (False, "p99"), (True, "p50"), (True, "p99"))
+
+
+def line_of(
+    protocol: str, names: list[str], found: dict[tuple[str, bool, str], Times], busy: bool,
+    rank: str,
+) -> Line:  # fmt: skip
+    floors = []
+    times = found["polymux", busy, rank]
+    if busy and rank == "p99":
+        alone = found["polymux", False, "p99"].best("wall")
+        floors.append(demand("5 ms or 5 times idle", max(PATIENCE, 5 * alone), 1000))
+    for name in names[1:]:
+        theirs = found.get((name, busy, rank))
+        if theirs is not None and theirs.wall:
+            floors.append(harness.Floor(name, theirs))
+    what = "ping beside bulk" if busy else "ping"
+    return Line(f"{protocol}, {what}, {rank}", times, 1000, "µs", floors, "wall")
+
+
+def percentile(seconds: list[float], rank: int = 99) -> float:
+    return sorted(seconds)[min(len(seconds) - 1, len(seconds) * rank // 100)]
+
+
+# --- fairness
+
+
+async def fairness(ours: Side) -> Figure:
+    """Ten equal streams begun together: are they done together? Jain's index of their rates."""
+    octets = harness.EFFORT.of(EACH, 65536)
+    samples = []
+
+    async def one(start: float) -> float:
+        await ours.bulk(octets)
+        return octets / (time.perf_counter() - start)
+
+    for _ in range(harness.EFFORT.rounds):
+        start = time.perf_counter()
+        samples.append(jain(await asyncio.gather(*(one(start) for _ in range(TEN)))))
+    name = f"{ours.protocol}, fairness of ten bulk streams"
+    return Figure(name, samples, "Jain", [Bound("demand", FAIR)], more=True)
+
+
+def jain(rates: list[float]) -> float:
+    """1 if all are equal, 1/n if one has everything."""
+    return sum(rates) ** 2 / (len(rates) * sum(rate * rate for rate in rates))

@@ -1,0 +1,108 @@
+"""The other process of the live benchmarks. Prints the ports it listens on, then obeys lines.
+
+Started as `python -m bench.peer_process LOOP`. For each of our protocols it listens for peers and
+does what `peer_process_work` says, and for raw octets and bare WebSockets what `raw_endpoints`
+says. Told
+`{"port": N, "octets": N, "opening": hex, "frame": hex}` on stdin it dials that port and sends the
+opening once and the frame over and over, as fast as a blocking socket takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from bench import loops
+from bench.peer_process_work import HANDLERS, LIMITS
+from bench.raw_endpoints import LISTENERS
+
+import polymux
+
+PIECE = 256 * 1024
+
+
+def blast(port: int, octets: int, opening: bytes, frame: bytes) -> None:
+    """Runs in a thread: `octets` of whole frames after the opening, then the end."""
+    block = frame * max(1, PIECE // len(frame))
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(opening)
+        for _ in range(octets // len(block)):
+            sock.sendall(block)
+        sock.sendall(frame * (octets % len(block) // len(frame)))
+        sock.shutdown(socket.SHUT_WR)
+        try:
+            while sock.recv(65536):
+                pass
+        except OSError:
+            pass  # it closed first
+
+
+async def main() -> None:
+    loop = asyncio.get_running_loop()
+    ports = {}
+    servers: list[Any] = []
+    for name, (url, protocol, handle) in HANDLERS.items():
+        server = await polymux.serve(handle, url, protocol=protocol, limits=LIMITS)
+        servers.append(server)
+        ports[name] = server.port
+    for name, listen in LISTENERS.items():
+        listener, ports[name] = await listen()
+        servers.append(listener)
+    print(json.dumps(ports), flush=True)
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        order = json.loads(line)
+        opening, frame = bytes.fromhex(order["opening"]), bytes.fromhex(order["frame"])
+        loop.run_in_executor(None, blast, order["port"], order["octets"], opening, frame)
+    os._exit(0)  # whatever still runs was for nobody
+
+
+# --- the side that starts it
+
+
+class Partner:
+    """The other process, as the benchmark holds it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
+        self.process = process
+        self.ports = ports
+        self.pids = (os.getpid(), process.pid)
+
+    def blast(self, port: int, octets: int, opening: bytes, frame: bytes) -> None:
+        assert self.process.stdin is not None
+        order = {"port": port, "octets": octets, "opening": opening.hex(), "frame": frame.hex()}
+        self.process.stdin.write(json.dumps(order).encode() + b"\n")
+
+    def connect(self, name: str) -> contextlib.AbstractAsyncContextManager[Any]:
+        """A session of ours with the partner's listener of this name."""
+        url, protocol, _ = HANDLERS[name]
+        scheme = url.partition(":")[0]
+        path = "/omnistreams" if scheme == "ws" else ""
+        there = f"{scheme}://127.0.0.1:{self.ports[name]}{path}"
+        return polymux.connect(there, protocol=protocol, limits=LIMITS)
+
+
+@contextlib.asynccontextmanager
+async def partner(loop: str = loops.ASYNCIO) -> AsyncIterator[Partner]:
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "bench.peer_process", loop, stdin=pipe, stdout=pipe,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        yield Partner(process, json.loads(await process.stdout.readline()))
+    finally:
+        process.stdin.close()
+        await process.wait()
+
+
+if __name__ == "__main__":
+    loops.run(sys.argv[1], main())

@@ -1,0 +1,175 @@
+"""The floors at both ends: raw octets and bare WebSockets under asyncio, without any protocol.
+
+A listener's first eight octets (or first message) of a piece of work say how many octets (or
+messages) it has; one octet (or message) says that all have come. The echo sends back what comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from librt.strings import BytesWriter
+
+from polymux.core.websocket.decoder import Decoder
+from polymux.core.websocket.events import Message
+from polymux.core.websocket.frames import write_binary
+
+HIGH = 256 * 1024  # as our sessions have it
+WORD = 8
+
+
+class Tally(asyncio.Protocol):
+    """Counts octets: eight that say how many follow, those, and one octet back."""
+
+    def __init__(self) -> None:
+        self.left = 0
+        self.begun = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        size = len(data)
+        if not self.left:
+            self.begun += data
+            if len(self.begun) < WORD:
+                return
+            self.left = int.from_bytes(self.begun[:WORD], "big")
+            size = len(self.begun) - WORD
+            self.begun = b""
+        self.left -= size
+        if not self.left:
+            self.transport.write(b"!")
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what comes."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+class Drain(asyncio.Protocol):
+    """Reads what comes, to nobody."""
+
+
+class Asking(asyncio.Protocol):
+    """The dialing side of Tally and Echo."""
+
+    def __init__(self) -> None:
+        self.free = True
+        self.writable: asyncio.Future[None] | None = None
+        self.take: Callable[[bytes], None] = lambda data: None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=HIGH)
+
+    def pause_writing(self) -> None:
+        self.free = False
+        self.writable = asyncio.get_running_loop().create_future()
+
+    def resume_writing(self) -> None:
+        self.free = True
+        if self.writable is not None and not self.writable.done():
+            self.writable.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self.take(data)
+
+    async def room(self) -> None:
+        if not self.free:
+            assert self.writable is not None
+            await self.writable
+
+
+class RawWebSocket(Asking):
+    """Our WebSocket frames straight under asyncio; no handshake, no streams, no credit.
+
+    The floor of omnistreams: the same framing, mask and decoder with nothing on top of them.
+    """
+
+    def __init__(self, dials: bool, heard: Callable[[RawWebSocket, bytes], None]) -> None:
+        super().__init__()
+        self.dials = dials
+        self.heard = heard
+        self.decoder = Decoder(1 if dials else 0)
+
+    def data_received(self, data: bytes) -> None:
+        self.decoder.feed(data)
+        for item in self.decoder.take():
+            if isinstance(item, Message):
+                self.heard(self, item.data)
+
+    def send(self, messages: list[bytes]) -> None:
+        """All of them in one write."""
+        out = BytesWriter()
+        keys = os.urandom(4 * len(messages)) if self.dials else b""
+        for i, message in enumerate(messages):
+            write_binary(out, message, keys[4 * i : 4 * i + 4] if self.dials else None)
+        self.transport.write(out.getvalue())
+
+
+class Counted:
+    """Messages of a bare WebSocket: one that says how many follow, those, and one back."""
+
+    def __init__(self) -> None:
+        self.left = 0
+
+    def heard(self, message: bytes) -> bool:
+        """Is that all of them?"""
+        if not self.left:
+            self.left = int.from_bytes(message, "big")
+            return False
+        self.left -= 1
+        return self.left == 0
+
+
+def counting_socket() -> RawWebSocket:
+    counted = Counted()
+
+    def heard(socket: RawWebSocket, message: bytes) -> None:
+        if counted.heard(message):
+            socket.send([b"!"])
+
+    return RawWebSocket(False, heard)
+
+
+def listener(
+    make: Callable[[], asyncio.Protocol],
+) -> Callable[[], Awaitable[tuple[Any, int]]]:
+    async def listen() -> tuple[Any, int]:
+        loop = asyncio.get_running_loop()
+        server = await loop.create_server(make, "127.0.0.1", 0)
+        return server, server.sockets[0].getsockname()[1]
+
+    return listen
+
+
+async def listen_websockets() -> tuple[Any, int]:
+    """The PyPI library `websockets`, counting messages likewise."""
+    from websockets.asyncio.server import serve
+
+    async def handle(connection: Any) -> None:
+        counted = Counted()
+        async for message in connection:
+            if counted.heard(message):
+                await connection.send(b"!")
+
+    server = await serve(handle, "127.0.0.1", 0, compression=None, max_size=None)
+    return server, next(iter(server.sockets)).getsockname()[1]
+
+
+LISTENERS: dict[str, Callable[[], Awaitable[tuple[Any, int]]]] = {
+    "sink": listener(Drain),
+    "tally": listener(Tally),
+    "raw-echo": listener(Echo),
+    "raw-websocket": listener(counting_socket),
+    "websockets": listen_websockets,
+}

@@ -1,0 +1,147 @@
+"""Python packages of others as peers: installed once into an environment of the benchmark's own.
+
+They are no requirement of polymux: py-libp2p alone brings some eighty packages. What cannot be
+installed is told as a line of the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+import venv
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import harness
+from bench.alternating_runs import Act, Failed
+
+from polymux.spark.runtime.user_cache import cache_folder, usable_folder
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = {"libp2p_mplex": ("libp2p", "libp2p"), "http2": ("h2", "h2")}  # PyPI name, module
+PATIENCE = 300.0  # seconds for an installation
+
+
+def interpreter(script: str) -> tuple[Path, str | None]:
+    """The Python that has what a guest needs, and why there is none, if so."""
+    package, module = PACKAGES[script]
+    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    folder = cache_folder() / f"bench-{package}-{version}"
+    python = folder / "bin" / "python"
+    if not harness.EFFORT.guests:
+        return python, "left out by wish"
+    if has(python, module):
+        return python, None
+    if not usable_folder(folder):
+        return python, f"{folder} cannot be written"
+    print(f"installing {package} for the benchmark, once", flush=True)
+    pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
+    try:
+        venv.create(folder, with_pip=True, clear=True)
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=PATIENCE)
+    except (OSError, subprocess.SubprocessError) as problem:
+        return python, f"{package} could not be installed: {type(problem).__name__}"
+    if done.returncode != 0 or not has(python, module):
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
+        return python, f"{package} could not be installed: {(said or ['no reason given'])[0][:120]}"
+    return python, None
+
+
+def has(python: Path, module: str) -> bool:
+    """Is it there? Not imported: that takes seconds for some."""
+    if not python.exists():
+        return False
+    look = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", look], capture_output=True).returncode == 0
+
+
+def missing(script: str) -> str | None:
+    return interpreter(script)[1]
+
+
+class Guest:
+    """Both ends of a guest, as the benchmark holds them."""
+
+    def __init__(
+        self, script: str, dialer: asyncio.subprocess.Process, acceptor: asyncio.subprocess.Process
+    ) -> None:
+        package = PACKAGES[script][0]
+        self.name = {"libp2p": "PyPI libp2p", "h2": "h2 (HTTP/2)"}[package]
+        self.script = script
+        self.dialer = dialer
+        self.pids: Sequence[int] = (dialer.pid, acceptor.pid)
+
+    async def ask(self, do: str, **fields: object) -> Any:
+        assert self.dialer.stdin is not None
+        assert self.dialer.stdout is not None
+        self.dialer.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
+        try:
+            line = await asyncio.wait_for(self.dialer.stdout.readline(), 60)
+        except TimeoutError:
+            raise Failed("no answer in 60 s") from None
+        answer = json.loads(line or b'{"error": "it is gone"}')
+        if "error" in answer:
+            raise Failed(answer["error"])
+        return answer["found"]
+
+    def bulk(self, octets: int, size: int, streams: int) -> Act:
+        async def act() -> float:
+            return float(await self.ask("bulk", octets=octets, size=size, streams=streams))
+
+        return act
+
+    def openings(self, count: int, flight: int) -> Act:
+        async def act() -> float:
+            return float(await self.ask("openings", count=count, flight=flight))
+
+        return act
+
+    async def pings(self, count: int, load: int) -> list[float]:
+        return [float(each) for each in await self.ask("pings", count=count, load=load)]
+
+
+@contextlib.asynccontextmanager
+async def guest(script: str) -> AsyncIterator[Guest]:
+    """Both ends, each a process. Only where `missing` says None."""
+    python = interpreter(script)[0]
+    acceptor = await start(python, script, "listen")
+    try:
+        port = json.loads(await said(acceptor))["port"]
+        dialer = await start(python, script, "connect", str(port))
+        try:
+            await said(dialer)
+            yield Guest(script, dialer, acceptor)
+        finally:
+            await stop(dialer)
+    finally:
+        await stop(acceptor)
+
+
+async def start(python: Path, script: str, *arguments: str) -> asyncio.subprocess.Process:
+    pipe = asyncio.subprocess.PIPE
+    return await asyncio.create_subprocess_exec(
+        python, "-m", f"bench.third_party_peers.{script}", *arguments, stdin=pipe, stdout=pipe,
+        stderr=asyncio.subprocess.DEVNULL, limit=1024 * 1024, cwd=ROOT,
+    )  # fmt: skip
+
+
+async def said(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    line = await asyncio.wait_for(process.stdout.readline(), 60)
+    if not line:
+        raise Failed("it ended before it began")
+    return line
+
+
+async def stop(process: asyncio.subprocess.Process) -> None:
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        await asyncio.wait_for(process.wait(), 5)
+    except TimeoutError:
+        process.kill()
+        await process.wait()

@@ -1,0 +1,329 @@
+"""A door for each protocol: its options as keywords, and its own session class for type checkers.
+
+polymux.nerdbank.connect(url, version=2) is polymux.connect(url, protocol="nerdbank:version=2"). The
+other keywords are those of `polymux.connect` and `polymux.serve`.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Literal, Unpack
+
+from polymux.aio.connect import ConnectOptions, connect
+from polymux.aio.pending import Pending
+from polymux.aio.protocol_entry import Protocol, spelled_out
+from polymux.aio.protocols.minmux import MinmuxSession
+from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.protocols.omnistreams import OmnistreamsSession
+from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.server import ServeOptions, Server, serve
+from polymux.aio.session.session import Session
+from polymux.aio.transports.memory import PipeOptions, pipe
+
+
+class Mplex(Protocol[Session]):
+    """`connect`, `serve` and `pipe` for mplex, with its options as keywords.
+
+    `ids`: how this side numbers its streams. `max_frame`: bytes of content accepted in a frame.
+    `preamble`: `multistream` (libp2p's multistream-select) or bytes in hex, exchanged first.
+    """
+
+    @spelled_out(connect, ConnectOptions)
+    def connect(
+        self,
+        url: str,
+        options: str = "",
+        *,
+        ids: Literal["parity", "counting"] | None = None,
+        max_frame: int | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ConnectOptions],
+    ) -> Pending[Session]:
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
+        return self._connect(url, text, arguments)
+
+    @spelled_out(serve, ServeOptions)
+    def serve(
+        self,
+        handler: Callable[[Session], Awaitable[None]],
+        url: str,
+        options: str = "",
+        *,
+        ids: Literal["parity", "counting"] | None = None,
+        max_frame: int | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ServeOptions],
+    ) -> Pending[Server]:
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
+        return self._serve(handler, url, text, arguments)
+
+    @spelled_out(pipe, PipeOptions)
+    async def pipe(
+        self,
+        options: str = "",
+        *,
+        ids: Literal["parity", "counting"] | None = None,
+        max_frame: int | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[PipeOptions],
+    ) -> tuple[Session, Session]:
+        """Two joined sessions in this process; see `polymux.pipe`."""
+        text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
+        return await self._pipe(text, arguments)
+
+
+class Nerdbank(Protocol[NerdbankSession]):
+    """`connect`, `serve` and `pipe` for nerdbank, with its options as keywords.
+
+    `version`: 1, 2 or 3 (the default); both sides must speak the same. `window`: bytes the peer may
+    send on a channel before they were read. `seeded`: the windows of the channels that both sides
+    were configured with (v3). `preamble`: bytes in hex, exchanged first.
+    """
+
+    @spelled_out(connect, ConnectOptions)
+    def connect(
+        self,
+        url: str,
+        options: str = "",
+        *,
+        version: Literal[1, 2, 3] | None = None,
+        window: int | None = None,
+        seeded: Sequence[int] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ConnectOptions],
+    ) -> Pending[NerdbankSession]:
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
+        return self._connect(url, text, arguments)
+
+    @spelled_out(serve, ServeOptions)
+    def serve(
+        self,
+        handler: Callable[[NerdbankSession], Awaitable[None]],
+        url: str,
+        options: str = "",
+        *,
+        version: Literal[1, 2, 3] | None = None,
+        window: int | None = None,
+        seeded: Sequence[int] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ServeOptions],
+    ) -> Pending[Server]:
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
+        return self._serve(handler, url, text, arguments)
+
+    @spelled_out(pipe, PipeOptions)
+    async def pipe(
+        self,
+        options: str = "",
+        *,
+        version: Literal[1, 2, 3] | None = None,
+        window: int | None = None,
+        seeded: Sequence[int] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[PipeOptions],
+    ) -> tuple[NerdbankSession, NerdbankSession]:
+        """Two joined sessions in this process; see `polymux.pipe`."""
+        text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
+        return await self._pipe(text, arguments)
+
+
+class Omnistreams(Protocol[OmnistreamsSession]):
+    """`connect`, `serve` and `pipe` for omnistreams, with its options as keywords.
+
+    `numbering` of the message types: `spec`, the default, or `legacy` (npm omnistreams).
+    `carrier`: what holds the messages; the URL's scheme decides unless given. `preamble`: bytes in
+    hex, exchanged first.
+    """
+
+    @spelled_out(connect, ConnectOptions)
+    def connect(
+        self,
+        url: str,
+        options: str = "",
+        *,
+        numbering: Literal["spec", "legacy"] | None = None,
+        carrier: Literal["websocket", "length"] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ConnectOptions],
+    ) -> Pending[OmnistreamsSession]:
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
+        return self._connect(url, text, arguments)
+
+    @spelled_out(serve, ServeOptions)
+    def serve(
+        self,
+        handler: Callable[[OmnistreamsSession], Awaitable[None]],
+        url: str,
+        options: str = "",
+        *,
+        numbering: Literal["spec", "legacy"] | None = None,
+        carrier: Literal["websocket", "length"] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ServeOptions],
+    ) -> Pending[Server]:
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
+        return self._serve(handler, url, text, arguments)
+
+    @spelled_out(pipe, PipeOptions)
+    async def pipe(
+        self,
+        options: str = "",
+        *,
+        numbering: Literal["spec", "legacy"] | None = None,
+        carrier: Literal["websocket", "length"] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[PipeOptions],
+    ) -> tuple[OmnistreamsSession, OmnistreamsSession]:
+        """Two joined sessions in this process; see `polymux.pipe`."""
+        text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
+        return await self._pipe(text, arguments)
+
+
+class Streamux(Protocol[StreamuxSession]):
+    """`connect`, `serve` and `pipe` for streamux, with its options as keywords.
+
+    What this side announces: `length_bits` and `id_bits` (together 14 or 30; give both), and
+    `reply_timeout`, the seconds it waits for a reply (0 to 25.5, 5 unless given), `timeout` in a
+    protocol string. `preamble`: bytes in hex, exchanged first.
+    """
+
+    @spelled_out(connect, ConnectOptions)
+    def connect(
+        self,
+        url: str,
+        options: str = "",
+        *,
+        length_bits: int | None = None,
+        id_bits: int | None = None,
+        reply_timeout: float | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ConnectOptions],
+    ) -> Pending[StreamuxSession]:
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        text = self._text(
+            options,
+            length_bits=length_bits,
+            id_bits=id_bits,
+            timeout=reply_timeout,
+            preamble=preamble,
+        )
+        return self._connect(url, text, arguments)
+
+    @spelled_out(serve, ServeOptions)
+    def serve(
+        self,
+        handler: Callable[[StreamuxSession], Awaitable[None]],
+        url: str,
+        options: str = "",
+        *,
+        length_bits: int | None = None,
+        id_bits: int | None = None,
+        reply_timeout: float | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ServeOptions],
+    ) -> Pending[Server]:
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        text = self._text(
+            options,
+            length_bits=length_bits,
+            id_bits=id_bits,
+            timeout=reply_timeout,
+            preamble=preamble,
+        )
+        return self._serve(handler, url, text, arguments)
+
+    @spelled_out(pipe, PipeOptions)
+    async def pipe(
+        self,
+        options: str = "",
+        *,
+        length_bits: int | None = None,
+        id_bits: int | None = None,
+        reply_timeout: float | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[PipeOptions],
+    ) -> tuple[StreamuxSession, StreamuxSession]:
+        """Two joined sessions in this process; see `polymux.pipe`."""
+        text = self._text(
+            options,
+            length_bits=length_bits,
+            id_bits=id_bits,
+            timeout=reply_timeout,
+            preamble=preamble,
+        )
+        return await self._pipe(text, arguments)
+
+
+class Minmux(Protocol[MinmuxSession]):
+    """`connect`, `serve` and `pipe` for minmux, with its options as keywords.
+
+    `profile`: the TOML file that says which streams there are. `canonical=False` also takes numbers
+    that are longer than need be; `oops="ignore"` keeps credit that the reader asks to have back.
+    `preamble`: bytes in hex, exchanged first.
+    """
+
+    @spelled_out(connect, ConnectOptions)
+    def connect(
+        self,
+        url: str,
+        options: str = "",
+        *,
+        profile: str | os.PathLike[str] | None = None,
+        canonical: bool | None = None,
+        oops: Literal["answer", "ignore"] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ConnectOptions],
+    ) -> Pending[MinmuxSession]:
+        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        text = self._text(
+            options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
+        )
+        return self._connect(url, text, arguments)
+
+    @spelled_out(serve, ServeOptions)
+    def serve(
+        self,
+        handler: Callable[[MinmuxSession], Awaitable[None]],
+        url: str,
+        options: str = "",
+        *,
+        profile: str | os.PathLike[str] | None = None,
+        canonical: bool | None = None,
+        oops: Literal["answer", "ignore"] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[ServeOptions],
+    ) -> Pending[Server]:
+        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        text = self._text(
+            options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
+        )
+        return self._serve(handler, url, text, arguments)
+
+    @spelled_out(pipe, PipeOptions)
+    async def pipe(
+        self,
+        options: str = "",
+        *,
+        profile: str | os.PathLike[str] | None = None,
+        canonical: bool | None = None,
+        oops: Literal["answer", "ignore"] | None = None,
+        preamble: str | None = None,
+        **arguments: Unpack[PipeOptions],
+    ) -> tuple[MinmuxSession, MinmuxSession]:
+        """Two joined sessions in this process; see `polymux.pipe`."""
+        text = self._text(
+            options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
+        )
+        return await self._pipe(text, arguments)
+
+
+mplex = Mplex("mplex", Session)
+nerdbank = Nerdbank("nerdbank", NerdbankSession)
+omnistreams = Omnistreams("omnistreams", OmnistreamsSession)
+streamux = Streamux("streamux", StreamuxSession)
+minmux = Minmux("minmux", MinmuxSession)

@@ -1,0 +1,1 @@
+"""The session class of each protocol that has operations of its own."""

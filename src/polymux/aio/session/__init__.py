@@ -1,0 +1,1 @@
+"""One live session on asyncio: reading, writing, accepting, flow control, timeouts and shutdown."""

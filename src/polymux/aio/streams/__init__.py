@@ -1,0 +1,1 @@
+"""Streams of a live session, by shape: duplex bytes, messages, items and exchanges."""

@@ -1,0 +1,200 @@
+"""Two sessions in one process, joined without a network."""
+
+import asyncio
+from typing import Any, TypedDict, Unpack, overload
+
+from polymux.aio.arguments import check_settings
+from polymux.aio.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, session_maker
+from polymux.aio.protocols.minmux import MinmuxSession
+from polymux.aio.protocols.nerdbank import NerdbankSession
+from polymux.aio.protocols.omnistreams import OmnistreamsSession
+from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.session.session import Session
+from polymux.core.limits import Limits, Policy
+from polymux.core.side import ACCEPTOR, DIALER
+
+ROOM = 256 * 1024  # octets under way before the writer is told to wait
+
+
+class Pipe(asyncio.Transport):
+    """One end of an in-memory connection; what is written here is read at the other end.
+
+    It behaves like a TCP connection: each side ends its own direction, `close` lets what is under
+    way arrive, `abort` does not.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+        self.other: Pipe | None = None
+        self._under_way: list[bytes] = []
+        self._size = 0
+        self._ended = False  # nothing more is written
+        self._told_end = False  # and the other end knows
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._full = False
+        self._scheduled = False
+
+    def write(self, data: Any) -> None:
+        if self._closing or self._ended:
+            return
+        self._under_way.append(bytes(data))
+        self._size += len(data)
+        if self._size > ROOM and not self._full:
+            self._full = True
+            self.session.pause_writing()
+        self._schedule()
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self._ended = True
+        self._schedule()
+
+    def close(self) -> None:
+        if not self._closing:
+            self._closing = True
+            self._ended = True
+            self._schedule()
+
+    def abort(self) -> None:
+        if not self._lost:
+            self._closing = True
+            self._ended = True
+            self._under_way.clear()
+            self._size = 0
+            self.session.loop.call_soon(self._lose, None)
+            other = self.other
+            if other is not None and not other._lost:
+                reset = ConnectionResetError("the other end was aborted")
+                self.session.loop.call_soon(other._lose, reset)
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            self.session.loop.call_soon(self._deliver)
+
+    def _deliver(self) -> None:
+        """Hand what is under way to the other end, if it reads."""
+        self._scheduled = False
+        other = self.other
+        if other is None or self._lost:
+            return
+        if other._lost:
+            self._lose(ConnectionResetError("the other end is gone") if self._under_way else None)
+            return
+        if not other._reading and not other._closing:
+            return
+        data = b"".join(self._under_way)
+        self._under_way.clear()
+        self._size = 0
+        if data and not other._closing:
+            other.session.data_received(data)
+        if self._full:
+            self._full = False
+            self.session.resume_writing()
+        if self._ended and not self._told_end:
+            self._told_end = True
+            if not other._closing and not other.session.eof_received():
+                other.close()
+        if self._closing:
+            self._lose(None)
+
+    def _lose(self, error: Exception | None) -> None:
+        if not self._lost:
+            self._lost = self._closing = True
+            self.session.connection_lost(error)
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        if self.other is not None:
+            self.other._schedule()
+
+    def is_reading(self) -> bool:
+        return self._reading
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        return
+
+    def get_write_buffer_size(self) -> int:
+        return self._size
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+
+def join(dialer: Session, acceptor: Session) -> tuple[Pipe, Pipe]:
+    """Put two sessions at the ends of a connection in memory."""
+    near, far = Pipe(dialer), Pipe(acceptor)
+    near.other, far.other = far, near
+    dialer.peer = acceptor.peer = "memory"
+    for session in (dialer, acceptor):
+        session._vigil.rest()  # neither sleeps while the other works
+    dialer.connection_made(near)
+    acceptor.connection_made(far)
+    return near, far
+
+
+class PipeOptions(TypedDict, total=False):
+    """What `pipe` takes beside the protocol."""
+
+    limits: Limits | None
+    policy: Policy | None
+
+
+@overload
+async def pipe(
+    protocol: NERDBANK, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[NerdbankSession, NerdbankSession]: ...
+@overload
+async def pipe(
+    protocol: OMNISTREAMS, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[OmnistreamsSession, OmnistreamsSession]: ...
+@overload
+async def pipe(
+    protocol: STREAMUX, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[StreamuxSession, StreamuxSession]: ...
+@overload
+async def pipe(
+    protocol: MINMUX, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[MinmuxSession, MinmuxSession]: ...
+@overload
+async def pipe(
+    protocol: str, *, other: str | None = None, **options: Unpack[PipeOptions]
+) -> tuple[Session, Session]: ...
+async def pipe(
+    protocol: str,
+    *,
+    other: str | None = None,
+    limits: Limits | None = None,
+    policy: Policy | None = None,
+) -> tuple[Session, Session]:
+    """Two joined sessions, dialer and acceptor; `other` if the acceptor's string differs.
+
+    If cancelled, or if the two do not understand each other, both are closed.
+    """
+    check_settings(protocol, limits, policy)
+    dialer = session_maker(protocol, DIALER, limits, policy, 0.0)()
+    acceptor = session_maker(other or protocol, ACCEPTOR, limits, policy, 0.0)()
+    join(dialer, acceptor)
+    try:
+        for session in (dialer, acceptor):
+            await asyncio.shield(session.ready)
+            session._check_open()
+    except BaseException:
+        dialer.abort("joining the two was given up")
+        acceptor.abort("joining the two was given up")
+        raise
+    return dialer, acceptor

@@ -1,0 +1,90 @@
+"""A session over our own standard input and output (`stdio:`)."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable
+
+from polymux.aio.errors import Unreachable
+from polymux.aio.session.session import Session
+from polymux.aio.transports.pipe_pair import DuplexPipe
+
+
+class Input(asyncio.Protocol):
+    """Hands our standard input to the session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.pipe: DuplexPipe | None = None
+        self.gone: asyncio.Future[None] = session.loop.create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self.session.data_received(data)
+
+    def eof_received(self) -> bool:
+        if self.pipe is not None:
+            self.pipe.input_ended()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set_result(None)
+
+
+class Output(asyncio.BaseProtocol):
+    """Passes the flow control of our standard output to the session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.pipe: DuplexPipe | None = None
+        self.gone: asyncio.Future[None] = session.loop.create_future()
+
+    def pause_writing(self) -> None:
+        self.session.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.session.resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set_result(None)
+        if self.pipe is not None:
+            self.pipe.output_broke(exc)
+
+
+async def use_stdio(make: Callable[[], Session]) -> Session:
+    """Talk over our own standard input and output, and leave both as they were found."""
+    loop = asyncio.get_running_loop()
+    session = make()
+    descriptors = [sys.stdin.fileno(), sys.stdout.fileno()]
+    blocking = [os.get_blocking(descriptor) for descriptor in descriptors]
+    source = os.fdopen(os.dup(descriptors[0]), "rb", 0)
+    target = os.fdopen(os.dup(descriptors[1]), "wb", 0)
+    opened: list[asyncio.BaseTransport] = []
+    try:
+        reader, taking = await loop.connect_read_pipe(lambda: Input(session), source)
+        opened.append(reader)
+        reader.pause_reading()
+        writer, giving = await loop.connect_write_pipe(lambda: Output(session), target)
+        opened.append(writer)
+    except BaseException as problem:
+        for transport in opened:
+            transport.close()
+        source.close()
+        target.close()
+        if isinstance(problem, ValueError):
+            raise Unreachable(
+                "stdio: needs pipes, sockets or a terminal as standard input and output, no files"
+            ) from None
+        raise
+    pipe = DuplexPipe(session, reader, writer)
+    taking.pipe = giving.pipe = pipe
+    gone = asyncio.gather(taking.gone, giving.gone)
+
+    def finish(_: object) -> None:
+        for descriptor, was in zip(descriptors, blocking, strict=True):
+            os.set_blocking(descriptor, was)
+        pipe.lose()
+
+    gone.add_done_callback(finish)
+    session.connection_made(pipe)
+    reader.resume_reading()
+    return session

@@ -1,0 +1,1 @@
+"""Arrow arrays and record batches built from compiled buffers."""

@@ -1,0 +1,1 @@
+"""Which protocol a session speaks: detection with evidence, and selection by the caller."""

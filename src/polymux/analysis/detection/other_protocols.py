@@ -1,0 +1,79 @@
+"""What a connection carries when it is none of our protocols, or something before them."""
+
+from __future__ import annotations
+
+from polymux.core.websocket.handshake import MORE, NO, YES, read_request, read_response, recognise
+
+_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
+_HTTP2 = b"PRI * HTTP/2.0"
+_MULTISTREAM = b"/multistream/1.0.0\n"
+_LINES = 16  # of a negotiation; more of them is no negotiation
+
+
+def stranger(dialer: bytes, acceptor: bytes) -> str:
+    """A well-known protocol that is not ours, by the first octets of both sides; "" if none."""
+    heads = [head for head in (dialer, acceptor) if head]
+    if heads and all(_is_tls(head) for head in heads):
+        return "TLS: what it carries is encrypted; capture it before encryption"
+    if any(head.startswith(b"SSH-") for head in heads):
+        return "SSH"
+    if dialer.startswith(_HTTP2):
+        return "HTTP/2"
+    if dialer.startswith(_METHODS) or acceptor.startswith(b"HTTP/1."):
+        upgrade = recognise(dialer, acceptor)
+        if upgrade.verdict == YES:
+            return "WebSocket, with messages that are not of a protocol known here"
+        return "HTTP"
+    return ""
+
+
+def upgraded(dialer: bytes, acceptor: bytes) -> str:
+    """Do WebSocket messages follow? `YES` if both sides agreed on it, `MORE` if what was captured
+    is one half of that, or the beginning of a head, and nothing says otherwise."""
+    if recognise(dialer, acceptor).verdict == YES:
+        return YES
+    asked, answered = read_request(dialer).verdict, read_response(acceptor).verdict
+    return MORE if (dialer and asked != NO) or (acceptor and answered != NO) else NO
+
+
+def _is_tls(head: bytes) -> bool:
+    """A TLS record: its type, version 3.x, a length it can have."""
+    if len(head) < 5 or not 0x14 <= head[0] <= 0x17 or head[1] != 3 or head[2] > 4:
+        return False
+    return 0 < int.from_bytes(head[3:5], "big") <= 0x4800
+
+
+def multistream_size(head: bytes) -> int:
+    """Octets of the multistream-select lines that one side sends first; 0 if there are none."""
+    position = 0
+    for _ in range(_LINES):
+        if position + 2 > len(head):
+            break
+        size, start = head[position], position + 1
+        if size & 0x80:
+            size, start = (size & 0x7F) | (head[position + 1] << 7), position + 2
+        line = head[start : start + size]
+        if len(line) != size or line[-1:] != b"\n" or (position == 0 and line != _MULTISTREAM):
+            break
+        if line not in (b"na\n", b"ls\n") and not line.startswith(b"/"):
+            break
+        position = start + size
+    return position
+
+
+def preamble_size(preamble: str, head: bytes) -> int:
+    """Octets of `preamble` (octets in hex, or `multistream`) that a direction begins with."""
+    if preamble == "multistream":
+        return multistream_size(head)
+    octets = preamble_octets(preamble)
+    return len(octets) if head.startswith(octets) else 0
+
+
+def preamble_octets(preamble: str) -> bytes:
+    """The octets a preamble stands for; ValueError if it is neither hex nor `multistream`."""
+    if preamble == "multistream":
+        return b""
+    try:
+        return bytes.fromhex(preamble)
+    except ValueError:
+        raise ValueError(f"preamble is 'multistream' or octets in hex, not {preamble!r}") from None

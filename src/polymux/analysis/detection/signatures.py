@@ -1,0 +1,129 @@
+"""One scorer a protocol: what gives it away, how much is needed to believe it, who speaks it so.
+
+A scorer says which variants to try, what in the first octets can only be this protocol, how many
+frames must fit before it is believed without that, and what a trial tells about the peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from polymux.analysis.detection.sample import Sample, Trial
+from polymux.core.websocket.handshake import YES, recognise
+
+Hints = Callable[[Trial], list[str]]
+Mark = Callable[[Sample], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Scorer:
+    """`key` is the option of the protocol string that is found by trying its `values`; `excused`
+    are the rules that a missing start explains; `proof` must hold where frames alone say little."""
+
+    name: str
+    frames: int
+    key: str = ""
+    values: tuple[str, ...] = ()
+    mark: Mark | None = None
+    hints: Hints | None = None
+    excused: tuple[str, ...] = ()
+    proof: Callable[[Trial], bool] | None = None
+
+    def variants(self, options: dict[str, str]) -> list[str]:
+        """The protocol strings to try, given the options that are already settled."""
+        wanted = [{}] if not self.key or self.key in options else [
+            {self.key: value} for value in self.values
+        ]  # fmt: skip
+        return [_text(self.name, {**options, **more}) for more in wanted]
+
+
+def _text(name: str, options: dict[str, str]) -> str:
+    if not options:
+        return name
+    return f"{name}:" + ",".join(f"{key}={value}" for key, value in options.items())
+
+
+def _heads(sample: Sample) -> Sequence[bytes]:
+    return [head for head in (sample.head(0), sample.head(1)) if head]
+
+
+def _nerdbank_mark(sample: Sample) -> str:
+    heads = _heads(sample)
+    if any(head.startswith(b"\x2f\xdf\x1d\x50") for head in heads):
+        return "the magic of version 1"
+    if any(head.startswith((b"\x92\x92\x02", b"\x92\x93\x02")) for head in heads):
+        return "the handshake of version 2"
+    return ""
+
+
+def _streamux_mark(sample: Sample) -> str:
+    heads = _heads(sample)
+    good = [
+        head for head in heads
+        if len(head) >= 4 and head[0] == 1 and head[1] and head[2] and head[1] + head[2] in (14, 30)
+    ]  # fmt: skip
+    if len(heads) == 2 and len(good) == 2:
+        return f"initiators {good[0][:4].hex(' ')} and {good[1][:4].hex(' ')}"
+    return ""
+
+
+def _omnistreams_mark(sample: Sample) -> str:
+    upgrade = recognise(sample.head(0), sample.head(1))
+    if upgrade.verdict == YES and upgrade.path.rstrip("/").endswith("/omnistreams"):
+        return "a WebSocket upgrade for /omnistreams"
+    return ""
+
+
+def _mplex_hints(trial: Trial) -> list[str]:
+    said = []
+    for side, word in enumerate(("dialer", "acceptor")):
+        streams = [s for s in trial.streams if s.opener == side and s.name is not None]
+        if not streams:
+            continue
+        names = [s.name for s in streams]
+        reused = any(s.incarnation > 1 for s in streams)
+        if all(s.name == b"i%d" % s.number for s in streams):
+            said.append(f"the {word} names streams as js-libp2p does")
+        elif all(s.name == b"%d" % s.number for s in streams) and trial.largest[side] <= 4076:
+            said.append(f"the {word} names and cuts as go or py-libp2p do")
+        elif reused or any(s.reset_by == side and s.error for s in streams):
+            said.append(f"the {word} reuses ids or resets with a text as npm multiplex does")
+        elif not any(names) and 0 < trial.largest[side] <= 8192:
+            said.append(f"the {word} may be rust-libp2p: no names, frames up to 8192 octets")
+    return said
+
+
+def _nerdbank_hints(trial: Trial) -> list[str]:
+    said = []
+    for side, word in enumerate(("dialer", "acceptor")):
+        windows = {s.half(1 - side).window for s in trial.streams}
+        if 102400 in windows:
+            said.append(f"the {word} has the window of npm or of .NET up to 2.13")
+        elif 1024000 in windows:
+            said.append(f"the {word} has the window of .NET from 2.14 or of Rust")
+    return said
+
+
+def _omnistreams_hints(trial: Trial) -> list[str]:
+    said = [f"WebSocket, path {trial.path!r}"] if trial.path else []
+    if "numbering=legacy" in trial.text:
+        said.append("the numbering of npm omnistreams")
+    return said
+
+
+def _minmux_proof(trial: Trial) -> bool:
+    """Almost any octets are packets; but items go only where the other side gave credit, and an
+    honest conversation breaks nothing at all."""
+    return not trial.faults and any(s.dialer.octets + s.acceptor.octets > 0 for s in trial.streams)
+
+
+SCORERS: tuple[Scorer, ...] = (
+    Scorer("nerdbank", 2, "version", ("1", "2", "3"), _nerdbank_mark, _nerdbank_hints,
+           ("nerdbank.unknown-channel", "nerdbank.accepted-unknown-offer")),
+    Scorer("streamux", 4, mark=_streamux_mark),
+    Scorer("omnistreams", 3, "numbering", ("spec", "legacy"), _omnistreams_mark,
+           _omnistreams_hints, ("omnistreams.data-on-unknown-id", "omnistreams.end-on-unknown-id")),
+    Scorer("mplex", 2, hints=_mplex_hints, excused=("mplex.unknown-stream",)),
+    Scorer("minmux", 16, proof=_minmux_proof),
+)  # fmt: skip

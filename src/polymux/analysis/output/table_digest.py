@@ -1,0 +1,50 @@
+"""A fingerprint of tables that does not depend on the order of their rows.
+
+Two analyses of the same capture have the same digests, however the work was split. Left out is
+what depends on how files were named: the `captures` table and the column `capture`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from polymux.analysis.arrow.batches import plain
+from polymux.analysis.output.parquet import read_batches
+from polymux.analysis.schema.tables import TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_LEFT_OUT = {"capture"}
+_SPACE = 1 << 256
+
+
+def digest_rows(table: str, batches: Iterable[pa.RecordBatch]) -> str:
+    """The digest of some rows of one table, and how many there are: `3:9f86d0...`."""
+    names = [name for name in TABLES[table].names() if name not in _LEFT_OUT]
+    total, rows = 0, 0
+    for batch in batches:
+        for row in plain(table, batch).select(names).to_pylist():
+            told = repr([row[name] for name in names]).encode()
+            total += int.from_bytes(hashlib.sha256(told).digest(), "big")
+            rows += 1
+    return f"{rows}:{total % _SPACE:064x}"
+
+
+def digest_tables(folder: Path | str) -> dict[str, str]:
+    """The digest of every table under an output directory."""
+    return {
+        table: digest_rows(table, read_batches(folder, table))
+        for table in TABLES
+        if table != "captures"
+    }
+
+
+def digest_all(batches: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, str]:
+    """The same for rows in memory, by table."""
+    return {
+        table: digest_rows(table, batches.get(table, ())) for table in TABLES if table != "captures"
+    }

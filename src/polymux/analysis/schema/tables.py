@@ -1,0 +1,379 @@
+"""Every table polymux writes, as data: names, columns, types, words and meanings.
+
+The writers, the readers, the report and the column reference in the documentation all take their
+columns from here, so that there is one place where a table can be read or changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from polymux.analysis.schema.columns import Column, ColumnType, TableSchema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BUCKETS: Final = 500  # a timeline has at most this many buckets a session
+LEAST_BUCKET_US: Final = 1_000
+
+__all__ = [
+    "BUCKETS", "TABLES", "Column", "ColumnType", "TableSchema", "arrow_schema", "bucket_of",
+    "bucket_width_us", "column_reference",
+]  # fmt: skip
+
+
+def bucket_width_us(session_us: int) -> int:
+    """How long one timeline bucket is in a session that lasted `session_us`."""
+    return max(LEAST_BUCKET_US, -(-session_us // BUCKETS))
+
+
+def bucket_of(since_us: int, width_us: int) -> int:
+    """The bucket of an instant `since_us` after the session began; the last one holds its end."""
+    return max(0, min(BUCKETS - 1, since_us // width_us))
+
+
+def arrow_schema(table: str) -> pa.Schema:
+    """The pyarrow schema of the table with this name; KeyError if there is none."""
+    return TABLES[table].arrow()
+
+
+def column_reference() -> str:
+    """All tables and columns as Markdown, for the documentation."""
+    parts = [
+        "# Tables\n",
+        "What `polymux analyze` writes: one folder of Parquet files a table, every folder there "
+        "even if it is empty. `sender` and `opener` are `dialer` or `acceptor`; times are UTC, "
+        "durations end in `_us`; what a protocol does not have is null.\n",
+    ]
+    for table in TABLES.values():
+        parts.append(f"## `{table.name}`\n\nOne row per {table.row}. {table.meaning}\n")
+        parts.append("Key: " + ", ".join(f"`{name}`" for name in table.key) + ".\n")
+        parts.append("| column | type | null | meaning |\n|---|---|---|---|")
+        for column in table.columns:
+            words = ""
+            if column.words:
+                words = " One of " + ", ".join(f"`{word}`" for word in column.words) + "."
+            null = "yes" if column.nullable else "no"
+            parts.append(
+                f"| `{column.name}` | {column.type.value} | {null} | {column.meaning}{words} |"
+            )
+        parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+SIDES: Final = ("dialer", "acceptor")
+_PEER: Final = {"dialer": "acceptor", "acceptor": "dialer"}
+CAPTURE_STATUSES: Final = ("whole", "truncated", "damaged", "unreadable")
+VANTAGES: Final = ("dialer", "acceptor", "middle", "unordered")
+SESSION_ENDINGS: Final = ("clean", "truncated", "gap", "undecodable", "unknown")
+STREAM_ENDINGS: Final = (
+    "clean", "half-closed", "reset", "cancelled", "rejected", "never-accepted", "abandoned", "open",
+)  # fmt: skip
+HALF_ENDINGS: Final = ("ended", "aborted")
+VERDICTS: Final = ("clean", "crossed", "violation")
+ORIGINS: Final = ("spec", "limit", "advice")
+SEVERITIES: Final = ("error", "warning", "note")
+CERTAINTIES: Final = ("certain", "possible")
+STALL_CAUSES: Final = (
+    "no-credit", "slow-reader", "behind-other-stream", "transport", "no-reply", "sender-idle",
+)  # fmt: skip
+
+
+def _text(name: str, meaning: str, *words: str, null: bool = False) -> Column:
+    return Column(name, ColumnType.TEXT, meaning, null, words)
+
+
+def _count(name: str, meaning: str, null: bool = False) -> Column:
+    return Column(name, ColumnType.INTEGER, meaning, null)
+
+
+def _instant(name: str, meaning: str, null: bool = False) -> Column:
+    return Column(name, ColumnType.INSTANT, meaning, null)
+
+
+def _both(
+    stem: str, type: ColumnType, meaning: str, *words: str, null: bool = False
+) -> Iterator[Column]:
+    """The column once for each side; `{side}` and `{peer}` in the meaning name the two."""
+    for side in SIDES:
+        text = meaning.format(side=side, peer=_PEER[side])
+        yield Column(f"{stem}_{side}", type, text, null, words)
+
+
+def _counts(stem: str, meaning: str, null: bool = False) -> Iterator[Column]:
+    return _both(stem, ColumnType.INTEGER, meaning, null=null)
+
+
+_SESSION: Final = _text(
+    "session_id", "The session: a hash of its flow and first instant, the same on every run."
+)
+_SENDER: Final = _text("sender", "The side that sent it.", *SIDES)
+_ORDINAL: Final = _count("ordinal", "Place of the frame among its direction's frames, from 0.")
+_STREAM: Final = _text(
+    "stream",
+    "The stream: opener's letter, number and, from an id's second use, its incarnation "
+    "(`d1`, `a2`, `d0.2`; `s0` for a seeded channel).",
+)
+_MAYBE_STREAM: Final = _text("stream", _STREAM.meaning + " Null where there is none.", null=True)
+_AT: Final = _instant("at", "The instant the frame's last octet became contiguous.")
+
+_CAPTURES: Final = TableSchema(
+    "captures",
+    "file read",
+    "What was read, and how well that went.",
+    ("file",),
+    (
+        _text("file", "Path or address of the file, as it was given."),
+        _text("format", "Format and compression found; null if none was.", null=True),
+        _text("status", "How much of the file could be read.", *CAPTURE_STATUSES),
+        _count("packets", "Packets read."),
+        _count("tcp_packets", "Packets that carried TCP."),
+        _count("other_packets", "Packets that carried anything else."),
+        _count("fragments", "IP fragments, which are counted and not put together."),
+        _count("octets", "Octets of the file that were read, after decompression."),
+        _text("error", "What went wrong; null if nothing did.", null=True),
+        _count("offset", "Octet of the file at which it went wrong.", null=True),
+    ),
+)
+
+_SESSIONS: Final = TableSchema(
+    "sessions",
+    "conversation",
+    "One connection between two peers and everything that passed on it, in sums. Conservation: "
+    "`octets` = frame sizes + `gap` + `undecoded` + `carrier`, in each direction.",
+    ("session_id",),
+    (
+        _SESSION,
+        Column("capture", ColumnType.TEXTS, "The files its packets came from."),
+        _text("protocol", "Name of the protocol; null if it could not be told.", null=True),
+        _text("version", "Version of the protocol, where it has versions.", null=True),
+        _text("dialect", "Dialect, where the protocol has several.", null=True),
+        _text("evidence", "Why this protocol: what was given, noted or seen.", null=True),
+        _text("vantage", "Where the capture was taken.", *VANTAGES),
+        _text("dialer", "Address and port of the side that opened the connection."),
+        _text("acceptor", "Address and port of the side that took it."),
+        _instant("started_at", "First packet."),
+        _instant("ended_at", "Last packet."),
+        _count("frames", "Frames decoded in both directions."),
+        _count("streams", "Stream incarnations."),
+        *_counts("octets", "Octets the {side} sent on the wire."),
+        *_counts("payload", "Content the {side} sent, summed over the streams."),
+        *_counts("gap", "Octets of the {side} that are missing outside decoded frames."),
+        *_counts("undecoded", "Octets of the {side} that could not be decoded."),
+        *_counts(
+            "carrier",
+            "Octets of the {side} that are only carrier (HTTP upgrade, WebSocket ping and close).",
+        ),
+        _count("violations", "Its rows in `violations`."),
+        _text("ending", "How the session ended.", *SESSION_ENDINGS),
+        _text("note", "What a reader of this row should know.", null=True),
+        _count("rtt_us", "Round trip of the connection in microseconds, if seen.", null=True),
+    ),
+)
+
+_STREAMS: Final = TableSchema(
+    "streams",
+    "stream incarnation",
+    "A stream from its opening to its end; an id that is used again makes another row.",
+    ("session_id", "stream"),
+    (
+        _SESSION,
+        _STREAM,
+        _text("opener", "The side that opened it; null for a seeded channel.", *SIDES, null=True),
+        Column("number", ColumnType.BIG, "The id on the wire."),
+        _count("incarnation", "Which use of the id this is, from 1."),
+        _text("name", "Name or metadata, as UTF-8 with replacement, not escaped.", null=True),
+        Column("name_bytes", ColumnType.OCTETS, "The same, exactly as it came.", True),
+        _instant("opened_at", "When it was opened; null if the opening was not seen.", null=True),
+        _instant("accepted_at", "When it was accepted, where the protocol accepts.", null=True),
+        _instant("closed_at", "When both halves were over.", null=True),
+        _text("ending", "How it ended.", *STREAM_ENDINGS),
+        _text("reset_by", "Who first reset, cancelled, rejected or terminated.", *SIDES, null=True),
+        _text("error", "The text that side sent with it.", null=True),
+        *_counts("octets", "Content the {side} sent up to its own end or abort."),
+        *_counts(
+            "units",
+            "The same in messages (omnistreams), items (Minmux, the last item not counted), "
+            "else octets, for the {side}.",
+        ),
+        *_counts("frames", "All frames of the {side} on this stream."),
+        *_both("ended", ColumnType.TEXT, "How the {side} itself ended.", *HALF_ENDINGS, null=True),
+        *_both("granted", ColumnType.BIG, "All leave ever given to the {side}, gross.", null=True),
+        *_counts(
+            "peak_outstanding",
+            "Most octets of the {side} sent and not acknowledged (Nerdbank v2, v3).",
+            null=True,
+        ),
+        *_counts(
+            "blocked_us",
+            "Microseconds the {side} had no leave, whether or not it had more to send.",
+            null=True,
+        ),
+        *_both("first_at", ColumnType.INSTANT, "First frame of the {side}.", null=True),
+        *_both("last_at", ColumnType.INSTANT, "Last frame of the {side}.", null=True),
+        *_counts(
+            "window",
+            "Largest window the {peer} announced to the {side}, in octets (Nerdbank v2, v3).",
+            null=True,
+        ),
+        *_counts(
+            "window_rate",
+            "Bits a second that this window allows the {side} at most: once full in a round trip. "
+            "Null without a window or a round trip.",
+            null=True,
+        ),
+        *_counts(
+            "rate",
+            "Bits of content a second that the {side} reached between its first and last frame; "
+            "near `window_rate`, the window is smaller than the path's bandwidth-delay product.",
+            null=True,
+        ),
+        *_counts("stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."),
+        *_counts(
+            "behind_us",
+            "Microseconds the {side} waited behind other streams: what head-of-line blocking cost. "
+            "Every wait counts, also those too short for a row in `stalls`.",
+        ),
+    ),
+)
+
+_FRAMES: Final = TableSchema(
+    "frames",
+    "frame",
+    "Every frame, in both directions.",
+    ("session_id", "sender", "ordinal"),
+    (
+        _SESSION,
+        _SENDER,
+        _ORDINAL,
+        _AT,
+        _count("offset", "First octet of the frame in its TCP direction, carrier prefix included."),
+        _count("size", "Octets of the frame, carrier prefix included."),
+        _text("kind", "The protocol's own name for this kind of frame."),
+        _MAYBE_STREAM,
+        _count(
+            "amount",
+            "The number in the frame that moves a ledger; past 2^63-1 it is stored as 2^63-1.",
+            null=True,
+        ),
+        _count("payload_octets", "Octets of payload."),
+        _text(
+            "verdict",
+            "What the rules say; `violation`: it broke a rule of severity warning or worse.",
+            *VERDICTS,
+        ),
+    ),
+)
+
+_VIOLATIONS: Final = TableSchema(
+    "violations",
+    "frame and rule",
+    "Every rule that was broken, by whom and where.",
+    ("session_id", "sender", "ordinal", "rule"),
+    (
+        _SESSION,
+        _SENDER,
+        _count(
+            "ordinal",
+            "The frame's place among its direction's frames; the next one's where none was whole.",
+        ),
+        _count("offset", "First octet of the frame in its TCP direction."),
+        _AT,
+        _MAYBE_STREAM,
+        _text("rule", "The rule, as `protocol.rule`."),
+        _text("origin", "Where the rule comes from.", *ORIGINS),
+        _text("severity", "How much it weighs.", *SEVERITIES),
+        _text(
+            "certainty",
+            "`possible`: something that was not captured could excuse it, or the octets look like "
+            "another protocol than the one that was named.",
+            *CERTAINTIES,
+        ),
+        _text("detail", "What the frame did, with its numbers.", null=True),
+    ),
+)
+
+_STALLS: Final = TableSchema(
+    "stalls",
+    "time a stream stood still",
+    "Pauses of at least 50 ms and 5 round trips, each with its cause; and answers that took "
+    "2 seconds or more, or had not come in the last second of the capture or longer.",
+    ("session_id", "stream", "sender", "began_at"),
+    (
+        _SESSION,
+        _STREAM,
+        _text(
+            "sender", "The side whose octets did not come; for `no-reply`, the silent one.", *SIDES
+        ),
+        _instant("began_at", "When it began."),
+        _count("lasted_us", "How long it lasted, in microseconds."),
+        _text("cause", "Why; `sender-idle` is never a finding.", *STALL_CAUSES),
+        _text("culprit", "The stream it waited behind, where that is the cause.", null=True),
+        _text("detail", "What was seen, with its numbers.", null=True),
+    ),
+)
+
+_REQUESTS: Final = TableSchema(
+    "requests",
+    "session and side that asked",
+    "How long requests took, where the protocol has requests and replies (Streamux). A latency is "
+    "`closed_at` - `opened_at` of an exchange that ended `clean`; percentiles are at most one "
+    "percent too high.",
+    ("session_id", "opener"),
+    (
+        _SESSION,
+        _text("opener", "The side that asked.", *SIDES),
+        _count("requests", "Requests it sent."),
+        _count("answered", "Those that were answered to the end."),
+        *(
+            _count(f"latency_{name}_us", f"{word} of the answers came within this time.", null=True)
+            for name, word in (
+                ("p50", "Half"),
+                ("p90", "Nine tenths"),
+                ("p99", "Ninety-nine hundredths"),
+            )
+        ),
+        _count("latency_max_us", "The longest.", null=True),
+    ),
+)
+
+_TIMELINE: Final = TableSchema(
+    "timeline",
+    "session, stream, sender and time bucket",
+    "What passed when. A bucket is 1/500 of the session and at least 1 ms long; "
+    "buckets in which nothing happened have no row.",
+    ("session_id", "stream", "sender", "bucket"),
+    (
+        _SESSION,
+        _MAYBE_STREAM,
+        _SENDER,
+        _count("bucket", "Number of the bucket, from 0 at the session's start."),
+        _count("frames", "Frames in the bucket."),
+        _count("octets", "Content in the bucket, counted as in `streams`."),
+        _count("blocked_us", "Microseconds of the bucket without leave to send.", null=True),
+    ),
+)
+
+_CONTENT: Final = TableSchema(
+    "content",
+    "content frame",
+    "Written on request only: the octets that `streams` counts.",
+    ("session_id", "sender", "ordinal"),
+    (
+        _SESSION,
+        _MAYBE_STREAM,
+        _SENDER,
+        _ORDINAL,
+        _AT,
+        Column("data", ColumnType.OCTETS, "The content, exactly."),
+    ),
+)
+
+TABLES: Final[dict[str, TableSchema]] = {
+    table.name: table
+    for table in (
+        _CAPTURES, _SESSIONS, _STREAMS, _FRAMES, _VIOLATIONS, _STALLS, _REQUESTS, _TIMELINE,
+        _CONTENT,
+    )
+}  # fmt: skip

@@ -1,0 +1,1 @@
+"""The analysis of one session: reassembled bytes in, table rows out."""

@@ -1,0 +1,1 @@
+"""What is measured while frames pass: streams, stalls, busy periods, timeline and latencies."""

@@ -1,0 +1,100 @@
+"""Captures of this machine, read through mappings that do not pile up in a worker's memory.
+
+Payload spread over a file is copied out of a mapping of it. Every page touched that way counts
+as memory of the process until it is told that it is done with, so a walk over large captures
+would seem to need all of them; and where memory is accounted for strictly, would need it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import TYPE_CHECKING
+
+from polymux.capture import CaptureLimits, Files
+from polymux.capture.io.file_pool import FileReader
+from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.sources import PlainSource
+from polymux.malloc import trim
+
+if TYPE_CHECKING:
+    from polymux.capture.io.read_runs import Run
+    from polymux.capture.tcp.events import Events
+
+MAPPED = 48 << 20  # octets of files that may be mapped at a time
+AROUND = 64 << 10  # octets that the kernel maps around a page that is touched
+
+
+class Touched:
+    """What of one file was looked at since its pages were given back."""
+
+    def __init__(self) -> None:
+        self.begin = 1 << 62
+        self.end = 0
+        self.pieces = 0
+
+    def add(self, run: Run) -> None:
+        self.begin = min(self.begin, int(run.begin))
+        self.end = max(self.end, int(run.end))
+        self.pieces += int(run.pieces)
+
+    def octets(self) -> int:
+        """An upper bound of what is mapped of it."""
+        return max(0, min(self.end - self.begin, self.pieces * AROUND))
+
+
+class LeanFiles(Files):
+    """The same files, whose mappings are emptied before too much of them was looked at."""
+
+    def __init__(self, limits: CaptureLimits) -> None:
+        super().__init__(limits)
+        self._touched: dict[str, Touched] = {}
+
+    def reader(self, path: AnyPath) -> FileReader:
+        return LeanReader(self, one_path(path))
+
+    def make_room(self, path: str, run: Run) -> None:
+        """A run is about to be copied out of a file's mapping."""
+        self._touched.setdefault(path, Touched()).add(run)
+        if sum(each.octets() for each in self._touched.values()) > MAPPED:
+            self._forget()
+            self._touched[path] = Touched()
+            self._touched[path].add(run)
+
+    def _forget(self) -> None:
+        """Give back the pages of all mappings; the next look brings them back from the cache."""
+        for name in self._touched:
+            source = self._open.get(name)
+            if isinstance(source, PlainSource):
+                _give_back(source)
+        self._touched.clear()
+
+
+class LeanReader(FileReader):
+    """A reader that says which part of its file it looks at."""
+
+    def __init__(self, files: LeanFiles, path: str) -> None:
+        super().__init__(files, path)
+        self._lean, self._name = files, path
+
+    def join(self, events: Events, run: Run) -> bytes | None:
+        if run.end - run.begin > run.pieces * AROUND:
+            return None  # each piece would be a page fault of its own, and reading it costs no more
+        self._lean.make_room(self._name, run)
+        return super().join(events, run)
+
+
+def release_memory() -> None:
+    """Give what is free back to the system: a worker does many tasks, and each begins lean."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+    trim()
+
+
+def _give_back(source: PlainSource) -> None:
+    mapping = source.mapping()
+    if mapping is not None and hasattr(mmap, "MADV_DONTNEED"):
+        library = ctypes.CDLL(None)
+        library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        library.madvise(mapping.address, mapping.size, mmap.MADV_DONTNEED)

@@ -1,0 +1,1 @@
+"""Packets of a capture: decoded headers, flows, and the index of a file."""

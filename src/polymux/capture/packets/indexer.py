@@ -1,0 +1,321 @@
+"""A capture file to references: what the scan found, as rows that can be sent elsewhere."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.sources import ENDS_EARLY, Source, open_source
+from polymux.capture.limits import CaptureLimits
+from polymux.capture.packets.file_summary import (
+    DAMAGED,
+    STOPPED,
+    TRUNCATED,
+    UNREADABLE,
+    WHOLE,
+    FileSummary,
+)
+from polymux.capture.packets.flow_filter import FlowFilter
+from polymux.capture.packets.packet_refs import LARGEST_OFFSET, RECORD
+from polymux.capture.pcapng.interfaces import Interface
+from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN, Scanner
+from polymux.core.errors import CaptureError
+
+_AT = struct.Struct("<q").unpack_from
+PIECE = 1 << 18  # packets whose references are handed on together
+_FORMS = {PCAP: "pcap", PCAPNG: "pcapng"}
+MAGICS = (
+    b"\x0a\x0d\x0d\x0a",
+    b"\xa1\xb2\xc3\xd4",
+    b"\xd4\xc3\xb2\xa1",
+    b"\xa1\xb2\x3c\x4d",
+    b"\x4d\x3c\xb2\xa1",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A part of a capture that starts and ends between two blocks, and what came before it.
+
+    Plain data: it can be pickled or written as JSON. `end` -1 means the end of the file.
+    An interface is (link type, snap length, if_tsresol, if_tsoffset, hint).
+    """
+
+    start: int = 0
+    end: int = -1
+    form: int = UNKNOWN
+    big: bool = False
+    nano: bool = False
+    section_hint: str = ""
+    interfaces: tuple[tuple[int, int, int, int, str], ...] = ()
+
+
+class FlowRefs(NamedTuple):
+    """The references of one direction of one flow in one range of a file: a row of the shuffle.
+
+    Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is 36
+    octets (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `refs` records of 32
+    octets (see `hot.references`), `start` the range's place in the file, `hints` the comments
+    that references name by number. Those of a huge flow may be stored elsewhere: then `refs` is
+    empty, `stored(place, size)` reads octets of them and `records` says how many they are.
+    """
+
+    flow: bytes
+    direction: int
+    file: str
+    start: int
+    first_at: int
+    last_at: int
+    refs: bytes
+    hints: tuple[str, ...] = ("",)
+    stored: Callable[[int, int], bytes] | None = None
+    records: int = 0
+
+    @property
+    def packets(self) -> int:
+        return self.records if self.stored is not None else len(self.refs) // RECORD
+
+
+Emit = Callable[[list[FlowRefs]], None]
+
+
+@dataclass(slots=True)
+class FileIndex:
+    """What one file, or one range of it, holds."""
+
+    summary: FileSummary
+    rows: list[FlowRefs] = field(default_factory=list)
+    resume: Range | None = None
+    """Where a grown file can be read on; None if it cannot."""
+
+
+def index_file(
+    path: AnyPath,
+    *,
+    limits: CaptureLimits | None = None,
+    wanted: FlowFilter | None = None,
+    source: Source | None = None,
+    verify: bool = False,
+) -> FileIndex:
+    """Read a whole file. Never raises about the file: its summary says what was wrong.
+
+    With `verify`, packets whose IP or TCP checksum is wrong are left out and said. It takes about
+    as long as the reading itself. Checksums that were left to the network card are passed over.
+    """
+    return index_range(path, Range(), limits=limits, wanted=wanted, source=source, verify=verify)
+
+
+def index_range(
+    path: AnyPath,
+    span: Range,
+    *,
+    limits: CaptureLimits | None = None,
+    wanted: FlowFilter | None = None,
+    source: Source | None = None,
+    verify: bool = False,
+    emit: Emit | None = None,
+) -> FileIndex:
+    """Read one range of a file. The indexes of all ranges together equal that of the file.
+
+    With `emit`, rows are handed to it whenever `PIECE` packets were read, and only what is left
+    is in the result: memory does not grow with the range.
+    """
+    path = one_path(path)
+    limits = limits or CaptureLimits()
+    opened = source
+    try:
+        opened = source or open_source(path, limits)
+        return _index(opened, span, limits, wanted or FlowFilter(), verify, emit)
+    except CaptureError as failure:
+        offset = failure.offset if failure.offset >= 0 else None
+        return FileIndex(FileSummary(path, None, UNREADABLE, error=str(failure), offset=offset))
+    finally:
+        if source is None and opened is not None:
+            opened.close()
+
+
+def scanner_for(span: Range, limits: CaptureLimits) -> Scanner:
+    """A scanner that stands at the start of `span`."""
+    scanner = Scanner(limits.block, limits.snap, limits.interfaces, limits.flows)
+    scanner.form = span.form
+    scanner.big = span.big
+    scanner.nano = span.nano
+    scanner.section_hint = span.section_hint
+    for interface in span.interfaces:
+        scanner.add_interface(Interface(*interface))
+    return scanner
+
+
+def range_at(scanner: Scanner, start: int, end: int) -> Range:
+    """The range that starts where `scanner` stands now."""
+    return Range(
+        start,
+        end,
+        int(scanner.form),
+        scanner.big,
+        scanner.nano,
+        scanner.section_hint,
+        tuple((i.link, i.snap, i.resolution, i.offset, i.hint) for i in scanner.interfaces),
+    )
+
+
+def scan_windows(
+    source: Source, scanner: Scanner, span: Range, limits: CaptureLimits
+) -> Iterator[int]:
+    """Scan window after window; gives the offset reached after each. Ends when nothing is left.
+
+    After the last: either all octets were read, or `scanner.broken`, or the tail is torn.
+    """
+    offset = span.start
+    while not scanner.broken:
+        size = max(limits.window, scanner.need)
+        if span.end >= 0:
+            size = min(size, span.end - offset)
+        data = source.window(offset, size) if size > 0 else b""
+        if not data:
+            return
+        if offset + len(data) > LARGEST_OFFSET:
+            raise CaptureError("captures over 8 TiB cannot be indexed", source.path, offset)
+        read = scanner.scan(data, offset)
+        offset += read
+        held = len(data)
+        data = b""  # given back before the next is read, which then lies in the same warm memory
+        yield offset
+        if read == 0 and scanner.need > held and (span.end >= 0 or held < size):
+            return
+
+
+def _index(
+    source: Source,
+    span: Range,
+    limits: CaptureLimits,
+    wanted: FlowFilter,
+    verify: bool,
+    emit: Emit | None,
+) -> FileIndex:
+    scanner = scanner_for(span, limits)
+    scanner.table.verify = verify
+    reached = begun = span.start
+    handed_on = 0  # packets
+    stopped: CaptureError | None = None
+    try:
+        for offset in scan_windows(source, scanner, span, limits):
+            reached = offset
+            if emit is not None and scanner.table.tcp_packets() >= PIECE:
+                handed_on += int(scanner.table.tcp_packets())
+                emit(list(flow_rows(source.path, begun, scanner, wanted)))
+                begun = reached
+    except CaptureError as failure:
+        stopped = failure
+    left = b""
+    if stopped is None and not scanner.broken:
+        left = source.window(reached, scanner.need)
+        if span.end >= 0:
+            left = left[: span.end - reached]
+    summary = summary_of(source, scanner, span, reached, left, stopped, handed_on)
+    resume = None
+    if not scanner.broken and stopped is None and scanner.form != UNKNOWN:
+        resume = range_at(scanner, reached, -1)
+    return FileIndex(summary, list(flow_rows(source.path, begun, scanner, wanted)), resume)
+
+
+class Ended(Protocol):
+    """What octets came from, as far as a summary tells: see `Source`."""
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def packing(self) -> str: ...
+
+    @property
+    def torn(self) -> str: ...
+
+
+def summary_of(
+    source: Ended,
+    scanner: Scanner,
+    span: Range,
+    reached: int,
+    left: bytes,
+    stopped: CaptureError | None,
+    handed_on: int,
+) -> FileSummary:
+    table = scanner.table
+    tcp_packets = handed_on + int(table.tcp_packets())
+    status, error, offset = _verdict(source, scanner, span, reached, left, stopped)
+    if error is None and table.flows.refused > 0:
+        error = (
+            f"{table.flows.refused} packets of flows beyond the limit flows={table.flows.limit} "
+            "were left out; raise it with CaptureLimits(flows=...)"
+        )
+    form = _FORMS.get(int(scanner.form))
+    return FileSummary(
+        file=source.path,
+        format=f"{form}+{source.packing}" if form and source.packing else form,
+        status=status,
+        packets=int(table.packets),
+        tcp_packets=tcp_packets,
+        other_packets=int(table.packets) - tcp_packets,
+        fragments=int(table.fragments),
+        octets=reached - span.start + len(left),
+        error=error,
+        offset=offset,
+    )
+
+
+def _verdict(
+    source: Ended,
+    scanner: Scanner,
+    span: Range,
+    reached: int,
+    left: bytes,
+    stopped: CaptureError | None,
+) -> tuple[str, str | None, int | None]:
+    """Status, error and offset of a range that was read up to `reached`, with `left` unread."""
+    if scanner.form == UNKNOWN and stopped is None and not source.torn:
+        if not left and not scanner.broken:
+            return UNREADABLE, "the file is empty", 0
+        if scanner.broken or left[:4] not in MAGICS:
+            return UNREADABLE, "not a capture: neither pcapng nor pcap", 0
+    stop, at = "", -1
+    if stopped is not None:
+        stop, at = str(stopped), max(stopped.offset, 0)
+    elif scanner.broken:
+        stop, at = scanner.broken_by, int(scanner.broken_at)
+    elif left and span.end >= 0:
+        stop, at = "the index beside the file does not fit it; delete the index", reached
+    elif source.torn and source.torn != ENDS_EARLY:
+        stop, at = source.torn, reached
+    if stop:
+        stop = f"{STOPPED} {at}: {stop}"
+    if scanner.errors > 0:
+        error = f"{scanner.error}; {stop}" if stop else scanner.error
+        return DAMAGED, error, int(scanner.error_at)
+    if stop:
+        return DAMAGED, stop, at
+    if left or source.torn:
+        return TRUNCATED, source.torn or "the file ends inside a block", reached
+    return WHOLE, None, None
+
+
+def flow_rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
+    flows = scanner.table.flows
+    packed = scanner.table.pack()
+    hints = used = tuple(scanner.hints)
+    for number in range(flows.count):
+        flow = flows.key(number)
+        if not wanted.accepts(flow):
+            continue
+        for direction in (0, 1):
+            refs = packed[number * 2 + direction]
+            if not refs:
+                continue
+            if len(hints) > 2:
+                numbers = set(refs[27::RECORD])
+                used = tuple(text if n in numbers else "" for n, text in enumerate(hints))
+            first_at, last_at = _AT(refs, 8)[0], _AT(refs, len(refs) - RECORD + 8)[0]
+            yield FlowRefs(flow, direction, path, start, first_at, last_at, refs, used)

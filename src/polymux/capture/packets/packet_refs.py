@@ -1,0 +1,135 @@
+# mypyc: compiled
+"""A packed reference: where one TCP segment lies and what its header said, in 32 octets.
+
+Four little-endian 64-bit words:
+
+    0  offset << 20 | captured     octet of the file where the payload starts; payload octets held
+    1  at                          instant of the packet, nanoseconds since 1970, signed
+    2  seq << 32 | ack             as on the wire
+    3  missing << 32 | hint << 24 | flags << 16 | window
+                                   payload octets cut off by the snap length; number of the comment
+                                   that speaks for the packet, 0 for none; TCP flags; raw window
+
+The offset grows from packet to packet within a file, so it also is the packet's place in the
+order of capture. References of one flow direction are concatenated into one `bytes`.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from typing import Final
+
+from librt.vecs import vec
+from mypy_extensions import i64
+
+RECORD: Final = 32
+RECORD_WORDS: Final[i64] = 4
+CAPTURED_BITS: Final[i64] = 20
+CAPTURED_MASK: Final[i64] = 0xFFFFF
+LARGEST_OFFSET: Final[i64] = 0x7FFFFFFFFFF
+LARGEST_MISSING: Final[i64] = 0x7FFFFFFF
+LOW32: Final[i64] = 0xFFFFFFFF
+# What makes two references the same packet: everything of word 3 but the comment's number.
+SAME_PACKET: Final[i64] = -0xFF000001
+
+FIN: Final[i64] = 1
+SYN: Final[i64] = 2
+RST: Final[i64] = 4
+ACK: Final[i64] = 16
+
+STRIDE: Final[i64] = 5
+SMALLEST_CHUNK: Final[i64] = 64
+LARGEST_CHUNK: Final[i64] = 16384
+
+
+class Columns:
+    """Preallocated rows of five words: the four of a reference, and the lane it belongs to."""
+
+    def __init__(self, rows: i64) -> None:
+        self.words: vec[i64] = vec[i64]([0] * (rows * STRIDE))
+        self.rows: i64 = rows
+        self.count: i64 = 0
+
+
+# What files that are done leave for the next one: fresh memory costs more than filling it.
+SPARES: Final = 8
+SPARE_WORDS: Final[i64] = 524288
+spare: list[Columns] = []
+spare_sorted: list[Sorted] = []
+
+
+class Sorted:
+    """Room to sort in."""
+
+    def __init__(self, size: i64) -> None:
+        self.words: vec[i64] = vec[i64]([0] * size)
+        self.size: i64 = size
+
+
+def new_columns(rows: i64) -> Columns:
+    if rows == LARGEST_CHUNK and len(spare) > 0:
+        columns = spare.pop()
+        columns.count = 0
+        return columns
+    return Columns(rows)
+
+
+def new_sorted(size: i64) -> Sorted:
+    if len(spare_sorted) > 0:
+        room = spare_sorted.pop()
+        if room.size >= size:
+            return room
+    return Sorted(size)
+
+
+def pack_lanes(chunks: list[Columns], lanes: i64) -> list[bytes]:
+    """Sort references by lane, keeping their order: one packed `bytes` for each lane.
+
+    Uses the chunks up: nobody else may look at them any more.
+    """
+    heads: vec[i64] = vec[i64]([0] * (lanes + 1))
+    for chunk in chunks:
+        words = chunk.words
+        for row in range(chunk.count):
+            heads[words[row * STRIDE + 4] + 1] += RECORD_WORDS
+    for n in range(lanes):
+        heads[n + 1] += heads[n]
+    room = new_sorted(heads[lanes])
+    into = room.words
+    used = Columns(0)
+    for number in range(i64(len(chunks))):
+        chunk = chunks[number]
+        chunks[number] = used
+        words = chunk.words
+        for row in range(chunk.count):
+            first = row * STRIDE
+            lane = words[first + 4]
+            head = heads[lane]
+            heads[lane] = head + RECORD_WORDS
+            into[head] = words[first]
+            into[head + 1] = words[first + 1]
+            into[head + 2] = words[first + 2]
+            into[head + 3] = words[first + 3]
+        if chunk.rows == LARGEST_CHUNK and len(spare) < SPARES:
+            spare.append(chunk)
+    # Now each head stands where its lane ends.
+    packed: list[bytes] = []
+    octets = as_octets(into, heads[lanes])
+    begin: i64 = 0
+    for n in range(lanes):
+        end = heads[n] * 8
+        packed.append(bytes(octets[begin:end]) if end > begin else b"")
+        begin = end
+    if room.size <= SPARE_WORDS and len(spare_sorted) == 0:
+        spare_sorted.append(room)
+    return packed
+
+
+def as_octets(words: vec[i64], count: i64) -> memoryview:
+    """The first `count` words as little-endian octets, where the machine allows it as they lie."""
+    if count == 0:
+        return memoryview(b"")
+    if sys.byteorder == "little":
+        return memoryview(words).cast("B")
+    return memoryview(struct.pack(f"<{count}q", *words[:count]))

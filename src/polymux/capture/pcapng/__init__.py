@@ -1,0 +1,1 @@
+"""pcap and pcapng files: scanning, writing, rotating, splitting and repairing them."""

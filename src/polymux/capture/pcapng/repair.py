@@ -1,0 +1,208 @@
+"""Torn or damaged captures made whole again, and recordings whose writer was killed."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.sources import COPY, PlainSource, Source, open_source
+from polymux.capture.limits import CaptureLimits
+from polymux.capture.packets.byteorder import u32
+from polymux.capture.packets.indexer import Range, scan_windows, scanner_for
+from polymux.capture.pcapng.scanner import PCAPNG, Scanner
+from polymux.capture.pcapng.writer import PART, publish
+from polymux.core.errors import CaptureError
+
+_KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, 0x0A0D0D0A))
+# Behind one damaged place is often the next: what is read there is little at first, and grows.
+_FIRST = 512
+_GROWTH = 8
+_HEAD = 12  # octets of the shortest block
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair kept and what it had to leave out."""
+
+    packets: int
+    octets: int
+    dropped: int
+    resumed: int
+    """How often reading went on behind a damaged place."""
+
+
+def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = None) -> Repair:
+    """Copy every whole block of `source` to a new file `target`; the source is not touched.
+
+    In a plain pcapng file reading goes on behind a damaged place, at the next two blocks that fit
+    together; elsewhere it ends there. A compressed capture is written plain. Raises
+    `CaptureError` if the source is no capture or the target exists.
+    """
+    source, target = one_path(source), one_path(target)
+    limits = limits or CaptureLimits()
+    if os.path.exists(target):
+        raise CaptureError("exists already; choose another name", target)
+    with contextlib.ExitStack() as stack:
+        # One to look and one to copy: going back in a compressed file means starting over.
+        looking, copying = (stack.enter_context(_opened(source, limits)) for _ in range(2))
+        try:
+            with open(target + PART, "xb") as out:
+                result = _copy(looking, copying, out.fileno(), limits)
+                os.fsync(out.fileno())
+            publish(target + PART, target)
+            return result
+        except FileExistsError:
+            raise CaptureError("exists already; remove it first", target + PART) from None
+        except OSError as failure:
+            raise CaptureError(f"cannot be written: {failure.strerror}", target) from None
+        except CaptureError:
+            os.unlink(target + PART)
+            raise
+
+
+def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
+    """Publish a recording that its writer left as `NAME.part`, without the block it was killed in.
+
+    Returns NAME. Done again after being interrupted, it does the same. Raises `CaptureError` if
+    the file is still being written, if NAME exists, or if more than its tail is damaged.
+    """
+    part = one_path(part)
+    limits = limits or CaptureLimits()
+    name = part.removesuffix(PART)
+    if name == part:
+        raise CaptureError(f"is not a recording left behind: those end in {PART}", part)
+    if os.path.exists(name):
+        raise CaptureError("exists already; move it away first", name)
+    with _opened(part, limits) as source:
+        scanner = scanner_for(Range(), limits)
+        scanner.walk_only = True
+        reached = max(scan_windows(source, scanner, Range(), limits), default=0)
+        if scanner.broken or reached == 0:
+            text = scanner.broken_by or "holds no whole block"
+            raise CaptureError(f"{text}; repair may save the rest", part, reached)
+    try:
+        with open(part, "r+b") as file:
+            fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(reached)
+            os.fsync(file.fileno())
+            publish(part, name)
+    except BlockingIOError:
+        raise CaptureError("is still being written", part) from None
+    except OSError as failure:
+        raise CaptureError(f"cannot be recovered: {failure.strerror}", part) from None
+    return name
+
+
+@contextlib.contextmanager
+def _opened(path: str, limits: CaptureLimits) -> Iterator[Source]:
+    source = open_source(path, limits)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> Repair:
+    scanner = scanner_for(Range(), limits)
+    scanner.walk_only = True
+    plain = looking if isinstance(looking, PlainSource) else None
+    growing = _growing(limits)
+    start = octets = dropped = resumed = 0
+    while True:
+        reached = start
+        damaged = False
+        for offset in _scan(looking, scanner, start, growing):
+            octets += _move(copying, out, reached, offset)
+            reached = offset
+            if plain is not None and scanner.form == PCAPNG and scanner.need > _HEAD:
+                # Before so much is read: its other length can be looked at alone.
+                end = reached + scanner.need
+                damaged = end <= plain.size and not _says(plain, end - 4, scanner.need)
+                if damaged or end > plain.size:
+                    break
+        if reached == 0:
+            raise CaptureError("not a capture: neither pcapng nor pcap", looking.path, 0)
+        following = -1
+        # A block longer than any packet is no torn tail: its length is damaged.
+        damaged = damaged or scanner.broken or scanner.need > limits.snap + 65536
+        if damaged and plain is not None and scanner.form == PCAPNG:
+            following = _next_chain(plain, reached + 4, scanner.big, limits.block)
+        if following < 0:
+            dropped += _move(copying, -1, reached, sys.maxsize)
+            return Repair(int(scanner.table.packets), octets, dropped, resumed)
+        dropped += following - reached
+        resumed += 1
+        scanner.broken = False
+        scanner.need = _HEAD
+        start = following
+
+
+def _growing(limits: CaptureLimits) -> list[CaptureLimits]:
+    """The limits with ever larger windows, up to their own."""
+    found = []
+    window = _FIRST
+    while window < limits.window:
+        found.append(replace(limits, window=window))
+        window *= _GROWTH
+    return [*found, limits]
+
+
+def _scan(
+    source: Source, scanner: Scanner, start: int, growing: list[CaptureLimits]
+) -> Iterator[int]:
+    """What `scan_windows` does, with a larger window each time."""
+    offset = start
+    for limits in growing[:-1]:
+        reached = next(scan_windows(source, scanner, Range(start=offset), limits), -1)
+        if reached < 0:
+            return
+        offset = reached
+        yield offset
+    yield from scan_windows(source, scanner, Range(start=offset), growing[-1])
+
+
+def _says(source: PlainSource, place: int, size: int) -> bool:
+    """Does a length stand there, in either order of octets?"""
+    tail = source.window(place, 4)
+    return len(tail) == 4 and size in (u32(tail, 0, True), u32(tail, 0, False))
+
+
+def _move(source: Source, out: int, start: int, end: int) -> int:
+    """Copy a stretch, or only count it if `out` is -1; returns its length."""
+    moved = 0
+    while data := source.window(start + moved, min(COPY, end - start - moved)):
+        moved += len(data)
+        while out >= 0 and data:
+            data = data[os.write(out, data) :]
+    return moved
+
+
+def _next_chain(source: PlainSource, start: int, big: bool, limit: int) -> int:
+    """Where two blocks follow one another again, or one ends the file; -1 if nowhere."""
+    window = _FIRST
+    while len(data := source.window(start, window)) >= 8:
+        for pos in range(0, len(data) - 7, 4):
+            if u32(data, pos, big) in _KNOWN_BLOCKS:
+                end = _end_of_block(source, start + pos, big, limit)
+                if end == source.size or (end and _end_of_block(source, end, big, limit)):
+                    return start + pos
+        start += len(data) - 4 & -4
+        window = min(window * _GROWTH, COPY)
+    return -1
+
+
+def _end_of_block(source: PlainSource, start: int, big: bool, limit: int) -> int:
+    """Where the block at `start` ends, if it is one; else 0."""
+    head = source.window(start, 8)
+    if len(head) < 8 or u32(head, 0, big) not in _KNOWN_BLOCKS:
+        return 0
+    size = u32(head, 4, big)
+    if size < 12 or size % 4 or size > limit:
+        return 0
+    tail = source.window(start + size - 4, 4)
+    return start + size if len(tail) == 4 and u32(tail, 0, big) == size else 0

@@ -1,0 +1,297 @@
+"""Writing pcapng so that a crash loses nothing that was handed over.
+
+A file is written under `NAME.part`, whatever is handed over by one system call, and published as
+`NAME` by sync, rename and sync of the directory. A disk that is full or fails never stops the
+traffic unless asked to: what could not be written is counted and a gap record says so in the file.
+A file that could not be synced is not published: it stays `NAME.part`, and `recover` can be asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from typing import Literal
+
+from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.pcapng import blocks
+from polymux.capture.pcapng.split_index import MARK
+from polymux.capture.synthesis.packet_builder import Burst
+from polymux.core.errors import CaptureError
+
+PART = ".part"
+# How long on_full="block" waits before it tries again.
+RETRY = 0.1
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class DiskFull(Exception):
+    """There is no room on the disk for this packet now; it was neither written nor counted."""
+
+
+@dataclass(slots=True)
+class Missed:
+    """What could not be written, in all."""
+
+    packets: int = 0
+    octets: int = 0
+    gaps: int = 0
+    error: str = ""
+
+
+class PcapngWriter:
+    """One pcapng file with one Ethernet interface and nanosecond times.
+
+    `sync`: "none" leaves it to the system, "each" syncs every packet, a number syncs when so many
+    seconds have passed since the last sync (looked at on each packet and on `tick`). `on_full`:
+    "gap" counts and goes on, "block" waits until the packet can be written. With a `worker` of one
+    thread, syncs of the interval run there and nobody waits for the disk.
+
+    Raises `CaptureError` if the file cannot be begun; after that only `close` raises, when the
+    file cannot be published.
+    """
+
+    def __init__(
+        self,
+        path: AnyPath,
+        *,
+        comment: str = "",
+        interface_comment: str = "",
+        sync: float | Literal["none", "each"] = 1.0,
+        on_full: Literal["gap", "block"] = "gap",
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+        worker: Executor | None = None,
+    ) -> None:
+        self.path = path = one_path(path)
+        self.file = 1
+        """Changes when comments have to be said again: here, because a packet was missed."""
+        self.packets = 0
+        self.size = 0
+        """Octets of whole blocks in the file."""
+        self.marks: list[int] = []
+        """Offsets between two blocks, one every few megabytes: for `write_index`."""
+        self.missed = Missed()
+        self.sync_error = ""
+        """The first failed sync; what came before it may not be on the disk."""
+        self.published = False
+        self._worker = worker
+        self._syncing: Future[None] | None = None
+        self._entered = False  # the directory was synced since the file was begun
+        self._sync = sync
+        self._block = on_full == "block"
+        self._clock = clock
+        self._pause = pause
+        self._synced_at = clock()
+        self._dirty = False
+        self._unsaid = Missed()
+        try:
+            if os.path.exists(path):
+                raise CaptureError("exists already; choose another name", path)
+            self._fd = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells `recover` to keep off
+        except FileExistsError:
+            raise CaptureError("is being written, or was left: see recover", path + PART) from None
+        except OSError as failure:
+            raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
+        head = blocks.section(comment) + blocks.interface(interface_comment)
+        try:
+            self._append([head], len(head))
+        except OSError as failure:
+            os.close(self._fd)
+            os.unlink(path + PART)
+            raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
+
+    def packet(
+        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
+    ) -> None:
+        """Append one packet made of `parts`. It has reached the system when this returns, or it
+        is counted as missed."""
+        octets = sum(map(len, parts))
+        before, after = blocks.packet_ends(octets, at, comment, wire)
+        size = len(before) + octets + len(after)
+        written = [before, *parts, after]
+        self._insist(lambda: self._offer(at, written, size, 1, octets), 1, octets)
+
+    def burst(self, burst: Burst) -> None:
+        """Append several packets by one call to the system: all, or none, of them are there when
+        this returns."""
+        self._insist(lambda: self.offer_burst(burst), burst.packets, burst.octets)
+
+    def offer_burst(self, burst: Burst) -> None:
+        """Like `burst`, but raises `DiskFull` where that waits or counts: ask again later."""
+        self._offer(burst.at, burst.parts, burst.size, burst.packets, burst.octets)
+
+    def _insist(self, offer: Callable[[], None], packets: int, octets: int) -> None:
+        while True:
+            try:
+                offer()
+                return
+            except DiskFull as full:
+                if not self._block:
+                    self._miss(packets, octets, str(full))
+                    return
+                self._pause(RETRY)
+
+    def _offer(
+        self, at: int, written: list[bytes | memoryview], size: int, packets: int, octets: int
+    ) -> None:
+        unsaid = self._unsaid
+        if unsaid.packets:
+            said = blocks.gap(at, unsaid.packets, unsaid.octets)
+            written = [said, *written]
+            size += len(said)
+        try:
+            self._append(written, size)
+        except OSError as failure:
+            if failure.errno in _FULL:
+                raise DiskFull(failure.strerror) from None
+            self._miss(packets, octets, failure.strerror or str(failure))
+            return
+        if unsaid.packets:
+            self._gap_is_said()
+        self.packets += packets
+        if self.size - (self.marks[-1] if self.marks else 0) >= MARK:
+            self.marks.append(self.size)
+        if self._sync == "each":
+            self.sync()
+        elif self._sync != "none":
+            self.tick()
+
+    def tick(self) -> None:
+        """Sync if the interval is over."""
+        if isinstance(self._sync, str) or self._clock() - self._synced_at < self._sync:
+            return
+        if self._worker is None:
+            self.sync()
+        elif self._dirty and (self._syncing is None or self._syncing.done()):
+            self._synced_at = self._clock()
+            self._syncing = self._worker.submit(self._sync_now, self._fd)
+
+    def sync(self) -> bool:
+        """Ask the system to put everything on the disk; False if it ever failed to."""
+        self._synced_at = self._clock()
+        if self._dirty and self._fd >= 0:
+            self._sync_now(self._fd)
+        return not self.sync_error
+
+    def close(self, at: int = 0) -> str:
+        """Publish the file under its name and return it. A gap not said yet is said at `at`.
+
+        Raises `CaptureError` if it could not be synced or renamed; it is then left as `.part`.
+        """
+        if self._fd >= 0:
+            try:
+                if self._unsaid.packets:
+                    self._say_gap(at)
+            except OSError as failure:
+                self.missed.error = failure.strerror or str(failure)
+            self._put_down(sync=True)
+        if self.sync_error:
+            raise CaptureError(
+                f"is not published: it could not be synced to the disk: {self.sync_error}; "
+                "`polymux recover` publishes what can be read of it",
+                self.path + PART,
+            )
+        try:
+            if not self.published:
+                publish(self.path + PART, self.path)
+        except OSError as failure:
+            raise CaptureError(f"cannot be published: {failure.strerror}", self.path) from None
+        self.published = True
+        return self.path
+
+    def discard(self) -> None:
+        """Leave nothing behind: for a file that holds nothing."""
+        if self._fd >= 0:
+            self._put_down(sync=False)
+            with contextlib.suppress(OSError):
+                os.unlink(self.path + PART)
+
+    def _put_down(self, sync: bool) -> None:
+        """Close the descriptor, with everything on the disk or `sync_error` saying why not."""
+        if self._syncing is not None:
+            self._syncing.result()
+        fd, self._fd = self._fd, -1
+        if sync:
+            self._entered = True  # publishing syncs the directory anyway
+            try:
+                os.ftruncate(fd, self.size)  # what a failed write may have left behind
+            except OSError as failure:
+                self.sync_error = self.sync_error or failure.strerror or str(failure)
+            self._sync_now(fd)
+        try:
+            os.close(fd)
+        except OSError as failure:
+            self.sync_error = self.sync_error or failure.strerror or str(failure)
+
+    def __enter__(self) -> PcapngWriter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _append(self, parts: list[bytes | memoryview], total: int) -> None:
+        """Write blocks whole and all of them, or leave the file as it was and raise OSError."""
+        done = 0
+        try:
+            # At an offset, so that what a failed write left is written over by the next one.
+            done = os.pwritev(self._fd, parts, self.size)
+            rest = b"".join(parts) if done < total else b""
+            while done < total:
+                done += os.pwrite(self._fd, rest[done:], self.size + done)
+        except OSError:
+            if done:
+                with contextlib.suppress(OSError):
+                    os.ftruncate(self._fd, self.size)
+            raise
+        self.size += total
+        self._dirty = True
+
+    def _sync_now(self, fd: int) -> None:
+        if self.sync_error:
+            return  # the system forgets what it could not write: a later success proves nothing
+        try:
+            self._dirty = False  # before: what is written meanwhile may come too late for it
+            os.fsync(fd)
+            if not self._entered:
+                sync_folder(self.path)  # a file without a name is as lost as one without octets
+                self._entered = True
+        except OSError as failure:
+            self.sync_error = failure.strerror or str(failure)
+
+    def _say_gap(self, at: int) -> None:
+        said = blocks.gap(at, self._unsaid.packets, self._unsaid.octets)
+        self._append([said], len(said))
+        self._gap_is_said()
+
+    def _gap_is_said(self) -> None:
+        self.missed.gaps += 1
+        self._unsaid = Missed()
+
+    def _miss(self, packets: int, octets: int, why: str) -> None:
+        self.missed.error = why
+        self.file += 1
+        for counts in (self.missed, self._unsaid):
+            counts.packets += packets
+            counts.octets += octets
+
+
+def publish(part: str, name: str) -> None:
+    """Give a file that is already synced its final name, and make that last."""
+    os.replace(part, name)
+    sync_folder(name)
+
+
+def sync_folder(path: str) -> None:
+    """Make the names in the directory of `path` last."""
+    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

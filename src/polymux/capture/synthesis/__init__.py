@@ -1,0 +1,1 @@
+"""Packets for bytes that were recorded above TCP: synthesised Ethernet, IP and TCP headers."""

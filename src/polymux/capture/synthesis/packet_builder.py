@@ -1,0 +1,176 @@
+# mypyc: compiled
+"""Octets recorded above TCP as the packets that could have carried them, as pcapng has them."""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64, u8
+
+from polymux.capture.packets import checksum
+from polymux.capture.packets.checksum import fold, octet_sum
+from polymux.core.varint import put_big_endian
+
+FIN: Final[i64] = 1
+SYN: Final[i64] = 2
+RST: Final[i64] = 4
+PSH: Final[i64] = 8
+ACK: Final[i64] = 16
+# IPv4 counts its own header and TCP's in a 16-bit total length.
+LARGEST_PAYLOAD: Final[i64] = 65535 - 20 - 20
+LOW16: Final[i64] = 0xFFFF
+LOW32: Final[i64] = 0xFFFFFFFF
+WINDOW: Final[i64] = 65535  # that our packets offer
+ENHANCED_PACKET: Final[i64] = 6
+HEAD: Final[i64] = 28  # octets of an enhanced packet block before the packet
+TAIL: Final[i64] = 4  # and after it, its padding and its options
+MACS: Final = (b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2")
+COMPILED: Final = not checksum.__file__.endswith(".py")
+
+
+def payload_sum(data: bytes, start: i64, end: i64) -> i64:
+    """The words of `data[start:end]` added up, in the way that is quickest here."""
+    if COMPILED or end - start < 64:
+        return octet_sum(data, start, end)
+    # Interpreted, one division of a large number beats a loop: 65536 is 1 modulo 65535.
+    return int.from_bytes(data[start:end] + b"\0" * ((end - start) % 2), "big") % 65535
+
+
+class FrameMaker:
+    """Makes the headers of one direction; everything that never changes is made once."""
+
+    def __init__(self, source: tuple[str, int], target: tuple[str, int], side: int) -> None:
+        addresses = [ipaddress.ip_address(end[0].partition("%")[0]) for end in (source, target)]
+        if addresses[0].version != addresses[1].version:
+            # One end was given as IPv4-mapped or the like: both are written as IPv6.
+            addresses = [_as_ipv6(address) for address in addresses]
+        self.ipv4: bool = addresses[0].version == 4
+        self.addresses: bytes = addresses[0].packed + addresses[1].packed
+        kind = b"\x08\x00" if self.ipv4 else b"\x86\xdd"
+        self.ethernet: bytes = MACS[1 - side] + MACS[side] + kind
+        self.ports: bytes = source[1].to_bytes(2, "big") + target[1].to_bytes(2, "big")
+        constant = self.addresses + self.ports
+        self.sum: i64 = octet_sum(constant, 0, len(constant)) + 6  # TCP's number as a protocol
+        self.ip_sum: i64 = 0x4500 + 0x4000 + 0x4006 + octet_sum(self.addresses, 0, 8)
+        self.size: i64 = 14 + 20 + 20 if self.ipv4 else 14 + 40 + 20
+
+    def put(
+        self, out: BytesWriter, seq: i64, ack: i64, flags: i64, size: i64, words: i64, window: i64
+    ) -> None:
+        """What goes before a payload of `size` octets, LARGEST_PAYLOAD at most, whose words add up
+        to `words`."""
+        length = 20 + size
+        seq &= LOW32
+        ack &= LOW32
+        out.write(self.ethernet)
+        if self.ipv4:
+            put_big_endian(out, 0x4500, 2)
+            put_big_endian(out, 20 + length, 2)
+            put_big_endian(out, 0x4000, 4)  # no number; not to be cut
+            put_big_endian(out, 0x4006, 2)
+            put_big_endian(out, LOW16 - fold(self.ip_sum + 20 + length), 2)
+        else:
+            put_big_endian(out, 0x60000000, 4)
+            put_big_endian(out, length, 2)
+            put_big_endian(out, 0x0640, 2)
+        out.write(self.addresses)
+        out.write(self.ports)
+        put_big_endian(out, seq, 4)
+        put_big_endian(out, ack, 4)
+        put_big_endian(out, 0x5000 | flags, 2)
+        put_big_endian(out, window, 2)
+        # (seq, ack: 32-bit words add up to the same once folded)
+        total = self.sum + length + seq + ack + (0x5000 | flags) + window + words
+        put_big_endian(out, LOW16 - fold(total), 2)
+        put_big_endian(out, 0, 2)
+
+
+def _as_ipv6(
+    address: ipaddress.IPv4Address | ipaddress.IPv6Address,
+) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    if isinstance(address, ipaddress.IPv6Address):
+        return address
+    return ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + address.packed)
+
+
+class Burst:
+    """Packets of one connection and one instant, as blocks of a pcapng file.
+
+    `parts`, one after another, are the blocks, `size` octets in all; `octets` are those of the
+    `packets` themselves, of which `payload` were recorded. `said` is put behind the first packet:
+    options of its block.
+    """
+
+    def __init__(
+        self, maker: FrameMaker, at: i64, seq: i64, ack: i64, flags: i64, said: bytes
+    ) -> None:
+        self.maker: FrameMaker = maker
+        self.at: i64 = at if at > 0 else 0
+        self.seq: i64 = seq
+        self.ack: i64 = ack
+        self.flags: i64 = flags
+        self.said: bytes = said
+        self.packets: i64 = 0
+        self.payload: i64 = 0
+        self.octets: i64 = 0
+        self.size: i64 = 0
+        self.parts: list[bytes | memoryview] = []
+
+    def lone(self) -> None:
+        """One packet that carries nothing."""
+        out = BytesWriter()
+        self.begin(out, 0, 0)
+        self.end(out, 0)
+        self.parts.append(out.getvalue())
+
+    def carry(self, data: bytes, start: i64, most: i64) -> None:
+        """`data` from `start` on, in `most` packets at most."""
+        out = BytesWriter()
+        view = memoryview(data)
+        total: i64 = len(data)
+        while start < total and self.packets < most:
+            stop = start + LARGEST_PAYLOAD
+            if stop > total:
+                stop = total
+            self.begin(out, stop - start, payload_sum(data, start, stop))
+            self.parts.append(out.getvalue())
+            self.parts.append(view[start:stop])
+            out = BytesWriter()
+            self.end(out, stop - start)
+            start = stop
+        self.parts.append(out.getvalue())
+
+    def begin(self, out: BytesWriter, size: i64, words: i64) -> None:
+        """A packet up to its payload of `size` octets."""
+        length = self.maker.size + size
+        put_little_endian(out, ENHANCED_PACKET)
+        put_little_endian(out, HEAD + length + (-length & 3) + len(self.said) + TAIL)
+        put_little_endian(out, 0)
+        put_little_endian(out, self.at >> 32)
+        put_little_endian(out, self.at)
+        put_little_endian(out, length)
+        put_little_endian(out, length)
+        self.maker.put(out, self.seq + self.payload, self.ack, self.flags, size, words, WINDOW)
+
+    def end(self, out: BytesWriter, size: i64) -> None:
+        """What stands behind the payload."""
+        length = self.maker.size + size
+        for _ in range(-length & 3):
+            out.append(0)
+        out.write(self.said)
+        block = HEAD + length + (-length & 3) + len(self.said) + TAIL
+        put_little_endian(out, block)
+        self.said = b""
+        self.packets += 1
+        self.payload += size
+        self.octets += length
+        self.size += block
+
+
+def put_little_endian(out: BytesWriter, value: i64) -> None:
+    """The lower 32 bits."""
+    for _ in range(4):
+        out.append(u8(value & 255))
+        value >>= 8

@@ -1,0 +1,1 @@
+"""TCP: packet order, reassembly, and the sessions of a flow."""

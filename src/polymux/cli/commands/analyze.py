@@ -1,0 +1,220 @@
+"""`polymux analyze`: captures to tables and a report, on Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from polymux.analysis.options import Plan, parse_ports
+from polymux.capture import FlowFilter
+from polymux.cli.commands.analyze_watch import follow_options, run_following, the_folder
+from polymux.cli.support.capture_options import fail_on_option
+from polymux.cli.support.capture_walk import UNREADABLE, report_file
+from polymux.cli.support.completion import protocol_names
+from polymux.cli.support.exit_codes import exit_code
+from polymux.cli.support.output import console as standard_output
+from polymux.cli.support.output import counted, shown
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from polymux.spark.batch.pipeline import Analysis
+    from polymux.spark.runtime.job_progress import Progress as StageProgress
+
+
+@click.command(
+    epilog="Example: polymux analyze captures/ --out tables --port 9000=mplex", no_args_is_help=True
+)
+@click.argument("captures", nargs=-1, required=True)
+@click.option("--out", required=True, help="Directory for the tables; replaced as a whole.")
+@click.option(
+    "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
+    help="NAME[:key=value,...] or auto.",
+)  # fmt: skip
+@click.option("--port", "ports", multiple=True, help="What runs behind a port: 9000=mplex.")
+@click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
+@click.option("--content", is_flag=True, help="Also write the payload as rows.")
+@click.option(
+    "--master", default="local[*]", show_default=True, help="Where Spark runs: spark://host:7077."
+)
+@click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
+@click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
+@click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@fail_on_option
+@follow_options
+@click.pass_context
+def analyze(
+    context: click.Context,
+    captures: tuple[str, ...],
+    out: str,
+    protocol: str,
+    ports: tuple[str, ...],
+    filters: tuple[str, ...],
+    content: bool,
+    master: str,
+    confs: tuple[str, ...],
+    memory: str,
+    wanted: bool,
+    fail_on: str | None,
+    following: bool,
+    available_now: bool,
+    every: float,
+    linger: float,
+    idle: float,
+    patience: float,
+    remember: float,
+) -> None:
+    """Turn captures into tables: sessions, streams, frames, violations, stalls, timeline.
+
+    CAPTURES are files, directories, globs and URLs (s3://, hdfs://, gs://, file://).
+    """
+    from polymux.capture.io.discovery import find_inputs
+    from polymux.spark.batch.atomic_output import check_output
+    from polymux.spark.batch.pipeline import analyze as run
+    from polymux.spark.runtime.session import spark_session
+
+    try:
+        port_map = parse_ports(ports)
+        FlowFilter(port_map, filters)
+    except ValueError as problem:
+        raise click.UsageError(str(problem)) from None
+    settings = read_settings(confs)
+    # Spark takes seconds to start; what can be known now is said now.
+    Plan(protocol, port_map)
+    if following:
+        if fail_on is not None:
+            raise click.UsageError("--fail-on: a run that is followed ends when it is told to")
+        folder = the_folder(captures)
+        with spark_session(master, memory=memory, conf=settings) as spark:
+            run_following(
+                spark, folder, out, protocol=protocol, ports=ports, filters=filters,
+                content=content, available_now=available_now, every=every,
+                waits=(linger, idle, patience, remember),
+            )  # fmt: skip
+        return
+    find_inputs(captures)
+    check_output(out)
+    console = Console(stderr=True)
+    with ExitStack() as stack:
+        with console.status("starting Spark") if console.is_terminal else nullcontext():
+            spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
+        with stages(spark, console) as tell:
+            done = run(
+                spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
+                content=content, stage=tell,
+            )  # fmt: skip
+    page = write_page(done.out) if wanted else ""
+    print_summary(done, page)
+    code = UNREADABLE if done.unread or done.total.failures else 0
+    context.exit(exit_code(fail_on, done.total.findings, done.total.stalls, code))
+
+
+def read_settings(pairs: Sequence[str]) -> dict[str, str]:
+    """The Spark settings of `--conf`; a usage error for what is none."""
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise click.UsageError(f"--conf {pair}: write spark.name=value")
+        if name == "spark.master":
+            raise click.UsageError(f"--conf {pair}: write --master {value}")
+        settings[name] = value
+    return settings
+
+
+class Rate(ProgressColumn):
+    """Tasks a second."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{task.speed:.1f} tasks/s" if task.speed else "")
+
+
+@contextmanager
+def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], None]]:
+    """A progress bar over the stages of the run, on a terminal."""
+    from polymux.spark.runtime.job_progress import progress
+
+    if not console.is_terminal:
+        yield lambda name: None
+        return
+    bar = Progress(
+        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), Rate(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+        console=console, transient=True,
+    )  # fmt: skip
+    with bar:
+        task = bar.add_task("index", total=None)
+
+        def tell(name: str) -> None:
+            bar.reset(task, description=name, total=None)
+
+        def moved(stage: StageProgress) -> None:
+            bar.update(task, completed=stage.done, total=stage.total)
+
+        with progress(spark, moved):
+            yield tell
+
+
+def write_page(out: str) -> str:
+    """The report beside the tables; empty if its extra is missing, which is said."""
+    from polymux.core.errors import MissingExtra
+    from polymux.report import write_report
+
+    path = str(Path(out) / "report.html")
+    try:
+        write_report(out, path)
+    except MissingExtra as missing:
+        click.echo(str(missing), err=True)
+        return ""
+    return path
+
+
+def print_summary(done: Analysis, page: str) -> None:
+    """What was found, in a few lines."""
+    from polymux.cli.support.findings_table import print_findings
+    from polymux.report.render.wording import findings_sentence
+
+    out = standard_output()
+    total = done.total
+    print_findings(done.out)
+    sums = (
+        (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
+        (total.octets, "octet"),
+    )  # fmt: skip
+    out.print(", ".join(counted(*each) for each in sums))
+    violations = total.findings - total.stalls
+    out.print(findings_sentence(violations, total.stalls, total.unfinished))
+    if done.conserved:
+        out.print("conservation: every octet of every session is accounted for")
+    else:
+        names = ", ".join(total.unbalanced[:3])
+        where = counted(total.unbalanced_count, "session")
+        out.print(f"conservation FAILS in {where}: {names}")
+    for capture in done.unread:
+        report_file(capture)
+    out.print(f"tables: {near(done.out)}", markup=False)
+    if page:
+        out.print(f"report: {near(page)}", markup=False)
+
+
+def near(path: str) -> str:
+    """A path as a person would write it from here."""
+    short = os.path.relpath(path)
+    return shown(path if short.startswith("..") else short)

@@ -1,0 +1,238 @@
+"""`polymux connect`: one stream to a peer, standard input to it and it to standard output."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+
+import click
+
+from polymux.aio import (
+    MinmuxSession,
+    OmnistreamsSession,
+    Session,
+    Stream,
+    StreamuxSession,
+    Unreachable,
+)
+from polymux.aio import connect as dial
+from polymux.cli.support.output import warn
+from polymux.cli.support.peer_io import Output, live_options, pieces, recording, shape
+from polymux.cli.support.waiting import Watch
+from polymux.record import tls_contexts as tls
+
+# What the library calls its arguments, and what they are called here.
+WORDS = {
+    "give a context that trusts its issuer with tls=...": "name who signed it with --ca",
+    "timeout=...": "--timeout",
+}
+
+
+@click.command(
+    epilog="Example: echo hello | polymux connect tcp://127.0.0.1:9000 --protocol mplex",
+    no_args_is_help=True,
+)
+@live_options
+@click.option("--name", default="", help="The stream's name, or metadata (omnistreams).")
+@click.option("--send", "texts", multiple=True, help="Send this text instead of standard input.")
+@click.option(
+    "--lines", is_flag=True,
+    help="Each line is a message or request of its own, and so is each that comes; a stream of "
+    "bytes gets each line, with its end, as soon as it is there.",
+)  # fmt: skip
+@click.option("--accept", is_flag=True, help="Take the first stream the peer opens instead.")
+@click.option(
+    "--stream", "number", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True,
+    help="Minmux: the stream's id. Odd: written here; even: read.",
+)  # fmt: skip
+@click.option(
+    "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
+    help="Seconds to connect in, and for each reply (Streamux). If given: also for the first "
+    "bytes of the peer, once it is connected and what is to be sent has been sent.",
+)  # fmt: skip
+@click.option(
+    "--wait", type=click.FloatRange(0), default=0.0, show_default=True,
+    help="Seconds to try again while nobody listens yet.",
+)  # fmt: skip
+@click.option("--ca", help="Authorities (PEM) to verify the peer with.")
+@click.option("--server-name", help="The name in the peer's certificate, if not its host.")
+@click.option("--cert", help="Certificate chain (PEM) to show to the peer.")
+@click.option("--key", help="Its private key (PEM), mode 0600.")
+@click.option("--insecure", is_flag=True, help="Do not verify the peer's certificate.")
+@click.pass_context
+def connect(
+    context: click.Context,
+    url: str,
+    protocol: str,
+    record_to: str | None,
+    as_json: bool,
+    verbose: bool,
+    name: str,
+    texts: tuple[str, ...],
+    lines: bool,
+    accept: bool,
+    number: int,
+    timeout: float,
+    wait: float,
+    ca: str | None,
+    server_name: str | None,
+    cert: str | None,
+    key: str | None,
+    insecure: bool,
+) -> None:
+    """Open a session to URL and a stream in it; what is typed goes there, what comes is shown.
+
+    mplex and Nerdbank streams go both ways: the end of the input ends our half, and the command
+    ends with the peer's. An omnistreams or Minmux stream goes one way. Streamux: the input is a
+    request (with --lines each line is one) and the reply is shown. URL: tcp://, tls://, ws://,
+    wss://, unix://, or exec:COMMAND for a child that speaks on its standard input and output.
+
+    What it waits for is said on standard error: at once on a terminal, else after a second. Exit
+    code 4: the peer could not be reached, went away, gave the stream up or sent nothing in time.
+    """
+    if url.startswith("stdio:"):
+        raise click.UsageError("stdio: is what this command shows you; use exec:COMMAND")
+    trusted = tls.connecting(ca, insecure=insecure, cert=cert, key=key)
+    if insecure:
+        warn("warning: the peer's certificate is not verified")
+    given = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
+    talk = Talk(name, texts, lines, accept, number, timeout, as_json)
+
+    async def run() -> None:
+        with recording(record_to, verbose) as recorder:
+            async with dial(
+                url, protocol=protocol, tls=trusted, server_hostname=server_name,
+                timeout=timeout, wait=wait, recorder=recorder,
+            ) as session:  # fmt: skip
+                watch = Watch(session, url, protocol, timeout if given else None)
+                try:
+                    await watch.during(talk.run(session, watch))
+                finally:
+                    talk.output.end()
+
+    log = logging.getLogger("polymux.aio")
+    level = log.level
+    log.setLevel(logging.ERROR)  # what ends the one session is the error of this command
+    try:
+        asyncio.run(run())
+    except Unreachable as problem:
+        text = str(problem)
+        for argument, option in WORDS.items():
+            text = text.replace(argument, option)
+        raise Unreachable(text) from None
+    finally:
+        log.setLevel(level)
+
+
+class Talk:
+    """What is said in the one stream of the command."""
+
+    def __init__(
+        self,
+        name: str,
+        texts: tuple[str, ...],
+        lines: bool,
+        accept: bool,
+        number: int,
+        timeout: float,
+        as_json: bool,
+    ) -> None:
+        self.name = name
+        self.texts = texts
+        self.lines = lines
+        self.accept = accept
+        self.number = number
+        self.timeout = timeout
+        self.output = Output(as_json)
+        self.watch: Watch | None = None
+
+    async def run(self, session: Session, watch: Watch) -> None:
+        """Until the stream is over, as far as it concerns us."""
+        self.watch = watch
+        kind = shape(session)
+        self.output.apart = kind in ("messages", "requests") and (self.lines or len(self.texts) > 1)
+        if self.name and kind in ("requests", "items"):
+            raise click.UsageError(
+                f"--name: streams have no names in {session.endpoint.protocol.name}"
+            )
+        if self.accept and kind in ("requests", "items"):
+            raise click.UsageError("--accept: use `polymux serve`, or an even --stream in Minmux")
+        if isinstance(session, StreamuxSession):
+            await self.ask(session)
+        elif isinstance(session, MinmuxSession):
+            await self.items(session)
+        elif isinstance(session, OmnistreamsSession):
+            await self.messages(session)
+        else:
+            await self.converse(session)
+
+    async def converse(self, session: Session) -> None:
+        """Both ways at once, until both halves are over."""
+        if self.accept:
+            self.awaits("the peer to open a stream")
+            stream = await session.accept()
+        else:
+            self.awaits("the peer to accept the stream")
+            stream = await session.open(self.name)
+        sending = asyncio.create_task(self.send(stream, ends=True))
+        try:
+            await self.show(stream)
+            await sending
+        finally:
+            sending.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([sending])
+
+    def awaits(self, what: str) -> None:
+        """Nothing is left to do here until the peer does this."""
+        if self.watch is not None:
+            self.watch.awaits(what)
+
+    async def send(self, stream: Stream, ends: bool = False) -> None:
+        """Everything there is to send; `ends`: lines keep their ends."""
+        source = pieces(self.texts, self.lines, ends)
+        if self.watch is not None and not self.texts:
+            self.watch.reads_input()
+        async for piece in source:
+            await stream.send(piece)
+        await stream.end()
+        self.awaits("the peer to answer, or to end the stream")
+
+    async def show(self, stream: Stream) -> None:
+        label, name = stream.record.label(), stream.name
+        async for piece in stream:
+            self.output.put(piece, label, name)
+
+    async def messages(self, session: OmnistreamsSession) -> None:
+        if self.accept:
+            self.awaits("the peer to open a stream")
+            await self.show(await session.accept())
+            return
+        await self.send(await session.open(self.name))
+
+    async def items(self, session: MinmuxSession) -> None:
+        if self.number % 2 == 0:
+            self.awaits(f"the peer to send on stream {self.number}")
+            await self.show(session.receiver(self.number))
+            return
+        sender = session.sender(self.number)
+        await self.send(sender)
+        await sender.wait_over()
+
+    async def ask(self, session: StreamuxSession) -> None:
+        """One request after another; each reply is shown before the next is asked."""
+        source = pieces(self.texts, self.lines, False)
+        if self.watch is not None and not self.texts:
+            self.watch.reads_input()
+        try:
+            if self.texts or self.lines:
+                async for question in source:
+                    self.awaits("the reply")
+                    self.output.put(await session.request(question, timeout=self.timeout))
+            else:
+                self.output.put(await session.request(source, timeout=self.timeout))
+        except TimeoutError:
+            raise Unreachable(
+                f"no reply within {self.timeout:g} s; allow more with --timeout"
+            ) from None

@@ -1,0 +1,45 @@
+"""`polymux index`: marks beside a capture, so that many readers can share it."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from polymux.cli.support.output import counted, for_people, json_line, shown, warn
+from polymux.core.errors import CaptureError
+
+UNREADABLE = 3
+
+
+@click.command(epilog="Example: polymux index big.pcapng", no_args_is_help=True)
+@click.argument("captures", nargs=-1, required=True)
+@click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
+@click.pass_context
+def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> None:
+    """Walk CAPTURES once and write FILE.idx beside each: `analyze` then need not find out where
+    a large file can be cut. An index that no longer fits its file is never used."""
+    from polymux.capture import find_captures, plan, write_index
+    from polymux.cli.support.capture_walk import sizes
+    from polymux.cli.support.progress import Waiting, octets_read, say
+
+    people = for_people(as_json)
+    code = 0
+    paths = find_captures(captures)
+    with Waiting("indexing", sizes(captures), octets_read(), printing=people):
+        for path in paths:
+            try:
+                name = write_index(path)
+            except CaptureError as problem:
+                warn(str(problem))
+                code = UNREADABLE
+                continue
+            octets = os.path.getsize(path)
+            cuts = plan(path)
+            row = {"file": path, "index": name, "octets": octets, "ranges": len(cuts)}
+            if people:
+                ranges = counted(len(cuts), "range")
+                say(f"{shown(name)}: {ranges}, {counted(octets, 'octet')}")
+            else:
+                json_line(row)
+    context.exit(code)

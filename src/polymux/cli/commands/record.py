@@ -1,0 +1,207 @@
+"""`polymux record`: a recording proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import sys
+from contextlib import suppress
+from typing import Literal
+
+import click
+
+from polymux.capture.pcapng.rotation import RotatingWriter
+from polymux.cli.support.completion import protocol_names
+from polymux.cli.support.frame_log import FrameLog, verbose_option
+from polymux.cli.support.output import counted, warn
+from polymux.cli.support.signals import when_told
+from polymux.core.errors import CaptureError
+from polymux.protocols.registry import parse
+from polymux.record import tls_contexts as tls
+from polymux.record.crash_recovery import recover_left
+from polymux.record.proxy import Tap
+
+NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
+NOT_RECORDED = 5
+Syncs = float | Literal["none", "each"]
+UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def size(context: click.Context, param: click.Parameter, value: str) -> int:
+    """Octets, as a number or with a unit."""
+    found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
+    if found is None:
+        raise click.BadParameter(f"{value!r} is no size; write octets, or 64M, or 2G")
+    return int(found[1]) * UNITS[found[2]]
+
+
+def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
+    if value == "none":
+        return "none"
+    if value == "each":
+        return "each"
+    with suppress(ValueError):
+        if 0 <= float(value) < math.inf:
+            return float(value)
+    raise click.BadParameter(f"{value!r} is neither none, nor each, nor seconds between syncs")
+
+
+@click.command(
+    epilog="Example: polymux record tcp://127.0.0.1:9001 tcp://127.0.0.1:9000 -o talk.pcapng "
+    "--protocol mplex",
+    no_args_is_help=True,
+)
+@click.argument("listen")
+@click.argument("upstream")
+@click.option("-o", "--out", required=True, help="The capture to write (pcapng).")
+@click.option(
+    "--protocol", default="", shell_complete=protocol_names,
+    help="Noted in the capture, so that nobody has to guess.",
+)  # fmt: skip
+@click.option("--rotate-size", callback=size, default="0", help="Begin another file after: 64M.")
+@click.option(
+    "--rotate-time", type=click.FloatRange(0), default=0.0, help="And after so many seconds."
+)
+@click.option("--index", is_flag=True, help="Write FILE.idx beside each published file.")
+@click.option(
+    "--sync", callback=syncs, default="1", show_default=True,
+    help="When to sync the disk: none, each, or seconds.",
+)  # fmt: skip
+@click.option(
+    "--on-full", type=click.Choice(["gap", "block"]), default="gap", show_default=True,
+    help="Disk full: let traffic flow and count what is missing, or let it wait.",
+)  # fmt: skip
+@click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
+@click.option("--key", help="Its private key (PEM), mode 0600.")
+@click.option("--client-ca", help="Authorities (PEM) that must have signed the dialers.")
+@click.option("--ca", help="Authorities (PEM) to verify the upstream with.")
+@click.option("--server-name", help="The name in the upstream's certificate, if not its host.")
+@click.option("--client-cert", help="Certificate chain (PEM) to show to the upstream.")
+@click.option("--client-key", help="Its private key (PEM), mode 0600.")
+@click.option("--insecure", is_flag=True, help="Do not verify the upstream; noted in the capture.")
+@verbose_option
+@click.pass_context
+def record(
+    context: click.Context,
+    listen: str,
+    upstream: str,
+    out: str,
+    protocol: str,
+    rotate_size: int,
+    rotate_time: float,
+    index: bool,
+    sync: Syncs,
+    on_full: Literal["gap", "block"],
+    cert: str | None,
+    key: str | None,
+    client_ca: str | None,
+    ca: str | None,
+    server_name: str | None,
+    client_cert: str | None,
+    client_key: str | None,
+    insecure: bool,
+    verbose: bool,
+) -> None:
+    """Stand between two peers: listen at LISTEN, forward to UPSTREAM, write down what passes.
+
+    Stops on SIGINT or SIGTERM. What was recorded before the disk was full, or before a kill, is
+    kept; exit code 5 if anything is missing.
+    """
+    if protocol:
+        parse(protocol)
+    elif verbose:
+        raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
+    own = tls.listening(cert, key, client_ca) if cert is not None else None
+    theirs = tls.connecting(ca, insecure=insecure, cert=client_cert, key=client_key)
+    if insecure:
+        click.echo("warning: the upstream's certificate is not verified", err=True)
+    rotates = bool(rotate_size or rotate_time)
+    if rotates:
+        publish_leftovers(out)
+    note = NOT_VERIFIED if insecure else ""
+    writer = begin(out, rotate_size, rotate_time, sync, index, note)
+    try:
+        tap = Tap(
+            listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
+            server_hostname=server_name, on_full=on_full, note=note,
+            watch=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
+        )  # fmt: skip
+        asyncio.run(run(tap))
+    except BaseException:
+        abandon(writer)
+        raise
+    with suppress(CaptureError):  # said below, with all others
+        writer.close()
+    if tell(tap, writer):
+        context.exit(NOT_RECORDED)
+
+
+def begin(
+    out: str, octets: int, seconds: float, sync: Syncs, index: bool, comment: str
+) -> RotatingWriter:
+    """The first file; whoever named it wrongly is told so, a disk that fails is exit code 5."""
+    try:
+        return RotatingWriter(
+            out, octets=octets, seconds=seconds, sync=sync, index=index, comment=comment,
+            background=True,
+        )  # fmt: skip
+    except CaptureError as problem:
+        if os.path.exists(out) or os.path.exists(f"{out}.part"):
+            raise click.UsageError(str(problem)) from None
+        warn(f"polymux: {problem}")
+        sys.exit(NOT_RECORDED)
+
+
+def publish_leftovers(out: str) -> None:
+    """A recorder that was killed could not publish its last files: do it now."""
+    left = recover_left(out)
+    for name in left.published:
+        warn(f"{name}: left behind by a recorder that was killed, published now")
+    for problem in left.problems:
+        warn(f"warning: {problem}")
+
+
+def abandon(writer: RotatingWriter) -> None:
+    """Recording never began, or broke off: keep what there is and leave nothing empty behind."""
+    with suppress(CaptureError):
+        if writer.packets:
+            writer.close()
+        else:
+            writer.discard()
+
+
+def tell(tap: Tap, writer: RotatingWriter) -> bool:
+    """Say what was recorded; True if anything is missing."""
+    counts, missed = tap.counts, writer.missed
+    files = ", ".join(writer.published) or "nothing"
+    warn(
+        f"{counted(counts.connections, 'connection')}, "
+        f"{counted(counts.octets_dialer, 'octet')} from dialers, "
+        f"{counts.octets_acceptor} from the upstream, {counts.refused} not forwarded; "
+        f"written: {files}"
+    )
+    lines = list(writer.failures)
+    if missed.packets:
+        lines.append(
+            f"{missed.packets} packets ({missed.octets} octets) were not written: {missed.error}"
+        )
+    elif missed.error and not lines:
+        lines.append(f"the recording did not go as asked: {missed.error}")
+    if counts.dropped:
+        lines.append(
+            f"stopped while the disk was full: {counts.dropped} octets of packets were neither "
+            "recorded nor forwarded"
+        )
+    for line in lines:
+        warn(f"polymux: {line}")
+    return bool(lines)
+
+
+async def run(tap: Tap) -> None:
+    """Until interrupted or terminated."""
+    stop = when_told()
+    async with tap:
+        warn(f"listening at {tap.url}, forwarding to {tap.upstream}")
+        await stop.wait()

@@ -1,0 +1,62 @@
+"""`polymux recover`: recordings whose recorder was killed, and damaged captures, made whole."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from polymux.capture.io.paths import expand
+from polymux.cli.support.capture_walk import sizes
+from polymux.cli.support.output import counted, shown, warn
+from polymux.cli.support.progress import Waiting, octets_read, say
+from polymux.core.errors import CaptureError
+
+UNREADABLE = 3
+
+
+@click.command(
+    epilog="Example: polymux recover talk.pcapng.part, or polymux recover bad.pcapng --out good",
+    no_args_is_help=True,
+)
+@click.argument("files", nargs=-1, required=True)
+@click.option("--out", help="Copy every whole block of one FILE there, past damaged places.")
+@click.pass_context
+def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> None:
+    """Publish FILES that a killed recorder left as NAME.part, without the block it died in.
+
+    With --out, FILE may be any torn or damaged capture and is not touched.
+    """
+    paths = [match for name in files for match in expand(name) or [name]]
+    if out is not None and len(paths) != 1:
+        raise click.UsageError("--out takes one FILE at a time")
+    if out is not None and os.path.exists(out):
+        raise click.UsageError(f"--out {out}: is there already; name a new file")
+    code = 0
+    with Waiting("recovering", sizes(files), octets_read(), printing=sys.stdout.isatty()):
+        for path in paths:
+            try:
+                say(shown(published(path) if out is None else repaired(path, out)))
+            except CaptureError as problem:
+                warn(str(problem))
+                code = UNREADABLE
+    context.exit(code)
+
+
+def published(path: str) -> str:
+    from polymux.capture import index_file
+    from polymux.capture import recover as publish
+
+    name = publish(path)
+    return f"{name}: published, {counted(index_file(name).summary.packets, 'packet')}"
+
+
+def repaired(path: str, out: str) -> str:
+    from polymux.capture import repair
+
+    done = repair(path, out)
+    return (
+        f"{out}: {counted(done.packets, 'packet')} in {done.octets} octets; {done.dropped} octets "
+        f"left out, reading resumed {counted(done.resumed, 'time')}"
+    )

@@ -1,0 +1,27 @@
+"""`polymux report`: the tables of an analysis as one HTML file."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command(epilog="Example: polymux report tables -o report.html", no_args_is_help=True)
+@click.argument("tables")
+@click.option("-o", "--out", default="report.html", show_default=True, help="The page to write.")
+@click.option("--title", default="polymux report", show_default=True)
+@click.option("--payload", default="none", show_default=True, help="none, hash, head:N or full.")
+def report(tables: str, out: str, title: str, payload: str) -> None:
+    """Write the report of tables made by `polymux analyze`."""
+    from polymux.cli.support.output import counted, shown
+    from polymux.cli.support.progress import Waiting
+    from polymux.report import rows_to_read, write_report
+
+    with Waiting("reading tables", unit="rows") as waiting:
+        waiting.total = rows_to_read(tables)
+        info = write_report(tables, out, title=title, payload=payload, progress=waiting.advance)
+    counts = (
+        (info.sessions, "session"), (info.errors, "error"), (info.warnings, "warning"),
+        (info.stalls, "stall"),
+    )  # fmt: skip
+    told = ", ".join(counted(*each) for each in counts)
+    click.echo(f"{shown(info.path)}: {info.octets} octets; {told}")

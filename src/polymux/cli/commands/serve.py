@@ -1,0 +1,97 @@
+"""`polymux serve`: take sessions and do one plain thing with every stream in them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import click
+
+from polymux.aio import Session, Unreachable
+from polymux.aio import serve as listen
+from polymux.cli.support.output import counted, warn
+from polymux.cli.support.peer_io import live_options, recording
+from polymux.cli.support.received_files import ReceivedFiles
+from polymux.cli.support.serve_session import Job, Visit
+from polymux.cli.support.signals import when_told
+from polymux.record import tls_contexts as tls
+
+ACTS = ("echo", "discard", "print")
+
+
+@click.command(
+    epilog="Example: polymux serve tcp://127.0.0.1:9000 --protocol mplex --do echo --once",
+    no_args_is_help=True,
+)
+@live_options
+@click.option(
+    "--do", "act", type=click.Choice(ACTS), default="print", show_default=True,
+    help="With what comes: send it back, drop it, or show it.",
+)  # fmt: skip
+@click.option("--save", "folder", help="Write it to numbered files in this new directory instead.")
+@click.option("--once", is_flag=True, help="End after the first session.")
+@click.option(
+    "--stream", "numbers", type=click.IntRange(0, 2**64 - 1), multiple=True,
+    help="Minmux: the ids to read, odd ones; 1 if none is given. Echoed on the next id.",
+)  # fmt: skip
+@click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
+@click.option("--key", help="Its private key (PEM), mode 0600.")
+@click.option("--client-ca", help="Authorities (PEM) that must have signed the dialers.")
+def serve(
+    url: str,
+    protocol: str,
+    record_to: str | None,
+    as_json: bool,
+    verbose: bool,
+    act: str,
+    folder: str | None,
+    once: bool,
+    numbers: tuple[int, ...],
+    cert: str | None,
+    key: str | None,
+    client_ca: str | None,
+) -> None:
+    """Listen at URL; every stream of every session is printed, echoed, dropped or saved.
+
+    Port 0 takes a free port; where it listens is said on standard error. A Streamux request is
+    answered with itself (echo) or with nothing. A terminal shows lines with the stream before
+    them, a pipe gets JSON lines. Files are called stream-000001.bin and so on; manifest.jsonl
+    says which is which. Stops on SIGINT or SIGTERM.
+    """
+    for number in numbers:
+        if number % 2 == 0:
+            raise click.UsageError(f"--stream {number}: the dialer writes odd ids only")
+    if url.startswith("stdio:") and act == "print" and folder is None:
+        raise click.UsageError("stdio: is the connection itself; use --do echo, discard or --save")
+    if cert is None and url.startswith(("tls:", "wss:")):
+        raise click.UsageError(f"{url}: needs a certificate to listen with: --cert and --key")
+    own = tls.listening(cert, key, client_ca) if cert is not None else None
+    files = ReceivedFiles(folder) if folder is not None else None
+    job = Job(act, as_json, files, numbers or (1,))
+
+    async def run() -> None:
+        stop = when_told()
+
+        async def handle(session: Session) -> None:
+            visit = Visit(job, session)
+            await visit.run()
+            said = f"{counted(visit.streams, 'stream')}, {counted(visit.octets, 'octet')}"
+            why = f"; {session.failure}" if session.failure is not None else ""
+            warn(f"{session.peer}: {said}{why}")
+            if once or job.broken is not None:
+                stop.set()
+
+        with recording(record_to, verbose) as recorder:
+            try:
+                server = await listen(handle, url, protocol=protocol, tls=own, recorder=recorder)
+            except Unreachable as problem:
+                raise click.UsageError(str(problem)) from None
+            async with server:
+                warn(f"listening at {server.url}")
+                over = asyncio.create_task(server.wait_closed())  # stdio: has one session
+                await asyncio.wait(
+                    [over, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"
+                )
+        if job.broken is not None:
+            raise job.broken
+
+    asyncio.run(run())

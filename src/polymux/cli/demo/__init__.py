@@ -1,0 +1,1 @@
+"""The peers and the traffic of `polymux demo`."""

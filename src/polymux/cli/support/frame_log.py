@@ -1,0 +1,142 @@
+"""`-v`: the frames of live sessions on standard error, as they pass."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar, cast
+
+import click
+
+from polymux.aio.hooks import Recording, SessionRecorder
+from polymux.capture.packets.flow_filter import endpoint_text
+from polymux.cli.support.output import warn
+from polymux.core.observer import Observer
+from polymux.protocols.registry import create, parse
+
+Command = TypeVar("Command", bound=Callable[..., object])
+DIALER = 0
+
+
+def verbose_option(command: Command) -> Command:
+    """-v, for commands that live sessions pass through."""
+    add: Callable[[Command], Command] = click.option(
+        "-v", "--verbose", is_flag=True, help="Show frames on standard error as they pass."
+    )
+    return add(command)
+
+
+class FrameLog:
+    """One connection: octets of both sides in, a line for each frame and violation out.
+
+    `label` stands before each line. Octets before the first frame (a preamble) are passed over.
+    """
+
+    def __init__(self, protocol: str, label: str = "") -> None:
+        preamble = parse(protocol).options.get("preamble", "")
+        self._label = f"{label} " if label else ""
+        self._observer = Observer(create(protocol))
+        if preamble:
+            warn(f"{self._label}frames behind a preamble are not shown")
+        self._blind = bool(preamble)
+
+    def feed(self, side: int, data: bytes) -> None:
+        """Show what these bytes complete. An output that cannot be written ends the log only."""
+        try:
+            self._show(side, data)
+        except OSError:
+            self._blind = True
+
+    def _show(self, side: int, data: bytes) -> None:
+        from polymux.analysis.output.frame_dicts import take_frame_rows
+
+        if self._blind:
+            return
+        observer = self._observer
+        observer.feed(side, data, time.time_ns())
+        for row in take_frame_rows(observer):
+            arrow = ">" if row["sender"] == "dialer" else "<"
+            amount = f" amount {row['amount']}" if row["amount"] is not None else ""
+            mark = "" if row["verdict"] == "clean" else f"  {row['verdict']}"
+            at = time.strftime("%H:%M:%S", time.localtime(int(str(row["at"])) // 1_000_000))
+            warn(
+                f"{self._label}{at} {arrow} {row['stream'] or '-'} {row['kind']} "
+                f"{row['payload_octets']} bytes{amount}{mark}"
+            )
+        for violation in observer.take_violations():
+            warn(f"{self._label}{violation.rule.severity.value}: {violation}")
+        direction = observer.conversation.direction(side)
+        if direction.lost:
+            self._blind = True
+            warn(f"{self._label}cannot be decoded on: {direction.reason}")
+        observer.take_gone()
+        sys.stderr.flush()
+
+
+class LoggedSession:
+    """The `SessionRecorder` of one session, in front of another one if there is one."""
+
+    def __init__(self, protocol: str, side: int, inner: SessionRecorder | None) -> None:
+        self._log: FrameLog | None = None
+        self._protocol = protocol
+        self._side = side
+        self._inner = inner
+
+    def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
+        label = ""
+        if self._side != DIALER:  # a server has several
+            found = transport.get_extra_info("peername")
+            label = endpoint_text(*found[:2]) if isinstance(found, tuple) else ""
+        self._log = FrameLog(self._protocol, label)
+        if self._inner is not None:
+            transport = self._inner.begin(transport)
+        return cast(asyncio.Transport, LoggedTransport(transport, self))
+
+    def wrote(self, data: bytes) -> None:
+        if self._log is not None:
+            self._log.feed(self._side, data)
+
+    def read(self, data: bytes) -> None:
+        if self._log is not None:
+            self._log.feed(1 - self._side, data)
+        if self._inner is not None:
+            self._inner.read(data)
+
+    def ended(self) -> None:
+        if self._inner is not None:
+            self._inner.ended()
+
+    def closed(self, error: Exception | None) -> None:
+        if self._inner is not None:
+            self._inner.closed(error)
+
+
+class LoggedTransport:
+    """A transport that shows what is written before it passes it on."""
+
+    def __init__(self, transport: asyncio.Transport, session: LoggedSession) -> None:
+        self._transport = transport
+        self._session = session
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if data and not self._transport.is_closing():
+            self._session.wrote(bytes(data))
+        self._transport.write(data)
+
+    def writelines(self, parts: Iterable[bytes]) -> None:
+        self.write(b"".join(parts))
+
+
+def logged(recorder: Recording | None) -> Recording:
+    """A recording that also shows frames."""
+
+    def begin(protocol: str, side: int) -> SessionRecorder:
+        inner = recorder(protocol, side) if recorder is not None else None
+        return LoggedSession(protocol, side, inner)
+
+    return begin

@@ -1,0 +1,143 @@
+"""A progress bar on a terminal for whatever takes more than a second: how much, how fast, how long
+still."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.text import Text
+
+from polymux.text.units import duration_text, size_text
+
+PATIENCE = 1.0  # seconds before anything is shown
+REFRESH = 0.2  # seconds between looks
+
+_shown: list[Waiting] = []  # the bar on the terminal, if there is one
+
+
+class Waiting:
+    """Use as a context. `done` and `total` are counted in `unit`s; a total of 0 is not known.
+
+    `advance` counts; with `poll`, what that returns is what is done. `printing`: lines are printed
+    meanwhile, with `say`, above the bar. Nothing is shown where nobody looks.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        total: int = 0,
+        poll: Callable[[], int] | None = None,
+        *,
+        unit: str = "octets",
+        printing: bool = False,
+        console: Console | None = None,
+    ) -> None:
+        self.unit = unit
+        self.console = console or Console(stderr=not printing, highlight=False)
+        self._bar: Progress | None = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.phase(text, total, poll)
+
+    def phase(self, text: str, total: int = 0, poll: Callable[[], int] | None = None) -> None:
+        """Something else begins: the count starts anew."""
+        self.text = text
+        self.total = total
+        self.done = 0
+        self._poll = poll
+        self._began = time.monotonic()
+
+    def advance(self, amount: int) -> None:
+        self.done += amount
+
+    def told(self) -> str:
+        """`120 MiB of 1.1 GiB, 310 MiB/s, 3.2 s left`, as far as it is known."""
+        done, total = self.done, max(self.total, self.done) if self.total else 0
+        rate = done / max(time.monotonic() - self._began, 1e-3)
+        parts = [f"{self._amount(done)} of {self._amount(total)}" if total else self._amount(done)]
+        if rate >= 1:
+            parts.append(f"{self._amount(int(rate))}/s")
+            if total:
+                parts.append(f"{duration_text(int((total - done) / rate * 1e9))} left")
+        return ", ".join(parts)
+
+    def _amount(self, count: int) -> str:
+        return size_text(count) if self.unit == "octets" else f"{count:,} {self.unit}"
+
+    def _show(self) -> None:
+        """In a thread: wait a while, then keep the bar up to date."""
+        if PATIENCE > 0 and self._over.wait(PATIENCE):
+            return
+        bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"),
+            console=self.console, transient=True, auto_refresh=False,
+        )  # fmt: skip
+        task = bar.add_task(self.text, total=None, told="")
+        bar.start()
+        self._bar = bar
+        while True:
+            if self._poll is not None:
+                self.done = self._poll()
+            total = max(self.total, self.done) if self.total else None
+            bar.update(
+                task, description=self.text, completed=self.done, total=total, told=self.told()
+            )
+            bar.refresh()
+            if self._over.wait(REFRESH):
+                break
+        self._bar = None
+        bar.stop()
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        if self._bar is not None:
+            self._bar.console.print(Text(line), soft_wrap=True)
+        else:
+            click.echo(line)
+
+    def __enter__(self) -> Waiting:
+        if self.console.is_terminal:
+            self._thread = threading.Thread(target=self._show, daemon=True)
+            self._thread.start()
+            _shown.append(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._thread is not None:
+            _shown.remove(self)
+            self._over.set()
+            self._thread.join()
+            self._thread = None
+
+
+def say(line: str) -> None:
+    """Print a line to standard output, above the progress bar if one stands there."""
+    if _shown:
+        _shown[-1].say(line)
+    else:
+        click.echo(line)
+
+
+def octets_read() -> Callable[[], int]:
+    """How much this process has read since now, from any file; 0 where the system does not say."""
+
+    def count() -> int:
+        try:
+            with open("/proc/self/io", "rb") as file:
+                return int(file.readline().split()[1])
+        except (OSError, ValueError, IndexError):
+            return 0
+
+    before = count()
+    return lambda: count() - before

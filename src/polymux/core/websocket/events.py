@@ -1,0 +1,288 @@
+# mypyc: compiled
+"""What the WebSocket decoder reports: the rules of framing, the items, and a message on its way."""
+
+from typing import Final, TypeAlias
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from polymux.core.rules import Origin, Reaction, Rule, Severity
+from polymux.core.side import DIALER
+from polymux.core.websocket.frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    CONTROL_MAX,
+    FINAL,
+    NO_STATUS,
+    PONG,
+    QUICK,
+    RESERVED,
+    TEXT,
+    FrameHead,
+    Mask,
+    closes,
+    masked,
+    write_masked,
+)
+
+
+class FrameRule(Rule):
+    """A rule of WebSocket framing, and the code a live endpoint closes with when it is broken."""
+
+    def __init__(
+        self,
+        name: str,
+        close_code: int,
+        section: str,
+        sentence: str,
+        origin: Origin = Origin.SPEC,
+        severity: Severity = Severity.ERROR,
+    ) -> None:
+        super().__init__(f"websocket.{name}", sentence, section, severity, Reaction.SESSION, origin)
+        self.close_code = close_code
+
+
+# Bit n of a header's verdict is FRAME_RULES[n]; of several, the first is the one to close for.
+BAD_LENGTH: Final[i64] = 1
+RESERVED_BITS: Final[i64] = 2
+RESERVED_OPCODE: Final[i64] = 4
+UNMASKED: Final[i64] = 8
+MASKED: Final[i64] = 16
+LONG_FORM: Final[i64] = 32
+CUT_CONTROL: Final[i64] = 64
+LONG_CONTROL: Final[i64] = 128
+STRAY: Final[i64] = 256
+INTERRUPTED: Final[i64] = 512
+TEXT_MESSAGE: Final[i64] = 1024
+TOO_BIG: Final[i64] = 2048
+HARMLESS: Final[i64] = 8 + 16 + 32 + 512  # the frame at hand can be read all the same
+
+FRAME_RULES: Final[tuple[FrameRule, ...]] = (
+    FrameRule("bad-length", 1002, "5.2", "The top bit of a 64-bit length is 0."),
+    FrameRule("reserved-bits", 1002, "5.2", "Reserved bits are 0 where no extension uses them."),
+    FrameRule("reserved-opcode", 1002, "5.2", "Opcodes 3 to 7 and 11 to 15 are not used."),
+    FrameRule("unmasked-frame", 1002, "5.1", "A client masks every frame."),
+    FrameRule("masked-frame", 1002, "5.1", "A server masks no frame."),
+    FrameRule("non-minimal-length", 1002, "5.2", "A length is written in its shortest form."),
+    FrameRule("fragmented-control", 1002, "5.5", "A control frame is not fragmented."),
+    FrameRule("long-control", 1002, "5.5", "A control frame carries at most 125 octets."),
+    FrameRule("stray-continuation", 1002, "5.4", "A continuation has a message to continue."),
+    FrameRule("interrupted-message", 1002, "5.4", "A message ends before the next one begins."),
+    FrameRule("text-message", 1003, "5.6", "Messages are binary.", Origin.LIMIT),
+    FrameRule("message-too-big", 1009, "10.4", "A message keeps to the limit.", Origin.LIMIT),
+)
+SHORT_CLOSE: Final = FrameRule("short-close", 1002, "5.5.1", "A close code has two octets.")
+BAD_CODE: Final = FrameRule("bad-close-code", 1002, "7.4", "A close code is one that may be sent.")
+BAD_REASON: Final = FrameRule("bad-close-reason", 1007, "5.5.1", "A close reason is UTF-8.")
+AFTER_CLOSE: Final = FrameRule("after-close", 1002, "5.5.1", "Nothing follows a close frame.")
+TRUNCATED: Final = FrameRule(
+    "truncated", 1006, "7.1.5", "The last message is whole.", severity=Severity.WARNING
+)
+
+
+def judge(head: FrameHead, sender: i64, fragmented: bool, room: i64) -> i64:
+    """The rules a frame breaks by its header.
+
+    `fragmented`: a message waits to be continued; `room`: octets it or a new one may still take.
+    """
+    first, size = head.first, head.size
+    opcode = first & 15
+    if size < 0:
+        return BAD_LENGTH
+    verdict: i64 = RESERVED_BITS if first & RESERVED else 0
+    if not head.minimal:
+        verdict |= LONG_FORM
+    if head.key is None:
+        if sender == DIALER:
+            verdict |= UNMASKED
+    elif sender != DIALER:
+        verdict |= MASKED
+    if opcode > PONG or BINARY < opcode < CLOSE:
+        return verdict | RESERVED_OPCODE
+    if opcode >= CLOSE:
+        if first < FINAL:
+            verdict |= CUT_CONTROL
+        return verdict | LONG_CONTROL if size > CONTROL_MAX else verdict
+    if opcode == CONTINUATION:
+        if not fragmented:
+            verdict |= STRAY
+    elif fragmented:
+        verdict |= INTERRUPTED
+    if opcode == TEXT:
+        verdict |= TEXT_MESSAGE
+    return verdict | TOO_BIG if size > room else verdict
+
+
+def describe(head: FrameHead, rule: i64, limit_name: str, limit: i64) -> str:
+    """What was found in a header that breaks this rule (a bit of its verdict), for an error."""
+    if rule == BAD_LENGTH:
+        return "a payload length of 2^63 octets or more"
+    found = f"a frame with first octet {head.first:#04x} and {head.size} octets of payload"
+    if rule == TOO_BIG:
+        found += f" takes its message over the limit {limit_name}={limit}"
+        found += f"; raise it with Limits({limit_name}=...)"
+    return found
+
+
+def read_close(payload: bytes) -> tuple[int, str, FrameRule | None]:
+    """Code and reason of a close frame, as far as they can be read, and the rule it breaks."""
+    if len(payload) < 2:
+        return NO_STATUS, "", SHORT_CLOSE if payload else None
+    code = payload[0] * 256 + payload[1]
+    text = payload[2:]
+    reason = text.decode("utf-8", "replace")
+    if not closes(code):
+        return code, reason, BAD_CODE
+    return code, reason, None if reason.encode("utf-8") == text else BAD_REASON
+
+
+class Message:
+    """A whole message: unmasked, its fragments joined.
+
+    `offset` is where its first frame began, `octets` the size of its frames on the wire without the
+    control frames between them. `holes` are (start, size) of octets of `data` that were never seen
+    and stand as zeros; empty unless the capture has a gap there.
+    """
+
+    def __init__(
+        self, data: bytes, offset: int, octets: int, holes: tuple[tuple[int, int], ...]
+    ) -> None:
+        self.data = data
+        self.offset = offset
+        self.octets = octets
+        self.holes = holes
+
+    def __repr__(self) -> str:
+        return f"Message({self.data!r}, {self.offset}, {self.octets}, {self.holes})"
+
+
+class Ping:
+    """A ping. A live endpoint owes a pong with the same data."""
+
+    def __init__(self, data: bytes, offset: int, octets: int, damaged: bool) -> None:
+        self.data = data
+        self.offset = offset
+        self.octets = octets
+        self.damaged = damaged  # some of `data` was never seen and stands as zeros
+
+    def __repr__(self) -> str:
+        return f"Ping({self.data!r}, {self.offset}, {self.octets}, {self.damaged})"
+
+
+class Pong:
+    """A pong, asked for or not."""
+
+    def __init__(self, data: bytes, offset: int, octets: int, damaged: bool) -> None:
+        self.data = data
+        self.offset = offset
+        self.octets = octets
+        self.damaged = damaged
+
+    def __repr__(self) -> str:
+        return f"Pong({self.data!r}, {self.offset}, {self.octets}, {self.damaged})"
+
+
+class Close:
+    """The close frame; code `NO_STATUS` where it has none, or where a gap hides it."""
+
+    def __init__(self, code: int, reason: str, offset: int, octets: int, damaged: bool) -> None:
+        self.code = code
+        self.reason = reason
+        self.offset = offset
+        self.octets = octets
+        self.damaged = damaged
+
+    def __repr__(self) -> str:
+        return f"Close({self.code}, {self.reason!r}, {self.offset}, {self.octets}, {self.damaged})"
+
+
+class Fault:
+    """A rule the sender broke in the frame that began at `offset`; `detail` is what was found."""
+
+    def __init__(self, rule: FrameRule, detail: str, offset: int) -> None:
+        self.rule = rule
+        self.detail = detail
+        self.offset = offset
+        self.close_code = rule.close_code
+
+    def __repr__(self) -> str:
+        return f"Fault({self.rule.name}, {self.detail!r}, {self.offset})"
+
+    def __str__(self) -> str:
+        return f"{self.rule.name}: {self.detail} (octet {self.offset}; {self.rule.sentence})"
+
+
+class Lost:
+    """From `offset` on nothing can be decoded, since the start of the next frame is not known."""
+
+    def __init__(self, detail: str, offset: int) -> None:
+        self.detail = detail
+        self.offset = offset
+
+    def __repr__(self) -> str:
+        return f"Lost({self.detail!r}, {self.offset})"
+
+
+Item: TypeAlias = Message | Ping | Pong | Close | Fault | Lost
+
+
+class Assembly:
+    """A message on its way: its frames' payloads, until the last has come."""
+
+    def __init__(self) -> None:
+        self.offset = 0  # where its first frame began
+        self.octets = 0  # of its whole frames so far, on the wire
+        self.missing = 0  # of these, not captured
+        self.filled: i64 = 0  # payload octets so far
+        self.sole = b""  # the payload, where it came in one piece
+        self.body = BytesWriter()  # else
+        self.holes: list[tuple[int, int]] = []
+        self.fragmented = False  # more frames are to come
+        self.spoiled = False  # it will not be delivered
+
+    def add(
+        self, data: bytes, start: i64, end: i64, head: FrameHead, phase: i64, last: bool,
+        quick: Mask | None,
+    ) -> None:  # fmt: skip
+        """Append a piece of payload; `last` if it ends its frame. `quick`: a quicker mask."""
+        key = head.key
+        if key is not None and quick is not None and end - start >= QUICK:
+            self.body.write(quick(data[start:end], key[phase:] + key[:phase]))
+        elif self.filled == 0 and last and head.first >= FINAL:
+            self.sole = data[start:end] if key is None else masked(data, start, end, key, phase)
+        elif key is None:
+            self.body.write(data[start:end])
+        else:
+            write_masked(self.body, data, start, end, key, phase)
+        self.filled += end - start
+
+    def add_hole(self, size: i64) -> None:
+        """Append octets that were not captured."""
+        start: int = self.filled
+        whole: int = size
+        if self.holes and sum(self.holes[-1]) == start:  # one hole, told in two parts
+            start, before = self.holes.pop()
+            whole += before
+        self.holes.append((start, whole))
+        self.body.write(bytes(size))
+        self.filled += size
+
+    def finished(self) -> Message:
+        """The message, now that its last frame has come."""
+        return Message(
+            self.sole or self.body.getvalue(), self.offset, self.octets, tuple(self.holes)
+        )
+
+    def clear(self) -> None:
+        """Make room for the next message."""
+        self.offset = 0
+        self.octets = 0
+        self.missing = 0
+        self.filled = 0
+        self.sole = b""
+        if len(self.body) > 0:
+            self.body = BytesWriter()
+        if self.holes:
+            self.holes = []
+        self.spoiled = False

@@ -1,0 +1,174 @@
+# mypyc: compiled
+"""The HTTP exchange before the first WebSocket frame, recognised in a capture (RFC 6455, 4).
+
+Given the first octets of each direction, `recognise` says whether they are a WebSocket upgrade that
+was agreed on, and how long each head is: all that follows is frames. Nothing here raises about what
+it reads; a verdict says why not. Text from the wire is given as it is: escape it on output.
+"""
+
+from base64 import b64encode
+from hashlib import sha1
+from typing import Final
+
+HEAD_LIMIT: Final = 16 * 1024  # octets of a head; a browser's with all its cookies has under 8 KiB
+GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+MORE: Final = "more"  # too few octets to tell
+NO: Final = "no"  # not a WebSocket upgrade, or one that was not agreed on
+YES: Final = "yes"
+
+
+class HttpHead:
+    """One HTTP head: is it half of an upgrade (`verdict`), why not (`reason`), and its fields."""
+
+    def __init__(self, verdict: str, reason: str = "") -> None:
+        self.verdict = verdict
+        self.reason = reason
+        self.size = 0  # octets, with the empty line at its end
+        self.start = ""  # its first line
+        self.fields: dict[str, str] = {}  # names in lower case; repeated ones joined by ", "
+
+    def tokens(self, name: str) -> list[str]:
+        """The values of a comma-separated field, in lower case, without their parameters."""
+        parts = [
+            part.split(";")[0].strip().lower() for part in self.fields.get(name, "").split(",")
+        ]
+        return [part for part in parts if part]
+
+    def refuse(self, reason: str) -> "HttpHead":
+        self.verdict = NO
+        self.reason = reason
+        return self
+
+
+class Upgrade:
+    """What the two heads together say.
+
+    With verdict `YES`: `path` is the request's target, `request_size` and `response_size` are where
+    the frames begin, and `undecodable` says why the frames cannot be read (empty: they can).
+    """
+
+    def __init__(self, verdict: str, reason: str = "") -> None:
+        self.verdict = verdict
+        self.reason = reason
+        self.path = ""
+        self.subprotocol = ""
+        self.request_size = 0
+        self.response_size = 0
+        self.undecodable = ""
+
+
+def accept_key(key: str) -> str:
+    """The Sec-WebSocket-Accept that answers a Sec-WebSocket-Key (4.2.2)."""
+    return b64encode(sha1(key.encode("latin-1", "replace") + GUID).digest()).decode("ascii")
+
+
+def recognise(request: bytes, response: bytes, limit: int = HEAD_LIMIT) -> Upgrade:
+    """Judge the first octets of the dialer (`request`) and of the acceptor (`response`).
+
+    `MORE`: call again with all octets so far and some more; never past `limit` octets a direction.
+    """
+    asked = read_request(request, limit)
+    answered = read_response(response, limit)
+    for head in (asked, answered):
+        if head.verdict == NO:
+            return Upgrade(NO, head.reason)
+    if asked.verdict == MORE or answered.verdict == MORE:
+        return Upgrade(MORE)
+    expected = accept_key(asked.fields.get("sec-websocket-key", ""))
+    if answered.fields.get("sec-websocket-accept", "") != expected:
+        return Upgrade(NO, "Sec-WebSocket-Accept does not answer the request's Sec-WebSocket-Key")
+    found = Upgrade(YES)
+    found.path = asked.start.split(" ")[1]
+    found.subprotocol = answered.fields.get("sec-websocket-protocol", "")
+    found.request_size = asked.size
+    found.response_size = answered.size
+    extensions = answered.tokens("sec-websocket-extensions")
+    if "permessage-deflate" in extensions:
+        found.undecodable = (
+            "permessage-deflate was negotiated and compressed messages are not read; "
+            "record again with compression off"
+        )
+    elif extensions:
+        found.undecodable = f"the extension {extensions[0]!r} was negotiated and is not known"
+    return found
+
+
+def read_request(data: bytes, limit: int = HEAD_LIMIT) -> HttpHead:
+    """The dialer's half alone: a GET that asks for WebSocket version 13."""
+    head = read_head(data, b"GET ", limit)
+    if head.verdict != YES:
+        return head
+    words = head.start.split(" ")
+    if len(words) != 3 or not words[1] or not words[2].startswith("HTTP/1."):
+        return head.refuse("the request line is not 'GET path HTTP/1.1'")
+    reason = missing_upgrade(head)
+    if reason:
+        return head.refuse(f"the request has {reason}")
+    if head.fields.get("sec-websocket-version") != "13":
+        return head.refuse("the request is not for WebSocket version 13")
+    if not head.fields.get("sec-websocket-key"):
+        return head.refuse("the request has no Sec-WebSocket-Key")
+    return head
+
+
+def read_response(data: bytes, limit: int = HEAD_LIMIT) -> HttpHead:
+    """The acceptor's half alone: status 101 to WebSocket."""
+    head = read_head(data, b"HTTP/1.", limit)
+    if head.verdict != YES:
+        return head
+    words = head.start.split(" ")
+    if len(words) < 2 or words[1] != "101":
+        return head.refuse("the response is not 101 Switching Protocols")
+    reason = missing_upgrade(head)
+    if reason:
+        return head.refuse(f"the response has {reason}")
+    if not head.fields.get("sec-websocket-accept"):
+        return head.refuse("the response has no Sec-WebSocket-Accept")
+    return head
+
+
+def read_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
+    """Any head that begins with `prefix`: up to and with its first empty line."""
+    if data[: len(prefix)] != prefix[: len(data)]:
+        return HttpHead(NO, f"it does not begin with {prefix.decode('ascii').strip()!r}")
+    size = head_size(data, limit)
+    if size < 0:
+        if len(data) >= limit:
+            return HttpHead(NO, f"the HTTP head is over the limit of {limit} octets")
+        return HttpHead(MORE)
+    head = HttpHead(YES)
+    head.size = size
+    lines = data[:size].decode("latin-1").split("\n")
+    head.start = lines[0].rstrip("\r")
+    last = ""
+    for raw in lines[1:-2]:  # the empty line, and what split() leaves after it
+        line = raw.rstrip("\r")
+        if line[:1] in (" ", "\t") and last:  # a folded field goes on (RFC 9112, 5.2)
+            head.fields[last] = f"{head.fields[last]} {line.strip()}"
+            continue
+        name, colon, value = line.partition(":")
+        last = name.strip().lower()
+        if not colon or not last:
+            return head.refuse("a header line has no name and colon")
+        value = value.strip()
+        head.fields[last] = f"{head.fields[last]}, {value}" if last in head.fields else value
+    return head
+
+
+def head_size(data: bytes, limit: int) -> int:
+    """Octets up to and with the first empty line, whose LF may lack its CR; -1: none in `limit`."""
+    strict = data.find(b"\n\r\n", 0, limit)
+    bare = data.find(b"\n\n", 0, limit)
+    if strict >= 0 and (bare < 0 or strict < bare):
+        return strict + 3
+    return bare + 2 if bare >= 0 else -1
+
+
+def missing_upgrade(head: HttpHead) -> str:
+    """What a head lacks of `Upgrade: websocket` and `Connection: Upgrade`; empty if nothing."""
+    if "websocket" not in head.tokens("upgrade"):
+        return "no 'Upgrade: websocket'"
+    if "upgrade" not in head.tokens("connection"):
+        return "no 'Connection: Upgrade'"
+    return ""

@@ -1,0 +1,1 @@
+"""Minmux: codec, packets, item codecs, profiles, validation, id reuse and the protocol itself."""

@@ -1,0 +1,171 @@
+# mypyc: compiled
+"""How the items of a Minmux stream are encoded, for the rule book and for users.
+
+Minmux leaves this to the instance. A codec turns an item into its octets and back, and finds where
+an item ends. Four come with polymux: single octets, a fixed size, a length before each item, and
+a sizing function of your own.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from polymux.core.varint import BAD, SHORT, put_varu64, varu64
+
+# What stands for a size where there is no fixed one.
+PREFIXED: Final[i64] = -1  # a VarU64 length before each item
+OWN: Final[i64] = -2  # a codec's own measure
+ENDLESS: Final[i64] = -3  # no last item at all: the stream cannot end
+
+ITEM: Final = 65536  # octets of an item accepted unless somebody says otherwise
+BOUND: Final = 0x2000000000000000  # 2**61: nothing longer can be meant; a plain int, still small
+
+Sizing = Callable[[bytes, int, int], int]
+
+
+class Codec:
+    """The encoding of one type of item. `form` is its size, or what stands for one."""
+
+    def __init__(self, form: i64) -> None:
+        self.form: i64 = form
+
+    def encode(self, item: bytes) -> bytes:
+        """The item's octets on the wire; ValueError if this encoding cannot hold it."""
+        raise NotImplementedError
+
+    def decode(self, octets: bytes) -> bytes:
+        """The item in these octets, which are exactly one item's."""
+        return octets
+
+    def measure(self, data: bytes, pos: i64, end: i64) -> i64:
+        """Octets of the item at `pos`: at least 1, or SHORT (too few to tell) or BAD."""
+        raise NotImplementedError
+
+    def count(self, data: bytes) -> int:
+        """How many items these octets are; ValueError if the last is not whole."""
+        pos: i64 = 0
+        end: i64 = len(data)
+        items = 0
+        while pos < end:
+            size = self.measure(data, pos, end)
+            if size <= 0 or size > end - pos:
+                raise ValueError(f"the octets end inside item {items}")
+            pos += size
+            items += 1
+        return items
+
+
+class Fixed(Codec):
+    """Every item has the same number of octets, at least one. `Fixed(1)`: a stream of octets."""
+
+    def __init__(self, size: int) -> None:
+        if size < 1 or size >= BOUND:
+            raise ValueError(f"a fixed item has at least 1 octet, not {size}")
+        super().__init__(size)
+        self.size: i64 = size
+
+    def encode(self, item: bytes) -> bytes:
+        if len(item) != self.size:
+            raise ValueError(f"an item of this stream has {self.size} octets, not {len(item)}")
+        return item
+
+    def measure(self, data: bytes, pos: i64, end: i64) -> i64:
+        return self.size
+
+    def count(self, data: bytes) -> int:
+        if len(data) % self.size:
+            raise ValueError(f"{len(data)} octets are no whole number of {self.size}-octet items")
+        return len(data) // self.size
+
+
+class Prefixed(Codec):
+    """A VarU64 length, then that many octets. An item may be empty."""
+
+    def __init__(self) -> None:
+        super().__init__(PREFIXED)
+
+    def encode(self, item: bytes) -> bytes:
+        out = BytesWriter()
+        put_varu64(out, len(item))
+        out.write(item)
+        return out.getvalue()
+
+    def decode(self, octets: bytes) -> bytes:
+        _, start = varu64(octets, 0, len(octets))
+        return octets[start:] if start > 0 else b""
+
+    def measure(self, data: bytes, pos: i64, end: i64) -> i64:
+        length, start = varu64(data, pos, end)
+        if start < 0:
+            return SHORT
+        if length < 0 or length > BOUND:
+            return BAD
+        return start - pos + length
+
+
+class Sized(Codec):
+    """Items that say their own size. `sizing(data, pos, end)` returns the octets of the item at
+    `pos`, 0 while too few have come to tell, and raises ValueError where no item can begin so."""
+
+    def __init__(self, sizing: Sizing) -> None:
+        super().__init__(OWN)
+        self.sizing = sizing
+
+    def encode(self, item: bytes) -> bytes:
+        if self.measure(item, 0, len(item)) != len(item):
+            raise ValueError(f"these {len(item)} octets are not exactly one item of this stream")
+        return item
+
+    def measure(self, data: bytes, pos: i64, end: i64) -> i64:
+        try:
+            size = self.sizing(data, pos, end)
+        except (ValueError, IndexError):
+            return BAD
+        if size == 0:
+            return SHORT
+        return size if 0 < size < BOUND else BAD
+
+
+class Items:
+    """Puts items together again from a stream's content, in whatever pieces it comes.
+
+    An item longer than `limit`, or one that its codec cannot make out, is a ValueError; nothing
+    can be read after it.
+    """
+
+    def __init__(self, codec: Codec, limit: int = ITEM) -> None:
+        self.codec = codec
+        self.limit: i64 = limit
+        self.pieces: list[bytes] = []
+        self.held: i64 = 0  # octets in `pieces`
+        self.need: i64 = 1  # octets the next item has, as far as is known
+
+    def feed(self, data: bytes | memoryview) -> list[bytes]:
+        """More content; returns the items that are whole now, decoded."""
+        self.pieces.append(bytes(data))
+        self.held += len(data)
+        if self.held < self.need:
+            return []
+        octets = b"".join(self.pieces)
+        found: list[bytes] = []
+        pos: i64 = 0
+        end: i64 = len(octets)
+        self.need = 1
+        while pos < end:
+            size = self.codec.measure(octets, pos, end)
+            if size == BAD:
+                raise ValueError("no item can begin like this")
+            if size > self.limit or (size == SHORT and end - pos > self.limit):
+                raise ValueError(
+                    f"an item of more than {self.limit} octets; raise Items(limit=...)"
+                )
+            if size == SHORT or size > end - pos:
+                self.need = size if size > 0 else end - pos + 1
+                break
+            found.append(self.codec.decode(octets[pos : pos + size]))
+            pos += size
+        self.pieces = [octets[pos:]]
+        self.held = end - pos
+        return found

@@ -1,0 +1,1 @@
+"""omnistreams Multiplexer: state, id history, payloads, rules and the protocol itself."""

@@ -1,0 +1,81 @@
+# mypyc: compiled
+"""What applications put into omnistreams messages: JSON, and byte streams cut into chunks.
+
+The protocol itself carries octets and leaves their meaning to both sides. Pure functions.
+"""
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+CHUNK: Final = 16384  # octets of a message where a byte stream is cut into messages
+COUNT_MAX: Final = 255  # a request has one octet for its count
+
+
+def json_octets(value: object) -> bytes:
+    """Metadata or a control message from a value: compact JSON in UTF-8.
+
+    Raises ValueError for what JSON cannot say (NaN, infinity, sets, loops, lone surrogates).
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return text.encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise ValueError(f"JSON cannot say this: {problem}") from None
+
+
+def json_value(octets: bytes) -> object:
+    """The value in metadata or a control message, which the peer may have filled with anything.
+
+    Raises ValueError if it is not JSON in UTF-8. Empty metadata is no JSON: test for it first.
+    """
+    try:
+        value: object = json.loads(octets.decode("utf-8"), parse_constant=refuse_constant)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"{len(octets)} octets that are no JSON: {problem}") from None
+    return value
+
+
+def refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")
+
+
+def chunks(data: bytes, size: int = CHUNK) -> list[bytes]:
+    """A piece of a byte stream as messages of `size` octets, the last one shorter; none if empty.
+
+    Each message costs one credit, so both sides must know the size: say it in the metadata.
+    """
+    check_size(size)
+    return [data[pos : pos + size] for pos in range(0, len(data), size)]
+
+
+def even_chunks(pieces: Iterable[bytes], size: int = CHUNK) -> Iterator[bytes]:
+    """Pieces of any sizes as messages of exactly `size` octets; only the last may be shorter."""
+    check_size(size)
+    held: list[bytes] = []
+    octets = 0
+    for piece in pieces:
+        held.append(piece)
+        octets += len(piece)
+        if octets >= size:
+            joined = b"".join(held)
+            whole = octets - octets % size
+            for pos in range(0, whole, size):
+                yield joined[pos : pos + size]
+            held = [joined[whole:]]
+            octets -= whole
+    if octets > 0:
+        yield b"".join(held)
+
+
+def check_size(size: int) -> None:
+    if size < 1:
+        raise ValueError(f"a chunk has at least 1 octet, not {size}")
+
+
+def counts(amount: int) -> list[int]:
+    """The counts of the requests that together ask for `amount` messages; none for 0."""
+    if amount < 0:
+        raise ValueError(f"an amount of messages is at least 0, not {amount}")
+    whole, rest = divmod(amount, COUNT_MAX)
+    return [COUNT_MAX] * whole + ([rest] if rest else [])

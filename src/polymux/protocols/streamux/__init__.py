@@ -1,0 +1,1 @@
+"""Streamux: initiator negotiation, validation, state, rules and the protocol itself."""

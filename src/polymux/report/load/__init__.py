@@ -1,0 +1,1 @@
+"""What the report shows, selected from the tables within a budget."""

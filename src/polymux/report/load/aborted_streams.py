@@ -1,0 +1,66 @@
+"""Streams that were given up, or not over at the end: worth a line, whichever side was right."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from polymux.analysis.session.summary import UNFINISHED
+from polymux.report.budget import Budget
+from polymux.report.load.findings import Finding
+from polymux.report.load.tables import Tables
+from polymux.report.load.top_rows import Best, Row, codes
+from polymux.report.render.report_data import KEY, Json, Material, place_of
+from polymux.report.render.wording import Ending, ending_sentence
+
+ENDING_COLUMNS: Final = (
+    "session_id", "stream", "ending", "closed_at", "opener", "reset_by", "error", "ended_dialer",
+    "ended_acceptor",
+)  # fmt: skip
+HEADLINES: Final = {
+    "reset": "Streams were reset",
+    "cancelled": "Streams were cancelled",
+    "rejected": "Offers were rejected",
+    "never-accepted": "Offers were not seen to be accepted",
+    "abandoned": "Streams were abandoned: their id was used again",
+    "half-closed": "Streams were seen to end on one side only",
+    "open": "Streams were not seen to end",
+}
+_ENDINGS: Final = tuple(HEADLINES)
+
+
+def endings(tables: Tables, budget: Budget) -> list[Finding]:
+    """One finding for each such ending, with the first streams that ended so."""
+    import pyarrow.compute as pc
+
+    counts = [0] * len(_ENDINGS)
+    first = Best([budget.examples] * len(_ENDINGS), keys=2)
+    for batch in tables.batches("streams", ENDING_COLUMNS):
+        group = codes(batch["ending"], _ENDINGS)
+        for entry in group.drop_null().value_counts().to_pylist():
+            counts[entry["values"]] += entry["counts"]
+        first.offer(group, pc.fill_null(batch["closed_at"], 0), batch)
+    return [
+        Finding(
+            "note", HEADLINES[ending], cause=ending, count=counts[group], rows=first.rows(group)
+        )
+        for group, ending in enumerate(_ENDINGS)
+        if counts[group]
+    ]
+
+
+def unfinished(findings: list[Finding]) -> int:
+    """Streams that were not over at the end, by what `endings` found."""
+    return sum(finding.count for finding in findings if finding.cause in UNFINISHED)
+
+
+def ending_item(material: Material, row: Row) -> Json:
+    """One stream that ended so, as the page shows it."""
+    named = dict(zip(ENDING_COLUMNS, row, strict=True))
+    end = Ending.of(
+        named
+        | {"stream": material.clean(named["stream"], KEY), "error": material.clean(named["error"])}
+    )
+    return {
+        "text": ending_sentence(end),
+        **place_of(material, named["session_id"], named["stream"], named["closed_at"]),
+    }

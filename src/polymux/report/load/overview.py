@@ -1,0 +1,201 @@
+"""First look: what was captured, sums over everything, and which sessions deserve the space.
+
+Sessions with violations come first, then those that stalled, then those that did not end cleanly,
+then the largest: a report with room for forty sessions shows the forty a person would open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from polymux.report.budget import Budget
+from polymux.report.load.tables import Tables
+from polymux.report.load.top_rows import Best, Row, codes
+from polymux.text.sanitize import visible
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_SESSION_COLUMNS: Final = (
+    "session_id", "capture", "protocol", "version", "dialect", "evidence", "vantage", "dialer",
+    "acceptor", "started_at", "ended_at", "frames", "streams", "octets_dialer", "octets_acceptor",
+    "payload_dialer", "payload_acceptor", "gap_dialer", "gap_acceptor", "undecoded_dialer",
+    "undecoded_acceptor", "violations", "ending", "note", "rtt_us",
+)  # fmt: skip
+_CAPTURE_COLUMNS: Final = ("file", "status", "packets", "octets", "error", "offset", "format")
+REQUEST_COLUMNS: Final = (
+    "session_id", "opener", "requests", "answered", "latency_p50_us", "latency_p90_us",
+    "latency_p99_us", "latency_max_us",
+)  # fmt: skip
+_SUMMED: Final = ("frames", "streams", "octets_dialer", "octets_acceptor", "violations")
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """One listed session: its row as read (instants in microseconds), and sums found later."""
+
+    id: str
+    row: dict[str, object]
+    errors: int = 0
+    warnings: int = 0
+    notes: int = 0
+    stalls: int = 0
+    stalled_us: int = 0
+    requests: list[Row] = field(default_factory=list)  # of `requests`, as read
+
+    def number(self, column: str) -> int:
+        """An integer column; 0 where it is null."""
+        value = self.row[column]
+        return value if isinstance(value, int) else 0
+
+    @property
+    def rtt_us(self) -> int | None:
+        return self.number("rtt_us") or None
+
+    @property
+    def started(self) -> int:
+        return self.number("started_at")
+
+    @property
+    def lasted(self) -> int:
+        return max(0, self.number("ended_at") - self.started)
+
+
+@dataclass(slots=True)
+class Overview:
+    """Sums over all tables, the listed sessions (the most telling first) and the files."""
+
+    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
+    session_count: int = 0
+    started: int | None = None
+    ended: int | None = None
+    protocols: Counter[str] = field(default_factory=Counter)
+    gap_octets: int = 0
+    gap_sessions: int = 0
+    sessions: list[SessionRow] = field(default_factory=list)
+    capture_count: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+    captures: list[dict[str, object]] = field(default_factory=list)
+
+
+def look(tables: Tables, budget: Budget) -> Overview:
+    """Read `captures`, `stalls` (sums only) and `sessions`."""
+    found = Overview()
+    _captures(tables, budget, found)
+    stalled = _stalled(tables)
+    best = Best([budget.sessions])
+    for batch in tables.batches("sessions", _SESSION_COLUMNS):
+        _add_sums(batch, found)
+        best.offer(*_ranked(batch, stalled), batch)
+    for row in best.rows(0):
+        named = dict(zip(_SESSION_COLUMNS, row, strict=True))
+        session = SessionRow(str(named["session_id"]), named)
+        session.stalls, session.stalled_us = stalled.get(session.id, (0, 0))
+        found.sessions.append(session)
+    _requests(tables, found.sessions)
+    return found
+
+
+def _requests(tables: Tables, sessions: list[SessionRow]) -> None:
+    """Give each listed session what is known of its requests: at most a row for each side."""
+    ids = [session.id for session in sessions]
+    best = Best([2] * len(ids), keys=2)
+    for batch in tables.batches("requests", REQUEST_COLUMNS):
+        best.offer(codes(batch["session_id"], ids), _zeros(batch.num_rows), batch)
+    for group, session in enumerate(sessions):
+        session.requests = best.rows(group)
+
+
+def _captures(tables: Tables, budget: Budget, found: Overview) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bad_first = pa.array([3, 2, 1, 0], pa.int64())
+    best = Best([budget.captures])
+    for batch in tables.batches("captures", _CAPTURE_COLUMNS):
+        found.capture_count += batch.num_rows
+        found.statuses.update(batch["status"].to_pylist())
+        how_bad = bad_first.take(
+            codes(batch["status"], ("unreadable", "damaged", "truncated", "whole"))
+        )
+        rank = pc.negate(pc.fill_null(how_bad, 0))
+        best.offer(_zeros(batch.num_rows), rank, batch)
+    for row in best.rows(0):
+        named = dict(zip(_CAPTURE_COLUMNS, row, strict=True))
+        for name in ("file", "error", "format"):
+            if isinstance(named[name], str):
+                named[name] = visible(str(named[name]), budget.text)
+        found.captures.append(named)
+
+
+def _stalled(tables: Tables) -> dict[str, tuple[int, int]]:
+    """Stalls of each session that has any: how many, and their time together."""
+    import pyarrow.compute as pc
+
+    sums: dict[str, tuple[int, int]] = {}
+    for batch in tables.batches("stalls", ("session_id", "cause", "lasted_us")):
+        real = batch.filter(pc.not_equal(batch["cause"], "sender-idle"))
+        grouped = (
+            _table(real).group_by("session_id").aggregate([("lasted_us", "sum"), ([], "count_all")])
+        )
+        for session, lasted, count in zip(
+            grouped["session_id"].to_pylist(),
+            grouped["lasted_us_sum"].to_pylist(),
+            grouped["count_all"].to_pylist(),
+            strict=True,
+        ):
+            before = sums.get(session, (0, 0))
+            sums[session] = (before[0] + count, before[1] + (lasted or 0))
+    return sums
+
+
+def _add_sums(batch: pa.RecordBatch, found: Overview) -> None:
+    import pyarrow.compute as pc
+
+    found.session_count += batch.num_rows
+    for name in _SUMMED:
+        found.sums[name] += pc.sum(batch[name]).as_py() or 0
+    started, ended = pc.min(batch["started_at"]).as_py(), pc.max(batch["ended_at"]).as_py()
+    if started is not None:
+        found.started = started if found.started is None else min(found.started, started)
+    if ended is not None:
+        found.ended = ended if found.ended is None else max(found.ended, ended)
+    for entry in batch["protocol"].value_counts().to_pylist():
+        found.protocols[visible(str(entry["values"] or "unknown"), 40)] += entry["counts"]
+    gaps = pc.add(batch["gap_dialer"], batch["gap_acceptor"])
+    found.gap_octets += pc.sum(gaps).as_py() or 0
+    found.gap_sessions += pc.sum(pc.greater(gaps, 0)).as_py() or 0
+
+
+def _ranked(
+    batch: pa.RecordBatch, stalled: dict[str, tuple[int, int]]
+) -> tuple[pa.Array, pa.Array]:
+    """The group (one for all) and the rank of each session; smaller is more telling."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    octets = pc.add(
+        pc.fill_null(batch["octets_dialer"], 0), pc.fill_null(batch["octets_acceptor"], 0)
+    )
+    weight = pc.min_element_wise(octets, pa.scalar(1 << 56, pa.int64()))
+    for flag, bit in (
+        (pc.greater(batch["violations"], 0), 1 << 60),
+        (pc.is_valid(codes(batch["session_id"], list(stalled))), 1 << 59),
+        (pc.not_equal(batch["ending"], "clean"), 1 << 58),
+    ):
+        weight = pc.add(weight, pc.multiply(pc.fill_null(flag, False).cast(pa.int64()), bit))
+    return _zeros(batch.num_rows), pc.negate(weight)
+
+
+def _zeros(rows: int) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.repeat(pa.scalar(0, pa.int64()), rows)
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_batches([batch])

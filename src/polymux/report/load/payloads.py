@@ -1,0 +1,85 @@
+"""What a report shows of the content: nothing, a hash, the first octets, or all of it.
+
+Nothing is the default: a report is mailed around, and content is nobody else's business.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from polymux.report.load.tables import ReportError, Tables
+from polymux.report.load.top_rows import codes
+
+_ROWS: Final = 512  # content rows can be large, so few are held at a time
+_FRAME: Final = 4096  # octets shown of one frame, even with `full`
+_HEX_DIGITS: Final = 16  # of the hash: enough to tell frames apart
+_ORDINALS: Final = 1 << 44
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """The choice: `none`, `hash`, `head:N` or `full`, with N as `octets`."""
+
+    word: str
+    octets: int
+
+    @classmethod
+    def parse(cls, text: str) -> Payload:
+        """ReportError if `text` is none of the four."""
+        if text == "none":
+            return cls("none", 0)
+        if text == "hash":
+            return cls("hash", 0)
+        if text == "full":
+            return cls("full", _FRAME)
+        word, _, number = text.partition(":")
+        if word == "head" and number.isascii() and number.isdigit() and 0 < int(number) <= _FRAME:
+            return cls("head", int(number))
+        raise ReportError(
+            f"payload {text!r}: give none, hash, head:N (N from 1 to {_FRAME}) or full"
+        )
+
+    def show(self, data: bytes) -> str:
+        """One frame's content as the report holds it: hexadecimal."""
+        if self.word == "hash":
+            return hashlib.sha256(data).hexdigest()[:_HEX_DIGITS]
+        return data[: self.octets].hex()
+
+
+def read_payload(
+    tables: Tables,
+    ids: list[str],
+    wanted: set[tuple[int, str, int]],
+    choice: Payload,
+    room: int,
+) -> dict[tuple[int, str, int], str]:
+    """Content of the wanted frames (session, sender, ordinal), until `room` octets are used."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    shown: dict[tuple[int, str, int], str] = {}
+    if choice.word == "none" or not wanted:
+        return shown
+    sides = ("dialer", "acceptor")
+    keys = pa.array(
+        sorted((g * 2 + sides.index(side)) * _ORDINALS + n for g, side, n in wanted), pa.int64()
+    )
+    columns = ("session_id", "sender", "ordinal", "data")
+    for batch in tables.batches("content", columns, rows=_ROWS):
+        session = codes(batch["session_id"], ids)
+        side = codes(batch["sender"], sides)
+        place = pc.add(pc.multiply(session, 2), side)
+        key = pc.add(pc.multiply(place, _ORDINALS), batch["ordinal"])
+        mask = pc.is_in(key, value_set=keys)
+        for code, data in zip(
+            key.filter(mask).to_pylist(), batch["data"].filter(mask).to_pylist(), strict=True
+        ):
+            text = choice.show(data or b"")
+            room -= len(text)
+            if room < 0:
+                return shown
+            group, half = divmod(code // _ORDINALS, 2)
+            shown[group, sides[half], code % _ORDINALS] = text
+    return shown

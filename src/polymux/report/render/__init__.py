@@ -1,0 +1,1 @@
+"""The selected data as sentences, a page model, and one HTML file."""

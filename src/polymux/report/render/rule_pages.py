@@ -1,0 +1,99 @@
+"""The page behind each violation: what the rule says, where it stands, what it weighs, and a
+conversation that breaks it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from polymux.core.rules import Rule
+from polymux.protocols import registry
+
+EXAMPLES: Final = Path(__file__).parent / "assets" / "rules.json"
+ORIGINS: Final = {
+    "spec": "the protocol's specification",
+    "limit": "a limit of this program, which can be set",
+    "advice": "good practice, not the specification",
+}
+REACTIONS: Final = {
+    "ignore": "drops the frame and counts it",
+    "stream": "aborts the stream",
+    "session": "ends the session",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One frame of an example: its octets in hex, what it is, and whether it breaks the rule."""
+
+    sender: str
+    octets: str
+    what: str
+    breaks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RulePage:
+    """One rule as a reader needs it. `story` says what happens in the example's `lines`."""
+
+    name: str
+    sentence: str
+    section: str
+    origin: str
+    severity: str
+    reaction: str
+    protocol: str = ""
+    story: str = ""
+    lines: tuple[Line, ...] = ()
+
+    def example(self) -> list[str]:
+        """The example as lines of plain text, the guilty frame marked."""
+        wide = max((len(line.octets) for line in self.lines), default=0)
+        return [
+            f"{line.sender:<8}  {line.octets:<{wide}}  {line.what}"
+            + ("  <-- breaks the rule" if line.breaks else "")
+            for line in self.lines
+        ]
+
+
+def all_rules() -> list[Rule]:
+    """The rules of every protocol, and those of the WebSocket framing below one of them."""
+    from polymux.core.websocket.events import (
+        AFTER_CLOSE,
+        BAD_CODE,
+        BAD_REASON,
+        FRAME_RULES,
+        SHORT_CLOSE,
+        TRUNCATED,
+    )
+
+    found: list[Rule] = [rule for name in registry.names() for rule in registry.create(name).rules]
+    return [*found, *FRAME_RULES, SHORT_CLOSE, BAD_CODE, BAD_REASON, AFTER_CLOSE, TRUNCATED]
+
+
+def page_of(rule: Rule) -> RulePage:
+    """A rule with its example, if there is one."""
+    example = _examples().get(rule.name, {})
+    lines = example.get("lines", [])
+    assert isinstance(lines, list)
+    return RulePage(
+        rule.name, rule.sentence, rule.section, rule.origin.value, rule.severity.value,
+        rule.reaction.value, str(example.get("protocol", "")), str(example.get("story", "")),
+        tuple(Line(*line) for line in lines),
+    )  # fmt: skip
+
+
+def rule_pages(names: Iterable[str]) -> dict[str, RulePage]:
+    """The pages of these rules; a rule no rule book of this version knows has none."""
+    wanted = set(names)
+    return {rule.name: page_of(rule) for rule in all_rules() if rule.name in wanted}
+
+
+@cache
+def _examples() -> dict[str, dict[str, object]]:
+    found: dict[str, dict[str, object]] = json.loads(EXAMPLES.read_text(encoding="utf-8"))
+    return found

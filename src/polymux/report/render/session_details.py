@@ -1,0 +1,148 @@
+"""One session in full as the page takes it: lanes, throughput, streams, marks, stalls, frames.
+
+Times are microseconds from the session's start; parallel lists keep the page small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS
+from polymux.report.load.frame_selection import FRAME_COLUMNS
+from polymux.report.load.overview import SessionRow
+from polymux.report.load.stream_selection import StreamRow
+from polymux.report.render.finding_items import stall_text, violation_text
+from polymux.report.render.report_data import KEY, SIDES, Json, Material, since
+from polymux.report.render.wording import STALL_HEADLINES
+
+_CAUSES: Final = tuple(STALL_HEADLINES)
+_LEVELS: Final = ("error", "warning", "note")
+_VERDICTS: Final = {"clean": "0", "crossed": "1", "violation": "2"}
+
+
+def detail_json(
+    material: Material, group: int, rules: dict[str, int], kinds: dict[str, int]
+) -> Json:
+    """The details of a session; `kinds` gathers the names of frame kinds over all sessions."""
+    session, lanes = material.detailed[group], material.lanes[group]
+    streams = material.streams[group]
+    places = {stream.key: place for place, stream in enumerate(streams)}
+    return {
+        "width": lanes.width_us,
+        "total": [lanes.total(0), lanes.total(1)],
+        "lanes": [[lane.text(0), lane.text(1), lane.spans(lanes.width_us)] for lane in lanes.lanes],
+        "rest": [lanes.rest.text(0), lanes.rest.text(1)],
+        "streams": _stream_columns(material, session, streams),
+        "marks": _marks(material, group, places, rules),
+        "stalls": _stalls(material, group, places),
+        "frames": _frame_columns(material, group, places, kinds),
+        "allFrames": material.frames[group].all,
+    }
+
+
+def _marks(
+    material: Material, group: int, places: dict[str, int], rules: dict[str, int]
+) -> list[list[object]]:
+    made: list[list[object]] = []
+    for row in material.found.marks[group]:
+        mark = dict(zip(VIOLATION_COLUMNS, row, strict=True))
+        made.append(
+            [
+                since(material.detailed[group], mark["at"]),
+                places.get(str(mark["stream"]), -1),
+                _side(mark["sender"]),
+                rules[str(mark["rule"])],
+                mark["ordinal"],
+                _LEVELS.index(str(mark["severity"])) if mark["severity"] in _LEVELS else 2,
+                violation_text(material, mark),
+            ]
+        )
+    return made
+
+
+def _stalls(material: Material, group: int, places: dict[str, int]) -> list[list[object]]:
+    made: list[list[object]] = []
+    for row in material.found.stalls[group]:
+        stall = dict(zip(STALL_COLUMNS, row, strict=True))
+        made.append(
+            [
+                since(material.detailed[group], stall["began_at"]),
+                stall["lasted_us"],
+                places.get(str(stall["stream"]), -1),
+                _side(stall["sender"]),
+                _CAUSES.index(str(stall["cause"])),
+                stall_text(material, stall),
+            ]
+        )
+    return made
+
+
+def _stream_columns(
+    material: Material, session: SessionRow, streams: list[StreamRow]
+) -> dict[str, Sequence[object]]:
+    def each(column: str) -> list[object]:
+        return [stream.row[column] for stream in streams]
+
+    def instants(column: str) -> list[int | None]:
+        return [since(session, value) for value in each(column)]
+
+    made: dict[str, Sequence[object]] = {
+        "key": [material.clean(stream.key, KEY) for stream in streams],
+        "name": [material.clean(name) for name in each("name")],
+        "error": [material.clean(error) for error in each("error")],
+        "lane": [int(stream.lane) for stream in streams],
+        "found": [[stream.errors, stream.warnings, stream.stalls] for stream in streams],
+        "ending": each("ending"),
+        "resetBy": each("reset_by"),
+    }
+    for name in ("opened_at", "accepted_at", "closed_at"):
+        made[name[:-3]] = instants(name)
+    for side, letter in zip(SIDES, "DA", strict=True):
+        made["first" + letter] = instants(f"first_at_{side}")
+        made["last" + letter] = instants(f"last_at_{side}")
+        for stem in (
+            "octets", "units", "frames", "granted", "peak_outstanding", "blocked_us", "behind_us",
+        ):  # fmt: skip
+            made[stem.partition("_")[0] + letter] = each(f"{stem}_{side}")
+    return made
+
+
+def _frame_columns(
+    material: Material, group: int, places: dict[str, int], kinds: dict[str, int]
+) -> Json:
+    session, rows = material.detailed[group], material.frames[group].rows
+    column = {name: [row[i] for row in rows] for i, name in enumerate(FRAME_COLUMNS)}
+    made: Json = {
+        "at": _steps(since(session, at) for at in column["at"]),
+        "side": "".join("da"[_side(sender)] for sender in column["sender"]),
+        "verdict": "".join(_VERDICTS.get(str(word), "0") for word in column["verdict"]),
+        "kind": [kinds.setdefault(str(kind), len(kinds)) for kind in column["kind"]],
+        "stream": [-1 if key is None else places.get(str(key), -2) for key in column["stream"]],
+        "ordinal": column["ordinal"],
+        "offset": column["offset"],
+        "size": column["size"],
+        "payload": column["payload_octets"],
+        "amount": column["amount"],
+    }
+    if material.payload:
+        made["data"] = [
+            material.payload.get((group, str(row[0]), row[1])) if isinstance(row[1], int) else None
+            for row in rows
+        ]
+    return made
+
+
+def _steps(values: Iterable[int | None]) -> list[int]:
+    """Differences, because they are shorter to write."""
+    steps: list[int] = []
+    before = 0
+    for value in values:
+        now = before if value is None else value
+        steps.append(now - before)
+        before = now
+    return steps
+
+
+def _side(sender: object) -> int:
+    return 1 if sender == "acceptor" else 0

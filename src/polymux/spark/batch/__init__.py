@@ -1,0 +1,1 @@
+"""The batch pipeline: index, shuffle of packet references, analysis, publication of tables."""

@@ -1,0 +1,338 @@
+"""How references get from the tasks that find them to the tasks that walk them: through files.
+
+Every worker writes tables under one staging folder, so the references, a few percent of the
+captures, go the same way. Measured against Spark's own shuffle: a third of the time, nothing of
+it in Java's memory, and a walk can take the references of a huge flow piece by piece.
+
+An index task writes one pair of files: `NAME.refs`, the references as they are, and `NAME.rows`,
+an Arrow file with one row for each direction of a flow in a span, saying where they lie. Flows
+fall into `BUCKETS` buckets by hash; to the driver go only the weights of the buckets and the
+heaviest flows.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import uuid
+import zlib
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from polymux.capture import FlowRefs
+from polymux.capture.packets.packet_refs import CAPTURED_BITS, RECORD
+from polymux.core.errors import PolymuxError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+FOLDER = "index"
+BUCKETS = 4096
+PIECE = RECORD << 15  # octets of references of a row; longer ones are cut
+OFFSET_SHIFT = int(CAPTURED_BITS)
+PACKET_WEIGHT = 500
+AT_ONCE = 256 << 10  # octets of a flow's references that are read at once; more, piece by piece
+IN_MEMORY = 4 << 20  # octets that a walk holds of a flow at most: some references, and their order
+ORDERED = 4  # octets of references for each octet of their order
+HEAVIEST = 16  # flows of a span that the driver is told of one by one
+
+
+def bucket_of(flow: bytes) -> int:
+    return zlib.crc32(flow) % BUCKETS
+
+
+def weight_of(row: FlowRefs) -> int:
+    """About how much work a row is, in octets: packets count as 500 each, whatever they carry.
+
+    What a packet carries is in its reference, but adding that up costs more than it tells.
+    """
+    return row.packets * PACKET_WEIGHT
+
+
+@dataclass
+class Found:
+    """What an index task tells the driver: where its rows lie and how heavy they are."""
+
+    name: str = ""
+    summaries: list[str] = field(default_factory=list)  # one a span, as JSON
+    buckets: dict[int, int] = field(default_factory=dict)
+    flows: dict[bytes, int] = field(default_factory=dict)  # the heaviest, which are also above
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The flows of one walk task: those named, or those of some buckets without those named."""
+
+    buckets: frozenset[int] = frozenset()
+    flows: frozenset[bytes] = frozenset()
+
+
+class RowsWriter:
+    """The pair of files of one attempt; as a context it finishes them, or leaves none behind."""
+
+    def __init__(self, staging: str) -> None:
+        self.found = Found(uuid.uuid4().hex)
+        self._folder = Path(staging, FOLDER)
+        self._at = 0
+        self._stack = ExitStack()
+        self._refs: BinaryIO | None = None
+        self._rows: pa.ipc.RecordBatchFileWriter | None = None
+
+    def add(self, rows: Sequence[FlowRefs]) -> None:
+        """Rows of a part of a span: those of both directions of a flow together."""
+        if not rows:
+            return
+        weights: dict[bytes, int] = {}
+        for row in rows:
+            bucket, weight = bucket_of(row.flow), weight_of(row)
+            self.found.buckets[bucket] = self.found.buckets.get(bucket, 0) + weight
+            weights[row.flow] = weights.get(row.flow, 0) + weight
+        for flow in sorted(weights, key=lambda flow: -weights[flow])[:HEAVIEST]:
+            self.found.flows[flow] = self.found.flows.get(flow, 0) + weights[flow]
+        self._write([piece for row in _by_range(rows) for piece in row])
+
+    def _write(self, rows: Sequence[FlowRefs]) -> None:
+        import pyarrow as pa
+
+        from polymux.analysis.arrow.arrays import array_of
+
+        if self._refs is None:
+            self._folder.mkdir(exist_ok=True)
+            name = self._folder / self.found.name
+            refs = open(f"{name}.refs", "wb", buffering=0)  # noqa: SIM115  # closed by the stack
+            self._refs = self._stack.enter_context(refs)
+            sink = self._stack.enter_context(pa.OSFile(f"{name}.rows", "wb"))
+            self._rows = self._stack.enter_context(pa.ipc.new_file(sink, _schema()))
+        starts = []
+        for row in rows:
+            starts.append(self._at)
+            self._at += self._refs.write(row.refs)
+        columns: list[Sequence[Any]] = [
+            [bucket_of(row.flow) for row in rows],
+            [row.flow for row in rows],
+            [row.direction for row in rows],
+            [row.file for row in rows],
+            [row.start for row in rows],
+            [row.first_at for row in rows],
+            [row.last_at for row in rows],
+            [list(row.hints) for row in rows],
+            starts,
+            [len(row.refs) for row in rows],
+        ]
+        assert self._rows is not None
+        arrays = [array_of(one, each.type) for one, each in zip(columns, _schema(), strict=True)]
+        self._rows.write_batch(pa.record_batch(arrays, schema=_schema()))
+
+    def __enter__(self) -> RowsWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        wrote = self._refs is not None
+        self._stack.close()
+        if not wrote:
+            self.found.name = ""
+        elif kind is not None:
+            for ending in ("refs", "rows"):
+                (self._folder / f"{self.found.name}.{ending}").unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one row's references lie, and the row without them."""
+
+    row: FlowRefs
+    path: Path
+    start: int
+    size: int
+
+    def read(self, start: int, size: int) -> bytes:
+        """Octets of the references."""
+        fd = os.open(self.path, os.O_RDONLY)  # as a file object it would take twice as long
+        try:
+            refs = os.pread(fd, size, self.start + start)
+        finally:
+            os.close(fd)
+        if len(refs) != size:
+            raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
+        return refs
+
+    def whole(self) -> FlowRefs:
+        """The row with its references."""
+        return self.row._replace(refs=self.read(0, self.size))
+
+    def stored(self) -> FlowRefs:
+        """The row, whose references are read as a walk needs them."""
+        return self.row._replace(stored=self.read, records=self.size // RECORD)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFlow:
+    """One flow, whose references are still in their files."""
+
+    places: list[Place]
+
+    @property
+    def octets(self) -> int:
+        """Of its references."""
+        return sum(place.size for place in self.places)
+
+    @property
+    def held(self) -> int:
+        """About how many octets a walk of it holds of them."""
+        if self.octets <= AT_ONCE:
+            return self.octets
+        return min(AT_ONCE + self.octets // ORDERED, IN_MEMORY)
+
+    def rows(self) -> list[FlowRefs]:
+        if self.octets > AT_ONCE:
+            return [place.stored() for place in self.places]
+        return [place.whole() for place in self.places]
+
+
+class Spool:
+    """A file for what the walk of a huge flow sets aside: made when it is asked for, never seen
+    under a name, gone with the context."""
+
+    def __init__(self, staging: str) -> None:
+        self._folder = Path(staging, FOLDER)
+        self._stack = ExitStack()
+
+    def open(self) -> BinaryIO:
+        return self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
+
+    def __enter__(self) -> Spool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
+class RowsReader:
+    """The rows of one walk task, from the files of all index tasks."""
+
+    def __init__(self, staging: str, names: Sequence[str], wanted: Wanted) -> None:
+        self._folder = Path(staging, FOLDER)
+        self._flows: dict[bytes, list[Place]] = {}
+        for name in names:
+            for place in self._places(name, wanted):
+                self._flows.setdefault(place.row.flow, []).append(place)
+
+    def flows(self) -> list[list[FlowRefs]]:
+        """Not yet the references: the rows of each flow, the flow that began first in front."""
+
+        def first(flow: bytes) -> tuple[int, bytes]:
+            return min(place.row.first_at for place in self._flows[flow]), flow
+
+        return [
+            [place.row for place in self._flows[flow]] for flow in sorted(self._flows, key=first)
+        ]
+
+    def __iter__(self) -> Iterator[StoredFlow]:
+        """Flow after flow, the one that began first in front."""
+
+        def first(flow: bytes) -> tuple[int, bytes]:
+            return min(place.row.first_at for place in self._flows[flow]), flow
+
+        for flow in sorted(self._flows, key=first):
+            yield StoredFlow(self._flows[flow])
+
+    def _places(self, name: str, wanted: Wanted) -> Iterator[Place]:
+        import pyarrow as pa
+
+        path, refs = self._folder / f"{name}.rows", self._folder / f"{name}.refs"
+        try:
+            source = pa.memory_map(str(path))
+        except FileNotFoundError:
+            raise PolymuxError(
+                f"{path}: another worker wrote it, and here it is not: --out must be on a file "
+                "system that the driver and all workers share"
+            ) from None
+        with source, pa.ipc.open_file(source) as rows:
+            for number in range(rows.num_record_batches):
+                batch = _selected(rows.get_batch(number), wanted)
+                for entry in batch.to_pylist():
+                    row = FlowRefs(
+                        entry["flow"], entry["direction"], entry["file"], entry["start"],
+                        entry["first_at"], entry["last_at"], b"", tuple(entry["hints"]),
+                    )  # fmt: skip
+                    yield Place(row, refs, entry["refs_at"], entry["refs_size"])
+
+
+def _by_range(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
+    """The rows of each flow, both directions cut at the same places if they are long.
+
+    A walk takes references piece by piece, and both directions of a piece together.
+    """
+    flows: dict[bytes, list[FlowRefs]] = {}
+    for row in rows:
+        flows.setdefault(row.flow, []).append(row)
+    for both in flows.values():
+        longest = max(both, key=lambda row: len(row.refs))
+        # Before the packet: where one without payload ends, the next part may begin, and two rows
+        # with one start would be taken for the same.
+        cuts = [_offset(longest.refs, at) - 1 for at in range(PIECE, len(longest.refs), PIECE)]
+        yield both if not cuts else [piece for row in both for piece in _cut(row, cuts)]
+
+
+def _cut(row: FlowRefs, cuts: Sequence[int]) -> Iterator[FlowRefs]:
+    """The row in pieces, each with the references before the next of these offsets."""
+    begin = 0
+    for start, cut in zip([row.start, *cuts], [*cuts, 1 << 62], strict=True):
+        end = begin
+        if begin < len(row.refs) and _offset(row.refs, begin) < cut:
+            records = range(begin, len(row.refs), RECORD)
+            end = begin + RECORD * bisect_left(
+                records, cut, key=lambda at: _offset(row.refs, at)
+            )  # fmt: skip
+        if end > begin:
+            refs = row.refs[begin:end]
+            first_at, last_at = _instant(refs, 0), _instant(refs, len(refs) - RECORD)
+            yield FlowRefs(
+                row.flow, row.direction, row.file, start, first_at, last_at, refs, row.hints
+            )
+        begin = end
+
+
+def _offset(refs: bytes, at: int) -> int:
+    """The place in its file of the packet whose record is at `at`: see `hot.references`."""
+    return int.from_bytes(refs[at : at + 8], "little") >> OFFSET_SHIFT
+
+
+def _instant(refs: bytes, at: int) -> int:
+    return int.from_bytes(refs[at + 8 : at + 16], "little", signed=True)
+
+
+def _selected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from polymux.analysis.arrow.arrays import array_of
+
+    flows = pc.is_in(batch.column("flow"), array_of(sorted(wanted.flows), pa.binary()))
+    if not wanted.buckets:
+        return batch.filter(flows)
+    buckets = pc.is_in(batch.column("bucket"), array_of(sorted(wanted.buckets), pa.int32()))
+    return batch.filter(pc.and_(buckets, pc.invert(flows)))
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            ("bucket", pa.int32()),
+            ("flow", pa.binary()),
+            ("direction", pa.int32()),
+            ("file", pa.string()),
+            ("start", pa.int64()),
+            ("first_at", pa.int64()),
+            ("last_at", pa.int64()),
+            ("hints", pa.list_(pa.string())),
+            ("refs_at", pa.int64()),
+            ("refs_size", pa.int64()),
+        ]
+    )

@@ -1,0 +1,91 @@
+"""What a reader of `format("polymux")` may say, checked before any work."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polymux.analysis.options import Plan, parse_ports
+from polymux.analysis.schema.tables import TABLES
+from polymux.capture import FlowFilter
+from polymux.core.errors import PolymuxError
+
+KNOWN = ("path", "paths", "protocol", "table", "columns", "port", "filter", "taskoctets")
+STREAMING = ("linger", "idle", "patience", "remember", "batchoctets")  # of a stream alone
+
+
+class BadOption(PolymuxError):
+    """An option of the data source cannot be used; says which, and what would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The options of one read. Lists are written with commas: `port` "9000=mplex,9001", `filter`
+    "192.0.2.1:9000,:9001", `columns` "session_id,kind".
+    """
+
+    paths: tuple[str, ...]
+    table: str
+    columns: tuple[str, ...]
+    plan: Plan
+    filters: tuple[str, ...]
+    task_octets: int = 0
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str]) -> SourceOptions:
+        """Read them; BadOption, or BadProtocolString, says what is wrong."""
+        said = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(said) - set(KNOWN) - set(STREAMING))
+        if unknown:
+            raise BadOption(
+                f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
+                "port, filter and taskOctets"
+            )
+        table = said.get("table", "frames")
+        if table not in TABLES:
+            raise BadOption(f"table {table!r} is not known; there are {', '.join(TABLES)}")
+        columns = _listed(said.get("columns", "")) or TABLES[table].names()
+        for name in columns:
+            if name not in TABLES[table].names():
+                has = ", ".join(TABLES[table].names())
+                raise BadOption(f"columns: {table} has no column {name!r}; it has {has}")
+        if len(set(columns)) != len(columns):
+            raise BadOption(f"columns: {', '.join(columns)} names one twice")
+        filters = _listed(said.get("filter", ""))
+        octets = said.get("taskoctets", "0")
+        if not octets.isdecimal():
+            raise BadOption(f"taskOctets {octets!r} is no number of octets")
+        try:
+            ports = parse_ports(_ports(said.get("port", "")))
+            FlowFilter(ports, filters)
+        except ValueError as problem:
+            raise BadOption(str(problem)) from None
+        plan = Plan(said.get("protocol", "auto"), ports, frozenset({table}))
+        return cls(_paths(said), table, columns, plan, filters, int(octets))
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _ports(text: str) -> list[str]:
+    """The pairs of a `port` option. A protocol string has commas of its own: what does not begin
+    with a number goes on with the pair before it."""
+    pairs: list[str] = []
+    for part in _listed(text):
+        if pairs and not part.partition("=")[0].isdecimal():
+            pairs[-1] += f",{part}"
+        else:
+            pairs.append(part)
+    return pairs
+
+
+def _paths(said: Mapping[str, str]) -> tuple[str, ...]:
+    """`load("one")` comes as `path`, `load(["one", "two"])` as JSON in `paths`."""
+    paths = json.loads(said["paths"]) if said.get("paths") else []
+    if said.get("path"):
+        paths.append(said["path"])
+    if not paths:
+        raise BadOption("no path: write load('captures/'), or load() with a list of paths")
+    return tuple(paths)

@@ -1,0 +1,67 @@
+"""One small job of each kind polymux runs on Spark, so that Java loads the classes they need.
+
+Run as a program, with the Java options that make it write down what it loaded.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from polymux.spark.runtime.session import spark_session
+from polymux.spark.runtime.settings import join_options
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+
+def rehearse(spark: "SparkSession", folder: str) -> None:
+    """Run the jobs; what they compute is of no interest."""
+    from pyspark.sql import functions
+    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+    class Reader(DataSourceReader):
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(0), InputPartition(1)]
+
+        def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
+            import pyarrow as pa
+
+            yield pa.RecordBatch.from_pydict({"key": [partition.value, 2], "octets": [b"a", b"b"]})
+
+    class Rehearsed(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "polymux-rehearsal"
+
+        def schema(self) -> str:
+            return "key bigint, octets binary"
+
+        def reader(self, schema: object) -> Reader:
+            return Reader()
+
+    def same(batches: Iterator["pa.RecordBatch"]) -> Iterator["pa.RecordBatch"]:
+        yield from batches
+
+    def whole(table: "pa.Table") -> "pa.Table":
+        return table
+
+    spark.sparkContext.parallelize(range(4), 2).map(str).collect()
+    spark.dataSource.register(Rehearsed)
+    rows = spark.read.format("polymux-rehearsal").load()
+    rows.mapInArrow(same, rows.schema).groupBy("key").applyInArrow(whole, rows.schema).toArrow()
+    rows.write.parquet(f"{folder}/rows")
+    read = spark.read.parquet(f"{folder}/rows")
+    read.groupBy("key").agg(functions.count("*").alias("rows")).orderBy("rows").collect()
+    read.join(rows, "key").filter("key > 0").limit(3).collect()
+
+
+def main(java_options: list[str]) -> None:
+    conf = {"spark.driver.extraJavaOptions": join_options(java_options, "")}
+    with tempfile.TemporaryDirectory() as folder, spark_session("local[2]", conf=conf) as spark:
+        rehearse(spark, folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

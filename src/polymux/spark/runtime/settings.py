@@ -1,0 +1,198 @@
+"""What Spark is told: the masters polymux knows, and the settings of a session, with reasons."""
+
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from polymux.core.errors import PolymuxError
+from polymux.spark.runtime.host_memory import MEBI, available, parse_size, size_text
+
+LOOPBACK = "127.0.0.1"
+SMALLEST_HEAP = 512 * MEBI  # Spark itself refuses less than 450 MiB
+BESIDE_HEAP = 300 * MEBI  # classes, compiled code, threads and buffers of the driver
+
+# The collector and the compiler of a Java that lives for seconds. The quick compiler alone makes
+# code 2 to 3 times slower than the thorough one: right for a driver that only hands out work,
+# wrong for the executors of a cluster.
+QUICK_START = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:+UseSerialGC",
+    "-XX:-UsePerfData",
+)
+# Arrow's own allocator keeps what was freed in each of its threads, tens of megabytes a worker.
+ARROW_POOL = ("ARROW_DEFAULT_MEMORY_POOL", "system")
+QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+
+# A failed task is raised in Python with its whole trace; two more copies of it are no help. The
+# level of the gateway is what Spark takes for the level of everything.
+LOG4J = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n%ex
+rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+logger.executor.name = org.apache.spark.executor.Executor
+logger.executor.level = off
+logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
+logger.tasks.level = off
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """Where the work is done: threads here, processes here, or another machine's processes."""
+
+    url: str
+    kind: Literal["local", "local-cluster", "cluster"]
+
+    @property
+    def local(self) -> bool:
+        """Whether driver and workers share one Java."""
+        return self.kind == "local"
+
+    @property
+    def whole_home(self) -> bool:
+        """Whether the driver hands out what lies in its SPARK_HOME: its Python archives, say."""
+        return self.kind == "cluster" and not self.url.startswith("spark://")
+
+    @property
+    def loopback(self) -> bool:
+        """Whether nothing beyond this machine has to reach the driver."""
+        hosts = [host for host, _ in self.addresses()]
+        near = bool(hosts) and all(host in (LOOPBACK, "localhost") for host in hosts)
+        return near or self.kind != "cluster"
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each standalone master; other kinds of cluster have none."""
+        if not self.url.startswith("spark://"):
+            return []
+        pairs = [place.rpartition(":") for place in self.url[len("spark://") :].split(",")]
+        return [(host.strip("[]"), int(port)) for host, _, port in pairs]
+
+
+def parse_master(url: str) -> Master:
+    """Read a master URL; a clear error for what Spark or polymux does not know."""
+    if re.fullmatch(r"local(\[(\*|[1-9]\d{0,4})(\s*,\s*\d{1,4})?\])?", url):
+        return Master(url, "local")
+    if re.fullmatch(r"local-cluster\[\s*[1-9]\d*\s*,\s*[1-9]\d*\s*,\s*[1-9]\d*\s*\]", url):
+        return Master(url, "local-cluster")
+    place = r"(\[[0-9a-fA-F:]+\]|[^\s,:/]+):\d{1,5}"
+    if re.fullmatch(rf"spark://{place}(,{place})*", url) or re.fullmatch(r"yarn|k8s://\S+", url):
+        return Master(url, "cluster")
+    if url.startswith("sc://"):
+        raise PolymuxError(
+            f"master {url}: Spark Connect sessions are made by SparkSession.builder.remote; "
+            "make one and hand it over, or give the address of the cluster's master"
+        )
+    raise PolymuxError(
+        f"master {url!r} is not known; write local[*], local[2], spark://host:7077, yarn, "
+        "k8s://https://host:port or local-cluster[workers,cores,megabytes]"
+    )
+
+
+def check_reachable(master: Master, timeout: float = 5.0) -> None:
+    """Raise if none of the standalone masters answers; Spark would try for a minute."""
+    places = master.addresses()
+    if not places:
+        return
+    reason = ""
+    for host, port in places:
+        try:
+            socket.create_connection((host, port), timeout).close()
+        except (OSError, OverflowError) as failure:
+            reason = str(failure)
+        else:
+            return
+    raise PolymuxError(
+        f"no Spark master answers at {master.url} ({reason}); check the address, and that the "
+        "master is running"
+    )
+
+
+def check_memory(memory: str, free: int | None = None) -> None:
+    """Raise if a driver with this heap is too small for Spark or too large for the machine."""
+    heap = parse_size(memory)
+    if heap < SMALLEST_HEAP:
+        raise PolymuxError(f"memory {memory} is too little for Spark: give 512m or more")
+    free = available() if free is None else free
+    need = heap + BESIDE_HEAP
+    if free is not None and free < need:
+        fits = "" if free < SMALLEST_HEAP + BESIDE_HEAP else " or give less, for example 512m"
+        raise PolymuxError(
+            f"Spark with memory {memory} needs {size_text(need)}, but only {size_text(free)} "
+            f"are free: close something{fits}"
+        )
+
+
+def session_settings(
+    master: Master,
+    *,
+    memory: str,
+    app_name: str,
+    folder: Path,
+    java_options: Sequence[str],
+    conf: Mapping[str, str],
+) -> dict[str, str]:
+    """All settings of a new session; `conf` wins, and adds to Java options.
+
+    `folder` is the session's own temporary folder; the logging settings are written into it.
+    """
+    if "spark.master" in conf:
+        raise PolymuxError("give the master as master=..., not as the setting spark.master")
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(LOG4J)
+    options = [*QUIET, f"-Dlog4j2.configurationFile={log4j}", *java_options]
+    settings = {
+        "spark.master": master.url,
+        "spark.app.name": app_name,
+        "spark.driver.memory": memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.adaptive.enabled": "true",
+        "spark.sql.session.timeZone": "UTC",  # as in the tables
+        "spark.python.worker.reuse": "true",
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.worker.faulthandler.enabled": "true",
+        "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
+    }
+    if not master.local:
+        settings[f"spark.executorEnv.{ARROW_POOL[0]}"] = ARROW_POOL[1]
+    if master.local:
+        options = [*QUICK_START, *options]
+        # Spark would make a folder `spark-warehouse` wherever the user happens to be.
+        settings["spark.sql.warehouse.dir"] = (folder / "warehouse").as_uri()
+    if master.loopback:
+        settings["spark.driver.host"] = LOOPBACK
+        settings["spark.driver.bindAddress"] = LOOPBACK
+    settings["spark.driver.extraJavaOptions"] = join_options(
+        options, conf.get("spark.driver.extraJavaOptions", "")
+    )
+    return settings | {
+        name: value for name, value in conf.items() if name != "spark.driver.extraJavaOptions"
+    }
+
+
+def python_for(master: Master, chosen: str | None) -> str:
+    """The Python of the workers: this one, or on a cluster the one the user chose."""
+    return sys.executable if master.local or not chosen else chosen
+
+
+def join_options(ours: Sequence[str], theirs: str) -> str:
+    """Java options as one string, each quoted where Spark's launcher would split it."""
+    return " ".join([*(_quoted(option) for option in ours), theirs]).strip()
+
+
+def _quoted(option: str) -> str:
+    if not re.search(r"[\s\"'\\]", option):
+        return option
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

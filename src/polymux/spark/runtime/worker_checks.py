@@ -1,0 +1,113 @@
+"""Asking every worker of a session the same question, before anything depends on the answer."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from polymux.capture.io.remote import is_url
+from polymux.core.errors import PolymuxError
+from polymux.spark.runtime.job_progress import progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+WORKER_SECONDS = 60.0  # a cluster without free cores lets a job wait without end
+LOOKED_AT = 20  # files each worker is asked about
+
+Row = TypeVar("Row")
+Question = Callable[[Iterable[int]], Iterable[Row]]
+
+
+def ask(spark: SparkSession, question: Question[Row], seconds: float = WORKER_SECONDS) -> set[Row]:
+    """Run `question` on every executor that has come up; nothing if none takes it in time.
+
+    It should sleep for a moment, so that one quick executor does not take all the tasks, and
+    must travel by value: see `_reach`.
+    """
+    context = spark.sparkContext
+    late = threading.Event()
+
+    def give_up(group: str) -> None:
+        late.set()
+        context.cancelJobGroup(group)
+
+    try:
+        with progress(spark, lambda _: None, description="polymux: asking the workers") as group:
+            timer = threading.Timer(seconds, give_up, [group])
+            timer.daemon = True
+            timer.start()
+            try:
+                # The first round waits for an executor, and shows how many cores there are.
+                for _ in range(2):
+                    tasks = max(4, 3 * context.defaultParallelism)
+                    rows = (
+                        context.parallelize(range(tasks), tasks).mapPartitions(question).collect()
+                    )
+            finally:
+                timer.cancel()
+    except Exception:
+        if late.is_set():
+            return set()
+        raise
+    return set(rows)
+
+
+def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> None:
+    """Raise if a worker cannot import polymux, see the captures or write where it should.
+
+    In local mode the workers are children of this process and nothing is asked.
+    """
+    master = spark.sparkContext.master or ""
+    if master == "local" or master.startswith("local["):
+        return
+    files = [path for path in paths if not is_url(path)][:LOOKED_AT]
+    answers = ask(spark, _reach(files, staging))
+    if not answers:
+        raise PolymuxError(
+            f"{master}: no worker took a task within {WORKER_SECONDS:.0f} s; check that workers "
+            "are running and have free cores"
+        )
+    for host, missing, unseen, writable in sorted(answers):
+        if missing:
+            raise PolymuxError(
+                f"worker {host} cannot run polymux: {missing}; start the session with "
+                "polymux.spark.spark_session, which ships it, or install "
+                "polymux[spark] for the Python of the workers"
+            )
+        if unseen:
+            raise PolymuxError(
+                f"worker {host} does not see {unseen}; put captures where driver and workers "
+                "both reach them: a shared directory, or an URL (s3://, hdfs://, gs://)"
+            )
+        if not writable:
+            raise PolymuxError(
+                f"worker {host} cannot write to {staging}; --out must be on a file system that "
+                "the driver and all workers share"
+            )
+
+
+def _reach(files: Sequence[str], staging: str) -> Question[tuple[str, str, str, bool]]:
+    """What runs on a worker, made anew so that it travels by value.
+
+    A function of this module would travel as its name, and a worker without polymux could not
+    say so.
+    """
+    wanted, folder = list(files), staging
+
+    def look(_: Iterable[int]) -> Iterator[tuple[str, str, str, bool]]:
+        import os
+        import socket
+        import time
+
+        time.sleep(0.1)
+        missing = ""
+        try:
+            import polymux.spark.batch.analyze_stage  # noqa: F401
+        except ImportError as problem:
+            missing = str(problem)
+        unseen = next((path for path in wanted if not os.access(path, os.R_OK)), "")
+        yield socket.gethostname(), missing, unseen, os.access(folder, os.W_OK)
+
+    return look

@@ -1,0 +1,1 @@
+"""A DataFrame sent over multiplexed streams, and read back from tables."""

@@ -1,0 +1,307 @@
+"""`df.write.format("polymux")` and `writeStream`: rows of a DataFrame over multiplexed streams.
+
+Every task has a session of its own and a stream for each value of the column `stream`. A task
+succeeds when the peer has taken everything it sent. Retried tasks send again: readers tell attempts
+apart by the streams' names, and the driver's commit says which count (`sink_names`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+import uuid
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from polymux.core.errors import MissingExtra, PolymuxError
+
+try:
+    from pyspark.sql.datasource import (
+        DataSourceArrowWriter,
+        DataSourceStreamArrowWriter,
+        WriterCommitMessage,
+    )
+except ImportError:
+    raise MissingExtra("spark", "sending DataFrames") from None
+
+from polymux.aio import connect
+from polymux.aio.urls import parse_url
+from polymux.protocols.registry import create
+from polymux.spark.sink.senders import NotTaken, Outgoing, Outlets
+from polymux.spark.sink.stream_labels import (
+    DEFAULT,
+    MESSAGES,
+    PREFIXED,
+    RAW,
+    Label,
+    commit_label,
+    commit_octets,
+    prefixed,
+)
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+KNOWN = (
+    "url", "protocol", "rows", "commit", "job", "timeout", "ca", "cert", "key", "servername",
+    "path", "checkpointlocation", "queryname",
+)  # fmt: skip
+PIECE = 64 * 1024  # octets of rows that are sent together where rows have a prefix
+MOST_OPEN = 100  # streams of a task at a time
+
+
+class BadSink(PolymuxError):
+    """An option or a column of the sink that cannot be used; says which, and what would do."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where and how to send; plain data that goes to the tasks."""
+
+    url: str
+    protocol: str
+    rows: str  # "", or raw
+    commits: bool
+    job: str
+    timeout: float
+    ca: str
+    cert: str
+    key: str
+    server_name: str
+
+    @classmethod
+    def parse(cls, options: Mapping[str, str], streaming: bool) -> Target:
+        said = {name.lower(): value for name, value in options.items()}
+        unknown = sorted(set(said) - set(KNOWN))
+        if unknown:
+            raise BadSink(
+                f"option {unknown[0]!r} is not known; there are url, protocol, rows, commit, job, "
+                "timeout, ca, cert, key and serverName"
+            )
+        for name in ("url", "protocol"):
+            if not said.get(name):
+                raise BadSink(f"no {name}: write option({name!r}, ...)")
+        parse_url(said["url"])
+        create(said["protocol"])
+        rows = said.get("rows", "auto")
+        if rows not in ("auto", RAW):
+            raise BadSink(f"rows {rows!r}: auto keeps rows apart, raw sends their octets only")
+        commit = said.get("commit", "false" if rows == RAW else "true")
+        if commit not in ("true", "false"):
+            raise BadSink(f"commit {commit!r} is neither true nor false")
+        try:
+            timeout = float(said.get("timeout", "60"))
+        except ValueError:
+            raise BadSink(f"timeout {said['timeout']!r} is no number of seconds") from None
+        where = said.get("checkpointlocation", "")
+        job = said.get("job", "")
+        if not job and streaming and where:
+            # The same after a restart, so that a replayed batch is known again.
+            job = hashlib.blake2b(where.encode(), digest_size=8).hexdigest()
+        return cls(
+            said["url"], said["protocol"], rows if rows == RAW else "", commit == "true",
+            job or uuid.uuid4().hex[:16], timeout, said.get("ca", ""), said.get("cert", ""),
+            said.get("key", ""), said.get("servername", ""),
+        )  # fmt: skip
+
+    def context(self) -> ssl.SSLContext | None:
+        if not self.url.startswith(("tls://", "wss://")):
+            return None
+        try:
+            context = ssl.create_default_context(cafile=self.ca or None)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            if self.cert:
+                context.load_cert_chain(self.cert, self.key or None)
+        except OSError as problem:
+            names = " ".join(name for name in (self.ca, self.cert, self.key) if name)
+            raise BadSink(f"{names}: cannot be used: {problem.strerror or problem}") from None
+        return context
+
+
+@dataclass
+class Sent(WriterCommitMessage):
+    """What a task sent, and who it was."""
+
+    task: str
+    rows: int
+    octets: int
+
+
+class Sending:
+    """What the writers share."""
+
+    def __init__(self, target: Target, schema: StructType) -> None:
+        self.target = target
+        names = [field.name for field in schema.fields]
+        if "data" not in names:
+            raise BadSink(f"no column data among {', '.join(names)}: it holds what is sent")
+        extra = [name for name in names if name not in ("data", "stream")]
+        if extra:
+            raise BadSink(f"column {extra[0]!r}: the sink takes data and stream, nothing else")
+        for field in schema.fields:
+            kind = field.dataType.typeName()
+            if kind not in (("binary", "string") if field.name == "data" else ("string",)):
+                raise BadSink(f"column {field.name!r} is {kind}: make it a string, or data binary")
+
+    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        """In a task: send its rows, and return when the peer has taken all of them."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        epoch = context.getLocalProperty("streaming.sql.batchId") or "0"
+        label = Label(
+            DEFAULT, self.target.job, int(epoch), context.partitionId(), context.attemptNumber(),
+            uuid.uuid4().hex[:16], "",
+        )  # fmt: skip
+        return asyncio.run(Errand(self.target, label).run(batches))
+
+    def commit_all(self, messages: list[WriterCommitMessage | None], epoch: int) -> None:
+        """On the driver: say which tasks count."""
+        tasks = [message.task for message in messages if isinstance(message, Sent)]
+        if self.target.commits and tasks:
+            label = commit_label(self.target.job, epoch, uuid.uuid4().hex[:16])
+            asyncio.run(Errand(self.target, label).say(commit_octets(tasks)))
+
+
+class Errand:
+    """One session to the target, for one task or for a commit."""
+
+    def __init__(self, target: Target, label: Label) -> None:
+        self.target = target
+        self.label = label
+        self._open: OrderedDict[str, Outgoing] = OrderedDict()
+        self._parts: dict[str, int] = {}
+        self._moved = 0.0
+
+    async def run(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+        from dataclasses import replace
+
+        target = self.target
+        sent = Sent(self.label.task, 0, 0)
+        first = next(batches, None)
+        if first is None:
+            return sent
+        async with connect(
+            target.url, protocol=target.protocol, tls=target.context(),
+            server_hostname=target.server_name or None,
+        ) as session:  # fmt: skip
+            outlets = Outlets(session)
+            form = RAW if target.rows == RAW else MESSAGES if outlets.has_messages else PREFIXED
+            self.label = replace(self.label, rows=form)
+            waiting: dict[str, list[bytes]] = {}
+            sizes: dict[str, int] = {}
+            batch: pa.RecordBatch | None = first
+            while batch is not None:
+                for name, row in rows_of(batch):
+                    sent.rows += 1
+                    sent.octets += len(row)
+                    if form == MESSAGES:
+                        await self._give(outlets, name, row)
+                        continue
+                    waiting.setdefault(name, []).append(prefixed(row) if form == PREFIXED else row)
+                    sizes[name] = sizes.get(name, 0) + len(row) + 4
+                    if sizes[name] >= PIECE:
+                        await self._give(outlets, name, b"".join(waiting.pop(name)))
+                        sizes[name] = 0
+                batch = next(batches, None)
+            for name, pieces in waiting.items():
+                await self._give(outlets, name, b"".join(pieces))
+            for name in list(self._open):
+                await self._finish(name)
+        return sent
+
+    async def say(self, data: bytes) -> None:
+        """A stream with just this."""
+        async with connect(
+            self.target.url, protocol=self.target.protocol, tls=self.target.context(),
+            server_hostname=self.target.server_name or None,
+        ) as session:  # fmt: skip
+            outgoing = await Outlets(session).open(str(self.label))
+            await self._within(outgoing.send(data))
+            await self._within(outgoing.finish())
+
+    async def _give(self, outlets: Outlets, name: str, data: bytes) -> None:
+        from dataclasses import replace
+
+        outgoing = self._open.get(name)
+        if outgoing is None:
+            if len(self._open) >= MOST_OPEN:
+                await self._finish(next(iter(self._open)))
+            part = self._parts[name] = self._parts.get(name, 0) + 1
+            label = replace(self.label, stream=name, part=part)
+            outgoing = self._open[name] = await self._opened(outlets, str(label))
+        self._open.move_to_end(name)
+        await self._within(outgoing.send(data))
+
+    async def _opened(self, outlets: Outlets, name: str) -> Outgoing:
+        try:
+            return await asyncio.wait_for(outlets.open(name), self.target.timeout)
+        except TimeoutError:
+            raise self._too_slow() from None
+
+    async def _finish(self, name: str) -> None:
+        await self._within(self._open.pop(name).finish())
+
+    async def _within(self, work: object) -> None:
+        try:
+            await asyncio.wait_for(work, self.target.timeout)  # type: ignore[arg-type] # awaitable
+        except TimeoutError:
+            raise self._too_slow() from None
+
+    def _too_slow(self) -> NotTaken:
+        return NotTaken(
+            f"{self.target.url}: the peer took nothing for {self.target.timeout:g} s; allow more "
+            "with option('timeout', ...)"
+        )
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
+    """Stream and octets of each row; a missing stream is the usual one, missing data is refused."""
+    names = batch.schema.names
+    data = batch.column(names.index("data")).to_pylist()
+    streams = [DEFAULT] * len(data)
+    if "stream" in names:
+        streams = [name or DEFAULT for name in batch.column(names.index("stream")).to_pylist()]
+    for name, value in zip(streams, data, strict=True):
+        if value is None:
+            raise BadSink("a row without data: the sink cannot send null; filter such rows out")
+        yield name, value.encode() if isinstance(value, str) else bytes(value)
+
+
+class BatchSink(DataSourceArrowWriter):
+    """`df.write`: see the module."""
+
+    def __init__(self, sending: Sending) -> None:
+        self.sending = sending
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.sending.send(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self.sending.commit_all(messages, 0)
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """`df.writeStream`: the same, once for each micro-batch."""
+
+    def __init__(self, sending: Sending) -> None:
+        self.sending = sending
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return self.sending.send(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        self.sending.commit_all(messages, batchId)
+
+
+def batch_sink(options: Mapping[str, str], schema: StructType) -> BatchSink:
+    return BatchSink(Sending(Target.parse(options, streaming=False), schema))
+
+
+def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
+    return StreamSink(Sending(Target.parse(options, streaming=True), schema))

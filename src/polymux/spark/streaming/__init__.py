@@ -1,0 +1,1 @@
+"""Following a folder of captures in micro-batches."""

@@ -1,0 +1,136 @@
+"""Honest applications that behave at random, one for each shape of protocol.
+
+A driver sits on an endpoint. `act` does one random honest thing; `heard` is given the events of
+each delivery; `wind_down` starts nothing new and lets everything come to an end.
+"""
+
+from random import Random
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LocalProtocolError, NoFreeIds, StreamEnded
+from polymux.core.events import Accepted, Credit, Data, Event, Opened
+from polymux.core.frames import Frame
+from polymux.core.streams import NEVER, OPEN, Stream
+
+
+class Driver:
+    """What the simulator needs of an application."""
+
+    def __init__(self, endpoint: Endpoint, rng: Random) -> None:
+        self.endpoint = endpoint
+        self.rng = rng
+        self.reuses = False  # may it use ids again, where the protocol lets a side choose them?
+
+    def act(self) -> None:
+        raise NotImplementedError
+
+    def heard(self, events: list[Event]) -> None:
+        raise NotImplementedError
+
+    def wind_down(self) -> None:
+        raise NotImplementedError
+
+    def lie(self) -> Frame | None:
+        """A frame of any kind on a key near those in use: perhaps legal, perhaps not."""
+        kinds = [kind for kind in self.endpoint.protocol.kinds if kind < 250]
+        keys = [stream.key for stream in self.endpoint.protocol.streams.all()] or [5]
+        key = max(0, self.rng.choice(keys) + self.rng.choice([0, 0, 0, 1, -1, 8, 64]))
+        amount = self.rng.choice([0, 1, 7, 500, 100_000])
+        return Frame(self.rng.choice(kinds), key, b"x" * self.rng.choice([0, 1, 40]), amount)
+
+
+class DuplexDriver(Driver):
+    """Opens, accepts, rejects, writes, reads, ends and aborts duplex streams (mplex, Nerdbank)."""
+
+    def __init__(self, endpoint: Endpoint, rng: Random) -> None:
+        super().__init__(endpoint, rng)
+        self.streams: list[Stream] = []
+        self.offers: list[Stream] = []
+        self.unread: dict[int, int] = {}
+        self.window = rng.choice([64, 500, 5000, 1_000_000])
+
+    def act(self) -> None:
+        pick = self.rng.random()
+        try:
+            if pick < 0.2 or not self.streams:
+                name = bytes(self.rng.randrange(32, 127) for _ in range(self.rng.randrange(4)))
+                self.streams.append(self.open_again(name) or self.endpoint.open(name, self.window))
+            elif pick < 0.35 and self.offers:
+                self.answer(self.offers.pop(self.rng.randrange(len(self.offers))))
+            elif pick < 0.7:
+                size = self.rng.choice([0, 1, 5, 100, 1000, 3000])
+                self.endpoint.send(self.rng.choice(self.streams), bytes(size))
+            elif pick < 0.8:
+                self.endpoint.end(self.rng.choice(self.streams))
+            elif pick < 0.85:
+                self.endpoint.abort(self.rng.choice(self.streams), b"changed my mind")
+            else:
+                self.read(self.rng.choice(self.streams))
+        except (NoFreeIds, StreamEnded, LocalProtocolError):
+            pass  # an honest application is told no, and nothing has changed
+
+    def open_again(self, name: bytes) -> Stream | None:
+        """Open the first of this side's ids whose stream is over, as npm `multiplex` does."""
+        end = self.endpoint
+        if not self.reuses:
+            return None
+        for stream in end.protocol.streams.all():
+            if stream.over and stream.opener == end.side:
+                end.put(Frame(0, stream.key, name))
+                return end.protocol.streams.find(stream.key)
+        return None
+
+    def answer(self, stream: Stream) -> None:
+        if self.rng.random() < 0.15:
+            self.endpoint.abort(stream)
+            return
+        if stream.half(stream.opener).final != NEVER:
+            return  # withdrawn in the meantime
+        self.endpoint.accept(stream, self.window)
+        self.streams.append(stream)
+
+    def read(self, stream: Stream) -> None:
+        amount = self.unread.pop(stream.serial, 0)
+        if amount:
+            self.endpoint.read(stream, amount)
+
+    def heard(self, events: list[Event]) -> None:
+        for event in events:
+            stream = event.stream
+            if stream is None:
+                continue
+            if isinstance(event, Opened):
+                self.offers.append(stream)
+            elif isinstance(event, Data):
+                self.unread[stream.serial] = self.unread.get(stream.serial, 0) + len(event.data)
+            elif isinstance(event, Accepted | Credit):
+                self.endpoint.resume(stream)
+
+    def wind_down(self) -> None:
+        for stream in self.offers:
+            if stream.half(stream.opener).final == NEVER:
+                self.answer(stream)
+        self.offers.clear()
+        for stream in self.streams:
+            self.read(stream)
+            if stream.half(self.endpoint.side).state == OPEN:
+                self.endpoint.end(stream)
+
+
+def driver_for(protocol: str) -> type[Driver]:
+    """The driver that fits a protocol's shape."""
+    if protocol in ("mplex", "nerdbank"):
+        return DuplexDriver
+    if protocol == "omnistreams":
+        from polymux.testing.drivers.omnistreams import OmnistreamsDriver
+
+        return OmnistreamsDriver
+    if protocol == "streamux":
+        from polymux.testing.drivers.streamux import StreamuxDriver
+
+        return StreamuxDriver
+    if protocol == "minmux":
+        from polymux.testing.drivers.minmux import MinmuxDriver
+
+        return MinmuxDriver
+    raise KeyError(f"no driver for {protocol}")

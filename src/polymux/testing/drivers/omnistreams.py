@@ -1,0 +1,112 @@
+"""An honest omnistreams application that behaves at random."""
+
+from random import Random
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LocalProtocolError, NoFreeIds, StreamEnded
+from polymux.core.events import Credit, Data, Event, Opened
+from polymux.core.frames import Frame
+from polymux.core.streams import Stream
+from polymux.testing.drivers.base import Driver
+
+CONTROL_MESSAGE, CREATE, REQUEST = 0, 1, 5
+
+
+class OmnistreamsDriver(Driver):
+    """Opens one-way streams, writes, asks, ends, cancels as writer and as reader, says things.
+
+    `ids`: how many ids it uses itself. A few are used again and again, as soon as its own side may;
+    without a number the endpoint chooses.
+    """
+
+    ids = 0
+
+    def __init__(self, endpoint: Endpoint, rng: Random) -> None:
+        super().__init__(endpoint, rng)
+        self.writing: list[Stream] = []
+        self.reading: list[Stream] = []
+        self.offers: list[Stream] = []
+        self.unread: dict[int, int] = {}
+        self.window = rng.choice([1, 2, 10, 300])
+
+    def act(self) -> None:
+        pick = self.rng.random()
+        try:
+            if pick < 0.2 or not self.writing:
+                self.open()
+            elif pick < 0.45:
+                size = self.rng.choice([0, 0, 1, 5, 100, 3000, 20_000])
+                self.endpoint.send(self.rng.choice(self.writing), bytes(size))
+            elif pick < 0.55:
+                self.endpoint.end(self.rng.choice(self.writing))
+            elif pick < 0.6:
+                self.endpoint.abort(self.rng.choice(self.writing))
+            elif pick < 0.65:
+                text = self.rng.choice([b"", b"{}", b"hello"])
+                self.endpoint.put(Frame(CONTROL_MESSAGE, 0, text))
+            elif pick < 0.75 and self.offers:
+                self.answer(self.offers.pop(self.rng.randrange(len(self.offers))))
+            elif self.reading:
+                self.act_as_reader(self.rng.choice(self.reading))
+        except (NoFreeIds, StreamEnded, LocalProtocolError):
+            pass  # an honest application is told no, and nothing has changed
+
+    def act_as_reader(self, stream: Stream) -> None:
+        pick = self.rng.random()
+        if pick < 0.15:
+            self.endpoint.abort(stream)
+        elif pick < 0.4 and not stream.over and self.is_current(stream):
+            amount = self.rng.choice([0, 1, 3, 255, 300])
+            self.endpoint.put(Frame(REQUEST, stream.key, b"", amount))
+        else:
+            self.read(stream)
+
+    def is_current(self, stream: Stream) -> bool:
+        """Has the id of this stream not been used again?"""
+        return self.endpoint.protocol.streams.find(stream.key) is stream
+
+    def open(self) -> None:
+        metadata = self.rng.choice([b"", b"{}", '{"größe":1}'.encode()])
+        if not self.ids:
+            self.writing.append(self.endpoint.open(metadata))
+            return
+        key = self.rng.randrange(self.ids) * 2 + self.endpoint.side
+        before = self.endpoint.protocol.streams.find(key)
+        if before is None or before.over:
+            self.endpoint.put(Frame(CREATE, key, metadata))
+            made = self.endpoint.protocol.streams.find(key)
+            assert made is not None
+            self.writing.append(made)
+
+    def answer(self, stream: Stream) -> None:
+        if self.rng.random() < 0.15:
+            self.endpoint.abort(stream)
+            return
+        self.endpoint.accept(stream, self.window)
+        self.reading.append(stream)
+
+    def read(self, stream: Stream) -> None:
+        messages = self.unread.pop(stream.serial, 0)
+        if messages:
+            self.endpoint.read(stream, messages)
+
+    def heard(self, events: list[Event]) -> None:
+        for event in events:
+            stream = event.stream
+            if stream is None:
+                continue
+            if isinstance(event, Opened):
+                self.offers.append(stream)
+            elif isinstance(event, Data):
+                self.unread[stream.serial] = self.unread.get(stream.serial, 0) + 1
+            elif isinstance(event, Credit):
+                self.endpoint.resume(stream)
+
+    def wind_down(self) -> None:
+        for stream in self.offers:
+            self.answer(stream)
+        self.offers.clear()
+        for stream in self.reading:
+            self.read(stream)
+        for stream in self.writing:
+            self.endpoint.end(stream)

@@ -1,0 +1,121 @@
+"""An honest Streamux application that behaves at random: asks, answers, cancels, keeps alive."""
+
+from random import Random
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LocalProtocolError, NoFreeIds, StreamEnded
+from polymux.core.events import Ended, Event, Opened
+from polymux.core.frames import Frame
+from polymux.core.protocol import NO_ID
+from polymux.core.streams import OPEN, Stream
+from polymux.protocols.streamux.protocol import Streamux
+from polymux.protocols.streamux.rules import (
+    EMPTY_REPLY,
+    KEEP_ALIVE,
+    REPLY_BIT,
+    REPLY_LAST,
+    REQUEST_LAST,
+)
+from polymux.testing.drivers.base import Driver
+
+SIZES = (1, 2, 5, 100, 1000, 3000)
+
+
+class StreamuxDriver(Driver):
+    """Requests and replies in pieces, some of them cancelled, dropped or left without data."""
+
+    def __init__(self, endpoint: Endpoint, rng: Random) -> None:
+        super().__init__(endpoint, rng)
+        assert isinstance(endpoint.protocol, Streamux)
+        self.protocol: Streamux = endpoint.protocol
+        self.protocol.streams.keep = True  # former uses of an id are compared too
+        self.asked: list[Stream] = []
+        self.calls: list[Stream] = []
+
+    def act(self) -> None:
+        pick = self.rng.random()
+        try:
+            if not self.protocol.handshaken:
+                self.ask_early()
+            elif pick < 0.25 or not self.asked:
+                self.ask()
+            elif pick < 0.4:
+                self.endpoint.send(self.rng.choice(self.asked), bytes(self.rng.choice(SIZES)))
+            elif pick < 0.5:
+                self.endpoint.end(self.rng.choice(self.asked))
+            elif pick < 0.58:
+                self.endpoint.abort(self.rng.choice(self.asked))
+            elif pick < 0.63:
+                self.keep_alive()
+            elif self.calls:
+                self.serve(self.rng.choice(self.calls))
+        except (NoFreeIds, StreamEnded, LocalProtocolError):
+            pass  # an honest application is told no, and nothing has changed
+
+    def ask(self) -> None:
+        """Open a request; now and then its data and its end follow at once."""
+        stream = self.endpoint.open()
+        self.asked.append(stream)
+        if self.rng.random() < 0.8:
+            self.endpoint.send(stream, bytes(self.rng.choice(SIZES)))
+            if self.rng.random() < 0.7:
+                self.endpoint.end(stream)
+
+    def ask_early(self) -> None:
+        """Ask before the peer's initiator has come: requests need only our own."""
+        key = self.protocol.next_free(self.endpoint.side)
+        if key != NO_ID:
+            self.endpoint.put(Frame(REQUEST_LAST, key, b"?"))
+            stream = self.protocol.streams.find(key)
+            assert stream is not None
+            self.asked.append(stream)
+
+    def keep_alive(self) -> None:
+        frame = self.protocol.keep_alive(self.endpoint.side)
+        if frame is not None:
+            self.endpoint.put(frame)
+
+    def serve(self, stream: Stream) -> None:
+        """A piece of the reply, its end, or no more of it."""
+        pick = self.rng.random()
+        if pick < 0.5:
+            self.endpoint.send(stream, bytes(self.rng.choice(SIZES)))
+        elif pick < 0.85:
+            self.endpoint.end(stream)
+        else:
+            self.endpoint.abort(stream)
+
+    def heard(self, events: list[Event]) -> None:
+        for event in events:
+            stream = event.stream
+            if stream is None:
+                continue
+            if isinstance(event, Opened):
+                self.calls.append(stream)
+            elif isinstance(event, Ended):
+                self.endpoint.resume(stream)  # a reply that waited for the whole request may go
+
+    def wind_down(self) -> None:
+        for stream in (*self.asked, *self.calls):
+            if stream.half(self.endpoint.side).state == OPEN and not stream.over:
+                lane = stream.lane
+                if stream.serial < 0 and lane is not None and lane.queued == 0:
+                    self.endpoint.abort(stream)  # a request without data cannot be sent
+                else:
+                    self.endpoint.end(stream)
+
+    def lie(self) -> Frame | None:
+        """A frame that its header can say, on an id near those in use."""
+        side = self.endpoint.side
+        kind = self.rng.randrange(EMPTY_REPLY + 1)
+        layout = self.protocol.layout(1 - side if kind & REPLY_BIT else side)
+        numbers = [stream.number for stream in self.protocol.streams.all()] or [5]
+        number = (self.rng.choice(numbers) + self.rng.choice([0, 0, 0, 1, 3])) & layout.last_id
+        opener = 1 - side if kind & REPLY_BIT else side
+        key = number * 2 + opener
+        if kind == KEEP_ALIVE:
+            stream = self.protocol.streams.find(key)
+            if self.protocol.closes(side, REQUEST_LAST, stream):
+                return None  # would be the end of that request
+        size = self.rng.choice([1, 40]) if kind <= REPLY_LAST else 0
+        return Frame(kind, key, b"x" * min(size, layout.longest))

@@ -1,0 +1,1 @@
+"""Model peers with encoders of their own: conversations whose truth is known."""

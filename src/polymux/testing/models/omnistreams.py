@@ -1,0 +1,323 @@
+"""Model peers of omnistreams: both numberings, by length and in WebSocket, few ids used often."""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from random import Random
+
+from polymux.testing.models.base import Fault, Model, Packet, Peer, Truth, Use
+
+VERBS = ("control", "create", "data", "end", "cancel-receive", "request", "cancel-send")
+LEGACY = {"create": 0, "data": 1, "end": 2, "cancel-send": 3, "request": 4, "control": 5}
+GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+METADATA, MESSAGE = 65536, 1048576  # what an observer takes at most
+
+
+class Written:
+    """A stream of this side's own: what it may send, as far as it has read."""
+
+    def __init__(self, use: Use) -> None:
+        self.use = use
+        self.credit = 0
+        self.open = True
+        self.cancelled = False  # by the other side, and read
+
+
+class Heard:
+    """A stream of the other side's: what was asked for."""
+
+    def __init__(self, use: Use) -> None:
+        self.use = use
+        self.open = True
+        self.gave_up = False
+
+
+class OmnistreamsPeer(Peer):
+    def __init__(self, side: int, rng: Random, model: "Omnistreams") -> None:
+        super().__init__(side, rng)
+        self.model = model
+        self.written: dict[int, Written] = {}
+        self.heard: dict[int, Heard] = {}
+        self.owed: list[Use] = []  # cancels for data that belongs to nothing
+
+    # --- carriers
+
+    def start(self) -> None:
+        if not self.model.websocket:
+            return
+        key = base64.b64encode(b"0123456789abcdef")
+        if self.side == 0:
+            head = (b"GET /omnistreams HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n"
+                    b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                    b"Sec-WebSocket-Key: " + key + b"\r\n\r\n")  # fmt: skip
+        else:
+            proof = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest())
+            head = (
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
+                b"Connection: Upgrade\r\nSec-WebSocket-Accept: " + proof + b"\r\n\r\n"
+            )
+        self.write("upgrade", head, frame=False)
+
+    def envelope(self, message: bytes) -> bytes:
+        if not self.model.websocket:
+            return len(message).to_bytes(4, "big") + message
+        if len(message) > 2 and self.rng.random() < 0.1:
+            cut = self.rng.randrange(1, len(message))
+            return self.websocket(2, message[:cut], False) + self.websocket(0, message[cut:], True)
+        return self.websocket(2, message, True)
+
+    def websocket(self, opcode: int, body: bytes, final: bool) -> bytes:
+        size, mask = len(body), 128 if self.side == 0 else 0
+        if size < 126:
+            head = bytes([final << 7 | opcode, mask | size])
+        elif size < 65536:
+            head = bytes([final << 7 | opcode, mask | 126]) + size.to_bytes(2, "big")
+        else:
+            head = bytes([final << 7 | opcode, mask | 127]) + size.to_bytes(8, "big")
+        if not mask:
+            return head + body
+        key = self.rng.randbytes(4)
+        times = size // 4 + 1
+        stream = int.from_bytes((key * times)[:size], "big") ^ int.from_bytes(body, "big")
+        return head + key + stream.to_bytes(size, "big")
+
+    # --- messages
+
+    def message(
+        self, verb: str, use: Use | None, body: bytes = b"", fault: Fault | None = None
+    ) -> Packet:
+        code = LEGACY[verb] if self.model.legacy else VERBS.index(verb)
+        octets = bytes([code]) + (bytes([use.number]) if use is not None else b"") + body
+        amount = body[0] if verb == "request" and body else len(body)
+        return self.write(verb, self.envelope(octets), use, amount, fault=fault)
+
+    # --- conduct
+
+    def read(self, packet: Packet) -> None:
+        use = packet.use
+        if use is None:
+            return
+        if packet.verb == "create":
+            self.heard[use.number] = Heard(use)
+        elif packet.verb == "request" and use.number in self.written:
+            self.written[use.number].credit += packet.amount  # for the newest use of the id
+        elif packet.verb == "cancel-send" and use.number in self.written:
+            if self.written[use.number].open:
+                self.written[use.number].open = False
+                self.written[use.number].cancelled = True
+        elif packet.verb in ("end", "cancel-receive"):
+            self.heard[use.number].open = False
+        elif packet.verb == "data" and self.model.literal and not self.heard[use.number].open:
+            self.owed.append(use)
+
+    def suffer(self, packet: Packet) -> None:
+        if packet.verb == "data" and packet.fault is not None and packet.use is not None:
+            heard = self.heard.get(packet.use.number)
+            told = heard is not None and heard.gave_up  # once for each use will do
+            if packet.fault.rule == "omnistreams.data-on-unknown-id" and not told:
+                self.owed.append(packet.use)
+
+    def answer(self) -> None:
+        for use in self.owed:
+            self.message("cancel-send", use)
+        self.owed = []
+
+    def act(self) -> None:
+        what = self.rng.random()
+        if what < 0.04:
+            self.message("control", None, self.rng.randbytes(self.rng.randrange(9)))
+        elif what < 0.06 and self.model.websocket:
+            self.write("ping", self.websocket(9, b"hi", True), frame=False)
+        elif what < 0.5:
+            self.speak()
+        else:
+            self.listen()
+
+    def speak(self) -> None:
+        going = [w for w in self.written.values() if w.open and self.clean(w.use)]
+        free = [n for n in self.model.ids if (self.side, n) not in self.spoilt
+                and (n not in self.written or not self.written[n].open)]  # fmt: skip
+        if free and (not going or self.rng.random() < 0.25):
+            self.create(self.rng.choice(free))
+            return
+        if not going:
+            return
+        written = self.rng.choice(going)
+        what = self.rng.random()
+        if what < 0.1:
+            self.message("end", written.use)
+            written.open = False
+        elif what < 0.15 and not self.model.legacy:
+            self.message("cancel-receive", written.use)
+            written.open = False
+        elif written.credit > 0:
+            written.credit -= 1
+            size = self.rng.choice([0, 1, 40, 300])
+            self.message("data", written.use, self.rng.randbytes(size))
+
+    def create(self, number: int) -> None:
+        before = self.written.get(number)
+        use = Use(self.side, number, before.use.incarnation + 1 if before else 1)
+        self.written[number] = Written(use)
+        self.message("create", use, self.rng.choice([b"", b"{}", b'{"a":1}']))
+
+    def listen(self) -> None:
+        going = [h for h in self.heard.values() if h.open and self.clean(h.use)]
+        if not going:
+            return
+        heard = self.rng.choice(going)
+        if self.rng.random() < 0.12:
+            heard.open, heard.gave_up = False, True
+            self.message("cancel-send", heard.use)
+        else:
+            self.message("request", heard.use, bytes([self.rng.choice([0, 1, 1, 3, 10, 255])]))
+
+    def clean(self, use: Use) -> bool:
+        return (use.opener, use.number) not in self.spoilt
+
+    # --- faults
+
+    def plant(self, fault: str) -> bool:
+        rule = f"omnistreams.{fault}"
+        own = [w for w in self.written.values() if self.clean(w.use)]
+        if fault in ("unknown-type", "empty-message", "bad-length"):
+            return self.plant_shape(fault, rule)
+        if fault in ("request-on-unknown-id", "cancel-on-unknown-id"):
+            return self.plant_reader(fault, rule)
+        tests: dict[str, Callable[[Written], bool]] = {
+            "credit-exceeded": lambda w: w.open and w.credit == 0,
+            "create-on-open-id": lambda w: w.open,
+            "data-on-unknown-id": lambda w: not w.open and not w.cancelled,
+            "end-on-unknown-id": lambda w: not w.open and not w.cancelled,
+            "sent-after-cancel": lambda w: w.cancelled and w.credit > 0,
+            "end-with-payload": lambda w: w.open,
+            "cancel-with-payload": lambda w: w.open and not self.model.legacy,
+            "metadata-too-long": lambda w: not w.open,
+            "message-too-long": lambda w: w.open and w.credit > 0,
+        }
+        fitting = [w for w in own if tests[fault](w)]
+        if fault in ("data-on-unknown-id", "end-on-unknown-id") and self.rng.random() < 0.3:
+            use = Use(self.side, 200)  # never created
+            self.message(fault.split("-")[0], use, b"", Fault(rule))
+            return True
+        if not fitting:
+            return False
+        use = self.rng.choice(fitting).use
+        again = Use(use.opener, use.number, use.incarnation + 1)
+        label = again.label if fault in ("create-on-open-id", "metadata-too-long") else use.label
+        found = Fault(rule, label, beside=fault == "sent-after-cancel")
+        if fault == "create-on-open-id":
+            self.message("create", again, b"", found)
+        elif fault == "metadata-too-long":
+            self.message("create", again, bytes(METADATA + 1), found)
+        elif fault == "message-too-long":
+            if self.model.websocket:  # refused by the carrier, which does not know of streams
+                found = Fault("websocket.message-too-big", lost=True)
+            self.message("data", use, bytes(MESSAGE + 1), found)
+        elif fault.startswith("end-"):
+            self.message("end", use, b"x" if "payload" in fault else b"", found)
+        elif fault == "cancel-with-payload":
+            self.message("cancel-receive", use, b"x", found)
+        else:
+            self.message("data", use, b"x" * self.rng.randrange(9), found)
+        return True
+
+    def plant_shape(self, fault: str, rule: str) -> bool:
+        if fault == "empty-message":
+            self.write("bad", self.envelope(b""), fault=Fault(rule))
+        elif fault == "unknown-type":
+            code = self.rng.choice([7, 99, 255])
+            self.write("bad", self.envelope(bytes([code, 1, 2])), fault=Fault(rule))
+        elif self.rng.random() < 0.5:
+            code = self.rng.choice([1, 2, 3, 4])  # all but control messages have an id
+            self.write("bad", self.envelope(bytes([code])), fault=Fault(rule))
+        else:
+            heard = [h for h in self.heard.values() if h.open and self.clean(h.use)]
+            if not heard:
+                return False
+            use = self.rng.choice(heard).use
+            body = self.rng.choice([b"", b"\1\1"])
+            self.message("request", use, body, Fault(rule, use.label))
+        return True
+
+    def plant_reader(self, fault: str, rule: str) -> bool:
+        """The acceptor speaks of a stream that was never there, or of one that it gave up."""
+        if self.model.literal:
+            return False  # there a cancel of a stream that is over is an answer
+        verb = "request" if fault.startswith("request") else "cancel-send"
+        body = b"\1" if verb == "request" else b""
+        gone = [h for h in self.heard.values()
+                if not h.open and self.clean(h.use) and h.use.incarnation == 1]  # fmt: skip
+        if self.rng.random() < 0.5 or not gone:
+            self.message(verb, Use(1 - self.side, 201), body, Fault(rule))
+            return True
+        use = self.rng.choice(gone).use
+        self.message(verb, use, body, Fault(rule, use.label, beside=True))
+        return True
+
+
+class Omnistreams(Model):
+    name = "omnistreams"
+    harmless = frozenset(
+        {
+            "end-on-unknown-id",
+            "request-on-unknown-id",
+            "cancel-on-unknown-id",
+            "sent-after-cancel",
+            "data-on-unknown-id",
+        }
+    )
+    messages = True
+    faults = (
+        "credit-exceeded", "create-on-open-id", "data-on-unknown-id", "end-on-unknown-id",
+        "sent-after-cancel", "end-with-payload", "cancel-with-payload", "request-on-unknown-id",
+        "cancel-on-unknown-id", "unknown-type", "empty-message", "bad-length",
+        "metadata-too-long", "message-too-long", "truncated",
+    )  # fmt: skip
+    debts = frozenset({"omnistreams.data-unanswered"})
+
+    def __init__(self, rng: Random) -> None:
+        super().__init__(rng)
+        self.legacy = rng.random() < 0.4
+        self.websocket = rng.random() < 0.4
+        self.literal = rng.random() < 0.2  # late data is cancelled again, to the letter
+        self.text = (f"omnistreams:numbering={'legacy' if self.legacy else 'spec'},"
+                     f"carrier={'websocket' if self.websocket else 'length'}")  # fmt: skip
+        if self.literal:
+            self.notes = frozenset({"omnistreams.cancel-on-unknown-id"})
+        self.ids = rng.sample([*range(200), 255], rng.choice([1, 2, 5]))
+        self.peers = [OmnistreamsPeer(side, rng, self) for side in (0, 1)]
+
+    def certain(self, planted: Packet, passed: list[Packet]) -> bool:
+        use = planted.use
+        return super().certain(planted, passed) and (use is None or use.incarnation == 1)
+
+    def truths(self, passed: list[Packet]) -> dict[str, Truth]:
+        found: dict[str, Truth] = {}
+        newest: dict[tuple[int, int], Use] = {}
+        for packet in passed:
+            use = packet.use
+            if use is None or packet.fault is not None:
+                continue
+            key = (use.opener, use.number)
+            if packet.verb == "create":
+                if key in newest and found[newest[key].label].ending == "open":
+                    found[newest[key].label].sure = False  # a cancel of an earlier use ended it
+                newest[key] = use
+                truth = found[use.label] = Truth()
+                truth.granted[use.opener] = 0
+                truth.count(packet)
+                continue
+            current = found[newest[key].label]
+            current.count(packet)
+            if packet.verb == "request":
+                current.granted[use.opener] = (current.granted[use.opener] or 0) + packet.amount
+            elif packet.verb == "data":
+                current.payload[use.opener] += packet.amount
+            elif newest[key] is not use:  # a late cancel: it may have hit either
+                current.sure = found[use.label].sure = False
+            elif current.ending == "open":
+                cancels = packet.verb != "end"
+                current.ending = "cancelled" if cancels else "clean"
+                current.reset_by = packet.sender if cancels else None
+        return found

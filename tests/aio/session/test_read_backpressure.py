@@ -1,0 +1,233 @@
+"""A slow reader without credit: the others wait at most once, and only the hog is reset."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.aio.conftest import run_strictly
+from tests.aio.session_helpers import answer, joined, opened, settled
+from tests.aio.virtual_clock import ClockLoop, virtual
+
+import polymux
+
+without_credit = pytest.mark.parametrize("protocol", ["mplex", "nerdbank:version=1"])
+
+
+async def ping(stream: polymux.Stream, rounds: int) -> float:
+    """The longest an echo took."""
+    loop = asyncio.get_running_loop()
+    longest = 0.0
+    for _ in range(rounds):
+        begun = loop.time()
+        await stream.send(b"ping")
+        got = b""
+        while len(got) < 4:
+            got += await stream.receive()
+        longest = max(longest, loop.time() - begun)
+        await asyncio.sleep(0.1)
+    return longest
+
+
+@without_credit
+@virtual
+async def test_one_hog_holds_up_nine_echoes_once_and_is_the_only_one_reset(protocol: str) -> None:
+    async with joined(protocol) as (near, far), asyncio.TaskGroup() as tasks:
+        hog, unread = await opened(near, far, "hog")
+        pings = []
+        for number in range(9):
+            mine, theirs = await opened(near, far, f"echo {number}")
+            tasks.create_task(answer(theirs))
+            pings.append((mine, tasks.create_task(ping(mine, 300))))
+
+        async def flood() -> None:
+            while True:
+                await hog.send(bytes(60_000))
+
+        with pytest.raises(polymux.StreamAborted):
+            await flood()
+        longest = [await task for _, task in pings]
+        assert max(longest) <= 6
+        for mine, _ in pings:
+            await mine.end()
+        counters = far.endpoint.counters.hits
+        assert counters["session_buffer"] == counters["stream_buffer"] == 1
+        assert far.endpoint.inbox.unread == 0
+        with pytest.raises(polymux.StreamAborted, match=r"not read for 5 s .* session_buffer="):
+            await unread.receive()
+
+
+@without_credit
+@virtual
+async def test_a_reader_that_is_slow_but_steady_is_never_reset(protocol: str) -> None:
+    limits = polymux.Limits(session_buffer=300_000)
+    async with joined(protocol, limits=limits) as (near, far), asyncio.TaskGroup() as tasks:
+        mine, theirs = await opened(near, far)
+
+        async def send() -> None:
+            for _ in range(100):
+                await mine.send(bytes(50_000))
+            await mine.end()
+
+        tasks.create_task(send())
+        size = 0
+        while data := await theirs.receive():
+            size += len(data)
+            await asyncio.sleep(4)
+        assert size == 5_000_000
+        assert far._pacing.pauses > 3
+        assert "stream_buffer" not in far.endpoint.counters.hits
+        await theirs.end()
+
+
+@without_credit
+@virtual
+async def test_a_pause_ends_with_its_cause(protocol: str) -> None:
+    limits = polymux.Limits(session_buffer=100_000)
+    async with joined(protocol, limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        await mine.send(bytes(120_000))
+        await settled()
+        assert far._pacing.paused_at
+        other, _ = await opened_late(near, far)
+        theirs.abort()
+        await settled()
+        assert not far._pacing.paused_at
+        accepted = await far.accept()
+        assert accepted.name == "late"
+        other.abort()
+
+
+async def opened_late(near: polymux.Session, far: polymux.Session) -> tuple[polymux.Stream, None]:
+    opening = asyncio.create_task(near.open("late"))
+    await settled()
+    if opening.done():
+        return opening.result(), None
+    # Nerdbank: the offer waits behind the pause; take the record without its acceptance.
+    opening.cancel()
+    await asyncio.wait([opening])
+    return await near.offer("late"), None  # type: ignore[attr-defined]
+
+
+@without_credit
+@virtual
+async def test_many_streams_with_little_each_make_room_in_one_go(protocol: str) -> None:
+    limits = polymux.Limits(session_buffer=100_000)
+    async with joined(protocol, limits=limits) as (near, far):
+        pairs = [await opened(near, far, str(i)) for i in range(20)]
+        for mine, _ in pairs:
+            await mine.send(bytes(10_000))
+        await settled()
+        assert far._pacing.paused_at
+        begun = far.loop.time()
+        while far._pacing.paused_at:
+            await asyncio.sleep(0.01)
+        assert far.loop.time() - begun < 5.1
+        left = [theirs for _, theirs in pairs if theirs.usable]
+        assert 0 < len(left) < 20
+        for theirs in left:
+            assert len(await theirs.receive()) == 10_000
+
+
+@virtual
+async def test_a_finished_stream_that_nobody_reads_makes_room_too() -> None:
+    limits = polymux.Limits(session_buffer=100_000)
+    async with joined("mplex", limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        await mine.send(bytes(120_000))
+        await mine.end()
+        await theirs.end()
+        await asyncio.sleep(6)
+        assert not far._pacing.paused_at
+        assert far._live == {}
+        with pytest.raises(polymux.StreamAborted, match="not read for 5 s"):
+            await theirs.receive()
+
+
+@pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
+@virtual
+async def test_with_credit_the_window_is_the_bound_and_nothing_is_paused(protocol: str) -> None:
+    limits = polymux.Limits(window=50_000, session_buffer=100_000)
+    async with joined(protocol, limits=limits) as (near, far):
+        pairs = [await opened(near, far, str(i)) for i in range(5)]
+        for mine, _ in pairs:
+            mine.send_nowait(bytes(500_000))
+        await asyncio.sleep(100)
+        assert far.endpoint.inbox.unread == 250_000
+        assert far._pacing.pauses == 0
+        for mine, theirs in pairs:
+            await mine.end()
+            assert len(await theirs.receive_all()) == 500_000
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**32), protocol=st.sampled_from(["mplex", "nerdbank:version=1"]))
+def test_no_schedule_of_full_and_empty_streams_stops_a_session_for_good(
+    seed: int, protocol: str
+) -> None:
+    run_strictly(lambda: random_schedule(protocol, Random(seed)), ClockLoop)
+
+
+async def random_schedule(protocol: str, rng: Random) -> None:
+    """Streams are written, read, dropped and left alone at random; then a ping must get through."""
+    limits = polymux.Limits(session_buffer=rng.choice([1000, 50_000, 300_000]))
+    async with joined(protocol, limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        pairs = [(mine, theirs)]
+        for _ in range(rng.randrange(5, 60)):
+            sender, reader = rng.choice(pairs)
+            act = rng.randrange(8)
+            if act < 4:
+                with contextlib.suppress(polymux.StreamAborted, polymux.StreamEnded):
+                    sender.send_nowait(bytes(rng.choice([1, 900, 60_000, 400_000])))
+            elif act == 4:
+                reader.receive_nowait()
+            elif act == 5:
+                await asyncio.sleep(rng.choice([0, 0.1, 3, 8]))
+            elif act == 6 and len(pairs) < 6:
+                async with asyncio.timeout(6 * len(pairs)):  # behind one pause a stream at most
+                    pairs.append(await opened(near, far))
+            else:
+                await rng.choice(rng.choice(pairs)).close()
+        begun = far.loop.time()
+        mine, theirs = await opened(near, far, "ping")
+        await mine.send(b"ping")
+        await theirs.receive()
+        assert far.loop.time() - begun <= 6 * len(pairs)
+
+
+@virtual
+async def test_what_waits_to_be_sent_leaves_less_room_for_what_is_unread() -> None:
+    limits = polymux.Limits(session_buffer=1_800_000)
+    async with joined("mplex", limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        assert far._pacing.allowed() == 1_200_000
+        theirs.send_nowait(bytes(500_000))
+        assert far._pacing.allowed() == 700_000
+        theirs.send_nowait(bytes(500_000))
+        assert far._pacing.allowed() == 450_000  # a quarter is left in any case
+        await settled()
+        assert far._pacing.allowed() == 1_200_000  # it has left
+        assert len(await mine.receive()) > 0
+        mine.abort()
+
+
+@virtual
+async def test_a_pause_ends_when_what_waited_to_be_sent_has_left() -> None:
+    limits = polymux.Limits(session_buffer=400_000)
+    async with joined("mplex", limits=limits) as (near, far):
+        mine, theirs = await opened(near, far)
+        far.pause_writing()
+        theirs.send_nowait(bytes(200_000))
+        mine.send_nowait(bytes(150_000))
+        await settled()
+        assert far._pacing.paused_at
+        far.resume_writing()
+        await settled()
+        assert not far._pacing.paused_at
+        assert len(await theirs.receive()) == 150_000
+        mine.abort()

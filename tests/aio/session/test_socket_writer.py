@@ -1,0 +1,161 @@
+"""What is handed to the transport arrives whole and in order; a lone sender hogs no loop."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+import polymux
+from polymux import Session, Stream
+from polymux.aio.session.busy_poll import Vigil, Watch
+from polymux.aio.session.socket_options import plain_socket
+from polymux.aio.session.socket_writer import BURST, SEVERAL, Leaving
+from polymux.core.endpoint import Endpoint
+from polymux.core.side import DIALER
+
+
+def way_out(transport: asyncio.Transport) -> Leaving:
+    """Of a session that has nothing to say itself."""
+    endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
+    vigil = Vigil(Watch(), 0)
+    leaving = Leaving(endpoint, lambda _: None, lambda: transport, lambda: None, vigil)
+    leaving.fd = plain_socket(transport)
+    assert leaving.fd >= 0
+    return leaving
+
+
+class Collecting(asyncio.Protocol):
+    """Reads slowly: it pauses after every chunk for a moment."""
+
+    def __init__(self) -> None:
+        self.got = bytearray()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.got += data
+        self.transport.pause_reading()
+        asyncio.get_running_loop().call_later(0.001, self.transport.resume_reading)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.over.set_result(None)
+
+
+async def test_chunks_of_any_size_arrive_whole_and_in_order() -> None:
+    loop = asyncio.get_running_loop()
+    rng = random.Random(5)
+    for _ in range(5):
+        reading: asyncio.Future[Collecting] = loop.create_future()
+
+        def accepted(told: asyncio.Future[Collecting] = reading) -> Collecting:
+            told.set_result(Collecting())
+            return told.result()
+
+        server = await loop.create_server(accepted, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+        leaving = way_out(transport)
+        sent = bytearray()
+        for _ in range(40):
+            sizes = [rng.choice((1, 5, 300, 20_000, 70_000)) for _ in range(rng.randrange(1, 30))]
+            chunks = [rng.randbytes(size) for size in sizes]
+            assert leaving.hand_over(transport, chunks) == sum(sizes)
+            sent += b"".join(chunks)
+            if rng.random() < 0.3:
+                await asyncio.sleep(0)
+        transport.close()
+        collected = await reading
+        async with asyncio.timeout(30):
+            await collected.over
+        assert collected.got == sent
+        server.close()
+
+
+async def test_chunks_for_a_connection_that_is_gone_raise_nothing() -> None:
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
+    leaving = way_out(transport)
+    transport.abort()
+    chunks = [bytes(70_000), bytes(70_000)]
+    assert leaving.hand_over(transport, chunks) == 140_000
+    await asyncio.sleep(0)  # the socket is closed by now, and its number may be another's
+    assert leaving.hand_over(transport, chunks) == 140_000
+    server.close()
+
+
+async def test_a_sender_that_never_has_to_wait_lets_the_others_run() -> None:
+    async def swallow(session: Session) -> None:
+        async for stream in session.incoming:
+            async for _ in stream:
+                pass
+
+    turns = 0
+
+    async def live() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with await polymux.serve(swallow, "tcp://127.0.0.1:0", protocol="mplex") as server:
+        async with polymux.connect(server.url, protocol="mplex") as session:
+            stream = await session.open()
+            other = asyncio.create_task(live())
+            pieces = 320
+            for _ in range(pieces):
+                await stream.send(bytes(65536))
+            assert turns >= pieces * 65536 // BURST - 1
+            other.cancel()
+            await stream.end()
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank"])
+async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
+    protocol: str,
+) -> None:
+    async def swallow(session: Session) -> None:
+        await session.each(drain)
+
+    async def drain(stream: Stream) -> None:
+        async for _ in stream:
+            pass
+
+    before = 0
+
+    def grew() -> bool:
+        nonlocal before
+        before, earlier = session.written, before
+        return before > earlier
+
+    async with await polymux.serve(swallow, "tcp://127.0.0.1:0", protocol=protocol) as server:
+        async with polymux.connect(server.url, protocol=protocol) as session:
+            await session.ready
+            streams = [await session.open()]
+            before = session.written
+            if protocol == "mplex":  # the loop has no turn while these are opened
+                streams += [await session.open() for _ in range(SEVERAL - 2)]
+                assert not grew()
+                streams += [await session.open()]
+                assert grew()
+                streams += [await session.open()]
+                assert not grew()
+            else:  # each of these waits until it is accepted
+                streams += await asyncio.gather(*(session.open() for _ in range(SEVERAL)))
+            await asyncio.sleep(0.01)
+            grew()
+            for stream in streams[: SEVERAL - 1]:
+                await stream.end()
+            assert not grew()
+            await streams[SEVERAL - 1].end()
+            assert grew()
+            await streams[SEVERAL].end()
+            assert not grew()
+            for stream in streams:
+                assert await stream.receive_all() == b""

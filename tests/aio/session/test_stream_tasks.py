@@ -1,0 +1,369 @@
+"""Work on every stream that the peer opens: side by side, within bounds, and none forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+from tests.aio.cancellation_points import everywhere
+from tests.aio.session_helpers import PROTOCOLS, exchange, joined, settled
+from tests.aio.virtual_clock import virtual
+
+import polymux
+from polymux import Session, Stream, StreamAborted
+from polymux.aio.session.wakeups import WAITING
+
+every = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+async def echo(stream: Stream) -> None:
+    async for chunk in stream:
+        await stream.send(chunk)
+
+
+class Bounded:
+    """Work that goes on when it is told to, and notes how many were at it."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.at_it = self.most = 0
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, stream: Stream) -> None:
+        self.names.append(stream.name)
+        self.at_it += 1
+        self.most = max(self.most, self.at_it)
+        await self.go_on.wait()
+        self.at_it -= 1
+
+
+@every
+@virtual
+async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        held = await near.open("held")
+        await held.send(b"not yet")
+        for number in range(20):
+            assert await exchange(near, f"n{number}", b"x" * 1000) == b"x" * 1000
+        await held.end()
+        assert await held.receive_all() == b"not yet"
+        await near.close()
+        await working
+        assert far.failure is None
+        assert not far._live
+
+
+@every
+@virtual
+async def test_no_more_than_asked_for_are_under_way_and_all_have_their_turn(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        work = Bounded()
+        working = asyncio.create_task(far.each(work, at_once=3))
+        names = [f"n{number}" for number in range(10)]
+        opening = [asyncio.create_task(near.open(name)) for name in names]
+        await settled()
+        assert (len(work.names), len(far._arrivals)) == (3, 7)
+        work.go_on.set()
+        for task in opening:
+            assert await (await task).receive_all() == b""
+        assert work.names == names
+        assert work.most <= 3
+        await near.close()
+        await working
+
+
+@every
+@virtual
+async def test_streams_that_came_before_are_worked_on_too(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(3)]
+        await settled()
+        assert len(far._arrivals) == 3
+        working = asyncio.create_task(far.each(echo))
+        for task in opening:
+            stream = await task
+            await stream.send(b"early")
+            await stream.end()
+            assert await stream.receive_all() == b"early"
+        await near.close()
+        await working
+
+
+@every
+@virtual
+async def test_work_that_fails_gives_up_its_stream_and_no_other(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work(stream: Stream) -> None:
+        if stream.name == "bad":
+            raise ValueError("of the work")
+        await echo(stream)
+
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(work))
+        with caplog.at_level(logging.ERROR, "polymux.aio"):
+            bad = await near.open("bad")
+            with pytest.raises(polymux.PolymuxError):
+                await bad.receive()
+        assert "of the work" in caplog.text
+        assert await exchange(near, "good", b"data") == b"data"
+        await near.close()
+        await working
+
+
+@virtual
+async def test_what_goes_wrong_when_a_stream_is_given_up_is_told_like_the_works_own_failure(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(stream: Stream) -> None:
+        raise ValueError("of the work")
+
+    def abort(stream: Stream) -> None:
+        raise OSError("of giving up")
+
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(work))
+        with caplog.at_level(logging.ERROR, "polymux.aio"), monkeypatch.context() as patched:
+            patched.setattr(Stream, "abort", abort)
+            await near.open("bad")
+            await settled()
+        assert "of the work" in caplog.text
+        assert "of giving up" in caplog.text
+        await near.close()
+        await working
+
+
+@every
+@virtual
+async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(
+    protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        opening = asyncio.create_task(near.open("gone"))
+        await asyncio.sleep(0)
+        if protocol == "mplex":
+            (await opening).abort()
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        assert await exchange(near, "next", b"data") == b"data"
+        await near.close()
+        await working
+        assert not caplog.records
+
+
+@every
+@virtual
+async def test_a_session_that_fails_says_so_to_who_works_on_its_streams(protocol: str) -> None:
+    async with joined(protocol) as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        stream = await near.open("cut")
+        await settled()
+        far.abort("for a reason")
+        with pytest.raises(polymux.SessionClosed, match="for a reason"):
+            await working
+        with pytest.raises(polymux.PolymuxError):
+            await stream.receive()
+
+
+@every
+@virtual
+async def test_each_can_be_cancelled_anywhere_and_begun_again(protocol: str) -> None:
+    async for cut in everywhere():
+        async with joined(protocol) as (near, far):
+            first = asyncio.create_task(near.open("first"))
+            finished, _ = await cut(ending_after(far, near))
+            await settled()
+            assert far._each is None, cut
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            if not finished and far._over is None:
+                working = asyncio.create_task(far.each(echo))
+                assert await exchange(near, "second", b"data") == b"data"
+                await near.close()
+                await working
+
+
+@every
+@virtual
+async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol: str) -> None:
+    begun: list[str] = []
+    done: list[str] = []
+
+    async def work(stream: Stream) -> None:
+        begun.append(stream.name)
+        await asyncio.sleep(1)
+        done.append(stream.name)
+
+    async with joined(protocol) as (near, far):
+        taken = [asyncio.create_task(near.open(f"n{number}")) for number in range(10)]
+        await settled()
+        working = asyncio.create_task(far.each(work, at_once=2))
+        await settled()
+        await near.close()
+        await working
+        await asyncio.gather(*taken, return_exceptions=True)
+        # A channel that nobody has accepted is withdrawn with its peer: there is nothing to do.
+        assert begun == [f"n{number}" for number in range(10 if protocol == "mplex" else 2)]
+        assert sorted(done) == begun  # two at once: either may be the first to be done
+
+
+@virtual
+async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_next() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await settled()
+        assert far._each is not None
+        start = far._each.start
+
+        def start_and_cancel(stream: Stream) -> bool:
+            working.cancel()
+            return start(stream)
+
+        far._each.start = start_and_cancel  # type: ignore[method-assign]
+        far._each._dismiss()  # a task that stands by has begun before it can be cancelled
+        asking = asyncio.create_task(exchange(near, "early", b"data"))
+        await asyncio.wait([working])
+        assert working.cancelled()
+        assert len(far._arrivals) == 1
+        working = asyncio.create_task(far.each(echo))
+        assert await asking == b"data"
+        await near.close()
+        await working
+
+
+@virtual
+async def test_work_that_somebody_else_cancels_before_it_began_gives_up_its_stream() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        stream = await near.open("early")
+        while far._each is None or not far._each._under_way:
+            await asyncio.sleep(0)
+        [task] = far._each._under_way.values()
+        task.cancel()
+        await near.close()
+        await working
+        with pytest.raises(polymux.PolymuxError):
+            await stream.receive()
+
+
+@virtual
+async def test_streamux_answers_in_it_and_minmux_says_what_to_use() -> None:
+    async def work(call: polymux.Call) -> None:
+        await call.reply(await call.read())
+
+    async with joined("streamux") as (near, far):
+        assert isinstance(near, polymux.StreamuxSession)
+        working = asyncio.create_task(far.each(work))
+        assert await near.request(b"x") == b"x"
+        await near.close()
+        await working
+    async with joined("minmux") as (_, far):
+        with pytest.raises(polymux.Unsupported, match=r"session\.receiver"):
+            await far.each(echo)
+
+
+async def ending_after(far: Session, near: Session) -> None:
+    """Work on the streams of a session that its peer closes in a moment."""
+    assert near.transport is not None
+    asyncio.get_running_loop().call_later(1.0, near.transport.close)
+    await far.each(echo)
+
+
+@virtual
+async def test_only_one_may_work_on_a_sessions_streams() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await asyncio.sleep(0)
+        with pytest.raises(RuntimeError, match="somebody else"):
+            await far.each(echo)
+        await near.close()
+        await working
+
+
+@virtual
+async def test_receivers_of_omnistreams_get_their_window() -> None:
+    got: list[list[bytes]] = []
+
+    async def work(receiver: polymux.Receiver) -> None:
+        got.append([message async for message in receiver])
+
+    async with joined("omnistreams") as (near, far):
+        working = asyncio.create_task(far.each(work))
+        sender = await near.open("messages")
+        for number in range(100):
+            await sender.send(b"%d" % number)
+        await sender.end()
+        await settled(200)
+        assert got == [[b"%d" % number for number in range(100)]]
+        await near.close()
+        await working
+
+
+@pytest.mark.parametrize("stands_by", [True, False])
+@virtual
+async def test_work_that_is_cancelled_before_it_began_gives_its_stream_and_its_place_up(
+    stands_by: bool,
+) -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo, at_once=1))
+        await settled()
+        assert far._each is not None
+        each, start = far._each, far._each.start
+
+        def start_and_cancel(stream: Stream) -> bool:
+            begun = start(stream)
+            each._under_way[stream].cancel()
+            return begun
+
+        each.start = start_and_cancel  # type: ignore[method-assign]
+        if not stands_by:
+            each._dismiss()
+        given_up = await near.open("given up")
+        await given_up.send(b"1")
+        with pytest.raises(StreamAborted):
+            await given_up.receive()
+        each.start = start  # type: ignore[method-assign]
+        assert await exchange(near, "next", b"data") == b"data"
+        await near.close()
+        await working
+
+
+@virtual
+async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_stream() -> None:
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await settled()
+        assert far._each is not None
+        (spare,) = far._each._spares
+        assert spare.task is not None
+        spare.task.cancel()
+        assert await exchange(near, "one", b"data") == b"data"
+        await settled()
+        assert spare not in far._each._spares
+        assert all(each.waiter.state == WAITING for each in far._each._spares)
+        assert far._each._spares
+        await near.close()
+        await working
+
+
+@virtual
+async def test_more_tasks_stand_by_the_more_often_they_run_out_and_none_is_left() -> None:
+    before = asyncio.all_tasks()
+    async with joined("mplex") as (near, far):
+        working = asyncio.create_task(far.each(echo))
+        await settled()
+        assert far._each is not None
+        stood_by = []
+        for _ in range(20):
+            stood_by.append(len(far._each._spares))
+            assert await exchange(near, "one", b"data") == b"data"
+            await settled()
+        assert stood_by[:5] == [1, 2, 1, 4, 3]
+        assert max(stood_by) == 8
+        await near.close()
+        await working
+    await settled()
+    assert asyncio.all_tasks() == before

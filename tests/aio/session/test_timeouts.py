@@ -1,0 +1,169 @@
+"""Everything a session waits for has a deadline, with the default policy and no waiting here."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from tests.aio.session_helpers import PROTOCOLS, joined, opened, settled
+from tests.aio.virtual_clock import virtual
+
+import polymux
+from polymux.aio.factory import session_maker
+from polymux.aio.transports import memory
+
+
+def lone(protocol: str, policy: polymux.Policy | None = None) -> polymux.Session:
+    """A session whose peer says nothing at all."""
+    session = session_maker(protocol, 1, None, policy, 0.0)()
+    far = memory.Pipe(session_maker("mplex", 0, None, None, 0.0)())
+    near = memory.Pipe(session)
+    near.other, far.other = far, near
+    far._reading = False
+    session.connection_made(near)
+    return session
+
+
+async def ends(session: polymux.Session) -> tuple[float, str]:
+    """When the session ends, counted from now, and why."""
+    begun = session.loop.time()
+    await session.wait_closed()
+    return session.loop.time() - begun, str(session.failure)
+
+
+@pytest.mark.parametrize("start", ["", "2fdf1d50", "2fdf1d50" + "00" * 15])
+@virtual
+async def test_an_unfinished_handshake_ends_the_session(start: str) -> None:
+    session = lone("nerdbank:version=1")
+    session.data_received(bytes.fromhex(start))
+    opening = asyncio.create_task(session.open("x"))
+    after, why = await ends(session)
+    assert 10 <= after <= 11
+    assert why.endswith("for 10 s: deadline handshake=10; allow more with Policy(handshake=...)")
+    assert session.endpoint.counters.hits == {"handshake": 1}
+    with pytest.raises(polymux.SessionClosed, match="the peer's handshake did not come"):
+        await opening
+
+
+HEADERS = [
+    ("mplex", "ff"),
+    ("mplex", "00 8020 61"),  # half a name
+    ("nerdbank:version=3", "94"),
+    ("nerdbank:version=3", "94 00 01 01 c4 0b 92 a4 65"),
+]
+
+
+@pytest.mark.parametrize(("protocol", "start"), HEADERS)
+@virtual
+async def test_an_unfinished_frame_ends_the_session(protocol: str, start: str) -> None:
+    session = lone(protocol)
+    session.data_received(bytes.fromhex(start))
+    after, why = await ends(session)
+    assert 10 <= after <= 12
+    assert why == (
+        "the peer left a frame unfinished for 10 s: deadline header=10; "
+        "allow more with Policy(header=...)"
+    )
+    assert session.endpoint.counters.hits == {"header": 1}
+
+
+@virtual
+async def test_octets_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() -> None:
+    session = lone("mplex")
+    session.data_received(bytes.fromhex("00 8020"))
+
+    async def dribble() -> None:
+        while not session.closed.done():
+            session.data_received(b"a")
+            await asyncio.sleep(1)
+
+    task = asyncio.create_task(dribble())
+    after, why = await ends(session)
+    assert 10 <= after <= 12
+    assert "deadline header=10" in why
+    await task
+
+
+@virtual
+async def test_content_may_take_as_long_as_it_likes() -> None:
+    session = lone("mplex")
+    session.data_received(bytes.fromhex("0000 02 e807"))  # a thousand octets, to come
+    stream = await session.accept()
+    for _ in range(1000):
+        await asyncio.sleep(1)
+        session.data_received(b"x")
+    assert await stream.receive() == b"x" * 1000
+    session.abort()
+    await session.wait_closed()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS[:1] + PROTOCOLS[3:])
+@virtual
+async def test_a_peer_that_takes_nothing_ends_the_session(protocol: str) -> None:
+    session = lone(protocol)
+    stream = await (session.open("x") if protocol == "mplex" else session.offer("x"))  # type: ignore[attr-defined]
+    sending = asyncio.create_task(stream.send(bytes(100)))
+    after, why = await ends(session)
+    assert 30 <= after <= 32
+    assert why == (
+        "the peer took nothing for 30 s: deadline write=30; allow more with Policy(write=...)"
+    )
+    assert session.endpoint.counters.hits == {"write": 1}
+    await asyncio.wait([sending])
+    sending.exception()
+
+
+@virtual
+async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
+    async with joined("mplex") as (near, far):
+        mine, _ = await opened(near, far)
+        assert isinstance(far.transport, memory.Pipe)
+        assert isinstance(near.transport, memory.Pipe)
+        far.transport._reading = False
+        near.transport.write(b"\x02\xe8\x07")  # a frame of a thousand octets
+        for _ in range(1000):
+            near.transport.write(b"x")
+        pieces = near.transport
+        for _ in range(50):  # twenty seconds without anything, fifty times
+            await asyncio.sleep(20)
+            pieces._size -= 1
+        assert near.failure is None
+        assert mine._no_send is None
+
+
+@virtual
+async def test_short_deadlines_are_kept_as_exactly() -> None:
+    session = lone("nerdbank:version=2", polymux.Policy(handshake=0.5))
+    after, why = await ends(session)
+    assert 0.5 <= after <= 0.6
+    assert "handshake=0.5" in why
+
+
+@virtual
+async def test_an_idle_session_lives_on() -> None:
+    async with joined("nerdbank:version=2") as (near, far):
+        await asyncio.sleep(100_0)
+        serving = asyncio.create_task(far.accept())
+        await near.open("x")
+        assert (await serving).name == "x"
+
+
+@virtual
+async def test_a_frame_that_waits_because_we_do_not_read_is_not_held_against_the_peer() -> None:
+    limits = polymux.Limits(session_buffer=10_000)
+    async with joined("mplex", limits=limits, policy=polymux.Policy(pause=60)) as (near, far):
+        mine, theirs = await opened(near, far)
+        await mine.send(bytes(20_000))
+        await settled()
+        assert far._pacing.paused_at
+        far.data_received(b"\x02\x81")  # the beginning of another frame had been read, too
+        await asyncio.sleep(50)
+        assert far.failure is None
+        assert len(await theirs.receive()) == 20_000
+
+
+async def test_a_child_that_ends_its_side_and_goes_on_is_not_waited_for() -> None:
+    async with polymux.connect("exec:sh -c 'exec >&-; sleep 60'", protocol="mplex") as session:
+        with pytest.raises(polymux.SessionClosed, match="the peer closed the connection"):
+            async with asyncio.timeout(5):
+                await session.accept()

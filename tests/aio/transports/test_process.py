@@ -1,0 +1,213 @@
+"""Sessions over the standard streams of a child (`exec:`) and over our own (`stdio:`)."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]  # it has no types of its own
+import pytest
+from tests.aio.cancellation_points import everywhere
+from tests.aio.session_helpers import PROTOCOLS, exchange
+
+import polymux
+from polymux import Session
+
+ROOT = Path(__file__).parents[3]
+
+ECHO = f"""
+import asyncio, sys
+sys.path.insert(0, {str(ROOT)!r})
+import polymux
+from tests.aio.session_helpers import echo
+async def main():
+    server = await polymux.serve(echo, "stdio:", protocol=sys.argv[1])
+    await server.wait_closed()
+asyncio.run(main())
+"""
+
+
+def child(script: str, *arguments: str) -> str:
+    """The URL of a Python child."""
+    return "exec:" + shlex.join([sys.executable, "-W", "error", "-c", script, *arguments])
+
+
+@pytest.fixture(autouse=True)
+def strangers() -> list[psutil.Process]:
+    """Processes that other tests have started are none of ours."""
+    STRANGERS[:] = psutil.Process().children(recursive=True)
+    return STRANGERS
+
+
+STRANGERS: list[psutil.Process] = []
+
+
+def children() -> list[psutil.Process]:
+    """Processes that the test has started and that still run."""
+    now = psutil.Process().children(recursive=True)
+    return [process for process in now if process not in STRANGERS]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_child_echoes_over_pipes_and_is_gone_afterwards(protocol: str) -> None:
+    data = b"over pipes " * 40_000
+    async with polymux.connect(child(ECHO, protocol), protocol=protocol) as session:
+        async with asyncio.TaskGroup() as tasks:
+            jobs = [tasks.create_task(exchange(session, str(i), data)) for i in range(3)]
+        assert [job.result() for job in jobs] == [data] * 3
+    assert children() == []
+
+
+SINK = f"""
+import asyncio, sys
+sys.path.insert(0, {str(ROOT)!r})
+import polymux
+async def sink(session):
+    size = 0
+    stream = await session.accept()
+    await asyncio.sleep(0.2)
+    async for chunk in stream:
+        size += len(chunk)
+    open(sys.argv[1], "w").write(str(size))
+async def main():
+    server = await polymux.serve(sink, "stdio:", protocol="mplex")
+    await server.wait_closed()
+asyncio.run(main())
+"""
+
+
+async def test_what_was_queued_before_close_reaches_the_child(tmp_path: Path) -> None:
+    note = tmp_path / "size"
+    session = await polymux.connect(child(SINK, str(note)), protocol="mplex")
+    stream = await session.open("x")
+    stream.send_nowait(bytes(2_000_000))
+    await stream.end()
+    await session.close()
+    assert note.read_text() == "2000000"
+    assert children() == []
+
+
+async def test_a_child_that_ends_by_itself_says_how() -> None:
+    session = await polymux.connect(child("import sys; sys.exit(3)"), protocol="mplex")
+    await session.wait_closed()
+    assert str(session.failure) == "the connection was lost: the child ended with exit status 3"
+    with pytest.raises(polymux.SessionClosed, match="exit status 3"):
+        await session.open("x")
+
+
+async def test_a_child_that_is_killed_says_so() -> None:
+    session = await polymux.connect("exec:cat", protocol="nerdbank")
+    for process in children():
+        process.kill()
+    await session.wait_closed()
+    assert "ended by signal 9" in str(session.failure)
+
+
+async def test_a_child_that_talks_nonsense_ends_with_one_clear_line() -> None:
+    session = await polymux.connect("exec:yes", protocol="nerdbank:version=3")
+    await session.wait_closed()
+    assert isinstance(session.failure, polymux.PeerViolation)
+    assert "\n" not in str(session.failure)
+    assert children() == []
+
+
+async def test_a_child_that_does_not_listen_is_ended_with_its_session() -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
+    session = await polymux.connect(child(deaf), protocol="mplex")
+    await asyncio.sleep(0.3)
+    begun = session.loop.time()
+    await session.close()
+    assert session.loop.time() - begun < 5
+    assert children() == []
+
+
+async def test_starting_a_child_can_be_cancelled_anywhere() -> None:
+    async for cut in everywhere(steps=False):
+
+        async def dial() -> Session:
+            return await polymux.connect("exec:cat", protocol="mplex")
+
+        finished, session = await cut(dial())
+        if finished:
+            session.abort()
+            await session.wait_closed()
+        for _ in range(100):
+            if not children():
+                break
+            await asyncio.sleep(0.02)
+        assert children() == [], cut
+
+
+DIALER = f"""
+import asyncio, sys
+sys.path.insert(0, {str(ROOT)!r})
+import polymux
+from tests.aio.session_helpers import exchange
+async def main():
+    async with polymux.connect("stdio:", protocol="mplex") as session:
+        data = await exchange(session, "x", b"asked over stdio")
+        sys.stderr.write(data.decode())
+asyncio.run(main())
+"""
+
+
+def test_two_processes_talk_over_each_others_standard_streams() -> None:
+    command = [sys.executable, "-W", "error", "-c"]
+    with subprocess.Popen(
+        [*command, ECHO, "mplex"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
+        done = subprocess.run(
+            [*command, DIALER], stdin=server.stdout, stdout=server.stdin,
+            stderr=subprocess.PIPE, timeout=20,
+        )  # fmt: skip
+        assert server.stdin is not None
+        server.stdin.close()
+        assert (done.stderr, done.returncode) == (b"asked over stdio", 0)
+        assert server.wait(10) == 0
+
+
+def test_a_file_as_standard_input_is_refused_with_one_clear_line(tmp_path: Path) -> None:
+    file = tmp_path / "input"
+    file.write_bytes(b"")
+    with file.open("rb") as source:
+        done = subprocess.run(
+            [sys.executable, "-c", ECHO, "mplex"], stdin=source, capture_output=True, timeout=20
+        )
+    last = done.stderr.decode().strip().splitlines()[-1]
+    assert "stdio: needs pipes, sockets or a terminal" in last
+
+
+async def say_something(url: str, protocol: str) -> None:
+    async with polymux.connect(url, protocol=protocol, timeout=5) as session:
+        if isinstance(session, polymux.StreamuxSession):
+            await session.request(b"x")
+        elif isinstance(session, polymux.MinmuxSession):
+            await session.sender(1).send(b"x")
+        elif isinstance(session, polymux.OmnistreamsSession):
+            await (await session.open("x")).send(b"x")
+        else:
+            await (await session.open("x")).receive()
+
+
+@pytest.mark.parametrize(
+    ("command", "ended"),
+    [
+        ("exit 3", "the child ended with exit status 3"),
+        ("exit 0", "the child ended with exit status 0"),
+        ("kill -9 $$", r"the child was ended by signal 9 \(SIGKILL\)"),
+        ("printf '\\1'; exit 2", "the child ended with exit status 2"),
+        ("exec 0<&-; sleep 0.1; exit 4", "the child ended with exit status 4"),
+        ("sleep 0.1; exit 5", "the child ended with exit status 5"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "streamux", "omnistreams", "minmux"])
+async def test_a_child_that_ends_early_is_told_by_its_exit_status(
+    protocol: str, command: str, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(polymux.SessionClosed, match=ended):
+        await say_something("exec:" + shlex.join(["sh", "-c", command]), protocol)
+    assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
+    assert children() == []

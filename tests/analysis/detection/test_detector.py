@@ -1,0 +1,282 @@
+"""Which protocol it is: a verdict with evidence, whatever the octets are."""
+
+from __future__ import annotations
+
+import random
+from base64 import b64encode
+from hashlib import sha1
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.analysis.recorded_conversation import MS, START, Record, Stage, analyse, save
+
+from polymux.analysis.detection.detector import guess
+from polymux.analysis.detection.sample import HOPELESS, Sample, attempt
+from polymux.analysis.detection.signatures import SCORERS
+from polymux.analysis.detection.trial import STEP
+from polymux.analysis.options import Plan, parse_ports
+from polymux.core.websocket.handshake import GUID
+from polymux.protocols.registry import BadProtocolString, names
+from polymux.testing.simulator import World
+
+PROTOCOLS = (
+    "mplex",
+    "nerdbank:version=1",
+    "nerdbank:version=2",
+    "nerdbank:version=3",
+    "omnistreams:numbering=spec",
+    "omnistreams:numbering=legacy",
+    "streamux",
+    "minmux",
+)
+
+
+def traffic(protocol: str, seed: int, steps: int = 300) -> Sample:
+    world = World(protocol, seed)
+    world.run(steps)
+    return Sample(tuple(world.record))
+
+
+def test_every_protocol_of_the_registry_has_a_scorer() -> None:
+    assert {scorer.name for scorer in SCORERS} == set(names())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("seed", range(3))
+def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -> None:
+    verdict = guess(traffic(protocol, seed))
+    assert verdict.protocol == protocol, verdict
+    assert verdict.score >= 75
+    assert "frames fit" in verdict.evidence
+    tried = {text.partition(":")[0] for text, _ in verdict.scores}
+    # Minmux, which most octets fit, only where nothing else fits as well as can be.
+    assert tried >= set(names()) - {"minmux"}
+    assert ("minmux" in tried) == (protocol == "minmux")
+
+
+def mplex(number: int, flag: int, data: bytes = b"") -> bytes:
+    return bytes([number << 3 | flag, len(data)]) + data
+
+
+TALK = b"".join(mplex(n, 0) for n in range(8)) + b"".join(mplex(n % 8, 2, b"x") for n in range(600))
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        Sample(((1, b"".join(mplex(n % 8, 1) for n in range(66)), 1), (0, TALK, 2))),
+        Sample(((0, mplex(9, 2) * 70 + TALK, 1),)),
+    ],
+    ids=["answers before the openings", "a stream that was never opened"],
+)
+def test_a_protocol_that_is_given_up_at_first_is_tried_again(sample: Sample) -> None:
+    assert attempt("mplex", sample, brief=True).given_up
+    verdict = guess(sample)
+    assert verdict.protocol == "mplex", verdict
+    assert 75 <= verdict.score < 100
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(PROTOCOLS), st.integers(0, 40), st.integers(0, 4000), st.binary(max_size=300),
+    st.booleans(),
+)  # fmt: skip
+def test_the_first_look_changes_no_verdict(
+    protocol: str, seed: int, at: int, noise: bytes, started: bool
+) -> None:
+    pieces = list(traffic(protocol, seed, 60).pieces)
+    side, data, instant = pieces[at % len(pieces)]
+    pieces[at % len(pieces)] = (side, data[: at % (len(data) + 1)] + noise, instant)
+    sample = Sample(tuple(pieces), started)
+    verdict = guess(sample)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("polymux.analysis.detection.sample.FIRST_HOPELESS", HOPELESS)
+        patched.setattr("polymux.analysis.detection.sample.FIRST_STEP", STEP)
+        patient = guess(sample)
+    assert (verdict.protocol, verdict.evidence, verdict.score, verdict.skip) == (
+        patient.protocol, patient.evidence, patient.score, patient.skip,
+    )  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=300)), max_size=12))
+def test_no_octets_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:
+    verdict = guess(Sample(tuple((side, data, 5) for side, data in pieces)))
+    assert verdict.evidence
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_octets_are_unknown(seed: int) -> None:
+    rng = random.Random(seed)
+    pieces = tuple((side, rng.randbytes(rng.choice([30, 400, 3000])), 5) for side in (0, 1, 0, 1))
+    for started in (True, False):
+        verdict = guess(Sample(pieces, started))
+        assert verdict.protocol is None, verdict
+
+
+@pytest.mark.parametrize(
+    ("dialer", "acceptor", "word"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01" + b"c" * 512, b"\x16\x03\x03\x00\x7a" + b"s" * 122, "TLS"),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n", "HTTP"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\0\0\0\4\0\0\0\0\0", "HTTP/2"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", b"SSH-2.0-OpenSSH_9.6\r\n", "SSH"),
+    ],
+)
+def test_strangers_are_named(dialer: bytes, acceptor: bytes, word: str) -> None:
+    verdict = guess(Sample(((0, dialer, 1), (1, acceptor, 2))))
+    assert verdict.protocol is None
+    assert verdict.evidence.startswith(word)
+
+
+def test_octets_of_another_protocol_are_not_looked_at_to_the_last() -> None:
+    zeros = Sample(((0, bytes(60_000), 5),))
+    trial = attempt("nerdbank:version=3", zeros)
+    assert HOPELESS <= trial.frames <= HOPELESS + STEP
+    assert trial.share == 0
+    few = Sample(((0, bytes(HOPELESS - 10), 5),))
+    assert attempt("nerdbank:version=3", few).share == 0
+
+
+def test_no_octets_at_all_are_said_to_be_none() -> None:
+    assert guess(Sample(())).evidence == "no octets were captured"
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [(b"i%d", "js-libp2p"), (b"%d", "go or py-libp2p"), (b"", "rust-libp2p")]
+)
+def test_names_of_streams_hint_at_the_implementation(name: bytes, word: str) -> None:
+    stage = Stage("mplex:ids=counting")
+    for number in range(3):
+        stream = stage.open(0, name % number if b"%d" in name else name)
+        stage.send(0, stream, b"m" * 2000)
+        stage.exchange()
+    assert word in guess(Sample(tuple(stage.record))).evidence
+
+
+def test_windows_hint_at_the_implementation() -> None:
+    stage = Stage("nerdbank:version=3")
+    stage.open(0, b"x", window=102_400)
+    stage.exchange()
+    stage.accept(1, window=1_024_000)
+    stage.exchange()
+    evidence = guess(Sample(tuple(stage.record))).evidence
+    assert "the dialer has the window of npm or of .NET up to 2.13" in evidence
+    assert "the acceptor has the window of .NET from 2.14 or of Rust" in evidence
+
+
+def test_multistream_before_mplex_is_stepped_over(tmp_path: Path) -> None:
+    lines = [b"\x13/multistream/1.0.0\n", b"\x0d/mplex/6.7.0\n"]
+    stage = Stage("mplex")
+    stream = stage.open(0, b"x")
+    stage.send(0, stream, b"hello")
+    stage.exchange()
+    before: Record = [(side, line, START + MS // 2) for line in lines for side in (0, 1)]
+    path = save(tmp_path / "a.pcapng", before + stage.record, stage.now + MS)
+    for plan in (Plan(), Plan("mplex:preamble=multistream")):
+        session = analyse(path, plan=plan).session
+        assert session.protocol == "mplex"
+        assert session.carrier_dialer == session.carrier_acceptor == sum(map(len, lines))
+        assert session.streams == 1
+        assert session.balanced
+        assert session.ending == "clean"
+
+
+def test_a_preamble_given_as_octets_is_stepped_over(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stage.open(0, b"x")
+    stage.exchange()
+    record: Record = [(0, b"MAGIC!", START + MS // 2), *stage.record]
+    path = save(tmp_path / "a.pcapng", record, stage.now + MS)
+    session = analyse(path, plan=Plan(f"mplex:preamble={b'MAGIC!'.hex()}")).session
+    assert (session.carrier_dialer, session.frames, session.ending) == (6, 1, "clean")
+
+
+def test_omnistreams_over_websocket_is_recognised_by_its_upgrade(tmp_path: Path) -> None:
+    key = b64encode(bytes(16)).decode()
+    answer = b64encode(sha1(key.encode() + GUID).digest()).decode()
+    request = (
+        "GET /omnistreams HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n"
+    ).encode()
+    response = (
+        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        f"Sec-WebSocket-Accept: {answer}\r\n\r\n"
+    ).encode()
+
+    def masked(message: bytes) -> bytes:
+        return bytes([0x82, 0x80 | len(message)]) + bytes(4) + message
+
+    def plain(message: bytes) -> bytes:
+        return bytes([0x82, len(message)]) + message
+
+    record: Record = [
+        (0, request, START + MS),
+        (1, response, START + 2 * MS),
+        (0, masked(bytes.fromhex("01057b7d")), START + 3 * MS),
+        (1, plain(bytes.fromhex("050502")), START + 4 * MS),
+        (0, masked(bytes.fromhex("020568656c6c6f")), START + 5 * MS),
+        (0, masked(bytes.fromhex("0305")), START + 6 * MS),
+    ]
+    found = analyse(save(tmp_path / "a.pcapng", record, START + 7 * MS))
+    session = found.session
+    assert (session.protocol, session.dialect) == ("omnistreams", "spec")
+    assert "a WebSocket upgrade for /omnistreams" in (session.evidence or "")
+    assert session.carrier_dialer == len(request)
+    assert session.balanced
+    assert found.stream("d5")["octets_dialer"] == 5
+    frames = found.rows("frames")
+    assert frames[0]["offset"] == len(request)
+    assert frames[0]["size"] == 10
+
+
+def test_what_was_given_beats_what_is_noted_and_that_beats_the_guess(tmp_path: Path) -> None:
+    stage = Stage("nerdbank:version=3")
+    stage.open(0, b"x")
+    stage.exchange()
+    stage.accept(1)
+    stage.exchange()
+    path = stage.save(tmp_path / "a.pcapng", protocol="minmux")
+    assert analyse(path).session.protocol == "minmux"
+    assert analyse(path).session.evidence == "noted in the capture: minmux"
+    given = analyse(path, plan=Plan("mplex")).session
+    assert (given.protocol, given.evidence) == ("mplex", "given: mplex")
+    ports = analyse(path, plan=Plan("mplex", {9000: "nerdbank"})).session
+    assert (ports.protocol, ports.version) == ("nerdbank", "3")
+    assert "version found" in (ports.evidence or "")
+
+
+def test_a_note_that_cannot_be_used_is_said_and_the_octets_are_asked(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stream = stage.open(0, b"x")
+    stage.send(0, stream, b"hello")
+    stage.exchange()
+    session = analyse(stage.save(tmp_path / "a.pcapng", protocol="telnet")).session
+    assert session.protocol == "mplex"
+    assert "no protocol 'telnet'" in (session.evidence or "")
+
+
+def test_the_vantage_noted_in_the_capture_is_the_one_judged_from(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stage.open(0, b"x")
+    stage.exchange()
+    path = stage.save(tmp_path / "a.pcapng", protocol="mplex", vantage="dialer")
+    assert analyse(path).session.vantage == "dialer"
+
+
+def test_a_plan_is_checked_when_it_is_made() -> None:
+    with pytest.raises(BadProtocolString, match="no protocol 'telnet'"):
+        Plan("telnet")
+    with pytest.raises(BadProtocolString, match="version"):
+        Plan(ports={9000: "nerdbank:version=9"})
+    with pytest.raises(BadProtocolString, match="multistream"):
+        Plan("mplex:preamble=xyz")
+
+
+def test_ports_are_read_with_or_without_a_protocol() -> None:
+    assert parse_ports(["9000=mplex", "80"]) == {9000: "mplex", 80: "auto"}
+    for wrong in ("mplex", "0=mplex", "70000", "9000="):
+        with pytest.raises(ValueError, match="write 9000=mplex"):
+            parse_ports([wrong])

@@ -1,0 +1,137 @@
+"""Tables on disk: every folder is there, every file whole, every row as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from tests.analysis.recorded_conversation import MS, START, Found, save
+
+from polymux.analysis.options import Plan
+from polymux.analysis.output.parquet import (
+    GROUP_ROWS,
+    OutputError,
+    TableWriter,
+    fill_empty,
+    read_table,
+)
+from polymux.analysis.output.table_digest import digest_all, digest_tables
+from polymux.analysis.schema.tables import TABLES
+from polymux.analysis.session.analyzer import walk
+from polymux.capture import read_sessions
+from polymux.testing.simulator import World
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
+    world = World("mplex", 5)
+    world.run(500)
+    record = [(side, data, START + at) for side, data, at in world.record]
+    path = tmp_path_factory.mktemp("recorded") / "a.pcapng"
+    return save(path, record, START + world.now + MS)
+
+
+def written(path: str, folder: Path) -> Found:
+    """Analyse a capture to a folder; the same rows in memory for comparison."""
+    found = Found()
+    with read_sessions([path]) as reading, TableWriter(folder) as tables:
+        tables.captures(reading.files)
+        for session in reading:
+            found.sessions.append(walk(session, Plan().with_content(), tables.emit))
+            walk(session, Plan().with_content(), found.emit)
+    fill_empty(folder)
+    return found
+
+
+def test_every_table_has_a_folder_with_exactly_its_schema(recorded: str, tmp_path: Path) -> None:
+    written(recorded, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(TABLES)
+    for name, table in TABLES.items():
+        for path in (tmp_path / "out" / name).iterdir():
+            assert path.suffix == ".parquet"
+            stored = pq.read_schema(path)
+            assert stored.names == table.arrow().names
+            assert stored.types == table.arrow().types
+            assert [f.nullable for f in stored] == [f.nullable for f in table.arrow()]
+
+
+def test_what_is_read_back_is_what_was_made(recorded: str, tmp_path: Path) -> None:
+    found = written(recorded, tmp_path / "out")
+    for name in TABLES:
+        if name != "captures":
+            assert read_table(tmp_path / "out", name).to_pylist() == found.rows(name)
+    assert digest_tables(tmp_path / "out") == digest_all(found.batches)
+
+
+def test_the_captures_table_says_how_reading_went(recorded: str, tmp_path: Path) -> None:
+    torn = tmp_path / "torn.pcapng"
+    torn.write_bytes(Path(recorded).read_bytes()[:-7])
+    written(str(torn), tmp_path / "out")
+    (row,) = read_table(tmp_path / "out", "captures").to_pylist()
+    assert (row["file"], row["status"], row["format"]) == (str(torn), "truncated", "pcapng")
+    assert row["offset"] > 0
+
+
+def test_two_runs_write_the_same_octets(recorded: str, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        written(recorded, tmp_path / name)
+    for first in (tmp_path / "one").rglob("*.parquet"):
+        second = tmp_path / "two" / first.relative_to(tmp_path / "one")
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
+    recorded: str, tmp_path: Path
+) -> None:
+    found = Found()
+    with read_sessions([recorded]) as reading:
+        for session in reading:
+            walk(session, Plan(), found.emit)
+    (batch, *_) = found.batches["frames"]
+    with TableWriter(tmp_path) as tables:
+        times = 5 * GROUP_ROWS // 2 // batch.num_rows
+        for _ in range(times):
+            tables.emit("frames", batch)
+    (path,) = (tmp_path / "frames").iterdir()
+    stored = pq.ParquetFile(path).metadata
+    groups = [stored.row_group(n) for n in range(stored.num_row_groups)]
+    assert [group.num_rows // GROUP_ROWS for group in groups] == [1, 1, 0]
+    assert sum(group.num_rows for group in groups) == times * batch.num_rows
+    known = {
+        group.column(n).path_in_schema
+        for group in groups
+        for n in range(stored.num_columns)
+        if group.column(n).is_stats_set
+    }
+    assert {"session_id", "at", "ordinal", "size", "verdict"} <= known
+    assert known.isdisjoint({"sender", "kind", "stream"})
+
+
+def test_an_empty_run_still_has_every_table(tmp_path: Path) -> None:
+    fill_empty(tmp_path)
+    fill_empty(tmp_path)
+    for name in TABLES:
+        if name == "content":
+            assert not (tmp_path / name).exists()
+        else:
+            assert read_table(tmp_path, name).num_rows == 0
+            assert len(list((tmp_path / name).iterdir())) == 1
+
+
+def test_nothing_appears_when_a_run_fails(recorded: str, tmp_path: Path) -> None:
+    def fail_half_way() -> None:
+        with read_sessions([recorded]) as reading, TableWriter(tmp_path / "out") as tables:
+            for session in reading:
+                walk(session, Plan(), tables.emit)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fail_half_way()
+    assert list((tmp_path / "out").rglob("*.*")) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_clear_error(recorded: str, tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(OutputError, match="cannot be written"):
+        written(recorded, tmp_path / "out")

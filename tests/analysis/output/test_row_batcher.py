@@ -1,0 +1,134 @@
+"""Rows that are put by many sessions are the rows that each would have emitted alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.analysis.recorded_conversation import Stage
+
+from polymux.analysis.options import Plan
+from polymux.analysis.output import row_batcher as gathering
+from polymux.analysis.output import session_rows as rows
+from polymux.analysis.output.frame_batcher import OCTETS
+from polymux.analysis.output.parquet import TableWriter, read_table
+from polymux.analysis.output.row_batcher import Gathering
+from polymux.analysis.session.analyzer import walk
+from polymux.capture import read_sessions
+
+
+class Emitted:
+    """Batches by table, as they came."""
+
+    def __init__(self) -> None:
+        self.batches: dict[str, list[pa.RecordBatch]] = {}
+
+    def __call__(self, table: str, batch: pa.RecordBatch) -> None:
+        self.batches.setdefault(table, []).append(batch)
+
+    def rows(self) -> dict[str, list[dict[str, Any]]]:
+        return {
+            table: [row for batch in batches for row in batch.to_pylist()]
+            for table, batches in self.batches.items()
+        }
+
+
+@pytest.fixture
+def talks(tmp_path: Path) -> list[str]:
+    paths = []
+    for number in range(5):
+        stage = Stage("mplex")
+        for _ in range(number + 1):
+            stream = stage.open(0, b"name")
+            stage.send(0, stream, b"x" * 100)
+            stage.end(0, stream)
+        stage.exchange()
+        ends = (("192.0.2.1", 40000 + number), ("198.51.100.2", 9000))
+        paths.append(stage.save(tmp_path / f"talk-{number}.pcapng", ends=ends))
+    return paths
+
+
+def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str]) -> None:
+    alone, together = Emitted(), Emitted()
+    gathered = Gathering(together)
+    with read_sessions(talks) as reading:
+        for session in reading:
+            walk(session, Plan(), alone)
+            walk(session, Plan(), together, gathering=gathered)
+    assert "sessions" not in together.batches
+    gathered.flush()
+    assert together.rows() == alone.rows()
+    assert len(alone.batches["sessions"]) == len(talks)
+    assert len(together.batches["sessions"]) == len(together.batches["streams"]) == 1
+    gathered.flush()
+    assert together.rows() == alone.rows()
+
+
+def put_violations(gathered: Gathering, count: int, detail: str) -> None:
+    row = {
+        "session_id": "s", "sender": "dialer", "ordinal": 1, "offset": 1, "at": 1, "stream": None,
+        "rule": "r", "origin": "spec", "severity": "error", "certainty": "certain",
+        "detail": detail,
+    }  # fmt: skip
+    gathered.put("violations", {name: [value] * count for name, value in row.items()})
+
+
+def test_no_more_wait_than_are_worth_it() -> None:
+    emitted = Emitted()
+    gathered = Gathering(emitted)
+    put_violations(gathered, gathering.ROWS - 1, "d")
+    assert not emitted.batches
+    put_violations(gathered, 1, "d")
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
+    put_violations(gathered, 2, "d" * (OCTETS // 2))  # long texts do not wait either
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS, 2]
+
+
+def test_a_writer_has_all_rows_in_its_files(talks: list[str], tmp_path: Path) -> None:
+    for name, waits in (("alone", False), ("together", True)):
+        with read_sessions(talks) as reading, TableWriter(tmp_path / name) as writer:
+            for session in reading:
+                walk(session, Plan(), writer.emit, gathering=writer.gathering if waits else None)
+            assert writer.rows()["sessions"] == len(talks)
+    for table in ("sessions", "streams", "frames", "timeline"):
+        alone = read_table(tmp_path / "alone", table)
+        assert alone.num_rows > 0
+        assert read_table(tmp_path / "together", table).equals(alone)
+
+
+def test_the_files_of_a_session_are_texts_too(talks: list[str]) -> None:
+    emitted = Emitted()
+    gathered = Gathering(emitted)
+    with read_sessions(talks[:1]) as reading:
+        (summary,) = (walk(session, Plan(), lambda *_: None) for session in reading)
+    summary.capture = ["x" * 1000] * 100  # as many as a session has that lasts for days
+    row = summary.row()
+    put = 0
+    while not emitted.batches:
+        gathered.put("sessions", {name: [value] for name, value in row.items()})
+        put += 1
+    assert put == -(-OCTETS // 100_000)
+
+
+def test_what_is_enough_by_itself_waits_for_nothing() -> None:
+    emitted = Emitted()
+    gathered = Gathering(emitted)
+    put_violations(gathered, gathering.ROWS, "d")
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
+    gathered.flush()
+    assert len(emitted.batches["violations"]) == 1
+
+
+def test_streams_with_long_names_do_not_wait_for_thousands_of_others(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    for _ in range(300):
+        stage.open(0, b"n" * 4000)
+        stage.exchange()
+    emitted = Emitted()
+    with read_sessions([stage.save(tmp_path / "talk.pcapng")]) as reading:
+        for session in reading:
+            walk(session, Plan(), emitted)
+    most = -(-rows.STREAM_OCTETS // 4000)
+    assert [batch.num_rows for batch in emitted.batches["streams"]] == [most, 300 - most]

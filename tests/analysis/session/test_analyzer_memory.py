@@ -1,0 +1,44 @@
+"""A walk gives back all it took: a worker walks thousands of sessions, some of them for hours."""
+
+import gc
+import tracemalloc
+from pathlib import Path
+
+from tests.analysis.recorded_conversation import MS, Stage
+
+from polymux.analysis.options import Plan
+from polymux.analysis.session.analyzer import walk
+from polymux.capture import read_sessions
+
+ROUNDS = 20
+
+
+def test_walking_a_session_again_and_again_takes_no_more_memory(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stream = stage.open(0, b"s")
+    for _ in range(400):
+        stage.wait(MS)
+        stage.send(0, stream, bytes(500))
+        stage.exchange()
+    capture = tmp_path / "one.pcapng"
+    with read_sessions([stage.save(capture)]) as reading:
+        (session,) = reading
+        column = 8 * session.packets  # octets that one column of its events takes
+
+        def rounds(count: int) -> None:
+            for _ in range(count):
+                assert walk(session, Plan("mplex"), lambda table, batch: None).frames > 400
+
+        rounds(3)
+        gc.collect()
+        gc.disable()  # nothing waits to be found by it
+        tracemalloc.start()
+        try:
+            rounds(1)
+            before = tracemalloc.get_traced_memory()[0]
+            rounds(ROUNDS)
+            grown = tracemalloc.get_traced_memory()[0] - before
+        finally:
+            tracemalloc.stop()
+            gc.enable()
+    assert grown < ROUNDS * column / 2

@@ -1,0 +1,156 @@
+"""The beginning of a session is read once, for whoever guesses and for whoever decodes."""
+
+import gc
+import os
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.analysis.packet_script import Wire
+from tests.analysis.recorded_conversation import MS, START, Record, Stage, save
+
+from polymux.analysis.detection.sample import LOOK, take_sample
+from polymux.analysis.options import Plan
+from polymux.analysis.session.analyzer import walk
+from polymux.analysis.session.peeked_session import Opening
+from polymux.capture import Batch, Files, TcpSession, index_file, sessions_of
+from polymux.capture.io.read_ahead import Companion, SharedReads
+from polymux.core.errors import CaptureError
+
+
+@contextmanager
+def surveyed(path: str, asked: list[int] | None = None) -> Iterator[TcpSession]:
+    """The only session of a capture; `asked` hears of every octet that is read for its payload."""
+    with Files() as files:
+
+        def reader(name: str) -> Callable[[int, int], bytes]:
+            read = files.reader(name)
+
+            def told(offset: int, size: int) -> bytes:
+                if asked is not None:
+                    asked.extend(range(offset, offset + size))
+                return read(offset, size)
+
+            return told
+
+        (session,) = sessions_of(index_file(path).rows, reader)
+        yield session.survey()
+
+
+def columns(batches: Iterator[Batch]) -> list[tuple[list[tuple[int, ...]], bytes]]:
+    return [
+        (
+            [
+                (int(batch.side[n]), int(batch.kind[n]), int(batch.at[n]), int(batch.size[n]))
+                for n in range(batch.count)
+            ],
+            batch.data,
+        )
+        for batch in batches
+    ]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=300)), max_size=12),
+    st.integers(1, 2000),
+)
+def test_whatever_a_batch_is_the_sample_and_the_batches_are_the_same(
+    lines: list[tuple[int, bytes]], octets: int
+) -> None:
+    record: Record = [(side, data, START + (n + 1) * MS) for n, (side, data) in enumerate(lines)]
+    with TemporaryDirectory() as folder, surveyed(save(Path(folder, "a"), record)) as session:
+        opening = Opening(session, octets)
+        assert opening.sample() == take_sample(session)
+        assert columns(opening.batches()) == columns(session.batches(octets))
+        assert list(opening.batches()) == []
+
+
+@pytest.mark.parametrize("octets", [1, 1500, 5000, 1 << 20])
+def test_a_hole_ends_the_sample_but_not_the_batches(tmp_path: Path, octets: int) -> None:
+    wire = Wire(tmp_path / "a")
+    wire.data(0, b"a" * 3000, START + MS)
+    wire.next[0] += 500
+    wire.data(0, b"b" * 3000, START + 2 * MS)
+    wire.writer.close()
+    with surveyed(wire.path) as session:
+        opening = Opening(session, octets)
+        assert opening.sample() == take_sample(session)
+        assert opening.sample().head(0) == b"a" * 3000
+        assert columns(opening.batches()) == columns(session.batches(octets))
+
+
+def test_no_octet_of_a_session_is_read_twice(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stream = stage.open(0, b"bulk")
+    for _ in range(40):
+        stage.send(0, stream, bytes(30_000))
+        stage.exchange()
+    asked: list[int] = []
+    with surveyed(stage.save(tmp_path / "a"), asked) as session:
+        found = walk(session, Plan(), lambda table, batch: None)
+        assert found.protocol == "mplex"
+        assert sum(session.octets) > 4 * LOOK
+    assert len(asked) == len(set(asked))
+
+
+def test_taking_a_sample_again_does_not_move_the_place_of_a_flow_among_others(
+    tmp_path: Path,
+) -> None:
+    record: Record = [(0, b"0123456789", START + n * MS) for n in range(1, 6001)]
+    shared = SharedReads()
+    with Files() as files:
+        companion = Companion(shared)
+        rows = index_file(save(tmp_path / "a", record)).rows
+        (session,) = sessions_of(rows, files.reader, shared=companion)
+        opening = Opening(session.survey(), 1 << 18)
+        wanted = companion.at
+        assert opening.sample().octets == 60_000
+        assert companion.at == wanted
+        first = next(opening.batches())
+        assert first.at[first.count - 1] < wanted
+
+
+def test_a_session_that_cannot_be_read_is_freed_all_the_same(tmp_path: Path) -> None:
+    stage = Stage("mplex")
+    stream = stage.open(0, b"bulk")
+    stage.send(0, stream, bytes(30_000))
+    stage.exchange()
+    path = stage.save(tmp_path / "a")
+    gc.collect()
+    gc.disable()
+    try:
+        with Files() as files:
+            (session,) = sessions_of(index_file(path).rows, files.reader)
+            os.truncate(path, 1000)
+            assert "shrank" in walk(session, Plan(), lambda table, batch: None).failure
+            kept = weakref.ref(session)
+            del session
+            assert kept() is None
+    finally:
+        gc.enable()
+
+
+def test_where_reading_fails_what_can_be_read_is_recognised_and_the_failure_is_told(
+    tmp_path: Path,
+) -> None:
+    stage = Stage("mplex")
+    stream = stage.open(0, b"bulk")
+    for _ in range(6):
+        stage.send(0, stream, bytes(30_000))
+        stage.exchange()
+    path = stage.save(tmp_path / "a")
+    with surveyed(path) as session:
+        os.truncate(path, 100_000)
+        opening = Opening(session, 150_000)
+        assert opening.sample() == take_sample(session)
+        assert opening.sample().octets == LOOK
+        with pytest.raises(CaptureError, match="shrank"):
+            list(opening.batches())
+        found = walk(session, Plan(), lambda table, batch: None)
+    assert found.protocol == "mplex"
+    assert "shrank" in found.failure

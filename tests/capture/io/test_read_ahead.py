@@ -1,0 +1,216 @@
+"""Flows walked side by side: what they read together is what each would have read alone."""
+
+import gzip
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.capture import capture_builder as build
+from tests.capture.capture_builder import BOB, MS, START, End
+
+from polymux.capture import Files, FlowRefs, index_file, sessions_of
+from polymux.capture.io.asked import Asked
+from polymux.capture.io.read_ahead import NOT_BEGUN, Companion, SharedReads
+from polymux.capture.io.sources import PlainSource
+from polymux.capture.tcp.events import Events
+from polymux.core.errors import CaptureError
+
+FLOWS = 12
+
+
+def talks(seed: int) -> list[list[build.Packet]]:
+    """Some conversations at the same time, with segments that come late or twice."""
+    rng = Random(seed)
+    made = []
+    for flow in range(FLOWS):
+        lines = [(rng.randrange(2), rng.randbytes(rng.choice((1, 30, 900)))) for _ in range(40)]
+        packets = build.talk(
+            *lines, ends=(End("192.0.2.1", 40000 + flow), BOB), start=START + flow, step=MS
+        )
+        for _ in range(3):
+            n = rng.randrange(4, len(packets) - 3)
+            packets[n].data, packets[n + 1].data = packets[n + 1].data, packets[n].data
+        packets.insert(20, build.Packet(packets[19].at + 1, packets[15].data))
+        made.append(packets)
+    return made
+
+
+def flows_of(paths: list[str]) -> dict[bytes, list[FlowRefs]]:
+    flows: dict[bytes, list[FlowRefs]] = {}
+    for path in paths:
+        for row in index_file(path).rows:
+            flows.setdefault(row.flow, []).append(row)
+    return flows
+
+
+def told(events: Events, data: bytes) -> tuple[list[tuple[int, ...]], bytes]:
+    columns = (events.side, events.kind, events.at, events.size)
+    return [tuple(int(each[n]) for each in columns) for n in range(events.count)], data
+
+
+def alone(paths: list[str]) -> dict[bytes, tuple[list[tuple[int, ...]], bytes]]:
+    with Files() as files:
+        return {
+            flow: joined(
+                told(batch.events, batch.data)
+                for session in sessions_of(rows, files.reader)
+                for batch in session.batches(2000)
+            )
+            for flow, rows in flows_of(paths).items()
+        }
+
+
+def joined(
+    batches: Iterator[tuple[list[tuple[int, ...]], bytes]],
+) -> tuple[list[tuple[int, ...]], bytes]:
+    parts = list(batches)
+    return [row for rows, _ in parts for row in rows], b"".join(data for _, data in parts)
+
+
+def side_by_side(
+    paths: list[str], choose: Callable[[int], int] = lambda flows: 0
+) -> dict[bytes, tuple[list[tuple[int, ...]], bytes]]:
+    """All flows, a batch at a time of whichever is chosen."""
+    shared = SharedReads()
+    found: dict[bytes, list[tuple[list[tuple[int, ...]], bytes]]] = {}
+    with Files() as files:
+
+        def walk(flow: bytes, rows: list[FlowRefs]) -> Iterator[None]:
+            for session in sessions_of(rows, files.reader, shared=Companion(shared)):
+                assert session.look_ahead(2000)
+                yield
+                for batch in session.batches(2000):
+                    found.setdefault(flow, []).append(told(batch.events, batch.data))
+                    yield
+
+        active = [walk(flow, rows) for flow, rows in flows_of(paths).items()]
+        while active:
+            walked = active.pop(choose(len(active)))
+            if next(walked, True) is None:
+                active.append(walked)
+    assert shared._asked == []
+    return {flow: joined(iter(parts)) for flow, parts in found.items()}
+
+
+def interleaved(seed: int) -> list[build.Packet]:
+    every = [packet for talk in talks(seed) for packet in talk]
+    return sorted(every, key=lambda packet: packet.at)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 5), st.randoms(use_true_random=False))
+def test_whoever_goes_first_everybody_gets_his_own_octets(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, rng: Random
+) -> None:
+    packets = interleaved(seed)
+    folder = tmp_path_factory.mktemp("captures")
+    paths = []
+    for number, part in enumerate((packets[:200], packets[200:])):
+        path = folder / f"{number}.pcapng"
+        path.write_bytes(build.pcapng(part))
+        paths.append(str(path))
+    assert side_by_side(paths, rng.randrange) == alone(paths)
+
+
+def test_files_that_interleave_are_read_right(write: Callable[..., str]) -> None:
+    packets = interleaved(7)
+    paths = [write(build.pcap(packets[n::2], nano=True), f"{n}.pcap") for n in (0, 1)]
+    assert side_by_side(paths) == alone(paths)
+
+
+def test_a_compressed_file_is_read_right(write: Callable[..., str]) -> None:
+    paths = [write(gzip.compress(build.pcapng(interleaved(1))), "a.pcapng.gz")]
+    assert side_by_side(paths) == alone(paths)
+
+
+def test_flows_side_by_side_cost_few_calls(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    read_at = PlainSource.read_at
+
+    def count(self: PlainSource, offset: int, size: int) -> bytes:
+        calls.append(size)
+        return read_at(self, offset, size)
+
+    monkeypatch.setattr(PlainSource, "read_at", count)
+    path = write(build.pcapng(interleaved(2)))
+    found = side_by_side([path])
+    assert len(found) == FLOWS
+    batches = sum(len(data) for _, data in found.values()) // 2000
+    assert len(calls) < batches / 2
+
+
+def test_where_a_file_shrinks_everybody_reads_on_as_far_as_it_goes(
+    write: Callable[..., str],
+) -> None:
+    path = write(build.pcapng(interleaved(3)))
+    whole = alone([path])
+    flows = flows_of([path])
+    os.truncate(path, os.path.getsize(path) // 2)
+    shared = SharedReads()
+    problems: list[str] = []
+    with Files() as files:
+        walks = {}
+        for flow, rows in flows.items():
+            (session,) = sessions_of(rows, files.reader, shared=Companion(shared))
+            session.look_ahead(500)
+            walks[flow] = session.batches(500)
+        got: dict[bytes, bytes] = dict.fromkeys(flows, b"")
+        for flow in itertools.cycle(list(walks)):
+            if flow in walks:
+                try:
+                    batch = next(walks[flow], None)
+                except CaptureError as problem:
+                    problems.append(str(problem))
+                    batch = None
+                if batch is None:
+                    del walks[flow]
+                else:
+                    got[flow] += batch.data
+            if not walks:
+                break
+    assert len(problems) == FLOWS
+    assert all("shrank" in problem for problem in problems)
+    assert all(octets and whole[flow][1].startswith(octets) for flow, octets in got.items())
+    assert shared._asked == []
+
+
+def test_who_leaves_early_is_not_read_for_any_more(write: Callable[..., str]) -> None:
+    path = write(build.pcapng(interleaved(4)))
+    shared = SharedReads()
+    companion = Companion(shared)
+    assert companion.at == NOT_BEGUN
+    with Files() as files:
+        rows = next(iter(flows_of([path]).values()))
+        (session,) = sessions_of(rows, files.reader, shared=companion)
+        assert session.look_ahead(500)
+        assert companion.at == session.started_at + 3 * MS  # its first octets
+        batches = session.batches(500)
+        assert next(batches).data
+        assert len(shared._asked) == 1
+        del batches
+        assert shared._asked == []
+        (other,) = sessions_of(rows, files.reader)
+        assert not other.look_ahead()
+
+
+def test_what_begins_behind_the_middle_is_left_for_later() -> None:
+    def asked(*offsets: int, path: str = "a") -> Asked:
+        events = Events(len(offsets))
+        for offset in offsets:
+            events.put(0, 0, 0, 10, 0, offset)
+        return Asked(events, [path], [lambda offset, size: bytes(size)])
+
+    wanted = asked(1000, 2000)
+    assert asked(1400, 3000).lies_by(wanted)
+    assert asked(500, 1200).lies_by(wanted)
+    assert not asked(500, 600).lies_by(wanted)
+    assert not asked(1600, 3000).lies_by(wanted)
+    assert not asked(1000, 2000, path="b").lies_by(wanted)
+    assert not asked().lies_by(wanted)
+    assert not wanted.lies_by(asked())

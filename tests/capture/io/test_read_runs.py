@@ -1,0 +1,223 @@
+"""Payload of flows that lie scattered over their files: joined by few calls, and rightly so."""
+
+import functools
+import os
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.capture import capture_builder as build
+from tests.capture.capture_builder import BOB, START, End
+from tests.capture.conftest import streams
+
+from polymux.capture import Files, TcpSession, read_sessions
+from polymux.capture.io import file_pool as files
+from polymux.capture.io import mmap_gather as joining
+from polymux.capture.io.read_runs import RUN_OCTETS, RUN_PIECES, Run, read_run
+from polymux.capture.io.sources import PlainSource
+from polymux.capture.tcp.events import GAP, OCTETS, Events
+from polymux.capture.tcp.sessions import gather
+from polymux.core.errors import CaptureError
+
+FLOWS, LINES = 40, 30
+
+
+@functools.cache
+def lines(flow: int) -> list[tuple[int, bytes]]:
+    """What the two sides of a flow say: octets nobody else says, of many sizes."""
+    rng = Random(flow)
+    return [(n % 2, rng.randbytes(rng.choice((1, 20, 600, 1400)))) for n in range(LINES)]
+
+
+@functools.cache
+def interleaved() -> bytes:
+    """A packet of each flow in turn, so that no flow has two that lie together."""
+    talks = [
+        build.talk(*lines(flow), ends=(End("192.0.2.1", 40000 + flow), BOB), start=START + flow)
+        for flow in range(FLOWS)
+    ]
+    return build.pcapng(packet for turn in zip(*talks, strict=True) for packet in turn)
+
+
+def said(flow: int) -> tuple[bytes, bytes]:
+    dialer, acceptor = (b"".join(d for s, d in lines(flow) if s == side) for side in (0, 1))
+    return dialer, acceptor
+
+
+def numbered(session: TcpSession) -> int:
+    return int(session.dialer.rpartition(":")[2]) - 40000
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How payload was read: one word a call."""
+    made: list[str] = []
+    read_at, join = PlainSource.read_at, joining.Stage.join
+
+    def count_read(self: PlainSource, offset: int, size: int) -> bytes:
+        made.append("read")
+        return read_at(self, offset, size)
+
+    def count_join(self: joining.Stage, vectors: bytes, pieces: int, octets: int) -> bytes | None:
+        made.append("join")
+        return join(self, vectors, pieces, octets)
+
+    monkeypatch.setattr(PlainSource, "read_at", count_read)
+    monkeypatch.setattr(joining.Stage, "join", count_join)
+    return made
+
+
+def test_interleaved_flows_are_read_right(write: Callable[..., str]) -> None:
+    with read_sessions([write(interleaved())]) as reading:
+        found = {numbered(session): streams(session) for session in reading}
+    assert found == {flow: said(flow) for flow in range(FLOWS)}
+
+
+def test_an_interleaved_flow_costs_one_call_not_one_a_segment(
+    write: Callable[..., str], calls: list[str]
+) -> None:
+    with read_sessions([write(interleaved())]) as reading:
+        first = next(iter(reading))
+        assert streams(first) == said(numbered(first))
+    assert calls == ["join"] or joining._LIBRARY is None
+
+
+def test_a_flow_alone_is_read_in_one_piece(write: Callable[..., str], calls: list[str]) -> None:
+    with read_sessions([write(build.pcapng(build.talk(*lines(0))))]) as reading:
+        (found,) = reading
+        assert streams(found) == said(0)
+    assert calls == ["read"]
+
+
+@pytest.mark.parametrize("missing", ["_LIBRARY", "mapping", "stage"])
+def test_where_the_kernel_cannot_join_pieces_are_read_apart(
+    missing: str, write: Callable[..., str], calls: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if missing == "_LIBRARY":
+        monkeypatch.setattr(joining, missing, None)
+    elif missing == "mapping":
+        monkeypatch.setattr(PlainSource, missing, lambda self: None)
+    else:
+        monkeypatch.setattr(Files, missing, lambda self: None)
+    with read_sessions([write(interleaved())]) as reading:
+        assert {numbered(each): streams(each) for each in reading} == {
+            flow: said(flow) for flow in range(FLOWS)
+        }
+    assert "join" not in calls
+    assert "read" in calls
+
+
+@pytest.mark.parametrize("gone", [8000, 9000, 10_000, 11_000, 200_000, 0])
+def test_a_file_that_shrinks_under_interleaved_flows_is_said(
+    gone: int, write: Callable[..., str]
+) -> None:
+    """Within a page the rest of a shrunken file reads as zeros: these must not get through."""
+    path = write(interleaved())
+    with read_sessions([path]) as reading:
+        sessions = list(reading)
+        assert streams(sessions[0]) == said(numbered(sessions[0]))  # and it is mapped by now
+        os.truncate(path, os.path.getsize(path) - gone if gone else 0)
+        told = [problem for session in sessions if (problem := trouble(session))]
+    assert told
+    assert all("shrank" in problem for problem in told)
+
+
+def trouble(session: TcpSession) -> str:
+    """What reading it says; nothing if it is read, and then rightly."""
+    try:
+        assert streams(session) == said(numbered(session))
+    except CaptureError as problem:
+        return str(problem)
+    return ""
+
+
+def test_a_forked_process_joins_in_memory_of_its_own() -> None:
+    with Files() as opened:
+        before = opened.stage()
+        assert before is opened.stage()
+        if before is not None:
+            before.owner = -1  # as a child sees it
+            assert opened.stage() is not before
+
+
+def test_files_are_unmapped_when_they_are_closed(write: Callable[..., str]) -> None:
+    path = write(interleaved())
+    with read_sessions([path]) as reading:
+        for session in reading:
+            streams(session)
+        mapped = path in Path("/proc/self/maps").read_text()
+        assert mapped == (joining._LIBRARY is not None)
+    assert path not in Path("/proc/self/maps").read_text()
+
+
+def test_little_of_the_mapped_files_is_in_use_at_a_time(
+    write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "RESIDENT", 3)
+    path = write(interleaved())
+    dropped: list[int] = []
+    forget = joining.Mapping.forget
+
+    def count_forget(self: joining.Mapping) -> None:
+        dropped.append(int(self.touched.count))
+        forget(self)
+        assert self.touched.count == 0
+
+    monkeypatch.setattr(joining.Mapping, "forget", count_forget)
+    with read_sessions([path]) as reading:
+        assert {numbered(each): streams(each) for each in reading} == {
+            flow: said(flow) for flow in range(FLOWS)
+        }
+    blocks = os.path.getsize(path) // 65536 + 1
+    assert all(3 < each <= blocks for each in dropped)
+    assert len(dropped) == FLOWS or joining._LIBRARY is None
+
+
+def events_of(pieces: list[tuple[int, int, int]]) -> Events:
+    """(file, offset, size) as rows; a size of 0 makes a gap."""
+    events = Events(len(pieces) + 1)
+    for file, offset, size in pieces:
+        events.put(0, OCTETS if size else GAP, 0, size or 7, file, offset)
+    return events
+
+
+PIECES = st.tuples(st.integers(0, 2), st.integers(0, 200_000), st.integers(0, 3000))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(PIECES, max_size=60))
+def test_any_pieces_in_any_order_are_joined_as_if_read_one_by_one(
+    pieces: list[tuple[int, int, int]],
+) -> None:
+    data = Random(1).randbytes(210_000)
+    names = []
+    with Files() as opened:
+        for number in range(3):
+            name = f"/proc/self/fd/{_memory(data[number:])}"
+            names.append(name)
+        readers = opened.readers(names)
+        expected = b"".join(data[file + offset :][:size] for file, offset, size in pieces)
+        assert gather(events_of(pieces), readers) == expected
+        assert gather(events_of(pieces), [reader.__call__ for reader in readers]) == expected
+    for name in names:
+        os.close(int(name.rpartition("/")[2]))
+
+
+def _memory(data: bytes) -> int:
+    fd = os.memfd_create("test")
+    os.write(fd, data)
+    return fd
+
+
+def test_a_run_is_cut_where_one_call_cannot_take_more() -> None:
+    many = Run(events_of([(0, n * 9000, 1) for n in range(3000)]), 0)
+    assert (many.pieces, many.octets, many.stop) == (RUN_PIECES, RUN_PIECES, RUN_PIECES)
+    large = Run(events_of([(0, n * 900_000, 400_000) for n in range(9)]), 0)
+    assert large.octets <= RUN_OCTETS
+    assert large.pieces == 2
+    single = Run(events_of([(0, 5, 1 << 20), (0, 9 << 20, 9)]), 0)
+    assert (single.pieces, single.is_sparse()) == (1, False)
+    assert read_run(events_of([(0, 5, 3)]), single, lambda offset, size: b"x" * size) == b"xxx"

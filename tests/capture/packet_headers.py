@@ -1,0 +1,16 @@
+"""The headers of a packet by themselves, as a recording has them."""
+
+from __future__ import annotations
+
+from librt.strings import BytesWriter
+
+from polymux.capture.synthesis.packet_builder import WINDOW, FrameMaker, payload_sum
+
+
+def headers(
+    maker: FrameMaker, seq: int, ack: int, flags: int, payload: bytes, window: int = WINDOW
+) -> bytes:
+    out = BytesWriter()
+    words = payload_sum(payload, 0, len(payload))
+    maker.put(out, seq, ack, flags, len(payload), words, window)
+    return out.getvalue()

@@ -1,0 +1,144 @@
+"""The short cut for packets that are just what was to come: it says what the long way says."""
+
+from __future__ import annotations
+
+import struct
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.capture.capture_builder import MS, START
+
+from polymux.capture.limits import CaptureLimits
+from polymux.capture.packets.packet_refs import ACK, FIN, LOW32, RECORD, RST, SYN
+from polymux.capture.tcp.direction import Lane
+from polymux.capture.tcp.events import Events
+from polymux.capture.tcp.flow_order import Flow
+from polymux.capture.tcp.reassembly import Reassembler
+
+LIMITS = CaptureLimits()
+FACTS = (
+    "started", "base", "next", "lost", "confirmed", "acked", "head", "held_octets", "hole",
+    "hole_at", "fin", "finished", "aborted", "reset", "octets", "gaps", "late", "progress_at",
+    "timed_end", "timed_at", "quickest", "closed_since", "closed", "retransmitted",
+)  # fmt: skip
+
+
+@st.composite
+def packets(draw: st.DrawFn) -> list[tuple[int, int, int, int, int, int, int, int]]:
+    """(side, at, step, ack, flags, window, captured, missing): mostly in order, often not."""
+    few = st.sampled_from
+    return draw(
+        st.lists(
+            st.tuples(
+                few([0, 0, 0, 1]),
+                few([0, MS, MS, 5 * MS, 4000 * MS, -MS]),
+                few([0, 0, 0, 0, 0, -1, 1, 10, -10, 1000]),
+                few([0, 0, 0, 1, 10, -10, -1000, 500]),
+                few([ACK, ACK, ACK, ACK, 0, SYN, SYN | ACK, FIN | ACK, RST, RST | ACK]),
+                few([500, 500, 500, 0]),
+                few([0, 1, 10, 10, 10, 100]),
+                few([0, 0, 0, 0, 5]),
+            ),
+            max_size=40,
+        )
+    )
+
+
+def references(
+    made: list[tuple[int, int, int, int, int, int, int, int]], start: int
+) -> tuple[bytes, bytes]:
+    """Packets as references: `step` and `ack` are relative to where the sides have come to."""
+    refs = [b"", b""]
+    reached = [start, start ^ 0x80000000]
+    at, offset = START, 100
+    for side, later, step, ack, flags, window, captured, missing in made:
+        at += later
+        offset += 200
+        seq = (reached[side] + step) & LOW32
+        acked = (reached[1 - side] + ack) & LOW32
+        word = missing << 32 | flags << 16 | window
+        refs[side] += struct.pack("<4q", offset << 20 | captured, at, _signed(seq, acked), word)
+        size = captured + missing + (1 if flags & (SYN | FIN) else 0)
+        reached[side] = max(reached[side], reached[side] + step + size)
+    return refs[0], refs[1]
+
+
+def _signed(seq: int, ack: int) -> int:
+    both = seq << 32 | ack
+    return both - (1 << 64) if both >> 63 else both
+
+
+def walker(forth: bytes, back: bytes, ordered: bool) -> Reassembler:
+    flow = Flow()
+    flow.add_file([(forth, back)])
+    flow.arrange()
+    return Reassembler(
+        flow, 0, flow.count, 0, ordered, LIMITS.out_of_order, LIMITS.held_segments,
+        LIMITS.hole_wait_ns,
+    )  # fmt: skip
+
+
+def rows(events: Events) -> list[tuple[int, ...]]:
+    columns = (events.side, events.kind, events.at, events.size, events.file, events.offset)
+    return [tuple(int(column[n]) for column in columns) for n in range(events.count)]
+
+
+def facts(walk: Reassembler) -> list[object]:
+    lanes: list[Lane] = [walk.dialer, walk.acceptor]
+    return [walk.handshake, *(getattr(lane, name) for lane in lanes for name in FACTS)]
+
+
+def by_the_short_cut(walk: Reassembler) -> list[tuple[int, ...]]:
+    found = []
+    while not walk.closed:
+        found += rows(walk.run(7))
+    return found
+
+
+def by_the_long_way(walk: Reassembler) -> list[tuple[int, ...]]:
+    walk.out = Events(20_000)
+    flow = walk.flow
+    for place in range(flow.count):
+        blob = flow.blobs[flow.order[place] >> 32]
+        lanes = (walk.dialer, walk.acceptor)
+        pos = (flow.order[place] & LOW32) * RECORD
+        walk.packet(blob.refs, pos, lanes[blob.direction], lanes[1 - blob.direction], blob.file)
+    walk.close(walk.dialer)
+    walk.close(walk.acceptor)
+    return rows(walk.out)
+
+
+@settings(max_examples=300, deadline=None)
+@given(packets(), st.sampled_from([1000, 0xFFFFFFF0, 0x7FFFFFF8]), st.booleans())
+@example([(0, 0, 0, 0, ACK, 500, 10, 0)] * 5, 0xFFFFFFF0, True)
+@example(  # octets of the one side while a hole of the other has waited too long
+    [(0, 0, 0, 0, 0, 500, 10, 0), (1, 0, 0, 0, 0, 500, 10, 0), (0, 0, 10, 0, 0, 500, 10, 0),
+     (1, 4000 * MS, 0, 0, 0, 500, 10, 0)], 1000, True,
+)  # fmt: skip
+def test_the_short_cut_leads_where_the_long_way_leads(
+    made: list[tuple[int, int, int, int, int, int, int, int]], start: int, ordered: bool
+) -> None:
+    forth, back = references(made, start)
+    if not made:
+        return
+    short, long = walker(forth, back, ordered), walker(forth, back, ordered)
+    assert by_the_short_cut(short) == by_the_long_way(long)
+    assert facts(short) == facts(long)
+
+
+def test_an_undisturbed_talk_takes_the_short_cut() -> None:
+    opening = [(0, 0, 0, 0, SYN, 500, 0, 0), (1, MS, 0, 0, SYN | ACK, 500, 0, 0)]
+    made = [*opening, (0, MS, 0, 0, ACK, 500, 0, 0), *[(0, MS, 0, 0, ACK, 500, 10, 0)] * 50]
+    walk = walker(*references(made, 1000), True)
+    walk.out = Events(100)
+    taken = 0
+    for place in range(walk.flow.count):
+        blob = walk.flow.blobs[walk.flow.order[place] >> 32]
+        pos = (walk.flow.order[place] & LOW32) * RECORD
+        lanes = (walk.dialer, walk.acceptor)
+        given = (blob.refs, pos, lanes[blob.direction], lanes[1 - blob.direction], blob.file)
+        if walk.plain(*given):
+            taken += 1
+        else:
+            walk.packet(*given)
+    assert taken == 50

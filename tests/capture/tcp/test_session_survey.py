@@ -1,0 +1,60 @@
+"""What is learnt of sessions while their packets are put in order: the same as afterwards."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.capture.capture_builder import MS
+from tests.capture.tcp.test_fast_packets import packets, references
+
+from polymux.capture.packets.packet_refs import ACK, SYN
+from polymux.capture.tcp.flow_order import Flow
+from polymux.capture.tcp.session_survey import Survey
+
+Made = list[tuple[int, int, int, int, int, int, int, int]]
+FACTS = (
+    "packets", "first_at", "last_at", "asked", "answered", "spoke", "hint_blob", "hint", "files",
+    "disordered",
+)  # fmt: skip
+
+
+def facts(survey: Survey) -> list[object]:
+    return [*(getattr(survey, name) for name in FACTS), *survey.payload]
+
+
+def arranged(*files: tuple[bytes, bytes]) -> Flow:
+    flow = Flow()
+    for both in files:
+        flow.add_file([both])
+    flow.arrange()
+    return flow
+
+
+def check(flow: Flow) -> None:
+    assert len(flow.surveys) == len(flow.sessions)
+    assert sum(int(survey.packets) for survey in flow.surveys) == flow.count
+    for number, survey in enumerate(flow.surveys):
+        assert facts(survey) == facts(flow.survey(number))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(packets(), min_size=1, max_size=3), st.sampled_from([1000, 0xFFFFFFF0]))
+def test_looking_again_tells_nothing_new(files: list[Made], start: int) -> None:
+    given = [references(made, start + 77 * n) for n, made in enumerate(files) if made]
+    check(arranged(*given))
+
+
+def test_a_session_whose_start_is_proven_later_is_surveyed_from_there() -> None:
+    talk: Made = [
+        (0, 0, 0, 0, SYN, 500, 0, 0),
+        (1, MS, 0, 0, SYN | ACK, 500, 0, 0),
+        (0, MS, 0, 0, ACK, 500, 10, 0),
+        (0, MS, 5000, 0, SYN, 500, 0, 0),  # another session, if it is answered
+        (0, MS, -5001, 0, ACK, 500, 10, 0),
+        (1, MS, 9000, 0, SYN | ACK, 500, 0, 0),
+        (0, MS, 0, 0, ACK, 500, 7, 0),
+    ]
+    flow = arranged(references(talk, 1000))
+    check(flow)
+    assert [int(survey.packets) for survey in flow.surveys] == [3, 4]
+    assert [int(survey.asked) for survey in flow.surveys] == [0, 0]

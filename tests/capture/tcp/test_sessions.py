@@ -1,0 +1,277 @@
+"""Sessions out of files: where one ends and the next begins, who dialled, many files as one."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.capture import capture_builder as build
+from tests.capture.capture_builder import ACK, ALICE, BOB, MS, PSH, RST, START, SYN, End, Packet
+from tests.capture.conftest import streams
+
+from polymux.capture import Files, Reading, TcpSession, index_file, read_sessions, sessions_of
+from polymux.core.errors import CaptureError
+
+HOUR = 3600 * 1000 * MS
+
+
+def told(session: TcpSession) -> tuple[object, ...]:
+    """Everything a session says but its files."""
+    events = [(p.side, p.at, p.size, p.data, p.end) for p in session.pieces()]
+    return (
+        session.flow,
+        session.dialer,
+        session.acceptor,
+        session.started_at,
+        session.ended_at,
+        session.packets,
+        session.saw_syn,
+        session.note,
+        session.protocol_hint,
+        session.ends,
+        session.octets,
+        session.gaps,
+        session.zero_windows,
+        session.retransmissions,
+        session.rtt_ns,
+        events,
+    )
+
+
+def all_told(paths: list[str]) -> list[tuple[object, ...]]:
+    with read_sessions(paths) as reading:
+        return [told(session) for session in reading]
+
+
+def test_a_new_syn_after_the_end_is_a_new_session(read: Callable[..., Reading]) -> None:
+    packets = build.talk((0, b"first"))
+    packets += build.talk((0, b"second"), isn=(5000, 7000), start=START + HOUR)
+    packets += build.talk((1, b"third"), isn=(100, 900), start=START + 2 * HOUR)
+    found = list(read(build.pcapng(packets)))
+    assert [streams(s) for s in found] == [(b"first", b""), (b"second", b""), (b"", b"third")]
+    assert [s.started_at for s in found] == [START, START + HOUR, START + 2 * HOUR]
+
+
+def test_a_session_whose_end_was_not_captured_ends_with_an_answered_syn(
+    read: Callable[..., Reading],
+) -> None:
+    packets = build.talk((0, b"first"), close=False)
+    packets += build.talk((0, b"second"), isn=(5000, 7000), start=START + HOUR)
+    found = list(read(build.pcapng(packets)))
+    assert [streams(s)[0] for s in found] == [b"first", b"second"]
+    assert [s.ends for s in found] == [(None, None), ("fin", "fin")]
+
+
+def test_a_stray_syn_does_not_cut_a_running_session(read: Callable[..., Reading]) -> None:
+    packets = build.talk((0, b"one"), (1, b"two"), (0, b"three"))
+    stray = Packet(packets[4].at + 1, build.frame(ALICE, BOB, 777_777, 0, SYN))
+    challenge = Packet(packets[4].at + 2, build.frame(BOB, ALICE, 904, 104, ACK))
+    (found,) = read(build.pcapng([*packets[:5], stray, challenge, *packets[5:]]))
+    assert streams(found) == (b"onethree", b"two")
+
+
+def test_a_repeated_syn_is_the_same_session(read: Callable[..., Reading]) -> None:
+    packets = build.talk((0, b"x"))
+    again = Packet(START + 10, packets[0].data)
+    (found,) = read(build.pcapng([packets[0], again, *packets[1:]]))
+    assert streams(found)[0] == b"x"
+
+
+def test_a_refused_connection_is_a_session_without_octets(read: Callable[..., Reading]) -> None:
+    packets = []
+    for n in range(3):
+        at = START + n * HOUR
+        packets.append(Packet(at, build.frame(ALICE, BOB, 100 * n, 0, SYN)))
+        packets.append(Packet(at + 1, build.frame(BOB, ALICE, 0, 100 * n + 1, RST | ACK)))
+    found = [session.survey() for session in read(build.pcapng(packets))]
+    assert [(s.payload, s.ends) for s in found] == [((0, 0), (None, "rst"))] * 3
+
+
+def test_octets_far_away_after_the_end_are_another_session(read: Callable[..., Reading]) -> None:
+    packets = build.talk((0, b"first"))
+    packets.append(Packet(START + HOUR, build.frame(ALICE, BOB, 2**30, 5, PSH | ACK, b"other")))
+    found = list(read(build.pcapng(packets)))
+    assert [(streams(s)[0], s.saw_syn) for s in found] == [(b"first", True), (b"other", False)]
+
+
+def test_a_session_that_spans_rotated_files_is_one(write: Callable[..., str]) -> None:
+    packets = build.talk(*[(n % 2, bytes([65 + n])) for n in range(10)])
+    paths = [
+        write(build.pcapng(packets[n : n + 3]), f"{n:03}.pcapng") for n in range(0, len(packets), 3)
+    ]
+    (found,) = read_sessions(paths)
+    assert streams(found) == (b"ACEGI", b"BDFHJ")
+    assert found.captures == paths
+    assert found.ordered
+
+
+def test_either_syn_tells_who_dialled(read: Callable[..., Reading]) -> None:
+    odd = (End("192.0.2.1", 80), End("192.0.2.2", 50000))
+    packets = build.talk((1, b"x"), ends=odd)
+    for kept in (packets[:1] + packets[2:], packets[1:]):
+        (found,) = read(build.pcapng(kept))
+        assert (found.dialer, found.saw_syn, found.note) == ("192.0.2.1:80", True, None)
+
+
+@pytest.mark.parametrize(
+    ("ports", "listening", "speaker", "dialer", "reason"),
+    [
+        ((40000, 9000), (), 1, 0, "the lower port"),
+        ((9000, 40000), (), 1, 1, "the lower port"),
+        ((40000, 50000), (), 1, 1, "spoke first"),
+        ((40000, 50000), (50000,), 1, 0, "the port named"),
+        ((7000, 9000), (), 0, 0, "spoke first"),
+        ((40000, 50000), (), None, 1, "the lower port"),
+    ],
+)
+def test_without_a_syn_who_dialled_is_guessed_and_said(
+    write: Callable[..., str],
+    ports: tuple[int, int],
+    listening: tuple[int, ...],
+    speaker: int | None,
+    dialer: int,
+    reason: str,
+) -> None:
+    ends = (End("192.0.2.1", ports[0]), End("192.0.2.2", ports[1]))
+    line = [] if speaker is None else [(speaker, b"x")]
+    packets = build.talk(*line, ends=ends)[2:]
+    (found,) = read_sessions([write(build.pcapng(packets))], ports=listening)
+    assert found.dialer == ends[dialer].text
+    assert found.saw_syn is False
+    assert found.note is not None
+    assert reason in found.note
+
+
+@st.composite
+def traffic(draw: st.DrawFn) -> list[Packet]:
+    """Several connections at once, with repeated packets, holes, port reuse, zero windows."""
+    chance = random.Random(draw(st.integers(0, 2**32)))
+    packets: list[Packet] = []
+    for n in range(chance.randrange(1, 4)):
+        ends = (End(f"192.0.2.{n + 1}", 40000 + n), BOB)
+        start = START
+        for _ in range(chance.randrange(1, 3)):
+            lines = [
+                (chance.randrange(2), chance.randbytes(chance.randrange(1, 40)))
+                for _ in range(chance.randrange(6))
+            ]
+            isn = (chance.randrange(2**32), chance.randrange(2**32))
+            talk = build.talk(*lines, ends=ends, isn=isn, start=start + n)
+            start = talk[-1].at + 50 * MS
+            for packet in talk:
+                fate = chance.random()
+                if fate < 0.85 or packet is talk[0]:
+                    packets.append(packet)
+                if fate > 0.8:
+                    packets.append(Packet(packet.at + chance.randrange(5 * MS), packet.data))
+    packets.sort(key=lambda packet: packet.at)
+    return packets
+
+
+@settings(max_examples=60, deadline=None)
+@given(packets=traffic(), seed=st.integers(0, 2**32))
+def test_files_cut_shuffled_and_repeated_tell_the_same(
+    tmp_path_factory: pytest.TempPathFactory, packets: list[Packet], seed: int
+) -> None:
+    chance = random.Random(seed)
+    folder = tmp_path_factory.mktemp("cut")
+    whole = folder / "whole.pcapng"
+    whole.write_bytes(build.pcapng(packets))
+    expected = all_told([str(whole)])
+    cuts = sorted(chance.sample(range(len(packets) + 1), min(3, len(packets))))
+    parts = [packets[a:b] for a, b in itertools.pairwise([0, *cuts, len(packets)])]
+    paths = []
+    for n, part in enumerate(parts):
+        name = folder / f"{chance.randrange(1000)}-{n}.pcapng"
+        name.write_bytes(build.pcapng(part))
+        paths.append(str(name))
+    chance.shuffle(paths)
+    assert all_told(paths) == expected
+    copy = folder / "copy.pcapng"
+    copy.write_bytes(whole.read_bytes())
+    assert all_told([*paths, str(whole), str(copy)]) == expected
+
+
+def test_a_packet_given_twice_counts_once(read: Callable[..., Reading]) -> None:
+    packets = build.talk((0, b"a"), (1, b"b"))
+    once = [told(s) for s in read(build.pcapng(packets))]
+    twice = [told(s) for s in read(build.pcapng([p for p in packets for _ in range(2)]))]
+    assert once == twice
+
+
+def test_one_file_for_each_direction_is_merged_by_the_clock_and_said(
+    write: Callable[..., str],
+) -> None:
+    packets = build.talk((0, b"ask"), (1, b"answer"), (0, b"more"), (1, b"end"))
+    sides = [
+        [p for p in packets if (p.data[26:30] == bytes([192, 0, 2, 1])) == wanted]
+        for wanted in (True, False)
+    ]
+    paths = [write(build.pcapng(side), f"{n}.pcapng") for n, side in enumerate(sides)]
+    (found,) = read_sessions(paths)
+    assert [p.data for p in found.pieces() if not p.end] == [b"ask", b"answer", b"more", b"end"]
+    assert not found.ordered
+    assert found.note is not None
+    assert "order" in found.note
+
+
+def test_clocks_that_disagree_lose_nothing(write: Callable[..., str]) -> None:
+    """One direction's clock is a second behind: its answers come before the questions."""
+    packets = build.talk((0, b"ask"), (1, b"answer"), (0, b"more"), (1, b"end"), step=10 * MS)
+    forth = [p for p in packets if p.data[26:30] == bytes([192, 0, 2, 1])]
+    back = [Packet(p.at - 1000 * MS, p.data) for p in packets if p not in forth]
+    paths = [write(build.pcapng(forth), "a.pcapng"), write(build.pcapng(back), "b.pcapng")]
+    (found,) = read_sessions(paths)
+    assert streams(found) == (b"askmore", b"answerend")
+
+
+def test_sessions_are_built_from_rows_alone(write: Callable[..., str]) -> None:
+    path = write(build.pcapng(build.talk((0, b"packed"))))
+    rows = index_file(path).rows
+    assert {row.direction for row in rows} == {0, 1}
+    for given_rows in (rows, rows[::-1], rows + rows):
+        (found,) = sessions_of(given_rows, Files().reader)
+        assert streams(found) == (b"packed", b"")
+
+
+def test_ipv6_endpoints_are_written_in_brackets(read: Callable[..., Reading]) -> None:
+    (found,) = read(build.pcapng(build.talk((0, b"x"), ends=(build.ALICE6, build.BOB6))))
+    assert (found.dialer, found.acceptor) == ("[2001:db8::1]:40000", "[2001:db8::2]:9000")
+
+
+def test_a_directory_is_read_file_by_file_without_parts_and_indexes(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    data = build.pcapng(build.talk((0, b"x")))
+    for name in ("b.pcapng", "a.pcapng", "below/c.pcapng", "d.pcapng.part", "a.pcapng.idx", ".e"):
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "link.pcapng").symlink_to(tmp_path / "a.pcapng")
+    (tmp_path / "round").symlink_to(tmp_path)
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(tmp_path / "pipe")
+    reading = read_sessions([str(tmp_path), str(tmp_path / "a.pcapng")])
+    assert [Path(f.file).name for f in reading.files] == ["a.pcapng", "b.pcapng", "c.pcapng"]
+    assert len(list(reading)) == 1
+
+
+def test_a_file_that_shrinks_is_said_not_crashed_on(tmp_path: Path) -> None:
+    path = tmp_path / "capture.pcapng"
+    path.write_bytes(build.pcapng(build.talk((0, b"x" * 1000))))
+    with read_sessions([str(path)]) as reading:
+        (found,) = reading
+        path.write_bytes(b"")
+        with pytest.raises(CaptureError, match="shrank"):
+            list(found.pieces())
+
+
+def test_more_files_than_may_be_open_are_read(write: Callable[..., str]) -> None:
+    packets = build.talk(*[(0, bytes([n])) for n in range(200)])
+    paths = [write(build.pcap([p], nano=True), f"{n:03}.pcap") for n, p in enumerate(packets)]
+    (found,) = read_sessions(paths)
+    assert streams(found)[0] == bytes(range(200))
+    assert found.ends == ("fin", "fin")

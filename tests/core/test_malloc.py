@@ -1,0 +1,72 @@
+"""Memory that sessions have freed goes back to the system, soon and not too often."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+from polymux import malloc as allocator
+
+HOLES = """
+import sys
+from polymux.core import allocator
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+due = []
+
+def later(seconds, act):
+    due.append((seconds, act))
+
+allocator.settle_allocator()
+pieces = [bytes(60_000 + n) for n in range(2_000)]
+kept = pieces[::50]
+full = resident()
+del pieces  # what is left holds the top of the heap
+before = resident()
+allocator.give_back(0.0, later)
+seconds, act = due.pop()
+act()
+print(full, before, resident())
+"""
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this system has no malloc_trim"
+)
+def test_holes_are_given_back_as_soon_as_a_session_has_ended() -> None:
+    done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
+    full, before, after = map(float, done.stdout.split())
+    assert before > full - 20 * 2**20
+    assert after < before - 80 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("ends", "given_back"),
+    [
+        ([5.0], [5.0]),
+        ([5.0, 5.0, 5.0], [5.0, 6.0]),  # that of the others may not be free yet
+        ([5.0, 5.1, 5.2, 5.9], [5.0, 6.0]),
+        ([5.0, 5.1, 6.0, 6.5, 7.5], [5.0, 6.0, 7.0, 8.0]),
+        ([5.0, 6.5], [5.0, 6.5]),
+        ([5.0, 2.0], [5.0, 2.0]),  # another loop, with a clock of its own
+    ],
+)
+def test_every_end_is_followed_by_a_giving_back_within_a_second_and_they_are_a_second_apart(
+    ends: list[float], given_back: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allocator, "_due", [])
+    times: list[float] = []
+    for now in ends:
+        allocator.give_back(now, lambda seconds, _, now=now: times.append(now + seconds))  # type: ignore[misc]
+    assert times == pytest.approx(given_back)
+
+
+def test_a_system_without_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    allocator.trim()

@@ -1,0 +1,132 @@
+"""The `websockets` library as a second opinion, both ways."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from websockets.client import ClientProtocol
+from websockets.frames import Close as TheirClose
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
+
+from polymux.core.side import ACCEPTOR, DIALER
+from polymux.core.websocket.decoder import Decoder
+from polymux.core.websocket.events import Close, Fault, Message, Ping, Pong
+from polymux.core.websocket.frames import binary, close, frame, ping, pong
+
+LIMIT = (
+    2000  # more than eight frames can hold: which of two faults comes first is a matter of taste
+)
+sides = st.sampled_from([DIALER, ACCEPTOR])
+Story = list[tuple[str, object]]
+
+
+def theirs(side: int, wire: bytes) -> Story:
+    """What their protocol object makes of the octets this side sent."""
+    protocol: ClientProtocol | ServerProtocol
+    if side == DIALER:
+        protocol = ServerProtocol(state=State.OPEN, max_size=LIMIT)
+    else:
+        protocol = ClientProtocol(parse_uri("ws://example.org/"), state=State.OPEN, max_size=LIMIT)
+    protocol.receive_data(wire)
+    story: Story = []
+    message = b""
+    for event in protocol.events_received():
+        assert isinstance(event, Frame)
+        if event.opcode is Opcode.PING:
+            story.append(("ping", bytes(event.data)))
+        elif event.opcode is Opcode.PONG:
+            story.append(("pong", bytes(event.data)))
+        elif event.opcode in (Opcode.BINARY, Opcode.CONT):
+            message += event.data
+            if event.fin:
+                story.append(("message", message))
+                message = b""
+    if protocol.close_rcvd is not None:
+        story.append(("close", (int(protocol.close_rcvd.code), protocol.close_rcvd.reason)))
+    elif protocol.close_sent is not None:
+        story.append(("failure", int(protocol.close_sent.code)))
+    return story
+
+
+def ours(side: int, wire: bytes) -> Story:
+    decoder = Decoder(side, LIMIT)
+    decoder.feed(wire)
+    story: Story = []
+    for item in decoder.take():
+        match item:
+            case Message() | Ping() | Pong():
+                story.append((type(item).__name__.lower(), item.data))
+            case Close():
+                story.append(("close", (item.code, item.reason)))
+            case Fault() if item.rule.name != "websocket.after-close":  # they do not look there
+                story.append(("failure", item.close_code))
+            case _:
+                pass
+    return story
+
+
+@st.composite
+def anything(draw: st.DrawFn, side: int) -> bytes:
+    """One whole frame, right or wrong in any way but text and a length in too long a form."""
+    opcode = draw(st.sampled_from([0, 0, 2, 2, 2, 8, 9, 10, 5, 13]))
+    if opcode == 8:
+        code = draw(st.sampled_from([1000, 1001, 1007, 1014, 3000, 4999, 1004, 1005, 1015, 2000]))
+        payload = draw(st.sampled_from([b"", b"\x03", code.to_bytes(2, "big")]))
+        if len(payload) == 2 and code not in (1004, 1005, 1015, 2000):
+            payload += draw(st.sampled_from([b"", b"bye", b"\xc3\xa4", b"\xff", b"\xed\xa0\x80"]))
+    else:
+        payload = draw(st.one_of(st.binary(max_size=20), st.sampled_from([bytes(125), bytes(126)])))
+    right = draw(st.integers(0, 15)) > 0
+    key = draw(st.binary(min_size=4, max_size=4)) if (side == DIALER) == right else None
+    octets = frame(opcode, payload, key, draw(st.integers(0, 3)) > 0)
+    reserved = draw(st.sampled_from([0] * 15 + [0x10, 0x20, 0x40]))
+    return bytes([octets[0] | reserved]) + octets[1:]
+
+
+@given(sides, st.data())
+@settings(max_examples=400)
+def test_they_and_we_read_the_same_out_of_any_frames(side: int, data: st.DataObject) -> None:
+    wire = b"".join(data.draw(st.lists(anything(side), max_size=8)))
+    assert ours(side, wire) == theirs(side, wire)
+
+
+@given(sides, st.lists(st.tuples(st.sampled_from([2, 9, 10]), st.binary(max_size=125))), st.data())
+def test_what_they_write_we_read(
+    side: int, script: list[tuple[int, bytes]], data: st.DataObject
+) -> None:
+    wire = b"".join(
+        Frame(Opcode(opcode), payload).serialize(mask=side == DIALER) for opcode, payload in script
+    )
+    code = data.draw(st.sampled_from([1000, 1001, 1011, 4000]))
+    reason = data.draw(st.text(max_size=30, alphabet=st.characters(codec="utf-8")))
+    last = Frame(Opcode.CLOSE, TheirClose(code, reason).serialize()).serialize(mask=side == DIALER)
+    names = {2: "message", 9: "ping", 10: "pong"}
+    expected: Story = [(names[opcode], payload) for opcode, payload in script]
+    assert ours(side, wire + last) == [*expected, ("close", (code, reason))]
+
+
+@given(sides, st.lists(st.tuples(st.sampled_from("mpo"), st.binary(max_size=125))), st.data())
+def test_what_we_write_they_read(
+    side: int, script: list[tuple[str, bytes]], data: st.DataObject
+) -> None:
+    key = data.draw(st.binary(min_size=4, max_size=4)) if side == DIALER else None
+    writers = {"m": binary, "p": ping, "o": pong}
+    names = {"m": "message", "p": "ping", "o": "pong"}
+    wire = b"".join(writers[kind](payload, key) for kind, payload in script)
+    wire += close(1001, "going", key)
+    expected: Story = [(names[kind], payload) for kind, payload in script]
+    assert theirs(side, wire) == [*expected, ("close", (1001, "going"))]
+
+
+def test_a_message_over_the_limit_fails_alike_whole_and_in_fragments() -> None:
+    for wire in (
+        binary(bytes(LIMIT + 1)),
+        frame(2, bytes(LIMIT), final=False) + frame(0, b"x"),
+        frame(2, bytes(LIMIT), final=False) + frame(0, b""),
+    ):
+        assert ours(ACCEPTOR, wire) == theirs(ACCEPTOR, wire)
+
+
+def test_an_empty_close_reads_alike() -> None:
+    assert ours(ACCEPTOR, b"\x88\x00") == theirs(ACCEPTOR, b"\x88\x00") == [("close", (1005, ""))]

@@ -1,0 +1,233 @@
+"""Two honest ends, links that delay and cut at will, watchers beside and between: nobody is blamed.
+
+endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
+"""
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.errors import LocalProtocolError, PeerViolation, StreamEnded
+from polymux.core.events import Credit
+from polymux.core.frames import Frame
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.rules import Severity
+from polymux.core.side import Vantage
+from polymux.core.streams import OPEN, Stream
+from polymux.protocols.minmux.item_codecs import Fixed, Prefixed
+from polymux.protocols.minmux.packets import (
+    FORGO_CREDIT,
+    GIVE_CREDIT,
+    MOST,
+    OOPS,
+    PROMISE_READ,
+    PROMISE_WRITE,
+    STOP_READ,
+    STOP_WRITE,
+    key_of,
+    writer_of,
+)
+from polymux.protocols.minmux.profile import UNIT, Profile
+from polymux.protocols.minmux.protocol import Minmux
+
+Step = tuple[int, int, int, int]
+steps = st.lists(
+    st.tuples(st.integers(0, 13), st.integers(0, 1), st.integers(0, 3), st.integers(0, 40)),
+    max_size=160,
+)
+IDS = (0, 1, 2**63, MOST)  # two that each side writes
+
+
+def instance(reuse: bool, last: bool) -> Profile:
+    profile = Profile(reuse=reuse)
+    for number, items in ((0, Fixed(1)), (1, Prefixed()), (2**63, Fixed(3)), (MOST, Fixed(2))):
+        profile.assign(number, items, Fixed(2) if last else None)
+    return profile
+
+
+class Sea:
+    """Everything between and including the two ends, driven step by step."""
+
+    def __init__(self, profile: Profile) -> None:
+        self.profile = profile
+        self.books = [Minmux(Limits(), side, profile) for side in (0, 1)]
+        self.ends = [Endpoint(book, side) for side, book in enumerate(self.books)]
+        places = (Vantage.DIALER, Vantage.ACCEPTOR, Vantage.MIDDLE)
+        self.watchers = [Observer(Minmux(Limits(), place, profile)) for place in places]
+        self.near: list[bytes] = [b"", b""]
+        self.far: list[bytes] = [b"", b""]
+        self.blame: list[str] = []
+
+    def do(self, step: Step) -> None:
+        move, side, pick, size = step
+        if move < 2:
+            self.leave(side)
+        elif move < 4:
+            self.drift(side, size)
+        elif move < 6:
+            self.arrive(side, size)
+        else:
+            self.act(move - 6, side, IDS[pick], size)
+
+    def leave(self, side: int) -> None:
+        data = self.ends[side].data_to_send()
+        if data:
+            self.watchers[side].feed(side, data, 0)
+            self.near[side] += data
+
+    def drift(self, side: int, size: int) -> None:
+        data, self.near[side] = self.near[side][: size + 1], self.near[side][size + 1 :]
+        self.watchers[2].feed(side, data, 0)
+        self.far[side] += data
+
+    def arrive(self, side: int, size: int) -> None:
+        data, self.far[side] = self.far[side][: size + 1], self.far[side][size + 1 :]
+        reader = 1 - side
+        if data:
+            self.leave(reader)  # what was formed before reading leaves before it
+            self.watchers[reader].feed(side, data, 0)
+            try:
+                for event in self.ends[reader].receive(data, 0.0):
+                    if isinstance(event, Credit) and event.stream is not None:
+                        self.ends[reader].resume(event.stream)
+            except PeerViolation as violation:
+                self.blame.append(f"end {reader}: {violation}")
+
+    # --- honest acts: within one's own word, and within what one has read
+
+    def act(self, what: int, side: int, number: int, size: int) -> None:
+        book, end = self.books[side], self.ends[side]
+        stream = book.reach(side, number)
+        try:
+            if writer_of(key_of(number)) == side:
+                self.write(what, book, end, stream, size)
+            else:
+                self.read(what, book, end, stream, size)
+        except (LocalProtocolError, StreamEnded):
+            pass  # told no before anything was sent
+
+    def read(self, what: int, book: Minmux, end: Endpoint, stream: Stream, size: int) -> None:
+        limit = stream.half(end.side).limit
+        if what < 3:
+            frame = book.granting(end.side, stream, MOST if size == 40 else size + 1)
+            if frame is not None:
+                end.put(Frame(GIVE_CREDIT, stream.key, b"", frame.amount))
+        elif what == 3:
+            end.put(Frame(OOPS, stream.key, b"", size))
+        elif what == 4:
+            if limit < 0 or limit > size:
+                end.put(Frame(PROMISE_READ, stream.key, b"", size + 1))
+        elif what == 5:  # said again, where a repetition cannot be taken for anything else
+            if limit > 0 or (limit == 0 and self.may_repeat(stream)):
+                end.put(Frame(STOP_READ, stream.key, b"", limit))
+        elif limit != 0:
+            end.put(Frame(STOP_READ, stream.key, b"", size if limit < 0 else min(size, limit)))
+
+    def write(self, what: int, book: Minmux, end: Endpoint, stream: Stream, size: int) -> None:
+        own = stream.half(end.side)
+        shape = self.profile.shape(stream.key)
+        assert shape is not None
+        limit, queued = own.limit, book.queued_items(end.side, stream)
+        if what < 3:
+            if own.state == OPEN and limit == queued and shape.last != UNIT:
+                end.send(stream, bytes(2))
+            else:
+                one = b"\x02ab" if shape.item < 0 else bytes(shape.item)
+                end.send(stream, one * (size + 1))
+        elif what == 3:
+            if book.held(stream) > 0:  # also after its own end, where nobody needs it
+                end.put(Frame(FORGO_CREDIT, stream.key, b"", min(size + 1, book.held(stream))))
+        elif what == 4:
+            if limit < 0 or limit > size:
+                end.put(Frame(PROMISE_WRITE, stream.key, b"", size + 1))
+        elif what == 5:
+            if limit > 0 or (limit == 0 and self.may_repeat(stream)):
+                end.put(Frame(STOP_WRITE, stream.key, b"", limit))
+        elif limit < 0 or queued < limit:
+            amount = queued + size % 4
+            end.put(Frame(STOP_WRITE, stream.key, b"", amount if limit < 0 else min(amount, limit)))
+
+    def may_repeat(self, stream: Stream) -> bool:
+        """Where ids are used again, a stop said twice could be taken for one of the next use."""
+        return not stream.over and not self.profile.reuse
+
+    def settle(self) -> None:
+        """Everything that can go over goes over."""
+        for _ in range(6):
+            for side in (0, 1):
+                self.leave(side)
+                self.drift(side, 1 << 30)
+                self.arrive(side, 1 << 30)
+
+    def findings(self) -> list[str]:
+        found = list(self.blame)
+        for watcher in self.watchers:
+            found += [
+                f"{watcher.protocol.sight.beside}: {violation}"
+                for violation in watcher.take_violations()
+                if violation.rule.severity is not Severity.NOTE
+            ]
+            found += [d.reason for d in (watcher.conversation.dialer, watcher.conversation.acceptor)
+                      if d.lost]  # fmt: skip
+            assert watcher.balanced()
+        return found
+
+
+def sail(profile: Profile, course: list[Step]) -> Sea:
+    sea = Sea(profile)
+    for step in course:
+        sea.do(step)
+    sea.settle()
+    assert sea.findings() == []
+    return sea
+
+
+def portrait(book: Minmux) -> list[tuple[object, ...]]:
+    return sorted(
+        (
+            stream.label(),
+            book.ending(stream),
+            *[
+                (half.granted, half.spent, half.limit, half.state, half.octets, half.units)
+                for half in (stream.dialer, stream.acceptor)
+            ],
+        )
+        for stream in book.streams.all()
+    )
+
+
+quick = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # fmt: skip
+
+
+@quick
+@given(steps)
+def test_honest_ends_are_never_blamed_and_all_places_agree_in_the_end(course: list[Step]) -> None:
+    sea = sail(instance(reuse=False, last=False), course)
+    views = [portrait(book) for book in sea.books]
+    for watcher in sea.watchers:
+        assert isinstance(watcher.protocol, Minmux)
+        views.append(portrait(watcher.protocol))
+    assert views == [views[0]] * 5
+
+
+@quick
+@given(steps)
+def test_nor_are_they_where_streams_have_last_items(course: list[Step]) -> None:
+    sea = sail(instance(reuse=False, last=True), course)
+    assert portrait(sea.books[0]) == portrait(sea.books[1])
+
+
+@quick
+@given(steps)
+@example([(12, 0, 0, 3), (6, 0, 0, 9), (0, 0, 0, 0), (3, 0, 0, 40), (5, 0, 0, 40)])
+def test_nor_are_they_where_ids_are_used_again(course: list[Step]) -> None:
+    sail(instance(reuse=True, last=False), course)
+
+
+@quick
+@given(steps)
+def test_nor_are_they_where_ids_and_last_items_come_together(course: list[Step]) -> None:
+    sail(instance(reuse=True, last=True), course)

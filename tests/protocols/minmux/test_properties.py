@@ -1,0 +1,18 @@
+"""The public battery, on instances of Minmux with every shape of item and with ids used again."""
+
+from pathlib import Path
+
+import pytest
+
+from polymux.core import connection
+from polymux.testing import CHECKS
+
+FOLDER = Path(__file__).parent.parent.parent / "vectors" / "minmux"
+RUNS = 200 if not connection.__file__.endswith(".py") else 12
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("profile", ["shapes", "named", "reuse"])
+def test_the_battery(profile: str, check: object) -> None:
+    assert callable(check)
+    check(f"minmux:profile={FOLDER}/{profile}.toml", range(RUNS))

@@ -1,0 +1,339 @@
+"""Nerdbank frames in every form the wire allows, read from the middle of other octets."""
+
+from __future__ import annotations
+
+import pytest
+from tests.attacks.raw_frames import Nerdbank as Wire
+from tests.attacks.raw_frames import msgpack_blob, msgpack_text, msgpack_uint
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.frames import Head
+from polymux.core.observer import Observer
+from polymux.core.rules import Origin
+from polymux.core.varint import BAD, SHORT
+from polymux.protocols.nerdbank.codec import (
+    ACCEPTED,
+    BAD_ACCEPTANCE,
+    BAD_FRAME,
+    BAD_HANDSHAKE,
+    BAD_MAGIC,
+    BAD_OFFER,
+    BAD_WINDOW,
+    CONTENT_FRAME,
+    LAST_CODE,
+    MALFORMED,
+    NO_WINDOW,
+    OFFER,
+    PROCESSED,
+    TERMINATED,
+    VERSION_MISMATCH,
+    WINDOW_ADJUST,
+    WRONG_SOURCE,
+    content3,
+    greeting1,
+    greeting2,
+    header1,
+    header23,
+    payload23,
+)
+from polymux.protocols.nerdbank.rules import FRAME_TOO_LONG
+from polymux.protocols.registry import create
+
+RANDOM = bytes(range(16))
+LIMIT = 300  # octets that may wait for the end of a frame
+PEER = 1 << 20  # the largest window that is believed
+
+
+def whole(data: bytes, fields: int, sender: int = 0) -> tuple[int, Head]:
+    """Read a frame that stands behind and before octets of others; at every cut it is short."""
+    head = Head()
+    start = header23(b"\x91\x00" + data + b"\xc1", 2, 2 + len(data), fields, LIMIT, sender, head)
+    for cut in range(min(len(data), 12)):
+        if cut < start - 2:
+            assert header23(data, 0, cut, fields, LIMIT, sender, Head()) == SHORT
+    return start - 2 if start >= 0 else start, head
+
+
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 255, 256, 65535, 65536, 2**31 - 1])
+@pytest.mark.parametrize("code", range(9))
+def test_a_frame_of_version_2_says_code_and_id(code: int, number: int) -> None:
+    start, head = whole(b"\x92" + bytes([code]) + msgpack_uint(number), 2)
+    assert (start, head.kind, head.number, head.size, head.tail) == (
+        2 + len(msgpack_uint(number)), code, number, 0, 0)  # fmt: skip
+
+
+@pytest.mark.parametrize("payload", [b"", b"a", b"b" * 255, b"c" * 256])
+@pytest.mark.parametrize(("source", "opener"), [(b"\x01", 1), (b"\xff", 0), (b"\xd0\xff", 0)])
+def test_a_frame_of_version_3_says_who_offered(source: bytes, opener: int, payload: bytes) -> None:
+    data = b"\x94\x02\x05" + source + msgpack_blob(payload)
+    start, head = whole(data + payload[:0], 3, sender=1)
+    assert (start, head.opener, head.size) == (len(data) - len(payload), opener, len(payload))
+    assert head.flaws == 0
+
+
+def test_more_elements_than_are_known_are_stepped_over() -> None:
+    data = b"\x96\x02\x05\x01\xc4\x02ab" + b"\xa3xyz" + b"\x92\x01\x02"
+    start, head = whole(data, 3)
+    assert (start, head.size, head.tail) == (6, 2, 7)
+    assert header23(data, 0, len(data) - 1, 3, LIMIT, 0, Head()) == SHORT
+    assert header23(data, 0, len(data) - 1, 3, len(data) - 1, 0, Head()) == SHORT
+    short = Head()
+    assert header23(data, 0, len(data) - 1, 3, len(data) - 2, 0, short) == BAD
+    assert short.flaws == BAD_FRAME
+
+
+WRONG = [
+    (b"\x91\xa1x", BAD_FRAME),
+    (b"\x92\x02\xa1x", BAD_FRAME),
+    (b"\x92\xc3\x01", BAD_FRAME),
+    (b"\x92\xff\x01", BAD_FRAME),
+    (b"\x93\x02\x01\x05", BAD_FRAME),
+    (b"\x93\x02\xff\x01", BAD_FRAME),
+    (b"\xa3abc", BAD_FRAME),
+    (b"\x93\x02" + msgpack_uint(2**64 - 1) + b"\x01", BAD_FRAME),
+]
+
+
+@pytest.mark.parametrize(("data", "flaw"), WRONG)
+def test_what_is_no_frame_is_stepped_over_as_a_value(data: bytes, flaw: int) -> None:
+    head = Head()
+    fields = 2
+    assert header23(data, 0, len(data), fields, LIMIT, 0, head) == 1
+    assert (head.kind, head.flaws, head.size) == (MALFORMED, flaw, len(data) - 1)
+
+
+@pytest.mark.parametrize("source", [2, 5, 127])
+def test_a_source_that_nobody_has_is_named(source: int) -> None:
+    head = Head()
+    assert header23(b"\x93\x02\x05" + bytes([source]), 0, 4, 3, LIMIT, 0, head) == 1
+    assert (head.kind, head.flaws) == (MALFORMED, WRONG_SOURCE)
+    seeded = Head()
+    assert header23(b"\x93\x02\x05\x00", 0, 4, 3, LIMIT, 0, seeded) == 4
+    assert seeded.opener not in (0, 1)
+
+
+def test_the_last_code_is_the_last() -> None:
+    for code in (LAST_CODE, LAST_CODE + 1):
+        head = Head()
+        found = header23(b"\x92" + msgpack_uint(code) + b"\x01", 0, 9, 2, LIMIT, 0, head)
+        assert (head.kind == MALFORMED) == (code > LAST_CODE), (found, code)
+
+
+def test_a_value_without_an_end_is_waited_for_up_to_the_limit() -> None:
+    data = b"\xdc\x00\x50" + b"\x01" * 40  # 80 values are announced
+    assert header23(data[:3] + b"\xa1" * 10, 0, 13, 2, LIMIT, 0, Head()) == SHORT
+    head = Head()
+    endless = b"\x91" * 400
+    assert header23(endless, 0, 300, 2, LIMIT, 0, Head()) == SHORT
+    assert header23(endless, 0, 301, 2, LIMIT, 0, head) == BAD
+    assert head.flaws == BAD_FRAME
+    for fields in (2, 3):  # what stands before it does not count
+        assert header23(endless, 50, 350, fields, LIMIT, 0, Head()) == SHORT
+        assert header23(endless, 50, 351, fields, LIMIT, 0, Head()) == BAD
+    more = bytes(50) + b"\x94\x02\x05\xc4\x02ab" + endless
+    assert header23(more, 50, 350, 2, LIMIT, 0, Head()) == SHORT
+    assert header23(more, 50, 351, 2, LIMIT, 0, Head()) == BAD
+
+
+def test_a_handshake_without_an_end_is_waited_for_up_to_the_limit() -> None:
+    data = bytes(50) + b"\x93\x92\x02\x00\xc4\x10" + RANDOM + b"\x91" * 400
+    for end in (60, 72, 73, 349, 350):
+        assert greeting2(data, 50, end, LIMIT, Head()) == SHORT
+    head = Head()
+    assert greeting2(data, 50, 351, LIMIT, head) == BAD
+    assert head.flaws == BAD_HANDSHAKE
+
+
+# --- the usual content, read at once
+
+
+@pytest.mark.parametrize("size", [3, 255, 256, 20480])
+@pytest.mark.parametrize("number", [0, 1, 127, 128, 200, 255, 256, 65535])
+@pytest.mark.parametrize("source", [1, -1])
+def test_the_short_way_reads_what_the_long_way_reads(source: int, number: int, size: int) -> None:
+    data = Wire(3).frame(2, number, bytes(size), source)
+    short, long = Head(), Head()
+    at = content3(b"\xc1" + data, 1, 1 + len(data), 0, short)
+    assert at == header23(b"\xc1" + data, 1, 1 + len(data), 3, LIMIT, 0, long)
+    assert (short.kind, short.number, short.size, short.opener) == (
+        2, number, size, 0 if source == 1 else 1)  # fmt: skip
+    assert (long.kind, long.number, long.size, long.opener) == (2, number, size, short.opener)
+    assert short.key == number * 4 + short.opener
+    assert short.units == size
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"\x93\x02\x01\x01\xc4\x01abcd", b"\x94\x03\x01\x01\xc4\x01abcd", b"\x94\x02\xce\0\0\0\1\1abc",
+     b"\x94\x02\x01\x00\xc4\x01abcd", b"\x94\x02\x01\x01\xa1abcde", b"\x94\x02\x01\x02\xc4\x01abc",
+     b"\x94\x02\x01\x01\xc5\x50\x01abc", b"\x94\x02\x01\x01\xc4\x01a"],
+)  # fmt: skip
+def test_the_short_way_leaves_what_is_not_usual_to_the_long_one(data: bytes) -> None:
+    assert content3(data, 0, len(data), 0, Head()) == 0
+
+
+# --- handshakes
+
+
+def test_the_first_handshake_is_its_magic_and_sixteen_octets() -> None:
+    data = bytes.fromhex("2fdf1d50") + RANDOM
+    head = Head()
+    assert greeting1(b"?" + data, 1, 21, head) == 5
+    assert head.size == 16
+    for place in range(4):
+        assert greeting1(data, 0, place, Head()) == SHORT
+        bad = Head()
+        wrong = bytearray(data)
+        wrong[place] ^= 1
+        assert greeting1(bytes(wrong), 0, 20, bad) == BAD
+        assert bad.flaws == BAD_MAGIC
+
+
+def test_the_second_handshake_in_every_shape() -> None:
+    usual = b"\x92\x92\x02\x00\xc4\x10" + RANDOM
+    longer = b"\x93\x93\x02\x00\x07\xc4\x10" + RANDOM + b"\xa2hi"
+    for data, start, tail in ((usual, 6, 0), (longer, 7, 3)):
+        head = Head()
+        assert greeting2(b"??" + data, 2, 2 + len(data), LIMIT, head) == 2 + start
+        assert (head.size, head.tail) == (16, tail)
+        for cut in range(start):
+            assert greeting2(data, 0, cut, LIMIT, Head()) == SHORT
+    for cut in range(6, len(usual)):  # its end is known before it has come
+        assert greeting2(usual, 0, cut, LIMIT, Head()) == 6
+    assert greeting2(longer, 0, len(longer) - 1, LIMIT, Head()) == SHORT
+    assert greeting2(longer, 0, 20, LIMIT, Head()) == SHORT
+
+
+@pytest.mark.parametrize(
+    ("data", "flaw"),
+    [(b"\x92\x92\x01\x00\xc4\x10" + RANDOM, VERSION_MISMATCH),
+     (b"\x92\x92\x03\x00\xc4\x10" + RANDOM, VERSION_MISMATCH),
+     (b"\x91\x92\x02\x00\xc4\x10" + RANDOM, BAD_HANDSHAKE),
+     (b"\x92\x91\x02\xc4\x10" + RANDOM, BAD_HANDSHAKE),
+     (b"\x92\x92\x02\x00\xc4\x0f" + RANDOM, BAD_HANDSHAKE),
+     (b"\x92\x92\x02\x00\xc4\x11" + RANDOM + b"x", BAD_HANDSHAKE),
+     (b"\x92\x92\x02\x00\x07" + RANDOM, BAD_HANDSHAKE),
+     (b"\x92\x02" + RANDOM, BAD_HANDSHAKE),
+     (b"\x92\x92\xa1x\x00\xc4\x10" + RANDOM, BAD_HANDSHAKE)],
+)  # fmt: skip
+def test_a_second_handshake_that_is_none_is_named(data: bytes, flaw: int) -> None:
+    head = Head()
+    assert greeting2(data, 0, len(data), LIMIT, head) == BAD
+    assert head.flaws == flaw
+
+
+def test_frames_of_version_1_have_seven_octets_before_them() -> None:
+    data = Wire(1).frame(2, 5, b"abc")
+    head = Head()
+    assert header1(b"?" + data, 1, 1 + len(data), head) == 8
+    assert (head.kind, head.number, head.size, head.flaws) == (2, 5, 3, 0)
+    assert header1(data, 0, 6, Head()) == SHORT
+    for number, code, flaw in ((0, 2, BAD_FRAME), (2**31 - 1, 2, 0), (2**31, 2, BAD_FRAME),
+                               (1, LAST_CODE, 0), (1, LAST_CODE + 1, BAD_FRAME)):  # fmt: skip
+        head = Head()
+        header1(Wire(1).frame(code, number), 0, 7, head)
+        assert head.flaws == flaw, (number, code)
+
+
+# --- what control frames say
+
+SAID = [
+    (OFFER, b"\x92" + msgpack_text(b"abc") + b"\x07", 7, 0, b"abc"),
+    (OFFER, b"\x91" + msgpack_text(b"abc"), -1, NO_WINDOW, b"abc"),
+    (OFFER, b"\x92\xa0" + msgpack_uint(PEER), PEER, 0, b""),
+    (OFFER, b"\x92\xa0" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
+    (OFFER, b"\x92\xa0\x00", -1, BAD_WINDOW, b""),
+    (OFFER, b"\x92\xa0\xff", -1, BAD_WINDOW, b""),
+    (OFFER, b"\x92\xa1a\xa1b", -1, BAD_OFFER, b"a"),
+    (OFFER, b"\x92\xa4abc", -1, BAD_OFFER, b""),
+    (OFFER, b"\x90", -1, BAD_OFFER, b""),
+    (OFFER, b"", -1, BAD_OFFER, b""),
+    (OFFER, b"\x91\x05", -1, BAD_OFFER, b""),
+    (ACCEPTED, b"\x91\x01", 1, 0, b""),
+    (ACCEPTED, b"\x90", -1, NO_WINDOW, b""),
+    (ACCEPTED, b"\x91" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
+    (ACCEPTED, b"\x91\x00", -1, BAD_WINDOW, b""),
+    (ACCEPTED, b"\x91\xa1x", -1, BAD_ACCEPTANCE, b""),
+    (ACCEPTED, b"", -1, BAD_ACCEPTANCE, b""),
+    (ACCEPTED, b"\x05", -1, BAD_ACCEPTANCE, b""),
+    (PROCESSED, b"\x91\x00", 0, 0, b""),
+    (PROCESSED, b"\x91" + msgpack_uint(2**32), 2**32, 0, b""),
+    (PROCESSED, b"\x91\xff", -1, BAD_FRAME, b""),
+    (PROCESSED, b"\x90", -1, BAD_FRAME, b""),
+    (PROCESSED, b"\x90\x05", -1, BAD_FRAME, b""),
+    (PROCESSED, b"", -1, BAD_FRAME, b""),
+    (PROCESSED, b"\x91\xa1x", -1, BAD_FRAME, b""),
+    (WINDOW_ADJUST, b"\x91\x01", 1, 0, b""),
+    (WINDOW_ADJUST, b"\x91" + msgpack_uint(PEER), PEER, 0, b""),
+    (WINDOW_ADJUST, b"\x91" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
+    (WINDOW_ADJUST, b"\x91\x00", -1, BAD_WINDOW, b""),
+    (TERMINATED, b"", -1, 0, b""),
+    (TERMINATED, b"\x90", -1, 0, b""),
+    (TERMINATED, b"\x90\xa1x", -1, 0, b""),
+    (TERMINATED, b"\x91\xa3why", -1, 0, b"why"),
+    (TERMINATED, b"\x91\xa4why", -1, BAD_FRAME, b""),
+    (TERMINATED, b"\x91\x05", -1, BAD_FRAME, b""),
+    (TERMINATED, b"\x05", -1, BAD_FRAME, b""),
+]
+
+
+@pytest.mark.parametrize(("kind", "payload", "amount", "flaws", "text"), SAID)
+def test_a_control_frame_says_its_amount_and_text(
+    kind: int, payload: bytes, amount: int, flaws: int, text: bytes
+) -> None:
+    head = Head()
+    head.clear()
+    head.kind = kind
+    data = b"??" + payload + b"\xc1"
+    payload23(data, 2, 2 + len(payload), PEER, head)
+    assert (head.amount, head.flaws) == (amount, flaws)
+    assert data[head.text : head.text + max(0, head.text_size)] == text
+    assert not head.flaws & FRAME_TOO_LONG
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_leave_past_every_native_number_is_blamed_and_what_follows_is_judged(version: int) -> None:
+    """A watcher goes on after the violation, with a ledger that no 64 bits hold."""
+    wire = Wire(version)
+    observer = Observer(create(f"nerdbank:version={version}"))
+    for side, random in ((0, b"\xff" * 16), (1, bytes(16))):
+        hello = b"\x92\x92\x02\x00\xc4\x10" + random if version == 2 else b""
+        observer.feed(side, hello, 0)
+    observer.feed(0, wire.offer(1), 1)
+    observer.feed(1, wire.frame(ACCEPTED, 1, b"\x91\x0a", -1), 2)
+    for at in range(3, 7):
+        observer.feed(1, wire.frame(PROCESSED, 1, b"\x91" + msgpack_uint(2**63 - 1), -1), at)
+    observer.feed(0, wire.frame(2, 1, bytes(20_000)), 8)
+    observer.finish(9, True, True)
+    names = {violation.rule.name for violation in observer.take_violations()}
+    assert "nerdbank.acknowledged-too-much" in names
+    assert "nerdbank.window-exceeded" not in names
+    (stream,) = observer.protocol.streams.all()
+    assert stream.dialer.granted == 10 + 4 * (2**63 - 1)
+    assert stream.dialer.spent == 20_000
+
+
+@pytest.mark.parametrize("adjusted", [False, True])
+def test_a_window_beyond_belief_is_said_and_may_be_used(adjusted: bool) -> None:
+    wire, large = Wire(3), 128 << 20
+    first = 20480 if adjusted else large
+    observer = Observer(create("nerdbank"))
+    observer.feed(0, wire.frame(OFFER, 1, b"\x92\xa0" + msgpack_uint(first)), 0)
+    observer.feed(1, wire.frame(ACCEPTED, 1, b"\x91" + msgpack_uint(first), -1), 1)
+    if adjusted:
+        observer.feed(1, wire.frame(WINDOW_ADJUST, 1, b"\x91" + msgpack_uint(large), -1), 2)
+    for _ in range(3):
+        observer.feed(0, wire.frame(CONTENT_FRAME, 1, bytes(20480)), 3)
+    said = [(v.rule.name, v.sender, v.rule.origin) for v in observer.take_violations()]
+    limit = ("nerdbank.bad-window", 1, Origin.LIMIT)
+    assert said == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
+    stream = observer.protocol.streams.find(4)
+    assert stream is not None
+    assert (stream.dialer.window, stream.dialer.spent) == (large, 3 * 20480)
+
+
+def test_a_live_side_gives_up_a_channel_with_a_window_beyond_belief() -> None:
+    end = Endpoint(create("nerdbank", vantage=1), 1)
+    end.receive(Wire(3).frame(OFFER, 1, b"\x92\xa0" + msgpack_uint(128 << 20)), 0.0)
+    assert end.counters.hits == {"nerdbank.bad-window": 1}
+    assert end.data_to_send()[:4] == b"\x94\x04\x01\xff"

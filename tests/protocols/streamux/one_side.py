@@ -1,0 +1,48 @@
+"""Words for the Streamux tests: one side of a session, what it hears and what it says."""
+
+from polymux.core.endpoint import Endpoint
+from polymux.core.events import Event, Opened
+from polymux.core.limits import Limits
+from polymux.core.streams import Stream
+from polymux.protocols.registry import create
+from polymux.protocols.streamux.protocol import Streamux
+
+HELLO = "010a0464"  # 10/4
+
+
+def side(which: int = 0, text: str = "streamux:length_bits=10,id_bits=4,timeout=10",
+         peer: str = HELLO, limits: Limits | None = None) -> Endpoint:  # fmt: skip
+    """An endpoint that has said its initiator and, if there is one, heard the peer's."""
+    endpoint = Endpoint(create(text, limits, vantage=which), which)
+    endpoint.start()
+    endpoint.data_to_send()
+    if peer:
+        hear(endpoint, peer)
+    return endpoint
+
+
+def hear(endpoint: Endpoint, octets: str) -> list[Event]:
+    return endpoint.receive(bytes.fromhex(octets), 0.0)
+
+
+def said(endpoint: Endpoint) -> str:
+    return endpoint.data_to_send().hex()
+
+
+def ask(endpoint: Endpoint, data: bytes = b"?") -> Stream:
+    """A whole request in one chunk."""
+    stream = endpoint.open()
+    endpoint.send(stream, data)
+    endpoint.end(stream)
+    return stream
+
+
+def called(events: list[Event]) -> Stream:
+    stream = next(event.stream for event in events if isinstance(event, Opened))
+    assert stream is not None
+    return stream
+
+
+def protocol(endpoint: Endpoint) -> Streamux:
+    assert isinstance(endpoint.protocol, Streamux)
+    return endpoint.protocol

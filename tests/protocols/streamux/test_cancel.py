@@ -1,0 +1,207 @@
+"""A live Streamux side that cancels, is cancelled, and uses its ids again."""
+
+import pytest
+from tests.protocols.streamux.one_side import ask, called, hear, protocol, said, side
+
+from polymux.core.errors import LimitExceeded, NoFreeIds
+from polymux.core.events import Aborted, Closed, Control, Data, Ended, Opened
+from polymux.core.frames import Frame
+from polymux.core.limits import Limits
+from polymux.protocols.registry import create
+from polymux.protocols.streamux.rules import CANCEL, REQUEST_LAST
+
+FOUR_IDS = "streamux:length_bits=12,id_bits=2"
+TWO_IDS = "streamux:length_bits=13,id_bits=1"
+
+
+# --- cancels
+
+
+def test_a_cancel_drops_what_is_queued_and_locks_the_id() -> None:
+    endpoint = side()
+    stream = endpoint.open()
+    endpoint.send(stream, b"one")
+    endpoint.send(stream, b"two")
+    said(endpoint)
+    endpoint.abort(stream)
+    assert said(endpoint) == "0000"
+    events = hear(endpoint, "20c0 6f6b")  # a reply on its way is dropped
+    assert not any(isinstance(event, Data) for event in events)
+    assert any(isinstance(event, Control) for event in hear(endpoint, "0040"))
+    assert protocol(endpoint).ending(stream) == "cancelled"
+    assert endpoint.counters.hits == {"streamux.reply-before-end": 1}
+
+
+def test_a_cancel_is_sent_once() -> None:
+    endpoint = side()
+    stream = ask(endpoint)
+    said(endpoint)
+    endpoint.abort(stream)
+    endpoint.abort(stream)
+    assert said(endpoint) == "0000"
+    endpoint.abort(stream)
+    assert said(endpoint) == ""
+
+
+def test_a_cancel_is_acknowledged_ahead_of_everything_that_is_queued() -> None:
+    endpoint = side(1)
+    first, second = called(hear(endpoint, "1180 21")), called(hear(endpoint, "1280 21"))
+    endpoint.send(second, b"two")
+    endpoint.end(second)
+    endpoint.send(first, b"one")
+    endpoint.end(first)
+    events = hear(endpoint, "0100")
+    assert any(isinstance(event, Aborted) and event.stream is first for event in events)
+    assert said(endpoint) == "0140" + "32c0" + b"two".hex()
+
+
+def test_every_cancel_is_acknowledged_also_a_second_one_and_one_for_nothing() -> None:
+    endpoint = side(1)
+    hear(endpoint, "1180 21")
+    hear(endpoint, "0100 0100 0900")
+    assert said(endpoint) == "0140 0140 0940".replace(" ", "")
+    hear(endpoint, "0100")
+    assert said(endpoint) == "0140"
+    assert not endpoint.protocol.duties
+
+
+def test_a_cancel_that_the_final_reply_overtook_is_not_sent() -> None:
+    endpoint = side(text=TWO_IDS, peer="010d0100")
+    stream = ask(endpoint)
+    said(endpoint)
+    endpoint.abort(stream)
+    hear(endpoint, "04c0 6f6b")
+    ask(endpoint)  # on the other id
+    ask(endpoint, b"again")
+    assert said(endpoint) == "03803f" + "0a80" + b"again".hex()
+
+
+def test_an_empty_reply_that_a_cancel_overtook_is_not_sent() -> None:
+    endpoint = side(1)
+    endpoint.abort(called(hear(endpoint, "1180 21")))
+    hear(endpoint, "0100")
+    assert said(endpoint) == "0140"
+
+
+def test_a_request_given_up_before_anything_left_is_never_heard_of() -> None:
+    endpoint = side(text=TWO_IDS)
+    stream = endpoint.open()
+    endpoint.send(stream, b"x")
+    endpoint.abort(stream)
+    assert said(endpoint) == ""
+    assert [endpoint.open().number, endpoint.open().number] == [1, 0]
+
+
+def test_giving_up_a_call_that_was_cancelled_half_way_leaves_nothing_owed() -> None:
+    endpoint = side(1)
+    stream = called(hear(endpoint, "1100 21"))
+    hear(endpoint, "0100")
+    endpoint.abort(stream)
+    assert said(endpoint) == "0140"
+    assert not endpoint.protocol.duties
+
+
+# --- ids
+
+
+def test_ids_are_drawn_in_order_and_used_again_longest_free_first() -> None:
+    endpoint = side(text=FOUR_IDS, peer="010c0200")
+    streams = [ask(endpoint) for _ in range(4)]
+    assert [stream.number for stream in streams] == [0, 1, 2, 3]
+    with pytest.raises(NoFreeIds):
+        endpoint.open()
+    said(endpoint)
+    hear(endpoint, "02c0 00c0")  # empty replies to 2, then 0
+    assert [ask(endpoint).number for _ in range(2)] == [2, 0]
+    with pytest.raises(NoFreeIds):
+        endpoint.open()
+
+
+def test_ids_stay_taken_while_their_acks_are_withheld() -> None:
+    endpoint = side(text=TWO_IDS, peer="010d0100")
+    for _ in range(2):
+        stream = ask(endpoint)
+        said(endpoint)
+        endpoint.abort(stream)
+        said(endpoint)
+    with pytest.raises(NoFreeIds):
+        endpoint.open()
+    hear(endpoint, "00c0")  # a reply to a cancelled request frees nothing
+    with pytest.raises(NoFreeIds):
+        endpoint.open()
+    hear(endpoint, "0040")
+    assert endpoint.open().number == 0
+
+
+def test_an_id_taken_by_put_is_not_drawn_until_it_is_free() -> None:
+    endpoint = side(text=FOUR_IDS, peer="010c0200")
+    endpoint.put(Frame(REQUEST_LAST, 2 * 1, b"x"))
+    assert [endpoint.open().number for _ in range(3)] == [0, 2, 3]
+    hear(endpoint, "01c0")
+    assert endpoint.open().number == 1
+
+
+def test_an_id_that_waits_for_its_first_chunk_is_not_drawn_twice() -> None:
+    endpoint = side(text=TWO_IDS, peer="010d0100")
+    stream = endpoint.open()
+    endpoint.put(Frame(CANCEL, stream.key))  # for nothing, which is allowed
+    hear(endpoint, "0040")
+    assert endpoint.open().number == 1
+    with pytest.raises(NoFreeIds):
+        endpoint.open()
+
+
+def test_a_saved_side_goes_on_drawing_ids_where_it_stopped() -> None:
+    first = side(text=FOUR_IDS, peer="010c0200")
+    for _ in range(3):
+        ask(first)
+    said(first)
+    hear(first, "02c0 00c0")
+    first.open()  # a fresh one, not yet used
+    second = create(FOUR_IDS, vantage=0)
+    second.load(first.protocol.save())
+    drawn = [[p.allocate(0) >> 1 for _ in range(3)] for p in (first.protocol, second)]
+    assert drawn == [[2, 0, -1], [2, 0, -1]]
+    assert second.save()["ids"] == first.protocol.save()["ids"]
+
+
+def test_a_second_use_of_an_id_is_told_like_the_first() -> None:
+    for cut in range(1, 7):
+        endpoint = side(1)
+        endpoint.end(called(hear(endpoint, "1580 21")))
+        said(endpoint)
+        wire = bytes.fromhex("4580 61626364")
+        events = endpoint.receive(wire[:cut], 0.0) + endpoint.receive(wire[cut:], 0.0)
+        kinds = [type(event) for event in events if not isinstance(event, Data)]
+        assert kinds == [Closed, Opened, Ended]  # the first use, then the second
+        assert called(events).label() == "d5.2"
+
+
+def test_ids_that_wait_do_not_pile_up() -> None:
+    endpoint = side(text="streamux:length_bits=1,id_bits=29", peer="01011d00")
+    drawn = set()
+    for _ in range(9000):
+        number: int = ask(endpoint, b"x").number
+        drawn.add(number)
+        endpoint.data_to_send()
+        endpoint.receive((0xC0000000 + number).to_bytes(4, "little"), 0.0)
+    ids = protocol(endpoint).ids0
+    assert len(drawn) == ids.fresh == 4096  # then those that were freed longest ago
+    assert len(ids.freed) <= 2 * 4097
+
+
+def test_asking_for_a_free_id_again_and_again_keeps_it_once() -> None:
+    endpoint = side()
+    for _ in range(20):
+        endpoint.put(Frame(REQUEST_LAST, protocol(endpoint).next_free(0), b"x"))
+        endpoint.data_to_send()
+        hear(endpoint, "00c0")
+    assert protocol(endpoint).ids0.freed == []
+
+
+def test_a_flood_of_cancels_meets_the_bound_of_unread_answers() -> None:
+    endpoint = side(1, limits=Limits(control_queue=20))
+    hear(endpoint, "0500" * 30)
+    assert len(endpoint.outbox.control) == 20
+    with pytest.raises(LimitExceeded, match="control_queue"):
+        hear(endpoint, "0500")  # none of them was taken in the meantime

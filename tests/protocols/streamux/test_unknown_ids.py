@@ -1,0 +1,159 @@
+"""Streamux watched: what is kept of ids that no request was made with."""
+
+from tests.protocols.streamux.one_side import ask, hear, protocol, said, side
+
+from polymux.core.limits import Limits
+from polymux.core.observer import Observer
+from polymux.core.rules import Certainty
+from polymux.protocols.registry import create
+from polymux.protocols.streamux.protocol import Streamux
+
+HELLO = bytes([1, 1, 29, 0])  # 1/29
+REQUEST, CANCEL, REPLY, ACK = 0xA0000000, 0x0, 0xE0000000, 0x40000000
+MOST = 20
+
+
+def word(kind: int, number: int) -> bytes:
+    data = b"x" if kind in (REQUEST, REPLY) else b""
+    return (kind + number).to_bytes(4, "little") + data
+
+
+def watcher(remembered: int = MOST) -> Observer:
+    return Observer(create("streamux", Limits(remembered=remembered, control_queue=5)))
+
+
+def greeted(remembered: int = MOST) -> Observer:
+    observer = watcher(remembered)
+    observer.feed(0, HELLO, 0)
+    observer.feed(1, HELLO, 0)
+    return observer
+
+
+def feed(observer: Observer, side: int, kind: int, *numbers: int) -> None:
+    for number in numbers:
+        observer.feed(side, word(kind, number), 0)
+
+
+def book(observer: Observer) -> Streamux:
+    assert isinstance(observer.protocol, Streamux)
+    return observer.protocol
+
+
+def findings(observer: Observer, rule: str) -> list[Certainty]:
+    return [v.certainty for v in observer.take_violations() if v.rule.name == f"streamux.{rule}"]
+
+
+def test_cancels_of_unused_ids_are_remembered_up_to_the_bound() -> None:
+    observer = greeted()
+    feed(observer, 0, CANCEL, *range(500))
+    p = book(observer)
+    kept = [number * 2 for number in range(500 - MOST, 500)]
+    assert sorted(p.owed) == sorted(p.locked) == list(p.strays) == kept
+    assert len(p.duties) == p.locked_by(0) == MOST
+    observer.finish(1, True, True)
+    said = findings(observer, "cancel-unanswered")
+    assert said == [Certainty.POSSIBLE] * (500 - MOST) + [Certainty.CERTAIN] * MOST
+
+
+def test_an_ack_for_a_cancel_that_was_forgotten_is_only_possibly_wrong() -> None:
+    observer = greeted()
+    feed(observer, 0, CANCEL, *range(MOST + 1))
+    feed(observer, 1, ACK, *range(MOST + 1))
+    assert findings(observer, "ack-not-cancelled") == [Certainty.POSSIBLE]
+    p = book(observer)
+    assert [len(kept) for kept in (p.owed, p.locked, p.duties, p.strays)] == [0, 0, 0, 0]
+
+
+def test_an_ack_for_a_cancel_that_was_forgotten_is_excused_where_a_request_came_between() -> None:
+    observer = greeted()
+    feed(observer, 0, CANCEL, *range(MOST + 1))
+    feed(observer, 0, REQUEST, 0)
+    feed(observer, 1, ACK, 0)
+    assert findings(observer, "ack-not-cancelled") == []
+
+
+def test_acks_that_come_in_time_leave_nothing_behind() -> None:
+    observer = greeted()
+    for number in range(500):
+        feed(observer, 0, CANCEL, number)
+        feed(observer, 1, ACK, number)
+    assert not book(observer).strays
+    assert not book(observer).streams.forgot
+    feed(observer, 1, ACK, 3)
+    assert findings(observer, "ack-not-cancelled") == [Certainty.CERTAIN]
+
+
+def test_replies_to_nothing_are_remembered_up_to_the_bound() -> None:
+    observer = greeted()
+    feed(observer, 1, REPLY, *range(500))
+    p = book(observer)
+    assert list(p.muddled) == list(p.strays) == [n * 2 for n in range(500 - MOST, 500)]
+    observer.take_violations()
+    feed(observer, 0, REQUEST, 0, 0)  # the asker may have taken an early reply for an answer
+    assert observer.take_violations() == []
+
+
+def test_an_id_that_is_cancelled_again_and_again_leaves_few_duties() -> None:
+    observer = greeted()
+    feed(observer, 0, REQUEST, *range(50))
+    feed(observer, 0, CANCEL, *(number for number in range(50) for _ in range(30)))
+    p = book(observer)
+    assert p.repeats == MOST
+    assert len(p.duties) == 50 + MOST
+    feed(observer, 1, ACK, *(number for number in range(50) for _ in range(30)))
+    assert (p.repeats, len(p.duties), len(p.owed), p.locked_by(0)) == (0, 0, 0, 0)
+    assert findings(observer, "ack-not-cancelled") == []
+
+
+def test_an_ack_still_owed_when_its_request_is_forgotten_is_told_of_then() -> None:
+    observer = greeted(3)
+    feed(observer, 0, REQUEST, 1)
+    feed(observer, 1, REPLY, 1)
+    feed(observer, 0, CANCEL, 1)  # crossed the reply
+    for number in range(2, 6):
+        feed(observer, 0, REQUEST, number)
+        feed(observer, 1, REPLY, number)
+    (told,) = observer.take_violations()
+    assert (told.rule.name, told.stream) == ("streamux.cancel-unanswered", "d1")
+    assert told.certainty is Certainty.POSSIBLE
+    observer.finish(1, True, True)
+    assert observer.take_violations() == []
+
+
+def test_what_is_kept_of_unused_ids_goes_on_in_a_snapshot() -> None:
+    whole, resumed = greeted(), greeted()
+    for observer in (whole, resumed):
+        feed(observer, 0, CANCEL, *range(MOST + 3), 9, 9)
+        feed(observer, 1, REPLY, 1000)
+        observer.take_violations()
+    after = watcher()
+    after.restore(resumed.snapshot())
+    assert after.snapshot() == whole.snapshot()
+    assert (book(after).locked_by(0), book(after).repeats) == (MOST - 1, 2)
+    for observer in (whole, after):
+        feed(observer, 1, ACK, *range(10))
+        feed(observer, 0, CANCEL, *range(200, 210))
+        observer.finish(1, True, True)
+    assert [str(v) for v in after.take_violations()] == [str(v) for v in whole.take_violations()]
+
+
+def test_a_live_side_counts_the_ids_it_has_locked() -> None:
+    endpoint = side()
+    streams = [ask(endpoint) for _ in range(3)]
+    said(endpoint)
+    for stream in streams:
+        endpoint.abort(stream)
+    said(endpoint)
+    assert (protocol(endpoint).locked_by(0), protocol(endpoint).locked_by(1)) == (3, 0)
+    hear(endpoint, "0140")
+    assert protocol(endpoint).locked_by(0) == 2
+    again = create("streamux")
+    again.load(endpoint.protocol.save())
+    assert isinstance(again, Streamux)
+    assert again.locked_by(0) == 2
+
+
+def test_a_live_side_answers_every_cancel_whatever_an_observer_would_remember() -> None:
+    endpoint = side(1, limits=Limits(remembered=2))
+    hear(endpoint, "".join(f"{number:02x}00" for number in range(9)))
+    assert said(endpoint) == "".join(f"{number:02x}40" for number in range(9))

@@ -1,0 +1,24 @@
+"""What our code makes of thousands of conversations does not change unless it is meant to."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.protocols.recorded_verdicts import KINDS, KNOWN, PROTOCOLS, ROOT, digests
+
+EVERY = json.loads(KNOWN.read_text())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_the_same_octets_are_seen_and_answered_as_ever(
+    protocol: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)  # a profile is named from there
+    known = EVERY[f"{protocol} {kind}"]
+    for batch, (found, before) in enumerate(zip(digests(protocol, kind), known, strict=True)):
+        assert found == before, (
+            f"batch {batch} differs; if that is intended, write the digests again:"
+            " python -m tests.protocols.recorded_verdicts"
+        )

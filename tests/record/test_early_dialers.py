@@ -1,0 +1,200 @@
+"""Dialers that speak, end or reset before the tap has reached the other side."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import struct
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.record.captured_bytes import Talk, talks
+from tests.record.certificate_authority import Authority
+
+from polymux.capture import PcapngWriter
+from polymux.record import Tap
+from polymux.record.proxy_connection import Pair
+from polymux.record.tls_contexts import connecting, listening
+
+ONE_READ = 256 * 1024  # octets that a loop reads at once, asyncio's own and uvloop
+HELD = 0.05  # seconds in which whatever a dialer does has come to the tap
+
+
+class LateTap(Tap):
+    """Reaches for the acceptor only when it is told to."""
+
+    def __init__(
+        self, listen: str, upstream: str, sink: PcapngWriter, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(listen, upstream, sink, tls=tls)
+        self.told = asyncio.Event()
+
+    async def reach(self, pair: Pair) -> None:
+        await self.told.wait()
+        await super().reach(pair)
+
+
+class Acceptor:
+    """Takes one connection, and has `heard` all that came when it ends, or how it broke."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+    async def listen(self) -> str:
+        self._server = await asyncio.start_server(self._take, "127.0.0.1", 0)
+        return f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            self.heard.set_result(await reader.read())
+        except ConnectionError as problem:
+            self.heard.set_exception(problem)
+        writer.close()
+        self._server.close()
+
+
+async def all_gone(tap: Tap) -> None:
+    async with asyncio.timeout(5):
+        while tap.counts.open:
+            await asyncio.sleep(0.01)
+
+
+async def dial(tap: Tap, authority: Authority) -> asyncio.StreamWriter:
+    address = tap.address
+    if address.scheme == "unix":
+        return (await asyncio.open_unix_connection(address.path))[1]
+    secure = address.scheme == "tls"
+    trusts, name = (connecting(authority.ca), "localhost") if secure else (None, None)
+    found = await asyncio.open_connection(
+        "127.0.0.1", address.port, ssl=trusts, server_hostname=name
+    )
+    return found[1]
+
+
+def only(path: Path) -> Talk:
+    (talk,) = talks(path)
+    return talk
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "unix", "tls"])
+@pytest.mark.parametrize("said", [b"", b"all of it"])
+async def test_a_dialer_that_has_ended_before_the_acceptor_is_reached_is_heard_by_it(
+    tmp_path: Path, authority: Authority, carrier: str, said: bytes
+) -> None:
+    acceptor = Acceptor()
+    upstream = await acceptor.listen()
+    out = tmp_path / "tap.pcapng"
+    url = f"unix://{tmp_path / 'near'}" if carrier == "unix" else f"{carrier}://127.0.0.1:0"
+    own = listening(authority.cert, authority.key)
+    with PcapngWriter(str(out)) as sink:
+        tap = LateTap(url, upstream, sink, own)
+        async with tap:
+            writer = await dial(tap, authority)
+            writer.write(said)
+            if writer.can_write_eof():
+                writer.write_eof()
+            else:
+                writer.close()
+            await asyncio.sleep(HELD)
+            tap.told.set()
+            async with asyncio.timeout(5):
+                assert await acceptor.heard == said
+            writer.close()
+            await all_gone(tap)
+    assert only(out).octets == (said, b"")
+    assert only(out).ends == ("fin", "fin")
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "tls"])
+async def test_of_what_is_said_too_early_little_is_kept_and_all_is_passed_on(
+    tmp_path: Path, authority: Authority, carrier: str
+) -> None:
+    data = Random(3).randbytes(3_000_000)
+    acceptor = Acceptor()
+    upstream = await acceptor.listen()
+    out = tmp_path / "tap.pcapng"
+    own = listening(authority.cert, authority.key)
+    with PcapngWriter(str(out)) as sink:
+        tap = LateTap(f"{carrier}://127.0.0.1:0", upstream, sink, own)
+        async with tap:
+            writer = await dial(tap, authority)
+            writer.write(data)
+            await asyncio.sleep(2 * HELD)
+            (pair,) = tap._pairs
+            assert sum(map(len, pair._early)) <= ONE_READ
+            tap.told.set()
+            writer.close()
+            async with asyncio.timeout(10):
+                assert await acceptor.heard == data
+            await all_gone(tap)
+    assert only(out).octets == (data, b"")
+
+
+def say_and_leave(port: int, trusts: ssl.SSLContext, data: bytes, tells: bool) -> socket.socket:
+    """Speak over TLS and end, as few do on asyncio: without waiting for the answer to TLS's own
+    end, or without having told of it."""
+    plain = socket.create_connection(("127.0.0.1", port))
+    secure = trusts.wrap_socket(plain, server_hostname="localhost")
+    secure.sendall(data)
+    if tells:
+        secure.setblocking(False)
+        with contextlib.suppress(ssl.SSLWantReadError):  # the answer
+            secure.unwrap()
+    secure.shutdown(socket.SHUT_WR)
+    return secure
+
+
+@pytest.mark.parametrize("tells", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+async def test_what_was_said_over_tls_is_passed_on_although_its_dialer_has_left(
+    tmp_path: Path, authority: Authority, late: bool, tells: bool
+) -> None:
+    data = Random(4).randbytes(100_000)
+    acceptor = Acceptor()
+    upstream = await acceptor.listen()
+    out = tmp_path / "tap.pcapng"
+    own, trusts = listening(authority.cert, authority.key), connecting(authority.ca)
+    with PcapngWriter(str(out)) as sink:
+        tap = LateTap("tls://127.0.0.1:0", upstream, sink, own)
+        async with tap:
+            if not late:
+                tap.told.set()
+            port = tap.address.port
+            dialer = await asyncio.to_thread(say_and_leave, port, trusts, data, tells)
+            await asyncio.sleep(HELD)
+            tap.told.set()
+            async with asyncio.timeout(5):
+                assert await acceptor.heard == data
+            await all_gone(tap)
+            dialer.close()
+    assert only(out).octets == (data, b"")
+    assert only(out).ends == ("fin", "fin")
+
+
+async def test_a_dialer_that_has_reset_before_the_acceptor_is_reached_keeps_its_name(
+    tmp_path: Path,
+) -> None:
+    acceptor = Acceptor()
+    upstream = await acceptor.listen()
+    out = tmp_path / "tap.pcapng"
+    with PcapngWriter(str(out)) as sink:
+        tap = LateTap("tcp://127.0.0.1:0", upstream, sink)
+        async with tap:
+            dialer = socket.create_connection(("127.0.0.1", tap.address.port))
+            host, port = dialer.getsockname()
+            dialer.sendall(b"and out")
+            await asyncio.sleep(HELD)
+            dialer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            dialer.close()
+            await asyncio.sleep(HELD)
+            tap.told.set()
+            async with asyncio.timeout(5):
+                with pytest.raises(ConnectionResetError):
+                    await acceptor.heard
+            await all_gone(tap)
+    assert only(out).dialer == f"{host}:{port}"
+    assert only(out).octets == (b"and out", b"")
+    assert only(out).ends == ("rst", None)

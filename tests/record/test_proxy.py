@@ -1,0 +1,121 @@
+"""The tap between two real peers: what passes is what stands in the file."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+import polymux
+from polymux.capture import read_sessions
+from polymux.capture.pcapng.rotation import RotatingWriter
+from polymux.capture.pcapng.writer import PcapngWriter
+from polymux.record import Tap
+
+
+async def echo(session: polymux.Session) -> None:
+    async for stream in session.incoming:
+        async with stream:
+            async for chunk in stream:
+                await stream.send(chunk)
+
+
+def recorded(paths: list[str]) -> list[tuple[str, list[bytes]]]:
+    """(protocol comment, octets of both directions) of every session in these files."""
+    found = []
+    with read_sessions(paths) as reading:
+        for session in reading:
+            octets = [b"", b""]
+            for piece in session.pieces():
+                assert not piece.is_gap, "a gap in our own recording"
+                octets[piece.side] += piece.data
+            found.append((session.protocol_hint or "", octets))
+    return found
+
+
+@pytest.mark.parametrize("protocol", ["mplex", "nerdbank:version=2"])
+async def test_a_tapped_session_echoes_and_stands_in_the_file(
+    protocol: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "tap.pcapng")
+    data = random.Random(1).randbytes(300_000)
+    with PcapngWriter(path) as sink:
+        async with (
+            await polymux.serve(echo, "tcp://127.0.0.1:0", protocol=protocol) as server,
+            Tap("tcp://127.0.0.1:0", server.url, sink, protocol=protocol) as tap,
+        ):
+            async with polymux.connect(tap.url, protocol=protocol) as session:
+                stream = await session.open("through the tap")
+                sending = asyncio.create_task(stream.send(data))
+                got = b""
+                while len(got) < len(data):
+                    got += await stream.receive()
+                await sending
+                await stream.end()
+            assert got == data
+            await asyncio.sleep(0.1)
+            counts = tap.counts
+    ((hint, octets),) = recorded([path])
+    assert hint == protocol
+    assert [len(octets[0]), len(octets[1])] == [counts.octets_dialer, counts.octets_acceptor]
+    assert data[:1000] in octets[0]
+
+
+async def test_a_refused_upstream_is_counted_and_said(tmp_path: Path) -> None:
+    gone = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
+    await gone.close()
+    with PcapngWriter(str(tmp_path / "x.pcapng")) as sink:
+        async with Tap("tcp://127.0.0.1:0", gone.url, sink) as tap:
+            reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
+            assert await reader.read() == b""
+            writer.close()
+    assert tap.counts.refused == 1
+    assert "tcp://127.0.0.1" in tap.failure
+
+
+async def test_half_close_passes_through_the_tap(tmp_path: Path) -> None:
+    async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        question = await reader.read()
+        writer.write(b"answer to " + question)
+        writer.close()
+
+    server = await asyncio.start_server(late, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    path = str(tmp_path / "half.pcapng")
+    with PcapngWriter(path) as sink:
+        async with Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
+            reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
+            writer.write(b"question")
+            writer.write_eof()
+            assert await reader.read() == b"answer to question"
+            writer.close()
+            await asyncio.sleep(0.05)
+    server.close()
+    ((_, octets),) = recorded([path])
+    assert octets == [b"question", b"answer to question"]
+
+
+async def test_a_session_spans_rotated_files(tmp_path: Path) -> None:
+    data = random.Random(2).randbytes(200_000)
+
+    async def sink_all(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(sink_all, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    writer_of_files = RotatingWriter(str(tmp_path / "r.pcapng"), octets=50_000)
+    async with Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", writer_of_files) as tap:
+        reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
+        for start in range(0, len(data), 5000):
+            writer.write(data[start : start + 5000])
+            await asyncio.sleep(0.001)
+        writer.write_eof()
+        await reader.read()
+        writer.close()
+        await asyncio.sleep(0.05)
+    server.close()
+    files = writer_of_files.close()
+    assert len(files) > 2
+    ((_, octets),) = recorded(files)
+    assert octets[0] == data

@@ -1,0 +1,195 @@
+"""Certificates and keys: nothing is trusted that should not be, and every refusal says why."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from tests.record.captured_bytes import talks
+from tests.record.certificate_authority import Authority
+from tests.record.logging_peers import Room
+from tests.record.record_process import Child, polymux
+
+from polymux.capture import PcapngWriter
+from polymux.record import BadCertificate, Tap
+from polymux.record.tls_contexts import connecting, listening
+
+NOT_VERIFIED = b"polymux: the upstream's certificate was not verified"
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o666, 0o610])
+def test_a_private_key_that_others_may_use_is_refused(authority: Authority, mode: int) -> None:
+    os.chmod(authority.key, mode)
+    try:
+        with pytest.raises(BadCertificate, match=f"open to others .mode {mode:04o}.: chmod 600"):
+            listening(authority.cert, authority.key)
+        with pytest.raises(BadCertificate, match="open to others"):
+            connecting(cert=authority.cert, key=authority.key)
+    finally:
+        os.chmod(authority.key, 0o600)
+    listening(authority.cert, authority.key)
+
+
+def test_a_key_in_the_file_of_its_certificate_is_looked_at_too(
+    authority: Authority, tmp_path: Path
+) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(Path(authority.cert).read_bytes() + Path(authority.key).read_bytes())
+    both.chmod(0o644)
+    with pytest.raises(BadCertificate, match="open to others"):
+        listening(str(both))
+    both.chmod(0o600)
+    listening(str(both))
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(
+    authority: Authority, tmp_path: Path
+) -> None:
+    key = serialization.load_pem_private_key(Path(authority.key).read_bytes(), None)
+    locked = tmp_path / "locked.key"
+    locked.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    locked.chmod(0o600)
+    with pytest.raises(BadCertificate, match="is encrypted"):
+        listening(authority.cert, str(locked))
+
+
+def test_files_that_are_no_certificates_are_one_clear_line(
+    authority: Authority, tmp_path: Path
+) -> None:
+    text = tmp_path / "text.pem"
+    text.write_text("not a certificate\n")
+    other, _ = authority.issue("other.example")
+    attempts: list[Callable[[], ssl.SSLContext]] = [
+        lambda: listening(str(text), authority.key),
+        lambda: listening(str(tmp_path / "missing.pem"), authority.key),
+        lambda: listening(authority.cert, str(tmp_path / "missing.key")),
+        lambda: listening(other, authority.key),
+        lambda: connecting(str(text)),
+        lambda: connecting(str(tmp_path / "missing.pem")),
+        lambda: listening(authority.cert, authority.key, str(text)),
+    ]
+    for attempt in attempts:
+        with pytest.raises(BadCertificate, match=r"\.(pem|key)\b.*: ") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+        assert "_ssl.c" not in str(caught.value)
+
+
+async def refused(tap: Tap) -> str:
+    """Somebody dials the tap, whose upstream must not be trusted; returns what the tap said."""
+    async with tap:
+        reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
+        writer.write(b"secret")
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await asyncio.wait_for(reader.readexactly(1), 5)
+        writer.close()
+    assert tap.counts.refused == 1
+    return tap.failure
+
+
+async def test_an_upstream_that_cannot_prove_who_it_is_gets_nothing(
+    tmp_path: Path, authority: Authority
+) -> None:
+    room = Room()
+    port = await room.listen(listening(authority.cert, authority.key))
+    stranger = Authority(tmp_path / "stranger")
+    cases = [
+        (f"tls://localhost:{port}", connecting(stranger.ca), "not trusted"),
+        (f"tls://127.0.0.1:{port}", connecting(authority.ca), "not valid for '127.0.0.1'"),
+        (f"tls://localhost:{port}", None, "not trusted"),
+    ]
+    out = tmp_path / "tap.pcapng"
+    with PcapngWriter(str(out)) as sink:
+        for url, context, word in cases:
+            said = await refused(Tap("tcp://127.0.0.1:0", url, sink, upstream_tls=context))
+            assert said.startswith(f"{url}: ")
+            assert word in said
+    await room.close()
+    assert talks(out) == []
+    assert b"secret" not in out.read_bytes()
+
+
+async def ask_without_certificate(port: int, authority: Authority) -> None:
+    """In TLS 1.3 the refusal comes with the first read."""
+    reader, _ = await asyncio.open_connection(
+        "127.0.0.1", port, ssl=connecting(authority.ca), server_hostname="localhost"
+    )
+    await asyncio.wait_for(reader.readexactly(1), 5)
+
+
+async def test_client_certificates_are_asked_for_and_shown(
+    tmp_path: Path, authority: Authority
+) -> None:
+    room = Room()
+    asks = listening(authority.cert, authority.key, authority.ca)
+    port = await room.listen(asks)
+    cert, key = authority.issue("tap.example")
+    out = tmp_path / "tap.pcapng"
+    with PcapngWriter(str(out)) as sink:
+        tap = Tap(
+            "tls://127.0.0.1:0", f"tls://localhost:{port}", sink, tls=asks,
+            upstream_tls=connecting(authority.ca, cert=cert, key=key),
+        )  # fmt: skip
+        async with tap:
+            await room.dial_all(tap.address.port, 1, connecting(authority.ca, cert=cert, key=key))
+            await room.settle()
+            with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
+                await ask_without_certificate(tap.address.port, authority)
+            assert tap.counts.connections == 1
+    await room.close()
+
+
+async def test_insecure_warns_and_is_noted_in_the_capture(
+    tmp_path: Path, authority: Authority
+) -> None:
+    room = Room()
+    port = await room.listen(listening(authority.cert, authority.key))
+    out = tmp_path / "tap.pcapng"
+    arguments = (
+        "tls://127.0.0.1:0", f"tls://127.0.0.1:{port}", "-o", str(out), "--protocol", "mplex",
+        "--cert", authority.cert, "--key", authority.key,
+    )  # fmt: skip
+    async with Child(*arguments, "--insecure") as tap:
+        assert "warning: the upstream's certificate is not verified" in tap.text
+        await room.dial_all(tap.port, 1, connecting(authority.ca))
+        await room.settle()
+        assert await tap.stop() == 0
+    await room.close()
+    (talk,) = talks(out)
+    assert talk.octets == (bytes(room.dialers[1].sent), bytes(room.acceptors[1].sent))
+    assert (talk.protocol, talk.vantage) == ("mplex", "middle")
+    assert out.read_bytes().count(NOT_VERIFIED) == 2  # the file's comment and the connection's
+    # Nobody notes it where it is not so.
+    other = tmp_path / "other.pcapng"
+    secure = ("--ca", authority.ca, "--server-name", "localhost")
+    async with Child(*arguments[:3], str(other), *arguments[4:], *secure) as tap:
+        assert await tap.stop() == 0
+    assert NOT_VERIFIED not in other.read_bytes()
+
+
+async def test_the_command_refuses_an_open_key_in_one_line(
+    tmp_path: Path, authority: Authority
+) -> None:
+    key = tmp_path / "open.key"
+    key.write_bytes(Path(authority.key).read_bytes())
+    key.chmod(0o644)
+    out = tmp_path / "tap.pcapng"
+    code, _, said = await polymux(
+        "record", "tls://127.0.0.1:0", "tcp://127.0.0.1:9", "-o", str(out),
+        "--cert", authority.cert, "--key", str(key),
+    )  # fmt: skip
+    assert code == 2
+    assert said.startswith(f"polymux: {key}: this private key is open to others (mode 0644)")
+    assert said.count("\n") == 1
+    assert [entry.name for entry in tmp_path.iterdir()] == ["open.key"]

@@ -1,0 +1,134 @@
+"""The pipeline on a real standalone cluster, with a worker that dies in the middle of it."""
+
+import json
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.spark.conftest import RunDriver
+from tests.spark.local_cluster import Cluster
+from tests.spark.random_captures import conversations, record, without_spark
+
+from polymux.analysis.output.table_digest import digest_tables
+
+pytestmark = pytest.mark.timeout(300)  # six Javas, on a machine that may be busy
+
+TASKS = 24
+
+BARE = """
+import sys
+
+class Nobody:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "polymux":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Nobody())
+"""
+
+DRIVER = """
+import json, os, sys, threading, time
+from polymux.spark import analyze, progress, spark_session
+from polymux.core.errors import PolymuxError
+
+master, conf, capture, out, flag = sys.argv[1:]
+told = {"walked": []}
+size = os.path.getsize(capture) // TASKS
+
+def moved(row):
+    if stage[-1] in ("walk", "publish"):  # publishing runs no tasks: these are the walk's last
+        told["walked"].append([row.done, row.total])
+        if 2 <= row.done < row.total - 8:
+            open(flag, "w").close()  # the test kills a worker now
+
+stage = [""]
+with spark_session(master, conf=json.loads(conf)) as spark:
+    options = dict(content=True, task_octets=size)
+    done = analyze(spark, [capture], out, **options)
+    told["conserved"] = done.conserved
+    told["sessions"] = done.total.sessions
+    told["cores"] = spark.sparkContext.defaultParallelism
+    with progress(spark, moved, every=0.02):
+        done = analyze(spark, [capture], out + "-killed", **options, stage=stage.append)
+    told["sessions again"] = done.total.sessions
+    executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
+    told["executors"] = executors
+    told["session goes on"] = spark.range(3).count()
+# Workers as on a machine where nobody installed polymux.
+bare = os.path.join(os.path.dirname(flag), "bare")
+os.mkdir(bare)
+with open(os.path.join(bare, "sitecustomize.py"), "w") as file:
+    file.write(BARE)
+conf = {**json.loads(conf), "spark.executorEnv.PYTHONPATH": bare}
+with spark_session(master, conf=conf, ship=False) as spark:
+    try:
+        analyze(spark, [capture], out + "-none")
+    except PolymuxError as refused:
+        told["refused"] = str(refused)
+print(json.dumps(told))
+""".replace("TASKS", str(TASKS)).replace("BARE", repr(BARE))
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("captures")
+    path = folder / "all.pcapng"
+    record([path], conversations(300, 40))
+    return path
+
+
+@pytest.fixture(scope="module")
+def told(standalone_cluster: Cluster, run_driver: RunDriver, capture: Path) -> Any:
+    """What the driver said; one worker dies while it walks the second time."""
+    cluster, flag = standalone_cluster, capture.parent / "now"
+    killed = threading.Event()
+
+    def kill() -> None:
+        deadline = time.monotonic() + 200
+        while not flag.exists():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.01)
+        cluster.kill_worker(1)
+        killed.set()
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    out = capture.parent / "tables"
+    told = run_driver(
+        DRIVER, cluster.master, json.dumps(cluster.conf), str(capture), str(out), str(flag),
+        loss="Lost executor",
+    )  # fmt: skip
+    told["killed"] = killed.is_set()
+    cluster.start_worker(1)
+    cluster.wait_for_workers()
+    return told
+
+
+def test_the_cluster_gives_the_tables_of_the_walk_without_spark(told: Any, capture: Path) -> None:
+    without_spark([capture], capture.parent / "plain")
+    assert told["conserved"]
+    assert told["sessions"] == 40
+    assert told["cores"] == 2
+    assert digest_tables(capture.parent / "tables") == digest_tables(capture.parent / "plain")
+
+
+def test_a_worker_killed_during_the_walk_changes_no_row_and_doubles_none(
+    told: Any, capture: Path
+) -> None:
+    assert told["killed"]
+    assert told["executors"] == 1
+    assert told["walked"][-1][0] == told["walked"][-1][1]
+    assert told["sessions again"] == 40
+    out = capture.parent / "tables-killed"
+    assert digest_tables(out) == digest_tables(capture.parent / "tables")
+    assert not [path.name for path in out.rglob("*") if path.name.startswith(".")]
+    assert told["session goes on"] == 3
+
+
+def test_workers_without_the_package_are_named_before_any_work(told: Any, capture: Path) -> None:
+    assert "cannot run polymux: No module named 'polymux'" in told["refused"]
+    assert "install polymux[spark]" in told["refused"]
+    assert not (capture.parent / "tables-none").exists()

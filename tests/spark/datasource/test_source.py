@@ -1,0 +1,156 @@
+"""`spark.read.format("polymux")`: the rows of the walk, as DataFrames."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.spark.random_captures import conversations, record, without_spark
+
+from polymux.analysis.output.parquet import read_table
+from polymux.analysis.output.table_digest import digest_rows, digest_tables
+from polymux.analysis.schema.tables import TABLES
+from polymux.core.errors import PolymuxError
+from polymux.spark.datasource import batch_reader as source_reader
+from polymux.spark.datasource.batch_reader import Index, TableReader
+from polymux.spark.datasource.options import SourceOptions
+from polymux.spark.datasource.source import register, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two captures that share their sessions, and the tables of them beside."""
+    folder = tmp_path_factory.mktemp("source")
+    (folder / "captures").mkdir()
+    paths = [folder / "captures" / f"{name}.pcapng" for name in "ab"]
+    record(paths, conversations(40, 8), seed=2)
+    without_spark(paths, folder / "tables")
+    return folder
+
+
+def digest(table: str, rows: "DataFrame") -> str:
+    """The digest of a DataFrame, in the schema of the tables."""
+    found = rows.toArrow().cast(pa.schema([f.with_nullable(True) for f in TABLES[table].arrow()]))
+    return digest_rows(table, found.cast(TABLES[table].arrow()).to_batches())
+
+
+def rows_of(options: dict[str, str]) -> list[dict[str, object]]:
+    """What a read gives, by calling the reader as Spark does."""
+    reader = TableReader(SourceOptions.parse(options))
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_a_data_frame_has_the_rows_of_the_walk(spark: "SparkSession", folder: Path) -> None:
+    register(spark)
+    rows = spark.read.format("polymux").load(str(folder / "captures"))
+    assert rows.schema == spark_schema("frames")
+    assert digest("frames", rows) == digest_tables(folder / "tables")["frames"]
+
+
+@pytest.mark.parametrize("table", sorted(set(TABLES) - {"captures"}))
+def test_the_reader_alone_gives_the_same(folder: Path, table: str) -> None:
+    found = rows_of({"path": str(folder / "captures"), "table": table, "taskOctets": "20000"})
+    batch = pa.RecordBatch.from_pylist(found, TABLES[table].arrow())
+    assert digest_rows(table, [batch]) == digest_tables(folder / "tables")[table]
+
+
+def test_a_query_prunes_joins_and_counts_as_any_other(spark: "SparkSession", folder: Path) -> None:
+    register(spark)
+    one, two = (str(folder / "captures" / f"{name}.pcapng") for name in "ab")
+    read = spark.read.format("polymux").option("columns", "session_id,kind,size")
+    frames = read.load([one, two])
+    assert frames.columns == ["session_id", "kind", "size"]
+    sessions = spark.read.format("polymux").load([one, two], table="sessions")
+    table = read_table(folder / "tables", "sessions").to_pylist()
+    joined = frames.join(sessions, "session_id").groupBy("protocol").count().collect()
+    expected: dict[str, int] = {}
+    for row in table:
+        expected[row["protocol"]] = expected.get(row["protocol"], 0) + row["frames"]
+    assert {row["protocol"]: row["count"] for row in joined} == expected
+    # Used twice, a DataFrame must give the same rows: pushed filters would not.
+    large = frames.where("size > 100")
+    counts = large.union(frames).count(), frames.count()
+    assert counts[0] > counts[1] == sum(expected.values())
+
+
+def test_references_that_are_too_many_to_travel_are_found_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {"path": str(folder / "captures"), "taskOctets": "20000"}
+    asked = SourceOptions.parse(options)
+    expected = sorted(rows_of(options), key=str)
+    monkeypatch.setattr(source_reader, "TRAVELLING", 1000)
+    shares = [partition.value for partition in TableReader(asked).partitions()]
+    assert len(shares) > 1
+    assert all(share.spans and not share.flows for share in shares)
+    assert sorted(rows_of(options), key=str) == expected
+
+
+def test_the_captures_themselves_are_a_table(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "torn.pcapng").write_bytes((folder / "captures" / "a.pcapng").read_bytes()[:-3])
+    (tmp_path / "other.pcapng").write_bytes(b"no capture")
+    rows = rows_of({"path": str(tmp_path), "table": "captures"})
+    assert {Path(str(row["file"])).name: row["status"] for row in rows} == {
+        "torn.pcapng": "truncated", "other.pcapng": "unreadable",
+    }  # fmt: skip
+
+
+def test_only_the_flows_asked_for_are_read(folder: Path) -> None:
+    path = str(folder / "captures")
+    all_rows = rows_of({"path": path, "table": "sessions"})
+    one = rows_of({"path": path, "table": "sessions", "filter": "192.0.2.1:40003"})
+    assert len(all_rows) == 8
+    assert [row["dialer"] for row in one] == ["192.0.2.1:40003"]
+    assert rows_of({"path": path, "table": "sessions", "port": "9001"}) == []
+    named = rows_of({"path": path, "table": "sessions", "port": "9000=nerdbank:version=3,window=9"})
+    assert {row["protocol"] for row in named} == {"nerdbank"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, "no path"),
+        ({"path": "x", "table": "packets"}, "there are captures, sessions"),
+        ({"path": "x", "columns": "session_id,colour"}, "no column 'colour'"),
+        ({"path": "x", "columns": "kind,kind"}, "names one twice"),
+        ({"path": "x", "port": "mplex"}, "write 9000=mplex"),
+        ({"path": "x", "filter": "example"}, "no IP address"),
+        ({"path": "x", "protocol": "smtp"}, "smtp"),
+        ({"path": "x", "taskOctets": "much"}, "no number"),
+        ({"path": "x", "tabel": "frames"}, "'tabel' is not known"),
+    ],
+)
+def test_an_option_that_cannot_be_used_is_refused_with_what_would_do(
+    options: dict[str, str], words: str
+) -> None:
+    with pytest.raises(PolymuxError, match=words):
+        SourceOptions.parse(options)
+
+
+def test_spark_says_what_was_wrong_before_it_reads(spark: "SparkSession", tmp_path: Path) -> None:
+    register(spark)
+    read = spark.read.format("polymux")
+    with pytest.raises(Exception, match="table 'packets' is not known"):
+        read.option("table", "packets").load("x")
+    with pytest.raises(Exception, match=r"nowhere\.pcapng: no such file"):
+        spark.read.format("polymux").load(str(tmp_path / "nowhere.pcapng")).count()
+
+
+@given(st.dictionaries(st.binary(min_size=36, max_size=36), st.integers(1, 10**9), max_size=30))
+def test_every_flow_is_in_exactly_one_share(weights: dict[bytes, int]) -> None:
+    index = Index(SourceOptions.parse({"path": "x"}))
+    index._weights = weights
+    index._first = dict.fromkeys(weights, 0)
+    index._places = {key: [] for key in weights}
+    shared = [key for share in index.shares() for key in share.keys]
+    assert sorted(shared) == sorted(weights)

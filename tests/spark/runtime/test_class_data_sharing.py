@@ -1,0 +1,229 @@
+"""The archive of Spark's classes: made once, used when it fits, never in the way."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from polymux.spark.runtime import class_data_sharing as classdata
+from polymux.spark.runtime.class_data_sharing import archive_path, options, prepare, prepare_later
+from polymux.spark.runtime.java import Java, find_java
+from polymux.spark.runtime.spark_home import importable_environ, pyspark_folder, spark_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("POLYMUX_CACHE", str(folder))
+    monkeypatch.setenv("POLYMUX_CLASS_DATA", "on")
+    return folder
+
+
+def rehearsing(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> list[Path]:
+    """Have `act` in place of the rehearsal; the list grows with each."""
+    done: list[Path] = []
+
+    def rehearse(java: Java, archive: Path, part: Path) -> None:
+        done.append(archive)
+        act(part)
+
+    monkeypatch.setattr(classdata, "_rehearse", rehearse)
+    return done
+
+
+def fail(part: Path) -> None:
+    raise OSError("no room")
+
+
+def test_without_an_archive_java_is_told_nothing(own_cache: Path) -> None:
+    assert options(find_java()) == []
+
+
+def test_an_archive_is_made_once_and_then_used(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = rehearsing(monkeypatch, lambda part: part.touch())
+    java = find_java()
+    assert prepare(java)
+    assert prepare(java)
+    assert done == [archive_path(java)]
+    assert options(java) == ["-Xshare:auto", f"-XX:SharedArchiveFile={archive_path(java)}"]
+
+
+def test_another_java_has_another_archive(own_cache: Path) -> None:
+    java = find_java()
+    assert archive_path(replace(java, version="99")) != archive_path(java)
+    assert archive_path(replace(java, runtime=Path("/else"))) != archive_path(java)
+
+
+def test_a_reinstalled_pyspark_has_another_archive(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jars").mkdir()
+    jar = tmp_path / "jars" / "a.jar"
+    jar.write_bytes(b"1")
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    before = archive_path(find_java())
+    os.utime(jar, (1, 1))
+    assert archive_path(find_java()) != before
+
+
+def test_a_rehearsal_that_failed_is_not_tried_again_for_a_week(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = rehearsing(monkeypatch, fail)
+    java = find_java()
+    assert not prepare(java)
+    assert not prepare(java)
+    assert len(done) == 1
+    note = archive_path(java).with_suffix(".failed")
+    assert note.read_text() == "no room\n"
+    os.utime(note, (time.time() - 8 * 86400,) * 2)
+    assert not prepare(java)
+    assert len(done) == 2
+
+
+@pytest.mark.parametrize("said", ["off", "use"])
+def test_making_archives_can_be_turned_off(
+    said: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = rehearsing(monkeypatch, lambda part: part.touch())
+    monkeypatch.setenv("POLYMUX_CLASS_DATA", said)
+    assert not prepare(find_java())
+    assert done == []
+
+
+def test_a_cache_that_cannot_be_written_means_going_without(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("POLYMUX_CACHE", str(tmp_path / "file" / "cache"))
+    done = rehearsing(monkeypatch, lambda part: part.touch())
+    assert not prepare(find_java())
+    assert done == []
+    prepare_later(find_java())
+    assert spark_home() == pyspark_folder()
+
+
+def test_only_the_archives_used_last_are_kept(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own_cache.mkdir()
+    for age in range(8):
+        for suffix in (".jsa", ".base", ".jsa.lock"):
+            file = own_cache / f"classes-old{age}{suffix}"
+            file.touch()
+            os.utime(file, (1000 - age, 1000 - age))
+    rehearsing(monkeypatch, lambda part: part.touch())
+    prepare(find_java())
+    kept = {file.name for file in own_cache.glob("*.jsa")}
+    old = {f"classes-old{age}.jsa" for age in range(classdata.KEPT - 1)}
+    assert kept == {archive_path(find_java()).name} | old
+    assert len(list(own_cache.glob("*.base"))) == classdata.KEPT - 1
+
+
+def test_the_background_process_does_what_it_is_asked(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here with a Java whose rehearsal fails at once, which it notes."""
+    (tmp_path / "jdk" / "bin").mkdir(parents=True)
+    (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="17.0.1"\n')
+    program = tmp_path / "jdk" / "bin" / "java"
+    program.write_text("#!/bin/sh\nexit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    java = find_java()
+    prepare_later(java)
+    note = archive_path(java).with_suffix(".failed")
+    deadline = time.monotonic() + 40
+    while not note.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert not archive_path(java).exists()
+
+
+def test_a_java_without_classes_of_its_own_gets_a_base(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the one from PyPI; the rehearsal itself is left out, it takes a while."""
+    java = find_java({"PATH": "/nowhere"})
+    archive = archive_path(java)
+    own_cache.mkdir(exist_ok=True)
+    seen: list[str] = []
+
+    class Child:
+        returncode = 0
+
+        def __init__(self, command: list[str], **_: object) -> None:
+            seen.extend(command)
+
+        def communicate(self, timeout: float) -> tuple[str, str]:
+            archive.touch()
+            return "", ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Child)
+        patch.setattr(classdata, "_dump_base", lambda java, file: file.touch())
+        classdata._rehearse(java, archive, archive)
+    base = archive.with_suffix(".base")
+    assert f"-XX:SharedArchiveFile={base}" in seen
+    assert options(java)[1] == f"-XX:SharedArchiveFile={base}:{archive}"
+
+
+def test_a_base_can_be_made_of_the_java_from_pypi(own_cache: Path, tmp_path: Path) -> None:
+    classdata._dump_base(find_java({"PATH": "/nowhere"}), tmp_path / "base")
+    assert (tmp_path / "base").stat().st_size > 1 << 20
+
+
+@pytest.mark.timeout(400)
+def test_the_session_maps_the_archive_its_rehearsal_made(
+    spark: "SparkSession", kept_cache: Path, run_driver: Callable[..., dict[str, object]]
+) -> None:
+    """Makes the archive in the kept cache of the tests if it is not there: half a minute, once."""
+    java = find_java()
+    archive = archive_path(java)
+    fresh = not archive.exists()
+    if fresh:
+        program = (
+            "from polymux.spark.runtime.class_data_sharing import prepare\n"
+            "from polymux.spark.runtime.java import find_java\n"
+            "raise SystemExit(not prepare(find_java()))"
+        )
+        environ = {**importable_environ(), "POLYMUX_CLASS_DATA": "on"}
+        subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=390)
+    assert archive.stat().st_size > 50 << 20
+    if not Path("/proc/self/maps").exists():
+        return
+    if fresh:  # the shared session started before there was one
+        maps = run_driver(MAPS)["maps"]
+    else:
+        gateway: Any = spark.sparkContext._gateway
+        maps = Path(f"/proc/{gateway.proc.pid}/maps").read_text()
+    assert str(archive) in str(maps)
+
+
+MAPS = """
+import json
+from pathlib import Path
+from polymux.spark import spark_session
+with spark_session("local[1]") as spark:
+    java = spark.sparkContext._gateway.proc.pid
+    print(json.dumps({"maps": Path(f"/proc/{java}/maps").read_text()}))
+"""
+
+
+def test_an_archive_that_is_damaged_does_no_harm(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.jsa"
+    damaged.write_bytes(b"not an archive" * 1000)
+    program = str(find_java().program)
+    command = [program, "-Xshare:auto", f"-XX:SharedArchiveFile={damaged}", "-version"]
+    assert subprocess.run(command, capture_output=True, timeout=30).returncode == 0

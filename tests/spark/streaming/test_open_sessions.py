@@ -1,0 +1,242 @@
+"""Whatever way captures arrive, the tables are those of reading them all at once."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.spark.random_captures import START, conversations, record, without_spark
+from tests.spark.sparkless_query import Run
+
+from polymux.analysis.output.parquet import read_table
+from polymux.analysis.output.table_digest import digest_tables
+from polymux.capture import PcapngWriter, TcpScribe, hint_comment
+from polymux.spark.streaming.offset import Part, Place, pack_names, unpack_names
+from polymux.spark.streaming.open_sessions import Waits
+
+FILES = 5
+WAITS = Waits(linger=1, idle=20, patience=60, remember=300)
+
+
+class Material:
+    """Captures in which every session spans several files, and the tables they give."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.paths = [folder / f"talk-{number:05}.pcapng" for number in range(1, FILES + 1)]
+        record(self.paths, conversations(7, 6), seed=3)
+        without_spark(self.paths, folder / "once")
+        self.digest = digest_tables(folder / "once")
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
+    return Material(tmp_path_factory.mktemp("follow") / "material")
+
+
+def fresh(folder: Path, waits: Waits = WAITS) -> Run:
+    run = Run(folder / "inbox", folder / "out", waits)
+    return run
+
+
+def test_files_one_by_one_give_the_tables_of_all_at_once(
+    material: Material, tmp_path: Path
+) -> None:
+    run = fresh(tmp_path)
+    for number, path in enumerate(material.paths):
+        run.put(path)
+        assert run.step()
+        if number + 1 < FILES:
+            assert run.open_sessions() > 0
+    run.step(2)
+    assert run.digest() == material.digest
+    assert run.open_sessions() == 0
+    assert sorted(read_table(run.out, "captures")["file"].to_pylist()) == sorted(
+        str(run.inbox / path.name) for path in material.paths
+    )
+
+
+@settings(max_examples=300 if os.environ.get("POLYMUX_SOAK") else 8, deadline=None)
+@given(data=st.data())
+def test_order_duplicates_halves_kills_and_replays_change_no_table(
+    material: Material, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    run = fresh(tmp_path_factory.mktemp("any"))
+    arrivals: list[tuple[int, str, bool]] = [(n, "", False) for n in range(FILES)]
+    arrivals += [
+        (n, f"copy-{n}.pcapng", False)
+        for n in data.draw(st.sets(st.integers(0, FILES - 1), max_size=2), label="copies")
+    ]
+    halves = data.draw(st.sets(st.integers(0, FILES - 1), max_size=2), label="halves")
+    arrivals = [(n, name, True) for n, name, _ in arrivals if not name and n in halves] + arrivals
+    for n, name, half in data.draw(st.permutations(arrivals), label="order"):
+        path = material.paths[n]
+        if half:
+            if not (run.inbox / path.name).exists():
+                share = data.draw(st.floats(0.0, 1.0), label="share")
+                run.put(path, octets=int(path.stat().st_size * share))
+        else:
+            run.put(path, name)
+        for act in data.draw(st.lists(st.sampled_from(["step", "kill", "replay"]), max_size=3)):
+            if act == "kill":
+                run.kill()
+            elif act == "step":
+                run.step(data.draw(st.floats(0.01, 5.0), label="seconds"))
+            elif len(run.offsets) > 1:
+                run.run_last()
+    run.settle()
+    assert run.digest() == material.digest
+    assert run.open_sessions() == 0
+    run.clear()
+
+
+def test_a_replayed_batch_gives_the_same_rows_after_a_kill(
+    material: Material, tmp_path: Path
+) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+        run.step(3)
+        before = run.digest()
+        run.kill()
+        run.run_last()
+        assert run.digest() == before
+    run.step(3)
+    assert run.digest() == material.digest
+
+
+def test_the_time_in_which_nobody_looked_is_no_silence(material: Material, tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+        run.now += 30_000  # less than the patience
+        if path == material.paths[0]:
+            run.step()
+            run.kill()  # and started again only when all have come
+    assert run.step(1)
+    run.step(2)
+    assert run.digest() == material.digest
+
+
+def test_a_copy_that_comes_long_after_gives_no_row(material: Material, tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    run.step(2)
+    run.step(100)
+    run.kill()
+    for number, path in enumerate(material.paths):
+        run.put(path, f"again-{number}.pcapng")
+        run.step(2)
+    run.settle()
+    assert run.digest() == material.digest
+
+
+def test_files_that_do_not_matter_any_more_are_forgotten(
+    material: Material, tmp_path: Path
+) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    run.step(2)
+    run.now += 400_000
+    quiet(run.inbox / "other-00001.pcapng", 50_000)
+    run.step(2)
+    run.settle()
+    run.settle()
+    place = Place.read(json.loads(run.offsets[-1]))
+    assert not set(place.files) & {path.name for path in material.paths}
+    assert place.gone >= {path.name for path in material.paths}
+    assert len(read_table(run.out, "sessions")) == 7
+
+
+def quiet(path: Path, port: int, at: int = START, ends: bool = False) -> None:
+    """A session that says something and, perhaps, ends."""
+    with PcapngWriter(str(path)) as writer:
+        scribe = TcpScribe(
+            writer, ("192.0.2.9", port), ("198.51.100.2", 9000), at,
+            comment=hint_comment("mplex", "acceptor"),
+        )  # fmt: skip
+        scribe.data(0, bytes.fromhex("000161 020568656c6c6f"), at + 1000)
+        if ends:
+            scribe.close(at + 2000)
+
+
+def test_a_session_without_an_end_is_over_when_the_captures_go_on_without_it(
+    tmp_path: Path,
+) -> None:
+    run = fresh(tmp_path)
+    quiet(run.inbox / "a-00001.pcapng", 40_000)
+    run.step()
+    run.step(40)
+    assert run.open_sessions() == 1, "nothing has come since: it may go on"
+    quiet(run.inbox / "a-00002.pcapng", 40_001, START + 30_000_000_000, ends=True)
+    run.now += 1
+    run.step()
+    run.step(25)
+    run.step(25)
+    rows = read_table(run.out, "sessions").to_pylist()
+    assert sorted(row["ending"] for row in rows) == ["clean", "unknown"]
+    assert run.open_sessions() == 0
+
+
+def test_a_session_without_an_end_is_over_when_nothing_comes_for_long(tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    quiet(run.inbox / "a-00001.pcapng", 40_000)
+    run.step()
+    run.step(2)  # the file itself has settled
+    assert not run.step(30)
+    assert run.step(40)
+    assert len(read_table(run.out, "sessions")) == 1
+
+
+def test_no_more_than_the_limit_is_taken_at_once(material: Material, tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    for path in material.paths:
+        run.put(path)
+    for _ in range(FILES):
+        assert run.step(0.01, most=1)
+    assert all(
+        len(Place.read(json.loads(offset)).files) == number
+        for number, offset in enumerate(run.offsets[: FILES + 1])
+    )
+    run.step(2)
+    assert run.digest() == material.digest
+
+
+def test_what_is_no_capture_is_a_row_once_it_does_not_change_any_more(tmp_path: Path) -> None:
+    run = fresh(tmp_path)
+    (run.inbox / "empty.pcapng").write_bytes(b"")
+    (run.inbox / "text.pcapng").write_text("not a capture")
+    run.now += 10**12  # the files are old
+    run.step()
+    run.settle()
+    rows = read_table(run.out, "captures").to_pylist()
+    assert [row["status"] for row in rows] == ["unreadable", "unreadable"]
+
+
+@given(
+    st.sets(
+        st.one_of(
+            st.builds("collect-{:05}.pcapng".format, st.integers(0, 300)),
+            st.builds("{}.pcap{}".format, st.integers(0, 10**9), st.integers(0, 12)),
+            st.text(st.characters(exclude_characters="\0/"), min_size=1, max_size=9),
+        )
+    )
+)
+def test_names_are_packed_and_unpacked_without_loss(names: set[str]) -> None:
+    assert set(unpack_names(json.loads(json.dumps(pack_names(names))))) == names
+
+
+def test_a_long_rotation_is_packed_into_a_few_octets() -> None:
+    names = {f"collect-{number:05}.pcapng" for number in range(1, 90_000)}
+    assert len(json.dumps(pack_names(names))) < 100
+
+
+def test_a_place_is_written_down_and_read_back() -> None:
+    place = Place(5, {"a": (Part(1, 2, 3), Part(4, 4, 9))}, frozenset({"b-1", "b-2"}))
+    assert Place.read(json.loads(json.dumps(place.offset()))) == place

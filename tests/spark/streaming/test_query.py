@@ -1,0 +1,181 @@
+"""Following with Spark: micro-batches, checkpoints, replays, and what a stream gives."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+from tests.spark.random_captures import conversations, record, without_spark
+
+from polymux.analysis.output.table_digest import digest_tables
+from polymux.cli.commands import analyze_watch as analyze_follow
+from polymux.core.errors import PolymuxError
+from polymux.spark.datasource.source import register
+from polymux.spark.streaming.open_sessions import Waits
+from polymux.spark.streaming.query import BatchDone, start_following
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FILES = 4
+WAITS = Waits(linger=0.2, idle=60, patience=600)
+
+
+@pytest.fixture(scope="module")
+def material(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict[str, str]]:
+    folder = tmp_path_factory.mktemp("following")
+    paths = [folder / f"talk-{number:05}.pcapng" for number in range(1, FILES + 1)]
+    record(paths, conversations(50, 5), seed=5)
+    without_spark(paths, folder / "once")
+    return paths, digest_tables(folder / "once")
+
+
+def run_once(spark: SparkSession, inbox: Path, out: Path) -> list[BatchDone]:
+    """What is there now, to its end."""
+    done: list[BatchDone] = []
+    query = start_following(
+        spark, str(inbox), str(out), content=True, waits=WAITS, available_now=True,
+        tell=done.append,
+    )  # fmt: skip
+    query.awaitTermination(100)
+    assert not query.isActive
+    assert query.exception() is None
+    return done
+
+
+def until(truth: Callable[[], bool], seconds: float = 60) -> None:
+    limit = time.monotonic() + seconds
+    while not truth():
+        assert time.monotonic() < limit
+        time.sleep(0.1)
+
+
+def test_scheduled_runs_go_on_where_the_last_one_ended(
+    spark: SparkSession, material: tuple[list[Path], dict[str, str]], tmp_path: Path
+) -> None:
+    paths, expected = material
+    inbox, out = tmp_path / "inbox", tmp_path / "out"
+    inbox.mkdir()
+    for path in reversed(paths):  # in the wrong order
+        shutil.copy(path, inbox)
+        done = run_once(spark, inbox, out)
+        assert sum(batch.files for batch in done) == 1
+        if path != paths[0]:
+            assert pq.read_table(out / "open_sessions").num_rows > 0
+    time.sleep(0.3)
+    run_once(spark, inbox, out)
+    assert digest_tables(out) == expected
+    assert pq.read_table(out / "open_sessions").num_rows == 0
+    assert run_once(spark, inbox, out) == []
+    batches = {path.name for path in out.glob("*/batch-*.parquet")}
+
+    # The newest entry of the commit log is lost: the batch is run again, and changes nothing.
+    commits = out / "_follow" / "checkpoint" / "commits"
+    newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()
+    (commits / f".{newest.name}.crc").unlink(missing_ok=True)
+    assert [batch.batch for batch in run_once(spark, inbox, out)] == [int(newest.name)]
+    assert digest_tables(out) == expected
+    assert {path.name for path in out.glob("*/batch-*.parquet")} == batches
+
+
+def test_a_running_query_gives_out_sessions_as_they_end(
+    spark: SparkSession, material: tuple[list[Path], dict[str, str]], tmp_path: Path
+) -> None:
+    paths, expected = material
+    inbox, out = tmp_path / "inbox", tmp_path / "out"
+    inbox.mkdir()
+    done: list[BatchDone] = []
+    query = start_following(
+        spark, str(inbox), str(out), content=True, waits=WAITS, every=0.1, tell=done.append
+    )
+    try:
+        for path in paths:
+            shutil.copy(path, inbox / f".{path.name}")
+            (inbox / f".{path.name}").rename(inbox / path.name)
+            time.sleep(0.2)
+        until(lambda: sum(batch.sessions for batch in done) == 5)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert digest_tables(out) == expected
+    assert sum(batch.octets for batch in done) == sum(path.stat().st_size for path in paths)
+
+
+def test_read_stream_gives_the_rows_of_a_table_once(
+    spark: SparkSession, material: tuple[list[Path], dict[str, str]], tmp_path: Path
+) -> None:
+    paths, _ = material
+    register(spark)
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    rows: list[tuple[str, str]] = []
+    for path in paths:
+        shutil.copy(path, inbox)
+    time.sleep(1.1)
+    stream = (
+        spark.readStream.format("polymux").option("table", "streams")
+        .option("columns", "session_id,stream").option("linger", "0.5").load(str(inbox))
+    )  # fmt: skip
+    for _ in range(2):
+        query = (
+            stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(lambda batch, number: rows.extend(map(tuple, batch.collect())))
+            .trigger(availableNow=True).start()
+        )  # fmt: skip
+        query.awaitTermination(60)
+        assert query.exception() is None
+    batch = spark.read.format("polymux").option("table", "streams").load(str(inbox))
+    assert sorted(rows) == sorted(map(tuple, batch.select("session_id", "stream").collect()))
+    assert rows
+
+
+def test_an_output_is_followed_with_the_options_it_was_begun_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inbox, out = tmp_path / "inbox", tmp_path / "out"
+    with pytest.raises(PolymuxError, match="no such directory"):
+        start_following(spark, str(inbox), str(out))
+    inbox.mkdir()
+    run_once(spark, inbox, out)
+    with pytest.raises(PolymuxError, match="content='true'"):
+        start_following(spark, str(inbox), str(out))
+    with pytest.raises(PolymuxError, match="idle='60', not '5'"):
+        start_following(spark, str(inbox), str(out), content=True, waits=Waits(0.2, 5, 600))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(PolymuxError, match="choose another"):
+        start_following(spark, str(inbox), str(tmp_path / "mine"))
+    with pytest.raises(PolymuxError, match="nosuch"):
+        start_following(spark, str(inbox), str(tmp_path / "new"), protocol="nosuch")
+
+
+def test_a_signal_that_comes_as_it_says_what_it_follows_ends_it_in_good_order(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        signal.raise_signal(signal.SIGTERM)
+
+    def unheard(number: int, frame: object) -> None:
+        raise AssertionError("nobody took the signal")
+
+    former = signal.signal(signal.SIGTERM, unheard)
+    monkeypatch.setattr(analyze_follow, "warn", say)
+    try:
+        analyze_follow.run_following(
+            spark, str(tmp_path), str(tmp_path / "out"), protocol="mplex", ports=(), filters=(),
+            content=False, available_now=False, every=0.1, waits=(0.2, 60, 600, 600),
+        )  # fmt: skip
+    finally:
+        signal.signal(signal.SIGTERM, former)
+    assert said == [f"following {tmp_path} into {tmp_path / 'out'}"]
+    assert spark.streams.active == []

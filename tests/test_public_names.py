@@ -1,0 +1,18 @@
+"""What `polymux` exports."""
+
+import polymux
+
+
+def test_the_public_names_are_these() -> None:
+    assert sorted(polymux.__all__) == [
+        "BadProtocolString", "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange",
+        "ItemReceiver", "ItemSender", "LimitExceeded", "Limits", "LocalProtocolError",
+        "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
+        "OmnistreamsSession", "PeerViolation", "Pending", "Policy", "PolymuxError", "Receiver",
+        "Sender", "Server", "Session", "SessionClosed", "SessionLimit", "Side", "Stream",
+        "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported",
+        "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",
+        "omnistreams", "pipe", "protocol", "serve", "streamux",
+    ]  # fmt: skip
+    for name in polymux.__all__:
+        assert getattr(polymux, name) is not None

@@ -1,0 +1,52 @@
+"""Durations, sizes and rates read naturally, whatever their size."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polymux.text.units import duration_text, rate_text, size_text
+
+US, MS, SECOND = 1_000, 1_000_000, 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("ns", "told"),
+    [
+        (0, "0 us"),
+        (850 * US, "850 us"),
+        (8_300 * US, "8.3 ms"),
+        (80 * MS, "80 ms"),
+        (5 * SECOND, "5 s"),
+        (1_250 * MS, "1.2 s"),
+        (200 * SECOND, "3 min 20 s"),
+        (7_199 * SECOND, "119 min 59 s"),
+        (7_500 * SECOND, "2 h 5 min"),
+    ],
+)
+def test_durations_read_naturally(ns: int, told: str) -> None:
+    assert duration_text(ns) == told
+
+
+@pytest.mark.parametrize(
+    ("count", "told"),
+    [
+        (0, "0 octets"),
+        (1, "1 octet"),
+        (1023, "1023 octets"),
+        (1024, "1 KiB"),
+        (102_400, "100 KiB"),
+        (1_572_864, "1.5 MiB"),
+        (3 << 30, "3 GiB"),
+        (1 << 40, "1 TiB"),
+        (1 << 62, "4194304 TiB"),
+    ],
+)
+def test_sizes_read_naturally(count: int, told: str) -> None:
+    assert size_text(count) == told
+
+
+@given(st.integers(0, 10**15))
+def test_rates_have_a_unit_that_fits(octets: int) -> None:
+    number, unit = rate_text(octets, SECOND).split()
+    assert unit.endswith("bit/s")
+    assert float(number) <= 1000 or unit == "Gbit/s"

@@ -1,0 +1,293 @@
+"""Runs the tests against mutants: one prepared process that forks for each of them.
+
+pytest collects the tests once. A survey runs them all, with coverage, and notes which test runs
+which line of the codecs and rules. A mutant then meets only the tests that run its line, the
+quickest first, until one fails. A change inside a function is made in the fork, by giving the
+function other code; a change of a module's own statements needs a process that imports it so.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import coverage
+import hypothesis
+import pytest
+from _pytest.runner import runtestprotocol
+from tools.mutations import ROOT, SOURCE, Mutant, files, mutated, text_of
+
+TESTS = ("tests/protocols", "tests/testing", "tests/core/test_encodings.py",
+         "tests/core/test_encoding_forms.py", "tests/core/test_flood_guard.py",
+         "tests/core/test_endpoint.py", "tests/aio/protocols/test_streamux.py",
+         "tests/aio/protocols/test_omnistreams.py", "tests/aio/protocols/test_minmux.py",
+         "tests/aio/protocols/test_nerdbank.py",
+         "tests/aio/streams/test_duplex.py", "tests/aio/test_limits.py",
+         "tests/aio/protocols/test_minmux_ends.py")  # fmt: skip
+LIVE = "tests/aio/"  # in real time: what fails there counts if it fails twice
+MEMORY = 4 << 30  # octets of addresses a run may have: a mutant may ask for more and more
+PATIENCE = 15.0  # seconds a test may take beyond ten times its own; a run that hangs has noticed
+NOTICED, MISSED = 1, 0
+Lines = dict[str, set[int]]
+
+
+@dataclass
+class Part:
+    """One test, as the survey found it."""
+
+    name: str
+    seconds: float
+    lines: Lines = field(default_factory=dict)
+
+
+def steady() -> None:
+    """Tests of properties try the same cases every time, and end at the first that fails."""
+    quick = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    hypothesis.settings.register_profile(
+        "mutants", deadline=None, database=None, derandomize=True, phases=quick,
+        suppress_health_check=list(hypothesis.HealthCheck))  # fmt: skip
+    hypothesis.settings.load_profile("mutants")
+
+
+def fails(item: pytest.Item, following: pytest.Item | None) -> str:
+    """What went wrong in this test; empty: nothing."""
+    reports = runtestprotocol(item, log=False, nextitem=following)
+    return next((report.longreprtext or "failed" for report in reports if report.failed), "")
+
+
+def notices(items: list[pytest.Item], seconds: dict[str, float]) -> bool:
+    """Does one of these tests fail? Ends itself when a test spins for too long."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    for item, following in zip(items, [*items[1:], None], strict=False):
+        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE + 10 * seconds[item.nodeid])
+        if fails(item, following):
+            item._initrequest()  # type: ignore[attr-defined]  # as if it had not run yet
+            if not item.nodeid.startswith(LIVE) or fails(item, None):
+                return True
+    return False
+
+
+def forked(act: Callable[[], int]) -> int:
+    """Do this in a fork and end it with what it gives; the fork's process id."""
+    child = os.fork()
+    if child:
+        return child
+    code = 3
+    try:
+        code = act()
+    except Exception:
+        traceback.print_exc(file=sys.__stderr__)
+    finally:
+        os._exit(code)
+
+
+# --- which test runs which line
+
+
+@dataclass
+class Survey:
+    """Every test with its lines; those that fail without any change; branches run, and not."""
+
+    parts: list[Part]
+    failing: list[str]
+    branches: float
+    missing: list[str]  # a line for each file: from which line to which nothing ever went
+
+
+def survey(items: list[pytest.Item], jobs: int) -> Survey:
+    with tempfile.TemporaryDirectory() as folder:
+        children = [
+            forked(lambda share=share: survey_share(items[share::jobs], Path(folder) / str(share)))  # type: ignore[misc]  # the default binds the loop's variable
+            for share in range(jobs)
+        ]
+        for child in children:
+            if os.waitpid(child, 0)[1]:
+                raise RuntimeError("the survey of the tests did not come to its end")
+        told = [json.loads((Path(folder) / str(n)).read_text()) for n in range(jobs)]
+        total = coverage.Coverage(data_file=str(Path(folder) / "all"), branch=True)
+        total.combine([str(Path(folder) / f"{n}.data") for n in range(jobs)])
+        share, missing = branches(total)
+        data = total.get_data()
+        parts = {name: Part(name, taken) for share in told for name, taken in share["took"]}
+        for path in map(str, files()):
+            for line, names in data.contexts_by_lineno(path).items():
+                for name in names:
+                    if name in parts:
+                        parts[name].lines.setdefault(path, set()).add(line)
+    failing = [name for share in told for name in share["failing"]]
+    return Survey(list(parts.values()), failing, share, missing)
+
+
+def survey_share(items: list[pytest.Item], out: Path) -> int:
+    took: list[tuple[str, float]] = []
+    failing: list[str] = []
+    watch = coverage.Coverage(data_file=f"{out}.data", branch=True, include=[*map(str, files())])
+    watch.start()
+    for item, following in zip(items, [*items[1:], None], strict=False):
+        watch.switch_context(item.nodeid)
+        began = time.monotonic()
+        problem = fails(item, following)
+        if problem:
+            failing.append(f"{item.nodeid}: {problem.splitlines()[-1]}")
+        took.append((item.nodeid, time.monotonic() - began))
+    watch.stop()
+    watch.save()
+    out.write_text(json.dumps({"took": took, "failing": failing}))
+    return 0
+
+
+def branches(total: coverage.Coverage) -> tuple[float, list[str]]:
+    """The share of branches that some test took, and which none took."""
+    ran = known = 0
+    missing: list[str] = []
+    for path in files():
+        found = total._analyze(str(path))  # what its own reports are made of
+        ran += found.numbers.n_executed_branches
+        known += found.numbers.n_branches
+        arcs = [f"{a}->{b}" for a, ends in sorted(found.missing_branch_arcs().items())
+                for b in ends]  # fmt: skip
+        if arcs:
+            missing.append(f"{path.relative_to(ROOT)}: {' '.join(arcs)}")
+    return ran / max(1, known), missing
+
+
+# --- one mutant
+
+
+def chosen_for(mutant: Mutant, parts: list[Part]) -> list[Part]:
+    """The tests that run the mutant's line; for a module's own statement, all of its protocol."""
+    if mutant.function:
+        span = set(range(mutant.line, mutant.last + 1))
+        found = [part for part in parts if span & part.lines.get(str(mutant.path), set())]
+    else:
+        family = mutant.path.stem.partition("_")[0]
+        near = {str(path) for path in files() if path.stem.partition("_")[0] == family}
+        found = [part for part in parts if near & part.lines.keys() or "rule_tables" in part.name]
+    return sorted(found, key=lambda part: (part.name.startswith(LIVE), part.seconds))
+
+
+def give_other_code(mutant: Mutant) -> None:
+    """Make the change in the module that is already there."""
+    whole = importlib.abc.InspectLoader.source_to_code(mutated(mutant), str(mutant.path))
+    code = next(each for each in codes(whole) if each.co_qualname == mutant.function)
+    found: Any = sys.modules[module_name(mutant)]
+    *outer, name = mutant.function.split(".")
+    for each in outer:
+        found = getattr(found, each)
+    entry = vars(found)[name]
+    entry = getattr(entry, "__func__", None) or getattr(entry, "fget", None) or entry
+    entry.__code__ = code
+
+
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, types.CodeType):
+            yield from codes(part)
+
+
+def module_name(mutant: Mutant) -> str:
+    return ".".join(("polymux", *mutant.path.relative_to(SOURCE).with_suffix("").parts))
+
+
+class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+    """Gives the changed module to whoever imports it."""
+
+    def __init__(self, mutant: Mutant, text: str) -> None:
+        self.name = module_name(mutant)
+        self.text = text
+        self.code = self.source_to_code(mutated(mutant, text), str(mutant.path))
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if name == self.name else None
+
+    def is_package(self, name: str) -> bool:
+        return False
+
+    def get_source(self, name: str) -> str:
+        return self.text
+
+    def get_code(self, name: str) -> types.CodeType:
+        return self.code
+
+
+@dataclass
+class Fresh:
+    """A pytest plugin: runs the named tests in their order, until one fails."""
+
+    seconds: dict[str, float]  # by name, in the order to run them
+    noticed: bool = False
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        place = {name: n for n, name in enumerate(self.seconds)}
+        items = [item for item in session.items if item.nodeid in place]
+        items.sort(key=lambda item: place[item.nodeid])
+        self.noticed = notices(items, self.seconds)
+        return True
+
+
+def run_fresh(order: dict[str, Any]) -> int:
+    """A process of its own for one mutant."""
+    mutant = Mutant(**{**order["mutant"], "path": Path(order["mutant"]["path"])})
+    sys.meta_path.insert(0, Changed(mutant, order["text"]))
+    plugin = Fresh(order["seconds"])
+    ended = collect(sorted({name.partition("::")[0] for name in plugin.seconds}), plugin)
+    return NOTICED if plugin.noticed or ended else MISSED  # what cannot be imported is noticed
+
+
+def collect(paths: list[str], plugin: object) -> int:
+    """pytest on these files, with a plugin that has its own way of running what was found."""
+    steady()
+    with hushed():
+        arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
+        return int(pytest.main(arguments, plugins=[plugin]))
+
+
+@contextmanager
+def hushed() -> Iterator[None]:
+    """What pytest prints of its own is not for those who asked for mutants."""
+    said = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(said, 1)
+        os.close(said)
+
+
+def start_fresh(mutant: Mutant, parts: list[Part]) -> int:
+    order = {"mutant": {**vars(mutant), "path": str(mutant.path)}, "text": text_of(mutant.path),
+             "seconds": {part.name: part.seconds for part in parts}}  # fmt: skip
+    command = [sys.executable, "-m", "tools.mutant_runner"]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, text=True)  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(order))
+    process.stdin.close()
+    process.returncode = 0  # it is waited for by its number, as the forks are
+    return process.pid
+
+
+if __name__ == "__main__":
+    sys.exit(run_fresh(json.load(sys.stdin)))
