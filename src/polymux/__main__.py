@@ -1,5 +1,5 @@
 """`python -m polymux` is the command `polymux`."""
 
-from .cli import main
+from _polymux_entry import main
 
 main()
