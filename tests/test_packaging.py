@@ -111,6 +111,17 @@ def test_a_wish_that_is_not_known_is_refused(checkout: Path) -> None:
     assert "POLYMUX_COMPILE=maybe: it may be `no` or `require`" in printed
 
 
+def test_a_wheel_holds_the_module_that_its_command_starts_with(checkout: Path) -> None:
+    code, printed = build(checkout, POLYMUX_COMPILE="no")
+    assert code == 0, printed
+    with zipfile.ZipFile(only(checkout / "made", "*.whl")) as archive:
+        names = archive.namelist()
+        (listed,) = (name for name in names if name.endswith("/entry_points.txt"))
+        scripts = archive.read(listed).decode().split()
+    assert scripts == ["[console_scripts]", "polymux", "=", "_polymux_entry:main"]
+    assert "_polymux_entry/__init__.py" in names
+
+
 def test_an_editable_install_without_compiling_runs_from_src(checkout: Path) -> None:
     code, printed = build(checkout, "build_editable", POLYMUX_COMPILE="no")
     assert code == 0, printed

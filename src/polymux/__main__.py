@@ -1,5 +1,5 @@
 """`python -m polymux` is the command `polymux`."""
 
-from polymux.cli import main
+from _polymux_entry import main
 
 main()

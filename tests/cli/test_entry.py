@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -19,6 +21,38 @@ Run = Callable[..., Ran]
 START = "import sys; {before}; sys.argv = ['polymux', *sys.argv[1:]]\n" + (
     "from polymux.cli import main; main()"
 )
+
+ROOT = Path(__file__).parents[2]
+
+# Python runs this first: it interrupts the process when a certain module is about to be imported.
+INTERRUPTING = """
+import os, signal, sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["INTERRUPTED_AT"]:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting())
+"""
+
+
+def script() -> list[str]:
+    """What the installed command does, by what the project says of it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, _, function = project["scripts"]["polymux"].partition(":")
+    return ["-c", f"import sys; from {module} import {function}; sys.exit({function}())"]
+
+
+def interrupted_at(
+    name: str, start: list[str], folder: Path, before: Callable[[], object] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Start the command, which is interrupted as it imports the module `name`."""
+    (folder / "sitecustomize.py").write_text(INTERRUPTING)
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, *start, "rules", "mplex.bad-flag"],
+        env={**os.environ, "PYTHONPATH": path, "INTERRUPTED_AT": name},
+        capture_output=True, text=True, timeout=60, preexec_fn=before,
+    )  # fmt: skip
 
 
 def completed(*words: str) -> list[str]:
@@ -43,6 +77,45 @@ def test_the_package_runs_as_a_module() -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "mplex.bad-flag" in done.stdout
+
+
+IMPORTED = ["polymux", "polymux.aio", "polymux.cli", "click", "polymux.cli.rules"]
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_an_interrupt_while_the_command_is_imported_is_one_line_and_130(
+    name: str, tmp_path: Path
+) -> None:
+    done = interrupted_at(name, script(), tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "polymux: interrupted\n")
+
+
+@pytest.mark.parametrize("name", ["polymux.cli", "click", "polymux.cli.rules"])
+def test_an_interrupt_while_the_module_is_imported_is_one_line_and_130(
+    name: str, tmp_path: Path
+) -> None:
+    done = interrupted_at(name, ["-m", "polymux"], tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "polymux: interrupted\n")
+
+
+def test_a_command_that_ignores_interrupts_goes_on_when_one_comes_early(tmp_path: Path) -> None:
+    def ignore() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    done = interrupted_at("polymux.cli", script(), tmp_path, ignore)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "mplex.bad-flag" in done.stdout
+
+
+def test_importing_the_library_sets_no_signal_handler() -> None:
+    code = (
+        "import signal\n"
+        "def handlers(): return {n: signal.getsignal(n) for n in signal.valid_signals()}\n"
+        "before = handlers()\n"
+        "import polymux, polymux.cli, _polymux_entry\n"
+        "assert handlers() == before\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("flag", ["-V", "--version"])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypedDict, Unpack, overload
 
 from polymux.aio.arguments import check_settings, seconds
-from polymux.aio.errors import NotListening, Unreachable, why
+from polymux.aio.errors import NotListening, Unreachable, again, why
 from polymux.aio.factory import (
     MINMUX,
     NERDBANK,
@@ -115,13 +115,14 @@ def connect(
                 session._check_open()
         except TimeoutError:
             what = "answer" if session is None else "handshake"
+            late = f"no {what} within {timeout:g} s"
             hint = "" if session is None else still_awaited(session)
             if session is not None:
-                session.abort(f"no handshake within {timeout:g} s")
+                session.abort(late)
                 await session.wait_closed()
-            raise Unreachable(
-                f"{address}: no {what} within {timeout:g} s{hint}; allow more with timeout=..."
-            ) from None
+                if session.failure is not None and str(session.failure) != late:  # of a child
+                    raise again(session.failure) from None
+            raise Unreachable(f"{address}: {late}{hint}; allow more with timeout=...") from None
         except BaseException:
             if session is not None:
                 session.abort("connecting was given up")

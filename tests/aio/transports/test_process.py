@@ -114,6 +114,98 @@ async def test_a_child_that_talks_nonsense_ends_with_one_clear_line() -> None:
     assert children() == []
 
 
+USAGE = "usage: foo [-v] [-o FILE] and a good deal more that is no frame of any protocol"
+NO_FRAME = [
+    "nerdbank:version=1", "nerdbank", "streamux", "omnistreams", "minmux", "mplex:preamble=0102",
+]  # fmt: skip
+
+
+async def hear_out(url: str, protocol: str, timeout: float) -> None:
+    """Wait for the session's end, and raise what ended it."""
+    async with polymux.connect(url, protocol=protocol, timeout=timeout) as session:
+        await session.wait_closed()
+        assert session.failure is not None
+        raise session.failure
+
+
+async def what_went_wrong(script: str, protocol: str, timeout: float = 5) -> str:
+    """The error that a child of the shell causes, which is one line; nothing is left of it."""
+    with pytest.raises(polymux.SessionClosed) as told:
+        await hear_out("exec:" + shlex.join(["sh", "-c", script]), protocol, timeout)
+    for _ in range(100):
+        if not children():
+            break
+        await asyncio.sleep(0.02)
+    assert children() == []
+    assert "\n" not in str(told.value)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("then", "ended"),
+    [
+        ("exit 3", "the child ended with exit status 3"),
+        ("exit 0", "the child ended with exit status 0"),
+        ("sleep 0.1; exit 4", "the child ended with exit status 4"),
+        ("exec >&-; sleep 0.1; exit 5", "the child ended with exit status 5"),
+        ("exec <&-; sleep 0.1; exit 6", "the child ended with exit status 6"),
+        ("head -c 1000000 /dev/zero; exit 7", "the child ended with exit status 7"),
+        ("kill -9 $$", "the child was ended by signal 9 (SIGKILL)"),
+        ("exec sleep 1000", "the child was still running and was ended"),
+    ],
+)
+@pytest.mark.parametrize("protocol", NO_FRAME)
+async def test_an_error_about_what_a_child_printed_says_how_the_child_ended(
+    protocol: str, then: str, ended: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = asyncio.get_running_loop().time()
+    said = await what_went_wrong(f"echo {shlex.quote(USAGE)}; {then}", protocol)
+    assert asyncio.get_running_loop().time() - begun < 4
+    assert said.endswith(f"; {ended}")
+    assert said.count("the child") == 1
+    assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
+
+
+async def test_a_child_that_prints_after_sound_frames_is_told_by_its_exit_status_too() -> None:
+    said = await what_went_wrong("printf '\\0\\1a'; sleep 0.1; printf '\\17\\0'; exit 3", "mplex")
+    assert "mplex.bad-flag" in said
+    assert said.endswith("; the child ended with exit status 3")
+
+
+async def test_what_a_child_printed_is_told_when_the_handshake_is_late_meanwhile() -> None:
+    said = await what_went_wrong(f"echo {USAGE[:10]}; exec sleep 1000", "nerdbank:version=2", 0.2)
+    assert 'the peer began with text: "usage: foo' in said
+    assert said.endswith("; the child was still running and was ended")
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+async def test_a_session_can_be_ended_while_its_child_is_awaited(end: str) -> None:
+    url = "exec:" + shlex.join(["sh", "-c", f"echo {shlex.quote(USAGE)}; exec sleep 1000"])
+    session = await polymux.connect(url, protocol="nerdbank:version=3")
+    while not session.endpoint.counters.hits:
+        await asyncio.sleep(0.01)
+    begun = session.loop.time()
+    if end == "close":
+        await session.close()
+    else:
+        session.abort()
+        await session.wait_closed()
+        assert session.loop.time() - begun < 0.4
+    assert session.loop.time() - begun < 2
+    assert str(session.failure).endswith("; the child was still running and was ended")
+    assert children() == []
+
+
+async def test_a_stream_opened_while_a_child_is_awaited_ends_with_the_same_error() -> None:
+    url = "exec:" + shlex.join(["sh", "-c", f"echo {shlex.quote(USAGE)}; sleep 0.3; exit 3"])
+    session = await polymux.connect(url, protocol="nerdbank:version=3")
+    while not session.endpoint.counters.hits:
+        await asyncio.sleep(0.01)
+    with pytest.raises(polymux.PeerViolation, match="the child ended with exit status 3"):
+        await (await session.open("x")).receive()
+    await session.wait_closed()
+
+
 async def test_a_child_that_does_not_listen_is_ended_with_its_session() -> None:
     deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)"
     session = await polymux.connect(child(deaf), protocol="mplex")

@@ -97,7 +97,7 @@ class Traffic:
             for event in endpoint.receive(data, self.loop.time()):
                 self._handle(event)
         except PolymuxError as problem:
-            self._fail(told(whole(self), problem, data))
+            self._broke(told(whole(self), problem, data))
             return
         inbox = endpoint.inbox
         if inbox.ready:
@@ -276,6 +276,10 @@ class Traffic:
     def _settle_ready(self) -> None:
         if self.endpoint.protocol.handshaken and self.preamble is None:
             settle(self.ready)
+
+    def _broke(self, problem: PolymuxError) -> None:
+        """What the peer has sent ends the session."""
+        self._fail(problem)
 
     def _fail(self, problem: PolymuxError) -> None:
         """End the session for a reason, at once. `Session` knows who has to be told."""

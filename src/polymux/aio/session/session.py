@@ -34,7 +34,9 @@ from polymux.malloc import give_back, settle_allocator
 
 log = logging.getLogger("polymux.aio")
 
-ENDED = "polymux_ended"  # what a transport is asked for: how the other side ended, if it knows
+# What a transport is asked for: how the other side ended, if it knows; the child that it leads to.
+ENDED = "polymux_ended"
+CHILD = "polymux_child"
 
 
 class Session(Traffic, asyncio.Protocol):
@@ -226,10 +228,20 @@ class Session(Traffic, asyncio.Protocol):
         if self._ending.begun:
             raise SessionClosed(f"{self} is closed")
 
+    def _broke(self, problem: PolymuxError) -> None:
+        """What the peer has sent ends the session. A child has a moment to end by itself: how it
+        ends is part of the error."""
+        child = self.transport.get_extra_info(CHILD) if self.transport is not None else None
+        if child is not None and isinstance(problem, SessionClosed):
+            self._ending.put_off(problem, child)
+        else:
+            self._fail(problem)
+
     def _fail(self, problem: PolymuxError) -> None:
         """End the session for a reason, at once."""
         if self.closed.done():
             return
+        problem = self._ending.reason(problem)
         if self.failure is None:
             self.failure = closing(problem)
             level = logging.WARNING if self._is_limit(problem) else logging.INFO

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 from polymux.aio.session.component import Belonging
 from polymux.aio.streams.duplex import Stream
+from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.streams import OPEN
 
 if TYPE_CHECKING:
     from polymux.aio.session.session import Session
+    from polymux.aio.transports.process import Child
 
 log = logging.getLogger("polymux.aio")
 
@@ -30,6 +32,7 @@ class Ending(Belonging["Session"]):
         self._sent: asyncio.Future[None] | None = None  # settled when everything has left
         self._peer_ended: asyncio.Future[None] = session.loop.create_future()
         self._clock: asyncio.TimerHandle | None = None
+        self._put_off: tuple[SessionClosed, Child] | None = None
 
     # --- this side ends
 
@@ -99,6 +102,24 @@ class Ending(Belonging["Session"]):
         if transport is not None:
             self.set_clock(LINGER, transport.abort)
             self.cut(gently=True)
+
+    # --- a child has broken the protocol
+
+    def put_off(self, problem: SessionClosed, child: "Child") -> None:
+        """Let the session fail once the child has ended, or after a short while. Until then
+        nothing is read or written."""
+        self._put_off = problem, child
+        self.shut = True
+        child.await_end(lambda: self.session._fail(problem))
+
+    def reason(self, problem: PolymuxError) -> PolymuxError:
+        """Why the session fails: this problem, or the one that was put off, which came first."""
+        if self._put_off is None:
+            return problem
+        first, child = self._put_off
+        self._put_off = None
+        self.shut = False  # the peer may still be told of a limit
+        return type(first)(f"{first}; {child.fate()}")
 
     # --- the peer ends
 

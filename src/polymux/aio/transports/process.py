@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from polymux.aio.session.session import ENDED, Session
+from polymux.aio.session.session import CHILD, ENDED, Session
 from polymux.aio.transports.pipe_pair import DuplexPipe
 
-VERDICT = 0.5  # seconds until we learn how a child has ended whose pipes have
+# Seconds until we learn how a child has ended whose pipes have, or that has broken the protocol.
+VERDICT = 0.5
 GRACE = 1.0  # seconds for a child to end by itself, then to end when asked, then it is killed
 
 
@@ -25,6 +26,7 @@ class Child(asyncio.SubprocessProtocol):
         self._lost: list[tuple[int, Exception | None]] = []  # pipes; of which the session is told
         self._patience: asyncio.TimerHandle | None = None  # once it is known how the child ended
         self._ended = False  # by us
+        self._awaited: Callable[[], None] | None = None  # what to do when it has; drops its output
         self._early: list[Callable[[], None]] = []  # what happened before the session was there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -41,7 +43,7 @@ class Child(asyncio.SubprocessProtocol):
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         if self.pipes is None:
             self._early.append(lambda: self.pipe_data_received(fd, data))
-        elif fd == 1 and isinstance(data, bytes):
+        elif fd == 1 and isinstance(data, bytes) and self._awaited is None:
             self.session.data_received(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
@@ -49,6 +51,8 @@ class Child(asyncio.SubprocessProtocol):
             self._early.append(lambda: self.pipe_connection_lost(fd, exc))
             return
         self._lost.append((fd, exc))
+        if self._awaited is not None:
+            return
         if self.pipes.ended or self.session._ending.begun or self._ended:
             self._tell_lost()
         elif self._patience is None:
@@ -57,9 +61,7 @@ class Child(asyncio.SubprocessProtocol):
     def _tell_lost(self) -> None:
         """Tell the session of pipes that have ended."""
         assert self.pipes is not None
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+        self._stop_patience()
         lost, self._lost = self._lost, []
         for fd, exc in lost:
             if fd == 1:
@@ -78,6 +80,7 @@ class Child(asyncio.SubprocessProtocol):
             self.pipes.ended = verdict(code)
             if code:
                 self.pipes.error = ChildProcessError(self.pipes.ended)
+        self._go_on()
         self._tell_lost()
         # Another process may have inherited its pipes: they are not waited for without end.
         self._set_clock(self._stop_waiting)
@@ -90,6 +93,7 @@ class Child(asyncio.SubprocessProtocol):
         if self.pipes is None:
             self._early.append(lambda: self.connection_lost(exc))
         else:
+            self._go_on()
             self.pipes.lose()
 
     def pause_writing(self) -> None:
@@ -99,6 +103,32 @@ class Child(asyncio.SubprocessProtocol):
         self.session.resume_writing()
 
     # --- its end
+
+    def await_end(self, act: Callable[[], None]) -> None:
+        """Call `act` when the child has ended, or after a short while; until then its output is
+        read and dropped, because a child that cannot write does not end."""
+        assert self.process is not None
+        self._stop_patience()
+        self._awaited = act
+        if self.process.get_returncode() is None:
+            self._patience = self.session.loop.call_later(VERDICT, self._go_on)
+        else:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Do what was to be done when the child has ended."""
+        if self._awaited is not None:
+            self._awaited()
+
+    def fate(self) -> str:
+        """How the child has ended, or that this side ends it now; it is awaited no longer."""
+        assert self.process is not None
+        self._stop_patience()
+        self._awaited = None
+        code = self.process.get_returncode()
+        if code is None or self._ended:
+            return "the child was still running and was ended"
+        return verdict(code)
 
     def dismiss(self) -> None:
         """Its input has ended: it should end too."""
@@ -135,6 +165,11 @@ class Child(asyncio.SubprocessProtocol):
         self._stop_clock()
         self._clock = self.session.loop.call_later(GRACE, act)
 
+    def _stop_patience(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
     def _stop_clock(self) -> None:
         if self._clock is not None:
             self._clock.cancel()
@@ -150,6 +185,8 @@ class ChildPipes(DuplexPipe):
         self.ended = ""  # how the child has, if not by us
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
+        if name == CHILD:
+            return self._child
         return self.ended or default if name == ENDED else default
 
     def lose(self) -> None:
