@@ -1,6 +1,6 @@
 """An example for every rule: the shortest of our test conversations that breaks it.
 
-`python -m tools.docs` writes them to `report/assets/rules.json`, which the report, `polymux rules`
+`python -m tools.docs` writes them to `report/render/assets/rules.json`, which the report, `polymux rules`
 and the pages under docs/rules take them from.
 """
 

@@ -88,7 +88,10 @@ def in_terminal(code: str, arguments: tuple[str, ...], columns: int = 160) -> Ra
 @pytest.fixture
 def terminal() -> Callable[..., Ran]:
     """Runs `polymux` in a terminal, without progress bars, however slow the machine is."""
-    code = "from polymux.cli import main, progress; progress.PATIENCE = 3600; main()"
+    code = (
+        "from polymux.cli import main; from polymux.cli.support import progress; "
+        "progress.PATIENCE = 3600; main()"
+    )
 
     def go(*arguments: str, columns: int = 160) -> Ran:
         return in_terminal(code, arguments, columns)
@@ -100,7 +103,8 @@ def terminal() -> Callable[..., Ran]:
 def impatient() -> Callable[..., Ran]:
     """The same, with progress bars shown at once."""
     code = (
-        "from polymux.cli import main, progress; progress.PATIENCE = 0; progress.REFRESH = 0.001; "
+        "from polymux.cli import main; from polymux.cli.support import progress; "
+        "progress.PATIENCE = 0; progress.REFRESH = 0.001; "
         "main()"
     )
     return lambda *arguments: in_terminal(code, arguments)

@@ -79,7 +79,7 @@ def test_the_package_runs_as_a_module() -> None:
     assert "mplex.bad-flag" in done.stdout
 
 
-IMPORTED = ["polymux", "polymux.aio", "polymux.cli", "click", "polymux.cli.rules"]
+IMPORTED = ["polymux", "polymux.aio", "polymux.cli", "click", "polymux.cli.commands.rules"]
 
 
 @pytest.mark.parametrize("name", IMPORTED)
@@ -90,7 +90,7 @@ def test_an_interrupt_while_the_command_is_imported_is_one_line_and_130(
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "polymux: interrupted\n")
 
 
-@pytest.mark.parametrize("name", ["polymux.cli", "click", "polymux.cli.rules"])
+@pytest.mark.parametrize("name", ["polymux.cli", "click", "polymux.cli.commands.rules"])
 def test_an_interrupt_while_the_module_is_imported_is_one_line_and_130(
     name: str, tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ from polymux import malloc as allocator
 
 HOLES = """
 import sys
-from polymux.core import allocator
+from polymux import malloc as allocator
 
 def resident():
     with open("/proc/self/statm") as file:

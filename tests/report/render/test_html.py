@@ -110,7 +110,7 @@ def test_a_hostile_title_stays_a_title(text: str) -> None:
 def test_the_chart_library_comes_with_its_licence() -> None:
     from importlib.resources import files
 
-    assets = files("polymux.report") / "assets"
+    assets = files("polymux.report.render") / "assets"
     assert "Leon Sorokin" in (assets / "uPlot-LICENSE").read_text()
     assert "uPlot" in (assets / "uPlot.iife.min.js").read_text()[:80]
 

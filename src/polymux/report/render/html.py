@@ -87,4 +87,4 @@ def _joined(names: tuple[str, ...]) -> str:
 
 
 def _asset(name: str) -> str:
-    return (files("polymux.report") / "assets" / name).read_text(encoding="utf-8")
+    return (files("polymux.report.render") / "assets" / name).read_text(encoding="utf-8")
