@@ -103,7 +103,7 @@ async def speeds(folder: Path) -> list[Line]:
     plain = await loop.create_server(PlainServer, "127.0.0.1", 0)
     unsynced = await loop.create_server(PlainUnsynced, "127.0.0.1", 0)
     collectors = {}
-    for sync in ("each", "none"):
+    for sync in ("always", "none"):
         collectors[sync] = Collector(str(folder / sync), sync=sync)
         await collectors[sync].start()
         await collectors[sync].listen("tcp://127.0.0.1:0", "mplex")
@@ -123,7 +123,7 @@ async def speeds(folder: Path) -> list[Line]:
 
     found = await race(
         {
-            "each": collected("each"), "none": collected("none"), "plain": plainly,
+            "always": collected("always"), "none": collected("none"), "plain": plainly,
             "unsynced": without_sync,
         },
         folder,
@@ -138,7 +138,7 @@ async def speeds(folder: Path) -> list[Line]:
     loose = Floor("plain asyncio server, never synced", found["unsynced"], LEAST)
     about = f"mplex, one stream, frames of {FRAME // 1024} KiB, answered when durable"
     return [
-        Line("collect, sync each", found["each"], octets, "MB/s", [synced], "wall", 1e6, about),
+        Line("collect, sync always", found["always"], octets, "MB/s", [synced], "wall", 1e6, about),
         Line("collect, sync none", found["none"], octets, "MB/s", [loose], "wall", 1e6, about),
     ]
 

@@ -42,7 +42,7 @@ FINDINGS = [
 PIECE = [
     ("stream", "text", "The stream's key: `d1`, `a2`; empty for a Streamux reply."),
     ("name", "text", "Its name or metadata."),
-    ("octets", "integer", "Bytes of this piece."),
+    ("bytes", "integer", "Bytes of this piece."),
     ("text", "text", "They, if they are UTF-8."),
     ("hex", "text", "They, if they are not; then there is no `text`."),
 ]
@@ -67,9 +67,11 @@ def type_of(column: Column) -> str:
 
 def lines() -> dict[str, list[tuple[str, list[Key]]]]:
     """By command: the kinds of lines it prints, each with its keys."""
-    frame = [key for key in of_table("frames") if key[0] not in ("session_id", "at")]
-    violation = of_table("violations", ("rule", "severity", "sender", "ordinal", "offset", "stream",
-                                        "detail"))  # fmt: skip
+    frame = [key for key in of_table("frames") if key[0] not in ("session_id", "time")]
+    violation = of_table(
+        "violations",
+        ("rule", "severity", "sender", "frame_index", "byte_offset", "stream", "detail"),
+    )
     return {
         "ls": [
             ("A session", [(*TABLE[:2], TABLE[2].format("sessions")), *of_table("sessions"),
@@ -104,11 +106,11 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
         "index": [("A capture", [
             ("file", "text", "The capture."),
             ("index", "text", "The index that was written beside it."),
-            ("octets", "integer", "Bytes of the capture."),
+            ("bytes", "integer", "Bytes of the capture."),
             ("ranges", "integer", "Parts that can be read side by side."),
         ])],
         "connect": [("What was received", PIECE)],
-        "serve": [("What was received, with `--do print`", PIECE)],
+        "serve": [("What was received, with `--action print`", PIECE)],
     }  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """An example for every rule: the shortest of our test conversations that breaks it.
 
-`python -m tools.docs` writes them to `report/render/assets/rules.json`, which the report, `polymux rules`
-and the pages under docs/rules take them from.
+`python -m tools.docs` writes them to `report/render/assets/rules.json`, from which the report,
+`polymux rules` and the pages under docs/rules take them.
 """
 
 import json

@@ -144,7 +144,7 @@ def credit_and_then_others() -> Iterator[Case]:
         done = hog(case, wire, 3.1 + dry, side, other, passed, chunk)
         case.send(done, side, wire.data(side, side, n, 900))
         label = wire.label(side, n)
-        case.rows = [(label, side, "behind-other-stream", behind)]
+        case.rows = [(label, side, "head-of-line", behind)]
         if dry >= 50.0:
             case.rows.insert(0, (label, side, "no-credit", dry))
         case.behind = (behind, 0.0) if side == 0 else (0.0, behind)
@@ -200,7 +200,7 @@ def answers_behind_a_hog() -> Iterator[Case]:
         n = asked(case, wire, 3.0, side, 0)
         done = hog(case, wire, 3.5, side, other, lasts, whole=whole)
         case.send(done, side, wire.data(side, 1 - side, n, 50, last=True))
-        case.rows = [(wire.label(1 - side, n), side, "behind-other-stream", lasts)]
+        case.rows = [(wire.label(1 - side, n), side, "head-of-line", lasts)]
         case.behind = (lasts, 0.0) if side == 0 else (0.0, lasts)
         yield case
 
@@ -216,7 +216,7 @@ def behind_one_large_frame() -> Iterator[Case]:
         done = hog(case, wire, 3.5, side, other, lasts, size)
         done = case.send(done, side, wire.data(side, 1 - side, n, 50))
         hog(case, wire, done, side, other, 30.0, 60_000)
-        case.rows = [(wire.label(1 - side, n), side, "behind-other-stream", lasts)]
+        case.rows = [(wire.label(1 - side, n), side, "head-of-line", lasts)]
         case.behind = (lasts, 0.0) if side == 0 else (0.0, lasts)
         yield case
 
@@ -234,7 +234,7 @@ def openings_and_backlogs() -> Iterator[Case]:
         for step in range(1 if kind == "opened" else 2):
             size = 3000 if kind == "bulk" else 60
             case.send(done + step * 0.5, side, wire.data(side, side, n, size))
-        case.rows = [(wire.label(side, n), side, "behind-other-stream", lasts)]
+        case.rows = [(wire.label(side, n), side, "head-of-line", lasts)]
         case.behind = (lasts, 0.0) if side == 0 else (0.0, lasts)
         yield case
 

@@ -117,7 +117,7 @@ def frames_of(path: Path) -> list[Row]:
 
 
 def key(row: Row) -> tuple[str, str, int]:
-    return str(row["session_id"]), str(row["sender"]), int(str(row["ordinal"]))
+    return str(row["session_id"]), str(row["sender"]), int(str(row["frame_index"]))
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -81,7 +81,7 @@ def test_ls_gives_sessions_then_streams_worst_first(run: Run, capture: Callable[
     assert session["started_at"] == "2023-11-14T22:13:20.000000Z"
     assert [row["stream"] for row in streams] == ["d3", "d1"]
     assert streams[0]["why"].startswith("dialer broke mplex.write-after-close on d3: ")
-    assert streams[1]["octets_acceptor"] == 6
+    assert streams[1]["bytes_acceptor"] == 6
 
 
 def test_ls_lists_as_many_as_asked(run: Run, capture: Callable[..., str]) -> None:
@@ -185,7 +185,7 @@ def test_follow_to_a_directory_writes_numbered_files_and_a_manifest(
     assert [entry["stream"] for entry in manifest["files"]] == ["d1", "d1"]
     for entry in manifest["files"]:
         data = (out / entry["file"]).read_bytes()
-        assert entry["octets"] == len(data)
+        assert entry["bytes"] == len(data)
         assert entry["sha256"] == hashlib.sha256(data).hexdigest()
     assert manifest["sessions"][0]["protocol"] == "mplex"
 

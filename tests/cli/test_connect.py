@@ -141,8 +141,8 @@ def test_json_has_text_or_hex(run: Run) -> None:
     assert "\x1b" not in ran.out
     rows = [json.loads(line) for line in ran.out.splitlines()]
     assert rows == [
-        {"stream": "d1", "name": "n", "octets": 11, "text": "café \x1b[31m"},
-        {"stream": "d1", "name": "n", "octets": 2, "hex": "ff00"},
+        {"stream": "d1", "name": "n", "bytes": 11, "text": "café \x1b[31m"},
+        {"stream": "d1", "name": "n", "bytes": 2, "hex": "ff00"},
     ]
 
 
@@ -154,7 +154,7 @@ def test_a_recording_of_the_session_can_be_read(run: Run, tmp_path: Path) -> Non
         again = run(*asked)
     rows = [json.loads(line) for line in run("ls", path).out.splitlines()]
     assert [row["vantage"] for row in rows if row["table"] == "sessions"] == ["dialer"]
-    assert [row["octets_acceptor"] for row in rows if row["table"] == "streams"] == [2]
+    assert [row["bytes_acceptor"] for row in rows if row["table"] == "streams"] == [2]
     assert again.code == 2
     assert "is there already" in again.err
 
@@ -264,7 +264,7 @@ def test_a_reply_that_does_not_come_in_time_is_exit_code_4(run: Run) -> None:
         one_line(run(*asked), 4, "no reply within 0.3 s")
 
 
-@pytest.mark.parametrize("option", [[], ["--lines"]], ids=["octets", "lines"])
+@pytest.mark.parametrize("option", [[], ["--lines"]], ids=["bytes", "lines"])
 def test_an_interrupt_is_exit_code_130(option: list[str]) -> None:
     with served(echo, "mplex") as url:
         process = subprocess.Popen(

@@ -73,10 +73,10 @@ def test_the_culprit_of_a_wait_is_told_by_name(tmp_path: Path, printed: Printed)
     play = Play(stage, "s1")
     play.stream("d1", "backup", ending="clean")
     play.stream("d3", "chat", ending="clean")
-    play.stall(0, 700_000, "d3", "dialer", "behind-other-stream", culprit="d1")
+    play.stall(0, 700_000, "d3", "dialer", "head-of-line", culprit="d1")
     play.end(1_000_000)
     (line,) = [line for line in printed(stage.write(tmp_path)) if "chat" in line]
-    assert "dialer sent d1 (backup) first: d3 waited 700 ms (behind-other-stream)" in line
+    assert "dialer sent d1 (backup) first: d3 waited 700 ms (head-of-line)" in line
 
 
 def test_without_findings_that_is_what_is_said(tmp_path: Path, printed: Printed) -> None:

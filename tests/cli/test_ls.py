@@ -123,9 +123,14 @@ def test_check_says_the_same_sentence(run: Run, capture: Callable[..., str]) -> 
 def test_a_peer_that_did_not_answer_is_a_finding_of_its_own() -> None:
     worst = Worst(10)
     asked = {"session_id": "s", "stream": "d1"}
-    stall = {"sender": "acceptor", "cause": "no-reply", "lasted_us": 12_000_000, "culprit": None}
+    stall = {
+        "sender": "acceptor",
+        "cause": "no-reply",
+        "duration_us": 12_000_000,
+        "blocking_stream": None,
+    }
     worst.stall({**asked, **stall, "detail": "the dialer had ended its half"})
-    worst.stream({**asked, "octets_dialer": 9, "octets_acceptor": 0, "ending": "half-closed"})
+    worst.stream({**asked, "bytes_dialer": 9, "bytes_acceptor": 0, "ending": "half-closed"})
     (listed,) = worst.take()
     assert listed.why == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
     assert listed.rank == 1
@@ -202,7 +207,7 @@ def test_csv_has_a_row_a_stream_with_its_session(run: Run, capture: Callable[...
     assert [row["stream"] for row in found] == ["d3", "d1"]
     assert {row["protocol"] for row in found} == {"mplex"}
     assert found[0]["why"].startswith("dialer broke mplex.write-after-close")
-    assert found[1]["octets_acceptor"] == "6"
+    assert found[1]["bytes_acceptor"] == "6"
     assert "\x1b" not in ran.out
     assert "\\u001b[31mred" in found[0]["name"]
 

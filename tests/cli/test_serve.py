@@ -66,7 +66,7 @@ async def ask_by_items(session: Any) -> bytes:
 def test_echo_answers_in_every_protocol_and_once_ends(
     protocol: str, url: str, do: Callable[[Any], Any], answer: object
 ) -> None:
-    with Serving(url, "--protocol", protocol, "--do", "echo", "--once") as serving:
+    with Serving(url, "--protocol", protocol, "--action", "echo", "--once") as serving:
         assert talk(serving.url, protocol, do) == answer
         code, out, err = serving.wait()
     assert (code, out) == (0, "")
@@ -92,7 +92,7 @@ def test_saved_streams_are_numbered_files_and_names_stay_in_the_manifest(tmp_pat
         data = (folder / row["file"]).read_bytes()
         assert data == b"x" * 100_000 * number
         assert row["sha256"] == hashlib.sha256(data).hexdigest()
-        assert (row["octets"], row["ending"]) == (len(data), "ended")
+        assert (row["bytes"], row["ending"]) == (len(data), "ended")
 
 
 def test_a_pipe_gets_json_lines_and_a_stop_is_no_failure() -> None:
@@ -103,8 +103,8 @@ def test_a_pipe_gets_json_lines_and_a_stop_is_no_failure() -> None:
         code, out, err = serving.wait()
     assert code == 0
     assert [json.loads(line) for line in out.splitlines()] == [
-        {"stream": "d1", "name": HOSTILE, "octets": 1, "hex": "ff"},
-        {"stream": "d1", "name": "second", "octets": 2, "text": "é"},
+        {"stream": "d1", "name": HOSTILE, "bytes": 1, "hex": "ff"},
+        {"stream": "d1", "name": "second", "bytes": 2, "text": "é"},
     ]
     assert "\x1b" not in out + err
     assert err.count("1 stream, ") == 2
@@ -131,7 +131,7 @@ def test_a_stream_that_is_reset_is_one_line_and_harms_no_other(tmp_path: Path) -
 
 
 def test_a_child_that_serves_on_its_standard_input_and_output(run: Run) -> None:
-    child = shlex.join([*COMMAND, "serve", "stdio:", "--protocol", "mplex", "--do", "echo"])
+    child = shlex.join([*COMMAND, "serve", "stdio:", "--protocol", "mplex", "--action", "echo"])
     ran = run("connect", f"exec:{child}", "--protocol", "mplex", "--send", "hello, child")
     assert (ran.code, ran.out) == (0, "hello, child")
 
@@ -142,7 +142,10 @@ def test_a_child_that_serves_on_its_standard_input_and_output(run: Run) -> None:
         (["tcp://127.0.0.1:0", "--protocol", "telnet"], "no protocol 'telnet'"),
         (["tls://127.0.0.1:0", "--protocol", "mplex"], "--cert"),
         (["tcp://127.0.0.1:0", "--protocol", "minmux", "--stream", "2"], "odd ids only"),
-        (["tcp://127.0.0.1:0", "--protocol", "mplex", "--do", "dance"], "'dance' is not one of"),
+        (
+            ["tcp://127.0.0.1:0", "--protocol", "mplex", "--action", "dance"],
+            "'dance' is not one of",
+        ),
         (["exec:true", "--protocol", "mplex"], "cannot be listened on"),
         (["stdio:", "--protocol", "mplex"], "stdio: is the connection itself"),
     ],

@@ -131,7 +131,9 @@ def frames(text: str) -> list[str]:
 
 
 def test_v_shows_frames_on_both_sides_and_standard_output_stays_clean(tmp_path: Path) -> None:
-    with Serving("tcp://127.0.0.1:0", "--protocol", "mplex", "--do", "echo", "--once", "-v") as up:
+    with Serving(
+        "tcp://127.0.0.1:0", "--protocol", "mplex", "--action", "echo", "--once", "-v"
+    ) as up:
         record = str(tmp_path / "talk.pcapng")
         done = subprocess.run(
             [*COMMAND, "connect", up.url, "--protocol", "mplex", "--send", "hi", "-v",

@@ -119,7 +119,7 @@ def test_a_ledger_stands_still_where_a_capture_has_holes(
     said = [row for row in found.rows("violations") if row["severity"] != "note"]
     assert said == []
     (stream,) = found.rows("streams")
-    peak = stream["peak_outstanding_dialer"]
+    peak = stream["peak_in_flight_bytes_dialer"]
     assert isinstance(peak, int)
     assert 0 <= peak <= WINDOW
 

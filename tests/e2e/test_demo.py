@@ -71,7 +71,7 @@ def test_the_five_faults_are_found_and_nothing_else_is(demo: tuple[Path, str]) -
         ("starved", "dialer", "no-credit"),
         ("given up", "dialer", "reset"),
         ("liar", "dialer", "mplex.write-after-close"),
-        ("chat", "dialer", "behind-other-stream"),
+        ("chat", "dialer", "head-of-line"),
     }
 
 
@@ -83,17 +83,17 @@ def test_each_fault_has_the_measure_that_was_planted(demo: tuple[Path, str]) -> 
     for row in stalls:
         by_cause.setdefault(row["cause"], []).append(row)
     (unread,) = by_cause["slow-reader"]
-    assert unread["lasted_us"] >= 800_000
+    assert unread["duration_us"] >= 800_000
     assert len(by_cause["no-credit"]) >= 5
-    assert all(row["lasted_us"] >= 140_000 for row in by_cause["no-credit"])
-    (held_up,) = by_cause["behind-other-stream"]
-    assert held_up["lasted_us"] >= 700_000
-    assert names[held_up["session_id"], held_up["culprit"]] == "backup"
+    assert all(row["duration_us"] >= 140_000 for row in by_cause["no-credit"])
+    (held_up,) = by_cause["head-of-line"]
+    assert held_up["duration_us"] >= 700_000
+    assert names[held_up["session_id"], held_up["blocking_stream"]] == "backup"
     chat = next(row for row in rows(out, "streams") if row["name"] == "chat")
-    assert chat["behind_us_dialer"] == held_up["lasted_us"]
+    assert chat["hol_blocked_us_dialer"] == held_up["duration_us"]
     starved = next(row for row in rows(out, "streams") if row["name"] == "starved")
-    assert starved["blocked_us_dialer"] >= sum(row["lasted_us"] for row in by_cause["no-credit"])
-    assert (starved["octets_dialer"], starved["window_dialer"]) == (6 * 4096, 4096)
+    assert starved["blocked_us_dialer"] >= sum(row["duration_us"] for row in by_cause["no-credit"])
+    assert (starved["bytes_dialer"], starved["window_bytes_dialer"]) == (6 * 4096, 4096)
     (lie,) = rows(out, "violations")
     assert (lie["severity"], lie["certainty"]) == ("error", "certain")
 
@@ -133,7 +133,7 @@ def test_ls_the_summary_and_the_report_say_and_count_the_same(
     told = [why.partition(" (and ")[0] for why in reasons if not why.startswith("carried")]
     assert len(told) == 5
     for sentence in told:
-        if "behind-other-stream" not in sentence:  # ls does not know the culprit's name
+        if "head-of-line" not in sentence:  # ls does not know the culprit's name
             assert sentence in page
             assert sentence in " ".join(said.split())
 
@@ -153,7 +153,7 @@ def test_streams_have_the_octets_the_applications_counted(demo: tuple[Path, str]
     questions = [row for row in streams if (row["name"] or "").startswith("question")]
     assert len(questions) == 10
     for row in questions:
-        assert (row["octets_dialer"], row["octets_acceptor"]) == (5_200, 5_200)
+        assert (row["bytes_dialer"], row["bytes_acceptor"]) == (5_200, 5_200)
     messages = [row for row in streams if (row["name"] or "").startswith('{"part"')]
     assert [row["units_dialer"] for row in messages] == [50] * 4
     (minmux,) = [row for row in rows(out, "sessions") if row["protocol"] == "minmux"]
@@ -165,7 +165,7 @@ def test_every_request_is_an_exchange_with_its_reply(demo: tuple[Path, str]) -> 
     out, _ = demo
     (session,) = [row for row in rows(out, "sessions") if row["protocol"] == "streamux"]
     calls = [row for row in rows(out, "streams") if row["session_id"] == session["session_id"]]
-    assert {(row["octets_dialer"], row["octets_acceptor"]) for row in calls} == {(1300, 1300)}
+    assert {(row["bytes_dialer"], row["bytes_acceptor"]) for row in calls} == {(1300, 1300)}
     (asked,) = rows(out, "requests")
     assert (asked["session_id"], asked["opener"]) == (session["session_id"], "dialer")
     assert (asked["requests"], asked["answered"]) == (30, 30)

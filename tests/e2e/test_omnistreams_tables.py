@@ -96,13 +96,13 @@ def check(tables: dict[str, list[dict[str, Any]]], carrier: str) -> None:
     for row in streams:
         assert row["ending"] == "clean"
         assert row["units_dialer"] == len(MESSAGES)
-        assert row["octets_dialer"] == sum(map(len, MESSAGES))
-        assert row["granted_dialer"] >= len(MESSAGES)
+        assert row["bytes_dialer"] == sum(map(len, MESSAGES))
+        assert row["credit_granted_dialer"] >= len(MESSAGES)
     for side in ("dialer", "acceptor"):
         framed = sum(row["size"] for row in tables["frames"] if row["sender"] == side)
-        carried = session[f"carrier_{side}"]
-        assert session[f"octets_{side}"] == framed + carried
-        assert session[f"gap_{side}"] == session[f"undecoded_{side}"] == 0
+        carried = session[f"overhead_bytes_{side}"]
+        assert session[f"bytes_{side}"] == framed + carried
+        assert session[f"missing_bytes_{side}"] == session[f"undecoded_bytes_{side}"] == 0
         # The upgrade and the close are only carrier; a length prefix belongs to its frame.
         assert (carried > 100) == (carrier == "websocket")
     kinds = {row["kind"] for row in tables["frames"]}

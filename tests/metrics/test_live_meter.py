@@ -35,9 +35,9 @@ def test_an_exchange_is_counted_on_both_sides(protocol: str) -> None:
             assert value(meter, "sessions", name, side) == 0
             assert value(meter, "sessions_begun", name, side) == 1
             assert value(meter, "streams_opened", name, side) == 1
-            assert value(meter, "octets", name, side, "in") > 100_000
-        assert value(meter, "octets", name, "dialer", "out") == value(
-            meter, "octets", name, "acceptor", "in"
+            assert value(meter, "bytes", name, side, "in") > 100_000
+        assert value(meter, "bytes", name, "dialer", "out") == value(
+            meter, "bytes", name, "acceptor", "in"
         )
         assert value(meter, "frames", name, "dialer", "out") == value(
             meter, "frames", name, "acceptor", "in"

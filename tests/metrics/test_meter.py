@@ -71,7 +71,7 @@ def test_traffic_is_the_same_before_and_after_the_end() -> None:
     session.endpoint.receive(bytes.fromhex("08 00 0a 03 616263 0a 01 64"), 0.0)
     session.written, session.live, session.pauses = 17, 1, 2
     open_figures = {f.name: f.values for f in meter.collect()}
-    assert open_figures["octets"] == {
+    assert open_figures["bytes"] == {
         ("mplex", "acceptor", "in"): 10,
         ("mplex", "acceptor", "out"): 17,
     }
@@ -79,12 +79,12 @@ def test_traffic_is_the_same_before_and_after_the_end() -> None:
     assert open_figures["streams_opened"][("mplex", "acceptor")] == 1
     assert open_figures["stalls"][("mplex", "acceptor")] == 2
     assert open_figures["streams"][("mplex", "acceptor")] == 1
-    assert open_figures["unread_octets"][("mplex", "acceptor")] == 4
+    assert open_figures["unread_bytes"][("mplex", "acceptor")] == 4
     meter.ended(session)
     after = {f.name: f.values for f in meter.collect()}
-    for name in ("octets", "frames", "streams_opened", "stalls"):
+    for name in ("bytes", "frames", "streams_opened", "stalls"):
         assert after[name] == open_figures[name]
-    assert after["unread_octets"] == {}
+    assert after["unread_bytes"] == {}
 
 
 def test_a_stream_without_leave_is_blocked() -> None:

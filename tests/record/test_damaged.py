@@ -47,7 +47,7 @@ async def test_a_torn_tail_is_exit_code_3_with_its_offset_and_what_came_before(
         code, out, said = await polymux("ls", str(path), "--json")
         assert code == 3
         assert said == (f"{path}: truncated at octet {ends[9]}: the file ends inside a block\n")
-        assert '"octets_dialer": 73' in out  # three of the opening, ten messages of seven
+        assert '"bytes_dialer": 73' in out  # three of the opening, ten messages of seven
 
 
 async def test_a_flipped_bit_is_said_or_harmless_and_never_a_crash(

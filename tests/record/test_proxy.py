@@ -57,7 +57,7 @@ async def test_a_tapped_session_echoes_and_stands_in_the_file(
             counts = tap.counts
     ((hint, octets),) = recorded([path])
     assert hint == protocol
-    assert [len(octets[0]), len(octets[1])] == [counts.octets_dialer, counts.octets_acceptor]
+    assert [len(octets[0]), len(octets[1])] == [counts.bytes_dialer, counts.bytes_acceptor]
     assert data[:1000] in octets[0]
 
 

@@ -16,7 +16,7 @@ from polymux.capture import PcapngWriter, read_sessions
 from polymux.record import Recorder, Tap
 
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]
-SEEN = ("stream", "opener", "name", "ending", "octets_dialer", "octets_acceptor")
+SEEN = ("stream", "opener", "name", "ending", "bytes_dialer", "bytes_acceptor")
 
 
 async def echo(session: polymux.Session) -> None:

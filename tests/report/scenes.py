@@ -18,8 +18,10 @@ SECOND = 1_000_000
 def story() -> Stage:
     """Three sessions: one with all kinds of stalls and violations, one calm, one cut short."""
     stage = Stage()
-    stage.capture("demo.pcapng", packets=5210, tcp_packets=5210, octets=9_114_000)
-    stage.capture("night.pcapng", "truncated", error="block of 1,514 octets has 211", offset=88_120)
+    stage.capture("demo.pcapng", packets=5210, tcp_packets=5210, bytes=9_114_000)
+    stage.capture(
+        "night.pcapng", "truncated", error="block of 1,514 bytes has 211", error_offset=88_120
+    )
     _busy(stage)
     _calm(stage)
     _cut(stage)
@@ -32,10 +34,12 @@ def _busy(stage: Stage) -> None:
                 evidence="first octets are a version 3 offer")  # fmt: skip
     play.stream("s0", None)
     play.stream("d1", "upload/video", at=200_000, ending="clean",
-                closed_at=play.started + 9 * SECOND, peak_outstanding_dialer=102_400,
-                granted_dialer=9_400_000, blocked_us_dialer=5_200_000)  # fmt: skip
-    play.stream("d3", "logs", at=400_000, peak_outstanding_dialer=65_536, granted_dialer=700_000)
-    play.stream("a2", "control", at=450_000, peak_outstanding_acceptor=9_000)
+                closed_at=play.started + 9 * SECOND, peak_in_flight_bytes_dialer=102_400,
+                credit_granted_dialer=9_400_000, blocked_us_dialer=5_200_000)  # fmt: skip
+    play.stream(
+        "d3", "logs", at=400_000, peak_in_flight_bytes_dialer=65_536, credit_granted_dialer=700_000
+    )
+    play.stream("a2", "control", at=450_000, peak_in_flight_bytes_acceptor=9_000)
     play.stream("d5", "thumbnails", at=2 * SECOND, ending="reset", reset_by="acceptor",
                 error="disk quota exceeded", closed_at=play.started + 7_300_000)  # fmt: skip
     play.stream("d7", "metrics", at=3 * SECOND, ending="clean", closed_at=play.started + 8 * SECOND)
@@ -63,7 +67,7 @@ def _busy(stage: Stage) -> None:
     play.stall(
         3_000_000, 5_000_000, "d3", "dialer", "slow-reader", detail="65,536 octets unacknowledged"
     )
-    play.stall(4_100_000, 312_000, "d5", "dialer", "behind-other-stream", culprit="d1")
+    play.stall(4_100_000, 312_000, "d5", "dialer", "head-of-line", culprit="d1")
     play.stall(5_600_000, 800_000, "d5", "dialer", "no-credit")
     play.stall(8_300_000, 450_000, "a4", "acceptor", "transport", detail="3 segments sent twice")
     play.stall(1_000_000, 900_000, "a2", "dialer", "sender-idle")
@@ -111,7 +115,7 @@ def _cut(stage: Stage) -> None:
         play.frame(2_000 + n * 800, "dialer", "Request", "d0", 1_200)
     play.violation(40_000, "dialer", "streamux.truncated", "d0", "warning", kind="Request",
                    detail="88 of 1,204 octets of a frame", certainty="possible")  # fmt: skip
-    play.end(41_000, ending="truncated", gap_acceptor=4_380, note="the file ends here")
+    play.end(41_000, ending="truncated", missing_bytes_acceptor=4_380, note="the file ends here")
 
 
 def crowd(folder: Path, frames: int, streams: int = 240, sessions: int = 6) -> Path:
@@ -158,14 +162,14 @@ def _parts(id: str, frames: int, streams: int, lasted: int) -> list[pa.Table]:
         columns = {
             "session_id": pa.repeat(id, rows),
             "sender": pa.repeat("dialer", rows),
-            "ordinal": place,
-            "at": stamp.cast(pa.timestamp("us", tz="UTC")),
-            "offset": pc.multiply(place, 1004),
+            "frame_index": place,
+            "time": stamp.cast(pa.timestamp("us", tz="UTC")),
+            "byte_offset": pc.multiply(place, 1004),
             "size": _ones(rows),
             "kind": pa.repeat("MessageInitiator", rows),
             "stream": pc.binary_join_element_wise("d", stream.cast(pa.string()), ""),
             "amount": pa.nulls(rows, pa.int64()),
-            "payload_octets": scattered,
+            "payload_bytes": scattered,
             "verdict": pa.repeat("clean", rows),
         }
         typed = [columns[field.name].cast(field.type) for field in schema]
@@ -186,7 +190,7 @@ def _evenly(id: str, frames: int, streams: int, lasted: int) -> pa.Table:
         "sender": pa.repeat("dialer", rows),
         "bucket": pc.subtract(place, pc.multiply(number, BUCKETS)),
         "frames": pc.multiply(_ones(rows), share),
-        "octets": pc.add(pc.bit_wise_and(pc.multiply(place, 2654435761), 0x1FFF), share * 32_000),
+        "bytes": pc.add(pc.bit_wise_and(pc.multiply(place, 2654435761), 0x1FFF), share * 32_000),
         "blocked_us": pc.multiply(_ones(rows), 0),
     }
     schema = TABLES["timeline"].arrow()
@@ -202,17 +206,19 @@ def _crowd_session(id: str, frames: int, streams: int, lasted: int) -> dict[str,
     }  # fmt: skip
     for side in ("dialer", "acceptor"):
         sent = frames * 1004 if side == "dialer" else 0
-        row |= {f"octets_{side}": sent, f"payload_{side}": sent}
-        row |= {f"{stem}_{side}": 0 for stem in ("gap", "undecoded", "carrier")}
+        row |= {f"bytes_{side}": sent, f"payload_bytes_{side}": sent}
+        row |= {
+            f"{stem}_{side}": 0 for stem in ("missing_bytes", "undecoded_bytes", "overhead_bytes")
+        }
     return row
 
 
 def _crowd_stream(id: str, number: int, frames: int) -> dict[str, object]:
     return {
-        "session_id": id, "stream": f"d{number}", "opener": "dialer", "number": number,
+        "session_id": id, "stream": f"d{number}", "opener": "dialer", "stream_id": number,
         "incarnation": 1, "name": f"stream {number}", "opened_at": START, "ending": "open",
-        "octets_dialer": frames * 1000, "octets_acceptor": 0, "units_dialer": frames * 1000,
+        "bytes_dialer": frames * 1000, "bytes_acceptor": 0, "units_dialer": frames * 1000,
         "units_acceptor": 0, "frames_dialer": frames, "frames_acceptor": 0,
-        "stalled_us_dialer": 0, "stalled_us_acceptor": 0, "behind_us_dialer": 0,
-        "behind_us_acceptor": 0,
+        "stalled_us_dialer": 0, "stalled_us_acceptor": 0, "hol_blocked_us_dialer": 0,
+        "hol_blocked_us_acceptor": 0,
     }  # fmt: skip

@@ -42,7 +42,13 @@ class Stage:
 
     def capture(self, file: str, status: str = "whole", **more: object) -> None:
         row: Values = dict.fromkeys(TABLES["captures"].names(), 0)
-        row |= {"file": file, "format": "pcapng", "status": status, "error": None, "offset": None}
+        row |= {
+            "file": file,
+            "format": "pcapng",
+            "status": status,
+            "error": None,
+            "error_offset": None,
+        }
         self.rows["captures"].append(row | more)
 
 
@@ -64,7 +70,7 @@ class Play:
         opener = {"d": "dialer", "a": "acceptor"}.get(key[0])
         number = int(key[1:].partition(".")[0])
         self.streams[key] = {
-            "session_id": self.id, "stream": key, "opener": opener, "number": number,
+            "session_id": self.id, "stream": key, "opener": opener, "stream_id": number,
             "incarnation": int(key.partition(".")[2] or 1), "name": name,
             "name_bytes": None if name is None else name.encode("utf-8", "replace"),
             "opened_at": self.started + at, "ending": "open", **more,
@@ -76,8 +82,8 @@ class Play:
     ) -> None:  # fmt: skip
         self.frames.append(
             {
-                "session_id": self.id, "sender": sender, "at": self.started + at, "kind": kind,
-                "size": payload + 4, "stream": stream, "amount": amount, "payload_octets": payload,
+                "session_id": self.id, "sender": sender, "time": self.started + at, "kind": kind,
+                "size": payload + 4, "stream": stream, "amount": amount, "payload_bytes": payload,
                 "verdict": verdict,
             }
         )  # fmt: skip
@@ -89,7 +95,7 @@ class Play:
         self.frame(at, sender, kind, stream, 20, verdict)
         self.found.append(
             {
-                "session_id": self.id, "sender": sender, "at": self.started + at, "rule": rule,
+                "session_id": self.id, "sender": sender, "time": self.started + at, "rule": rule,
                 "stream": stream, "severity": severity, "detail": detail, "origin": origin,
                 "certainty": certainty, "frame": self.frames[-1],
             }
@@ -100,7 +106,7 @@ class Play:
         self.stage.rows["stalls"].append(
             {
                 "session_id": self.id, "stream": stream, "sender": sender, "cause": cause,
-                "began_at": self.started + at, "lasted_us": lasted, "culprit": culprit,
+                "started_at": self.started + at, "duration_us": lasted, "blocking_stream": culprit,
                 "detail": detail,
             }
         )  # fmt: skip
@@ -119,18 +125,18 @@ class Play:
 
     def end(self, lasted: int, **session: object) -> None:
         """Number the frames, add everything up, and write the rows."""
-        self.frames.sort(key=lambda frame: int(str(frame["at"])))
+        self.frames.sort(key=lambda frame: int(str(frame["time"])))
         ordinals = {"dialer": 0, "acceptor": 0}
         offsets = {"dialer": 0, "acceptor": 0}
         for frame in self.frames:
             sender = str(frame["sender"])
-            frame["ordinal"], frame["offset"] = ordinals[sender], offsets[sender]
+            frame["frame_index"], frame["byte_offset"] = ordinals[sender], offsets[sender]
             ordinals[sender] += 1
             offsets[sender] += int(str(frame["size"]))
         for row in self.found:
             broken = row.pop("frame")
             assert isinstance(broken, dict)
-            row |= {"ordinal": broken["ordinal"], "offset": broken["offset"]}
+            row |= {"frame_index": broken["frame_index"], "byte_offset": broken["byte_offset"]}
         self.stage.rows["frames"] += self.frames
         self.stage.rows["violations"] += self.found
         self._timeline(lasted)
@@ -145,10 +151,14 @@ class Play:
             "streams": len(self.streams), "violations": len(self.found), "ending": "clean",
         }  # fmt: skip
         for side in ("dialer", "acceptor"):
-            row |= {f"octets_{side}": offsets[side], f"gap_{side}": 0, f"undecoded_{side}": 0}
-            row[f"carrier_{side}"] = 0
-            row[f"payload_{side}"] = sum(
-                int(str(stream[f"octets_{side}"])) for stream in self.streams.values()
+            row |= {
+                f"bytes_{side}": offsets[side],
+                f"missing_bytes_{side}": 0,
+                f"undecoded_bytes_{side}": 0,
+            }
+            row[f"overhead_bytes_{side}"] = 0
+            row[f"payload_bytes_{side}"] = sum(
+                int(str(stream[f"bytes_{side}"])) for stream in self.streams.values()
             )
         return row | self.session
 
@@ -156,9 +166,9 @@ class Play:
         for key, stream in self.streams.items():
             for side in ("dialer", "acceptor"):
                 own = [f for f in self.frames if f["stream"] == key and f["sender"] == side]
-                octets = sum(int(str(frame["payload_octets"])) for frame in own)
+                octets = sum(int(str(frame["payload_bytes"])) for frame in own)
                 sums: Values = {
-                    f"octets_{side}": octets, f"units_{side}": octets, f"frames_{side}": len(own)
+                    f"bytes_{side}": octets, f"units_{side}": octets, f"frames_{side}": len(own)
                 }  # fmt: skip
                 stood = [
                     row
@@ -166,14 +176,14 @@ class Play:
                     if (row["session_id"], row["stream"], row["sender"]) == (self.id, key, side)
                 ]
                 for name, causes in (
-                    ("stalled_us", ("no-credit", "slow-reader", "behind-other-stream")),
-                    ("behind_us", ("behind-other-stream",)),
+                    ("stalled_us", ("no-credit", "slow-reader", "head-of-line")),
+                    ("hol_blocked_us", ("head-of-line",)),
                 ):
                     sums[f"{name}_{side}"] = sum(
-                        int(str(row["lasted_us"])) for row in stood if row["cause"] in causes
+                        int(str(row["duration_us"])) for row in stood if row["cause"] in causes
                     )
                 if own:
-                    sums |= {f"first_at_{side}": own[0]["at"], f"last_at_{side}": own[-1]["at"]}
+                    sums |= {f"first_at_{side}": own[0]["time"], f"last_at_{side}": own[-1]["time"]}
                 if (key, side) in self.blocked:
                     sums[f"blocked_us_{side}"] = sum(b - a for a, b in self.blocked[key, side])
                 self.streams[key] = stream = sums | stream
@@ -183,11 +193,11 @@ class Play:
         width = bucket_width_us(lasted)
         cells: dict[tuple[str | None, str, int], list[int]] = defaultdict(lambda: [0, 0, 0])
         for frame in self.frames:
-            bucket = bucket_of(int(str(frame["at"])) - self.started, width)
+            bucket = bucket_of(int(str(frame["time"])) - self.started, width)
             key = frame["stream"]
             cell = cells[None if key is None else str(key), str(frame["sender"]), bucket]
             cell[0] += 1
-            cell[1] += int(str(frame["payload_octets"]))
+            cell[1] += int(str(frame["payload_bytes"]))
         for (stream, sender), spans in self.blocked.items():
             for first, last in spans:
                 for bucket in range(bucket_of(first, width), bucket_of(last, width) + 1):
@@ -197,6 +207,6 @@ class Play:
             self.stage.rows["timeline"].append(
                 {
                     "session_id": self.id, "stream": key, "sender": sender, "bucket": bucket,
-                    "frames": frames, "octets": octets, "blocked_us": blocked,
+                    "frames": frames, "bytes": octets, "blocked_us": blocked,
                 }
             )  # fmt: skip

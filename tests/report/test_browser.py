@@ -74,7 +74,7 @@ def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opene
     for sentence in (
         "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s",
         "acceptor did not read d3: dialer waited 5 s (slow-reader)",
-        "dialer sent d1 (upload/video) first: d5 waited 312 ms (behind-other-stream)",
+        "dialer sent d1 (upload/video) first: d5 waited 312 ms (head-of-line)",
         "acceptor gave no credit on d5: dialer waited 800 ms (no-credit)",
         "acceptor did not answer dialer on d9 for 4 s (no-reply)",
         "dialer broke nerdbank.window-exceeded on d5: 20 octets past a window",
@@ -190,7 +190,7 @@ def test_a_finding_leads_to_its_place(told: Path, open_alone: Opener) -> None:
     page = open_alone(told)
     script = (
         "[...document.querySelectorAll('#findings .item')]"
-        ".find(i => i.textContent.includes('behind-other-stream')).click()"
+        ".find(i => i.textContent.includes('head-of-line')).click()"
     )
     page.run(script)
     page.settle()
@@ -303,7 +303,7 @@ def test_one_action_is_one_step_back(told: Path, open_alone: Opener) -> None:
     before = page.run("history.length")
     page.run(
         "[...document.querySelectorAll('#findings .item')]"
-        ".find(i => i.textContent.includes('behind-other-stream')).click()"
+        ".find(i => i.textContent.includes('head-of-line')).click()"
     )
     page.settle()
     assert page.run("location.hash") == "#session=5f0c3a7be1d24c88&stream=d5"

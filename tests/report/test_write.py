@@ -47,7 +47,7 @@ def test_findings_come_in_the_order_a_person_needs(tmp_path: Path) -> None:
     texts = [item["text"] for finding in data["findings"] for item in finding["items"]]
     assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in texts
     assert "acceptor did not read d3: dialer waited 5 s (slow-reader)" in texts
-    assert "dialer sent d1 (upload/video) first: d5 waited 312 ms (behind-other-stream)" in texts
+    assert "dialer sent d1 (upload/video) first: d5 waited 312 ms (head-of-line)" in texts
     assert "acceptor did not answer dialer on d9 for 4 s (no-reply)" in texts
     assert not any("sender-idle" in text for text in texts)
 
@@ -146,7 +146,7 @@ def test_a_table_of_another_version_is_refused_by_its_column(tmp_path: Path) -> 
 def test_tables_from_before_a_column_was_added_are_still_read(tmp_path: Path) -> None:
     tables = story().write(tmp_path / "tables")
     file = tables / "streams" / "part-0.parquet"
-    names = [f"{stem}_{side}" for stem in ("behind_us",) for side in ("dialer", "acceptor")]
+    names = [f"{stem}_{side}" for stem in ("hol_blocked_us",) for side in ("dialer", "acceptor")]
     pq.write_table(pq.read_table(file).drop_columns(names), file)
     shutil.rmtree(tables / "requests")
     write_report(tables, tmp_path / "r.html")
@@ -228,7 +228,7 @@ def test_of_many_frames_those_around_trouble_are_kept(tmp_path: Path) -> None:
     assert 8000 < info.frames_shown <= 9000
     detail = data_of(tmp_path / "r.html")["details"][0]
     assert detail["allFrames"] is False
-    shown = set(detail["frames"]["ordinal"])
+    shown = set(detail["frames"]["frame_index"])
     broken = detail["marks"][0][4]
     assert {broken + step for step in range(-3, 4)} <= shown
     assert {0, 1, 2, 30_001} <= shown  # the first and the last
@@ -282,8 +282,8 @@ def test_payload_is_shown_only_as_far_as_it_was_asked_for(
     play.end(100)
     stage.rows["content"].append(
         {
-            "session_id": "s1", "stream": "d1", "sender": "dialer", "ordinal": 1,
-            "at": play.started + 9, "data": b"abc",
+            "session_id": "s1", "stream": "d1", "sender": "dialer", "frame_index": 1,
+            "time": play.started + 9, "data": b"abc",
         }
     )  # fmt: skip
     write_report(stage.write(tmp_path / "tables"), tmp_path / "r.html", payload=choice)

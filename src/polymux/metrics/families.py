@@ -50,7 +50,7 @@ def counters() -> list[Family]:
                (*WHO, "cause")),
         Family("streams_opened", COUNTER, "Streams opened by either side.", WHO),
         Family("frames", COUNTER, "Frames, by direction.", (*WHO, "direction")),
-        Family("octets", COUNTER, "Octets on the wire, by direction.", (*WHO, "direction")),
+        Family("bytes", COUNTER, "Bytes on the wire, by direction.", (*WHO, "direction")),
         Family("stalls", COUNTER, "Times that reading stopped for a slow reader.", WHO),
         Family("limit_hits", COUNTER, "Times a limit or deadline was hit, by its name.",
                ("protocol", "limit")),
@@ -64,8 +64,8 @@ def gauges() -> list[Family]:
     return [
         Family("sessions", GAUGE, "Sessions that are open.", WHO),
         Family("streams", GAUGE, "Streams that are not over, or not read to their end.", WHO),
-        Family("streams_blocked", GAUGE, "Streams with something to send and no leave.", WHO),
-        Family("unread_octets", GAUGE, "Octets received that nobody has read yet.", WHO),
-        Family("queued_octets", GAUGE, "Octets that wait for their turn to be sent.", WHO),
+        Family("streams_blocked", GAUGE, "Streams with something to send and no credit.", WHO),
+        Family("unread_bytes", GAUGE, "Bytes received that the application has not read yet.", WHO),
+        Family("queued_bytes", GAUGE, "Bytes that wait to be sent.", WHO),
         Family("waiting_answers", GAUGE, "Answers that wait to be sent.", WHO),
     ]  # fmt: skip

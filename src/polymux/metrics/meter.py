@@ -99,8 +99,8 @@ def read(session: Metered, into: dict[str, Family]) -> None:
     into["streams_opened"].add(labels, conversation.serials)
     into["frames"].add((*labels, "in"), sight.sent(1 - endpoint.side))
     into["frames"].add((*labels, "out"), sight.sent(endpoint.side))
-    into["octets"].add((*labels, "in"), theirs.octets)
-    into["octets"].add((*labels, "out"), session.written)
+    into["bytes"].add((*labels, "in"), theirs.octets)
+    into["bytes"].add((*labels, "out"), session.written)
     into["stalls"].add(labels, session.pauses)
     rules = {rule.name for rule in endpoint.protocol.rules}
     for name, count in list(endpoint.counters.hits.items()):
@@ -123,6 +123,6 @@ def look(session: Metered, into: dict[str, Family]) -> None:
     into["sessions"].add(labels, 1)
     into["streams"].add(labels, session.live)
     into["streams_blocked"].add(labels, blocked)
-    into["unread_octets"].add(labels, endpoint.inbox.unread)
-    into["queued_octets"].add(labels, endpoint.outbox.queued)
+    into["unread_bytes"].add(labels, endpoint.inbox.unread)
+    into["queued_bytes"].add(labels, endpoint.outbox.queued)
     into["waiting_answers"].add(labels, len(endpoint.outbox.control))

@@ -69,7 +69,7 @@ class Collector:
             await collector.listen("tcp://127.0.0.1:9000", protocol="mplex")
             await collector.wait_failed()
 
-    `sync` is when what came counts as durable: "each" (syncs shared by all who wait), seconds
+    `sync` is when what came counts as durable: "always" (syncs shared by all who wait), seconds
     between syncs, or "none" for what the operating system has. Files are published, with their
     index, once they hold `rotate_octets` or are `rotate_seconds` old. `early` are ids of Minmux
     streams that get credit before the peer says anything on them. `around` is put around what
@@ -80,7 +80,7 @@ class Collector:
         self,
         out: AnyPath,
         *,
-        sync: Sync = "each",
+        sync: Sync = "always",
         rotate_octets: int = 64 * MIB,
         rotate_seconds: float = 10.0,
         bounds: Bounds | None = None,
@@ -257,7 +257,7 @@ async def collect(
     protocol: str,
     out: AnyPath,
     tls: ssl.SSLContext | None = None,
-    sync: Sync = "each",
+    sync: Sync = "always",
     rotate_octets: int = 64 * MIB,
     rotate_seconds: float = 10.0,
     bounds: Bounds | None = None,

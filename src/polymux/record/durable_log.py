@@ -22,7 +22,7 @@ log = logging.getLogger("polymux.record")
 
 TICK = 0.25  # seconds between looks at the age of the current file
 
-Sync = float | Literal["each", "none"]
+Sync = float | Literal["always", "none"]
 
 
 class NotDurable(PolymuxError):
@@ -32,7 +32,7 @@ class NotDurable(PolymuxError):
 class Journal:
     """A sink for recorders, over a rotation of captures.
 
-    `sync`: "each" syncs as soon as somebody waits, a number at most so often (seconds), "none"
+    `sync`: "always" syncs as soon as somebody waits, a number at most so often (seconds), "none"
     counts as durable what the operating system has: a killed process loses nothing of it, a power
     cut may. While the disk is full packets wait in memory and `when_full(True)` asks for quiet;
     after a write or sync that failed, `failure` says why and nothing is durable any more.

@@ -42,16 +42,16 @@ class TapCounts:
     connections: int = 0
     open: int = 0
     refused: int = 0
-    octets_dialer: int = 0
-    octets_acceptor: int = 0
+    bytes_dialer: int = 0
+    bytes_acceptor: int = 0
     dropped: int = 0
     """Octets of packets that waited for room on the disk when the tap was closed."""
 
     def passed(self, side: int, octets: int) -> None:
         if side == DIALER:
-            self.octets_dialer += octets
+            self.bytes_dialer += octets
         else:
-            self.octets_acceptor += octets
+            self.bytes_acceptor += octets
 
 
 Watch = Callable[[str], Callable[[int, bytes], None]]

@@ -178,7 +178,9 @@ def test_multistream_before_mplex_is_stepped_over(tmp_path: Path) -> None:
     for plan in (Plan(), Plan("mplex:preamble=multistream")):
         session = analyse(path, plan=plan).session
         assert session.protocol == "mplex"
-        assert session.carrier_dialer == session.carrier_acceptor == sum(map(len, lines))
+        assert (
+            session.overhead_bytes_dialer == session.overhead_bytes_acceptor == sum(map(len, lines))
+        )
         assert session.streams == 1
         assert session.balanced
         assert session.ending == "clean"
@@ -191,7 +193,7 @@ def test_a_preamble_given_as_octets_is_stepped_over(tmp_path: Path) -> None:
     record: Record = [(0, b"MAGIC!", START + MS // 2), *stage.record]
     path = save(tmp_path / "a.pcapng", record, stage.now + MS)
     session = analyse(path, plan=Plan(f"mplex:preamble={b'MAGIC!'.hex()}")).session
-    assert (session.carrier_dialer, session.frames, session.ending) == (6, 1, "clean")
+    assert (session.overhead_bytes_dialer, session.frames, session.ending) == (6, 1, "clean")
 
 
 def test_omnistreams_over_websocket_is_recognised_by_its_upgrade(tmp_path: Path) -> None:
@@ -224,11 +226,11 @@ def test_omnistreams_over_websocket_is_recognised_by_its_upgrade(tmp_path: Path)
     session = found.session
     assert (session.protocol, session.dialect) == ("omnistreams", "spec")
     assert "a WebSocket upgrade for /omnistreams" in (session.evidence or "")
-    assert session.carrier_dialer == len(request)
+    assert session.overhead_bytes_dialer == len(request)
     assert session.balanced
-    assert found.stream("d5")["octets_dialer"] == 5
+    assert found.stream("d5")["bytes_dialer"] == 5
     frames = found.rows("frames")
-    assert frames[0]["offset"] == len(request)
+    assert frames[0]["byte_offset"] == len(request)
     assert frames[0]["size"] == 10
 
 

@@ -44,7 +44,7 @@ def test_content_adds_up_to_what_the_streams_count(protocol: str, tmp_path: Path
         sums[row["stream"], row["sender"]] += len(row["data"])
     for stream in found.rows("streams"):
         for side in ("dialer", "acceptor"):
-            assert sums[stream["stream"], side] == stream[f"octets_{side}"]
+            assert sums[stream["stream"], side] == stream[f"bytes_{side}"]
     assert found.session.balanced
     assert found.session.protocol == protocol.partition(":")[0]
     assert found.session.findings == found.session.stalls  # no rule was broken

@@ -70,7 +70,7 @@ def test_the_captures_table_says_how_reading_went(recorded: str, tmp_path: Path)
     written(str(torn), tmp_path / "out")
     (row,) = read_table(tmp_path / "out", "captures").to_pylist()
     assert (row["file"], row["status"], row["format"]) == (str(torn), "truncated", "pcapng")
-    assert row["offset"] > 0
+    assert row["error_offset"] > 0
 
 
 def test_two_runs_write_the_same_octets(recorded: str, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
         for n in range(stored.num_columns)
         if group.column(n).is_stats_set
     }
-    assert {"session_id", "at", "ordinal", "size", "verdict"} <= known
+    assert {"session_id", "time", "frame_index", "size", "verdict"} <= known
     assert known.isdisjoint({"sender", "kind", "stream"})
 
 

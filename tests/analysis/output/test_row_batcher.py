@@ -68,10 +68,18 @@ def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str])
 
 def put_violations(gathered: Gathering, count: int, detail: str) -> None:
     row = {
-        "session_id": "s", "sender": "dialer", "ordinal": 1, "offset": 1, "at": 1, "stream": None,
-        "rule": "r", "origin": "spec", "severity": "error", "certainty": "certain",
+        "session_id": "s",
+        "sender": "dialer",
+        "frame_index": 1,
+        "byte_offset": 1,
+        "time": 1,
+        "stream": None,
+        "rule": "r",
+        "origin": "spec",
+        "severity": "error",
+        "certainty": "certain",
         "detail": detail,
-    }  # fmt: skip
+    }
     gathered.put("violations", {name: [value] * count for name, value in row.items()})
 
 

@@ -32,7 +32,7 @@ def told(session: str, row: Told) -> Row:
         "sender": ("dialer", "acceptor")[side],
         "bucket": bucket,
         "frames": frames,
-        "octets": octets,
+        "bytes": octets,
         "blocked_us": blocked if blocked >= 0 else None,
     }
 

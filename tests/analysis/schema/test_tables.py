@@ -15,23 +15,24 @@ from polymux.core.errors import MissingExtra
 
 # "_S" stands for the same column once for each side, next to each other.
 DESIGNED = {
-    "captures": "file format status packets tcp_packets other_packets fragments octets error "
-    "offset",
+    "captures": "file format status packets tcp_packets other_packets fragments bytes error "
+    "error_offset",
     "sessions": "session_id capture protocol version dialect evidence vantage dialer acceptor "
-    "started_at ended_at frames streams octets_S payload_S gap_S undecoded_S carrier_S violations "
-    "ending note rtt_us",
-    "streams": "session_id stream opener number incarnation name name_bytes opened_at accepted_at "
-    "closed_at ending reset_by error octets_S units_S frames_S ended_S granted_S "
-    "peak_outstanding_S blocked_us_S first_at_S last_at_S window_S window_rate_S rate_S "
-    "stalled_us_S behind_us_S",
-    "frames": "session_id sender ordinal at offset size kind stream amount payload_octets verdict",
-    "violations": "session_id sender ordinal offset at stream rule origin severity certainty "
-    "detail",
-    "stalls": "session_id stream sender began_at lasted_us cause culprit detail",
+    "started_at ended_at frames streams bytes_S payload_bytes_S missing_bytes_S "
+    "undecoded_bytes_S overhead_bytes_S violations ending note rtt_us",
+    "streams": "session_id stream opener stream_id incarnation name name_bytes opened_at accepted_at "
+    "closed_at ending reset_by error bytes_S units_S frames_S ended_S "
+    "credit_granted_S peak_in_flight_bytes_S blocked_us_S first_at_S last_at_S window_bytes_S "
+    "window_limit_bps_S throughput_bps_S stalled_us_S hol_blocked_us_S",
+    "frames": "session_id sender frame_index time byte_offset size kind stream amount payload_bytes "
+    "verdict",
+    "violations": "session_id sender frame_index byte_offset time stream rule origin severity "
+    "certainty detail",
+    "stalls": "session_id stream sender started_at duration_us cause blocking_stream detail",
     "requests": "session_id opener requests answered latency_p50_us latency_p90_us latency_p99_us "
     "latency_max_us",
-    "timeline": "session_id stream sender bucket frames octets blocked_us",
-    "content": "session_id stream sender ordinal at data",
+    "timeline": "session_id stream sender bucket frames bytes blocked_us",
+    "content": "session_id stream sender frame_index time data",
 }
 
 
@@ -66,7 +67,7 @@ def test_arrow_schema_has_the_same_names_and_nullability(name: str) -> None:
 def test_every_type_follows_from_the_name_of_the_column(table: TableSchema) -> None:
     schema = table.arrow()
     for field in schema:
-        if field.name == "at" or field.name.endswith("_at") or field.name[:-7].endswith("_at"):
+        if field.name == "time" or field.name.endswith("_at") or field.name[:-7].endswith("_at"):
             assert field.type == pa.timestamp("us", tz="UTC"), field.name
         elif field.name.endswith("_us") or "_us_" in field.name:
             assert field.type == pa.int64(), field.name
@@ -75,7 +76,7 @@ def test_every_type_follows_from_the_name_of_the_column(table: TableSchema) -> N
 
 def test_big_numbers_binary_and_lists_have_their_exact_types() -> None:
     streams = tables.arrow_schema("streams")
-    for name in ("number", "granted_dialer", "granted_acceptor"):
+    for name in ("stream_id", "credit_granted_dialer", "credit_granted_acceptor"):
         assert streams.field(name).type == pa.decimal128(20, 0)
     assert streams.field("name_bytes").type == pa.binary()
     assert tables.arrow_schema("content").field("data").type == pa.binary()

@@ -57,7 +57,7 @@ def test_streams_carry_what_both_applications_counted(protocol: str, tmp_path: P
     for label, row in streams.items():
         for side, word in enumerate(("dialer", "acceptor")):
             assert (
-                row[f"octets_{word}"] == stage.sent[label, side] == len(stage.received[label, side])
+                row[f"bytes_{word}"] == stage.sent[label, side] == len(stage.received[label, side])
             )
         assert row["ending"] == "clean"
         assert row["ended_dialer"] == row["ended_acceptor"] == "ended"
@@ -79,9 +79,9 @@ def test_the_session_row_sums_up_the_other_tables(protocol: str, tmp_path: Path)
     assert session.balanced
     for side in ("dialer", "acceptor"):
         sizes = sum(int(str(row["size"])) for row in frames if row["sender"] == side)
-        assert getattr(session, f"octets_{side}") == sizes
-        payload = sum(int(str(row[f"octets_{side}"])) for row in found.rows("streams"))
-        assert getattr(session, f"payload_{side}") == payload
+        assert getattr(session, f"bytes_{side}") == sizes
+        payload = sum(int(str(row[f"bytes_{side}"])) for row in found.rows("streams"))
+        assert getattr(session, f"payload_bytes_{side}") == payload
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -116,7 +116,9 @@ def test_frames_have_their_place_size_and_order(tmp_path: Path) -> None:
     stage.send(0, stream, b"hello")
     stage.exchange()
     frames = analyse(stage.save(tmp_path / "a.pcapng")).rows("frames")
-    assert [(f["ordinal"], f["offset"], f["size"], f["payload_octets"]) for f in frames] == [
+    assert [
+        (f["frame_index"], f["byte_offset"], f["size"], f["payload_bytes"]) for f in frames
+    ] == [
         (0, 0, 3, 1),
         (1, 3, 7, 5),
     ]
@@ -141,9 +143,9 @@ def test_a_planted_violation_is_found_on_its_stream(tmp_path: Path) -> None:
     )  # fmt: skip
     assert (row["origin"], row["severity"], row["certainty"]) == ("spec", "error", "certain")
     (frame,) = [f for f in found.rows("frames") if f["verdict"] == "violation"]
-    assert (frame["sender"], frame["ordinal"]) == (row["sender"], row["ordinal"])
+    assert (frame["sender"], frame["frame_index"]) == (row["sender"], row["frame_index"])
     assert found.session.violations == found.session.findings == 1
-    assert found.stream(second.label())["octets_dialer"] == 0
+    assert found.stream(second.label())["bytes_dialer"] == 0
     assert found.session.ending == "clean"
 
 
@@ -167,12 +169,12 @@ def test_time_without_leave_is_counted_from_the_last_octet_to_the_grant(tmp_path
     row = found.stream("d1")
     assert row["blocked_us_dialer"] == 700_000
     assert row["blocked_us_acceptor"] == 0
-    assert row["peak_outstanding_dialer"] == 1000
-    assert row["granted_dialer"] == 2500  # the window, and 1000 and 500 acknowledged
-    assert row["octets_dialer"] == 1500
+    assert row["peak_in_flight_bytes_dialer"] == 1000
+    assert row["credit_granted_dialer"] == 2500  # the window, and 1000 and 500 acknowledged
+    assert row["bytes_dialer"] == 1500
     (stall,) = [s for s in found.rows("stalls") if s["cause"] != "sender-idle"]
     assert (stall["cause"], stall["stream"], stall["sender"]) == ("no-credit", "d1", "dialer")
-    assert stall["lasted_us"] == 700_000
+    assert stall["duration_us"] == 700_000
 
 
 def test_a_gap_inside_a_frame_is_passed_and_said(tmp_path: Path) -> None:
@@ -190,11 +192,11 @@ def test_a_gap_inside_a_frame_is_passed_and_said(tmp_path: Path) -> None:
     _save_with_hole(path, whole, hole=(1, 20_000, 30_000))
     found = analyse(path)
     assert side == 0
-    assert found.session.octets_dialer == sum(len(d) for s, d, _ in whole if s == 0)
-    assert found.stream("d1")["octets_dialer"] == 60_005
+    assert found.session.bytes_dialer == sum(len(d) for s, d, _ in whole if s == 0)
+    assert found.stream("d1")["bytes_dialer"] == 60_005
     assert found.session.ending == "gap"
     assert "10000 octets of the dialer were not captured" in (found.session.note or "")
-    assert found.session.gap_dialer == 0
+    assert found.session.missing_bytes_dialer == 0
     assert found.session.balanced
     assert found.rows("violations") == []
     assert len(data) > 30_000
@@ -213,8 +215,8 @@ def test_a_gap_between_frames_ends_the_decoding_of_that_direction(tmp_path: Path
     _save_with_hole(path, stage.record, hole=(5, 0, 102))
     found = analyse(path)
     assert found.session.ending == "gap"
-    assert found.session.gap_dialer == 102
-    assert found.session.undecoded_dialer > 0
+    assert found.session.missing_bytes_dialer == 102
+    assert found.session.undecoded_bytes_dialer > 0
     assert found.session.balanced
     assert "octets are missing" in (found.session.note or "")
 
@@ -288,9 +290,9 @@ def test_octets_before_the_first_whole_frame_are_skipped_when_the_start_is_missi
     late = tmp_path / "late.pcapng"
     late.write_bytes(b"".join(blocks[:2] + blocks[7:]))  # inside the long message
     found = analyse(str(late), plan=Plan(ports={9000: "mplex"}))
-    messages = [f for f in found.rows("frames") if f["payload_octets"] == 100]
+    messages = [f for f in found.rows("frames") if f["payload_bytes"] == 100]
     assert len(messages) == 10
-    assert found.session.undecoded_dialer > 0
+    assert found.session.undecoded_bytes_dialer > 0
     assert found.session.balanced
 
 
@@ -336,7 +338,7 @@ def test_an_end_inside_a_frame_is_truncated(tmp_path: Path) -> None:
     assert found.session.ending == "truncated"
     (row,) = found.rows("violations")
     assert (row["rule"], row["severity"]) == ("mplex.truncated", "warning")
-    assert found.session.undecoded_dialer == 50
+    assert found.session.undecoded_bytes_dialer == 50
 
 
 def test_a_session_whose_end_was_not_captured_ends_unknown(tmp_path: Path) -> None:
@@ -351,14 +353,14 @@ def test_octets_of_no_known_protocol_are_counted_and_named_so(tmp_path: Path) ->
     session = found.session
     assert session.protocol is None
     assert "TLS" in (session.evidence or "")
-    assert (session.undecoded_dialer, session.undecoded_acceptor) == (10, 7)
+    assert (session.undecoded_bytes_dialer, session.undecoded_bytes_acceptor) == (10, 7)
     assert session.ending == "undecodable"
     assert "--protocol" in (session.note or "")
 
 
 def test_a_session_without_octets_is_a_row_too(tmp_path: Path) -> None:
     found = analyse(save(tmp_path / "a.pcapng", [], START + MS))
-    assert found.session.octets_dialer == found.session.frames == 0
+    assert found.session.bytes_dialer == found.session.frames == 0
     assert found.session.ending == "clean"
 
 
@@ -393,6 +395,6 @@ def _same_as_middle(found: Found, world: World) -> None:
     for stream in streams:
         row = found.stream(stream.label())
         for half, word in ((stream.dialer, "dialer"), (stream.acceptor, "acceptor")):
-            assert row[f"octets_{word}"] == half.octets
+            assert row[f"bytes_{word}"] == half.octets
             assert row[f"frames_{word}"] == half.frames
         assert row["ending"] == protocol.ending(stream)

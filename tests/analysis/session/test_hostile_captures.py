@@ -60,8 +60,8 @@ def check(found: Found, record: Record) -> None:
     assert session.streams == len(found.rows("streams"))
     assert session.violations == len(found.rows("violations"))
     for side, word in enumerate(("dialer", "acceptor")):
-        assert getattr(session, f"octets_{word}") == sum(len(d) for s, d, _ in record if s == side)
-    keys = [(row["sender"], row["ordinal"]) for row in frames]
+        assert getattr(session, f"bytes_{word}") == sum(len(d) for s, d, _ in record if s == side)
+    keys = [(row["sender"], row["frame_index"]) for row in frames]
     assert len(set(keys)) == len(keys)
     labels = [row["stream"] for row in found.rows("streams")]
     assert len(set(labels)) == len(labels)
@@ -106,4 +106,4 @@ def test_streams_leave_while_the_session_goes_on(monkeypatch: pytest.MonkeyPatch
     found = analysed(record, Plan("mplex").with_content())
     check(found, record)
     assert [row["ending"] for row in found.rows("streams")] == ["reset"] * 200
-    assert sum(int(str(row["octets"])) for row in found.rows("timeline")) == 600
+    assert sum(int(str(row["bytes"])) for row in found.rows("timeline")) == 600

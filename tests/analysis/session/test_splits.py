@@ -95,7 +95,7 @@ def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_us
     record = [(side, data, START + n * MS) for n, (side, data) in enumerate(turns, 1)]
     path = save(tmp_path / "a.pcapng", record, START + 9 * MS)
     found = analyse(path, plan=Plan("mplex").with_content())
-    assert {row["stream"]: row["octets_dialer"] for row in found.rows("streams")} == {
+    assert {row["stream"]: row["bytes_dialer"] for row in found.rows("streams")} == {
         "a0": 1_000_000, "a0.2": 5,
     }  # fmt: skip
     sent = [row["stream"] for row in found.rows("frames") if row["sender"] == "dialer"]
@@ -104,7 +104,7 @@ def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_us
         ("a0", 1_000_000), ("a0.2", 5),
     ]  # fmt: skip
     assert {row["stream"] for row in found.rows("timeline")} == {"a0", "a0.2"}
-    assert found.session.payload_dialer == 1_000_005
+    assert found.session.payload_bytes_dialer == 1_000_005
 
 
 def test_a_changed_octet_changes_the_digest(recorded: str, tmp_path: Path) -> None:

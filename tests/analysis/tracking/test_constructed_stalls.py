@@ -31,14 +31,14 @@ def wrong_causes(case: Case, found: Found) -> str:
 
 def wrong_figures(case: Case, found: Found) -> str:
     """Which durations or sums are off, or ""."""
-    lasted = {(row["stream"], row["cause"]): row["lasted_us"] for row in found.rows("stalls")}
+    lasted = {(row["stream"], row["cause"]): row["duration_us"] for row in found.rows("stalls")}
     said = []
     for stream, _, cause, truth in case.rows:
         ms = lasted.get((stream, cause))
         if isinstance(ms, int) and not near(ms / 1000, truth):
             said.append(f"{cause} {ms / 1000} and not {truth}")
     streams = [row for row in found.rows("streams") if row["stream"] not in case.hogs]
-    for column, sums in (("behind_us", case.behind), ("blocked_us", case.blocked)):
+    for column, sums in (("hol_blocked_us", case.behind), ("blocked_us", case.blocked)):
         for side, truth in enumerate(sums or ()):
             ms = sum(int(str(row[f"{column}_{SIDES[side]}"] or 0)) for row in streams) / 1000
             if not near(ms, truth):

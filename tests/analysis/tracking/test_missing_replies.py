@@ -34,7 +34,7 @@ def test_a_half_that_ended_and_no_answer_names_the_silent_side(tmp_path: Path) -
     stage.wait(8_000 * MS)
     (row,) = analyse(stage.save(tmp_path / "a.pcapng")).rows("stalls")
     assert (row["cause"], row["sender"], row["stream"]) == ("no-reply", "acceptor", "d1")
-    assert row["lasted_us"] == pytest.approx(8_000_000, abs=2_000)
+    assert row["duration_us"] == pytest.approx(8_000_000, abs=2_000)
     assert row["detail"] == "no answer for 8 s after the dialer had ended its half"
 
 
@@ -44,7 +44,7 @@ def test_a_request_without_a_reply_says_so(tmp_path: Path) -> None:
     case.send(3.0, 0, wire.data(0, 0, 1, 50, last=True))
     case.ends = 4_003.0
     (row,) = replies(case, tmp_path)
-    assert (row["sender"], row["stream"], row["lasted_us"]) == ("acceptor", "d1", 4_000_000)
+    assert (row["sender"], row["stream"], row["duration_us"]) == ("acceptor", "d1", 4_000_000)
     assert row["detail"] == "no reply for 4 s to the dialer's request"
 
 
@@ -66,7 +66,7 @@ def test_a_request_cancelled_after_seconds_had_no_reply_until_then(tmp_path: Pat
     case.send(5_004.0, 1, (1 << 30 | 1).to_bytes(4, "little"))
     case.ends = 9_000.0
     (row,) = replies(case, tmp_path)
-    assert (row["sender"], row["lasted_us"]) == ("acceptor", 5_000_000)
+    assert (row["sender"], row["duration_us"]) == ("acceptor", 5_000_000)
 
 
 def test_an_offer_that_was_never_answered_says_so(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_an_offer_that_was_never_answered_says_so(tmp_path: Path) -> None:
     case.send(1.0, 1, wire.offer(1, 1))
     case.ends = 3_001.0
     (row,) = replies(case, tmp_path)
-    assert (row["sender"], row["stream"], row["lasted_us"]) == ("dialer", "a1", 3_000_000)
+    assert (row["sender"], row["stream"], row["duration_us"]) == ("dialer", "a1", 3_000_000)
     assert row["detail"] == "the acceptor's offer was not answered for 3 s"
 
 
@@ -87,7 +87,7 @@ def test_an_offer_rejected_late_is_told_once(tmp_path: Path) -> None:
     case.send(4_002.0, 0, wire.frame(4, 0, 0, 1, None))
     case.ends = 4_100.0
     (row,) = replies(case, tmp_path)
-    assert (row["sender"], row["lasted_us"]) == ("acceptor", 4_000_000)
+    assert (row["sender"], row["duration_us"]) == ("acceptor", 4_000_000)
     assert row["detail"] == "the dialer's offer waited 4 s for an answer"
 
 
@@ -101,7 +101,7 @@ def test_an_end_without_content_is_an_answer(tmp_path: Path) -> None:
         (tmp_path / str(number)).mkdir()
         found = replies(case, tmp_path / str(number))
         assert len(found) == rows
-        assert all(row["lasted_us"] == 3_000_000 for row in found)
+        assert all(row["duration_us"] == 3_000_000 for row in found)
 
 
 @pytest.mark.parametrize("wire", [Omnistreams(), Minmux()], ids=["omnistreams", "minmux"])
@@ -223,7 +223,7 @@ def test_an_answer_behind_a_full_line_waited_for_the_other_stream(
     for _ in range(20):
         at = case.send(at, 1, wire.data(1, 0, 3, 1_396), rate=1_400)
     case.ends = at + 10
-    assert found_in(case, tmp_path) == [("behind-other-stream", "acceptor")]
+    assert found_in(case, tmp_path) == [("head-of-line", "acceptor")]
 
 
 def test_a_peer_whose_line_two_streams_fill_in_turn_is_not_silent(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) ->
     found = analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=80 * MS))
     (row,) = findings(found)
     assert (row["cause"], row["stream"], row["sender"]) == ("no-credit", "d1", "dialer")
-    assert row["lasted_us"] == 900_000
+    assert row["duration_us"] == 900_000
     told = "the window of 100 KiB was full for 900 ms: the reader was slow to give credit"
     assert row["detail"] == told
 
@@ -78,7 +78,7 @@ def test_a_reader_that_slept_is_not_a_small_window_however_fast_it_was_before(
     stage.end(1, stage.peer_stream(0, stream))
     stage.exchange()
     (row,) = findings(analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=rtt * MS)))
-    assert (row["cause"], row["lasted_us"]) == ("no-credit", nap * 1000)
+    assert (row["cause"], row["duration_us"]) == ("no-credit", nap * 1000)
     assert str(row["detail"]).endswith("the reader was slow to give credit")
 
 
@@ -91,10 +91,10 @@ def test_the_window_stands_beside_what_it_allows_and_what_was_reached(tmp_path: 
     stage.ends[1].read(stage.peer_stream(0, stream), 102_400)
     stage.exchange()
     row = analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=80 * MS)).stream("d1")
-    assert (row["window_dialer"], row["window_rate_dialer"]) == (102_400, 10_240_000)
-    assert row["rate_dialer"] == pytest.approx(150_000 * 8 / 0.9, rel=0.02)
-    assert (row["stalled_us_dialer"], row["behind_us_dialer"]) == (900_000, 0)
-    assert row["rate_acceptor"] is None
+    assert (row["window_bytes_dialer"], row["window_limit_bps_dialer"]) == (102_400, 10_240_000)
+    assert row["throughput_bps_dialer"] == pytest.approx(150_000 * 8 / 0.9, rel=0.02)
+    assert (row["stalled_us_dialer"], row["hol_blocked_us_dialer"]) == (900_000, 0)
+    assert row["throughput_bps_acceptor"] is None
 
 
 def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path
     stage.send(0, stream, b"at last")
     stage.exchange()
     (row,) = findings(analyse(stage.save(tmp_path / "a.pcapng")))
-    assert (row["cause"], row["lasted_us"]) == ("no-credit", 300_000)
+    assert (row["cause"], row["duration_us"]) == ("no-credit", 300_000)
     assert row["detail"] == "no leave for 300 ms before its first octet"
 
 
@@ -158,7 +158,7 @@ def test_octets_that_are_never_acknowledged_are_a_slow_reader(tmp_path: Path) ->
     found = analyse(stage.save(tmp_path / "a.pcapng"))
     (row,) = findings(found)
     assert (row["cause"], row["stream"], row["sender"]) == ("slow-reader", "d1", "dialer")
-    assert row["lasted_us"] == 4_001_000  # up to the end of the capture
+    assert row["duration_us"] == 4_001_000  # up to the end of the capture
     assert "4.9 KiB were never acknowledged" in str(row["detail"])
 
 
@@ -169,7 +169,7 @@ def test_a_window_that_never_opens_again_is_a_slow_reader(tmp_path: Path) -> Non
     made.window(1, 0, START + 3 * MS)
     made.window(1, 0, START + 2_003 * MS)
     (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
-    assert (row["cause"], row["stream"], row["lasted_us"]) == ("slow-reader", "d1", 2_000_000)
+    assert (row["cause"], row["stream"], row["duration_us"]) == ("slow-reader", "d1", 2_000_000)
     assert "did not open it again" in str(row["detail"])
 
 
@@ -198,7 +198,7 @@ def test_a_tcp_window_too_small_for_the_next_segment_is_a_slow_reader(
     made.data(0, b"\x0a\xd0\x0f" + b"m" * 2000, START + 503 * MS)
     (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
     assert (row["cause"], row["sender"], row["stream"]) == ("slow-reader", "dialer", "d1")
-    assert row["lasted_us"] == pytest.approx(500_000, abs=2_000)
+    assert row["duration_us"] == pytest.approx(500_000, abs=2_000)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_tcp_window_that_kept_nothing_back_leaves_the_sender_idle(
     assert row["cause"] == "sender-idle"
 
 
-# --- behind-other-stream
+# --- head-of-line
 
 
 def hog(tmp_path: Path, frames: Record, name: str = "a.pcapng") -> Found:
@@ -256,30 +256,30 @@ def test_an_answer_that_waits_behind_a_hog_names_the_culprit(tmp_path: Path) -> 
         (0, b"\x19\x02ok", START + 700 * MS),
     ]
     (row,) = findings(hog(tmp_path, frames))
-    assert (row["cause"], row["culprit"]) == ("behind-other-stream", "d1")
+    assert (row["cause"], row["blocking_stream"]) == ("head-of-line", "d1")
     assert (row["stream"], row["sender"]) == ("a3", "dialer")
-    assert row["lasted_us"] == pytest.approx(690_000, abs=10_000)
+    assert row["duration_us"] == pytest.approx(690_000, abs=10_000)
     assert "of d1 passed first" in str(row["detail"])
 
 
 def test_a_stream_opened_behind_a_hog_waits_for_its_first_octets(tmp_path: Path) -> None:
     frames = [*OPENINGS, *busy(10, 400), (0, b"\x1a\x02hi", START + 401 * MS)]
     (row,) = findings(hog(tmp_path, frames))
-    assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+    assert (row["cause"], row["blocking_stream"], row["stream"]) == ("head-of-line", "d1", "d3")
 
 
 def test_a_backlog_that_comes_out_behind_a_hog_was_waiting(tmp_path: Path) -> None:
     first = (0, b"\x1a\x02hi", START + 6 * MS)
     backlog = [(0, b"\x1a\x02hi", START + 400 * MS), (0, b"\x1a\x02hi", START + 401 * MS)]
     (row,) = findings(hog(tmp_path, [*OPENINGS, first, *busy(10, 400), *backlog]))
-    assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+    assert (row["cause"], row["blocking_stream"], row["stream"]) == ("head-of-line", "d1", "d3")
 
 
 def test_a_backlog_in_one_packet_was_waiting_too(tmp_path: Path) -> None:
     first = (0, b"\x1a\x02hi", START + 6 * MS)
     backlog = (0, b"\x1a\x02hi\x1a\x02hi", START + 400 * MS)
     (row,) = findings(hog(tmp_path, [*OPENINGS, first, *busy(10, 400), backlog]))
-    assert (row["cause"], row["culprit"], row["stream"]) == ("behind-other-stream", "d1", "d3")
+    assert (row["cause"], row["blocking_stream"], row["stream"]) == ("head-of-line", "d1", "d3")
 
 
 def test_what_waiting_behind_others_cost_stands_with_the_victim(tmp_path: Path) -> None:
@@ -287,8 +287,8 @@ def test_what_waiting_behind_others_cost_stands_with_the_victim(tmp_path: Path) 
     found = hog(tmp_path, frames)
     (row,) = findings(found)
     victim, culprit = found.stream("d3"), found.stream("d1")
-    assert victim["behind_us_dialer"] == victim["stalled_us_dialer"] == row["lasted_us"]
-    assert (victim["behind_us_acceptor"], culprit["behind_us_dialer"]) == (0, 0)
+    assert victim["hol_blocked_us_dialer"] == victim["stalled_us_dialer"] == row["duration_us"]
+    assert (victim["hol_blocked_us_acceptor"], culprit["hol_blocked_us_dialer"]) == (0, 0)
 
 
 def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) -> None:
@@ -296,7 +296,7 @@ def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) 
     frames = sorted([*OPENINGS, *busy(10, 700), *pings], key=lambda line: line[2])
     found = hog(tmp_path, frames)
     assert findings(found) == []
-    assert [(row["cause"], row["lasted_us"]) for row in found.rows("stalls")] == [
+    assert [(row["cause"], row["duration_us"]) for row in found.rows("stalls")] == [
         ("sender-idle", 200_000)
     ] * 3
 
@@ -313,7 +313,7 @@ def test_a_server_that_takes_its_time_beside_a_busy_stream_is_idle(tmp_path: Pat
     assert findings(found) == []
     (row,) = [row for row in found.rows("stalls") if row["stream"] == "a3"]
     assert (row["cause"], row["sender"]) == ("sender-idle", "dialer")
-    assert found.stream("a3")["behind_us_dialer"] == pytest.approx(0, abs=5_000)
+    assert found.stream("a3")["hol_blocked_us_dialer"] == pytest.approx(0, abs=5_000)
 
 
 def test_waits_too_short_for_a_stall_add_up_to_what_they_cost(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_waits_too_short_for_a_stall_add_up_to_what_they_cost(tmp_path: Path) ->
         frames += [(0, b"\x19\x02ok", START + (at + 32) * MS)]
     found = hog(tmp_path, sorted(frames, key=lambda line: line[2]))
     assert found.rows("stalls") == []
-    assert found.stream("a3")["behind_us_dialer"] == pytest.approx(2_048_000, rel=0.1)
+    assert found.stream("a3")["hol_blocked_us_dialer"] == pytest.approx(2_048_000, rel=0.1)
 
 
 def test_credit_that_came_back_and_then_a_hog_are_two_stalls(tmp_path: Path) -> None:
@@ -345,11 +345,11 @@ def test_credit_that_came_back_and_then_a_hog_are_two_stalls(tmp_path: Path) -> 
     stage.send(0, stream, b"x" * 900)
     stage.exchange()
     found = analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=MS))
-    first, second = sorted(findings(found), key=lambda row: str(row["began_at"]))
-    assert (first["cause"], first["lasted_us"]) == ("no-credit", 60_000)
-    assert (second["cause"], second["culprit"]) == ("behind-other-stream", "d2")
-    assert second["lasted_us"] == pytest.approx(600_000, rel=0.02)
-    assert found.stream("d1")["behind_us_dialer"] == second["lasted_us"]
+    first, second = sorted(findings(found), key=lambda row: str(row["started_at"]))
+    assert (first["cause"], first["duration_us"]) == ("no-credit", 60_000)
+    assert (second["cause"], second["blocking_stream"]) == ("head-of-line", "d2")
+    assert second["duration_us"] == pytest.approx(600_000, rel=0.02)
+    assert found.stream("d1")["hol_blocked_us_dialer"] == second["duration_us"]
 
 
 # --- transport and silence
@@ -365,7 +365,7 @@ def test_a_retransmission_is_the_transport(tmp_path: Path) -> None:
     path = made.close()
     (row,) = findings(analyse(path, plan=Plan("mplex")))
     assert (row["cause"], row["sender"], row["stream"]) == ("transport", "dialer", "d1")
-    assert row["lasted_us"] == 600_000
+    assert row["duration_us"] == 600_000
 
 
 def test_a_pause_inside_a_frame_belongs_to_its_stream(tmp_path: Path) -> None:
@@ -375,7 +375,7 @@ def test_a_pause_inside_a_frame_belongs_to_its_stream(tmp_path: Path) -> None:
         (0, b"m" * 10, START + 306 * MS),
     ]
     (row,) = hog(tmp_path, frames).rows("stalls")
-    assert (row["stream"], row["cause"], row["lasted_us"]) == ("d1", "sender-idle", 300_000)
+    assert (row["stream"], row["cause"], row["duration_us"]) == ("d1", "sender-idle", 300_000)
     assert "inside a frame" in str(row["detail"])
 
 
@@ -393,7 +393,11 @@ def test_a_sender_that_pauses_is_idle_and_no_finding(tmp_path: Path) -> None:
         (0, b"\x0a\x01m", START + 906 * MS),
     ]
     (row,) = hog(tmp_path, frames).rows("stalls")
-    assert (row["cause"], row["lasted_us"], row["culprit"]) == ("sender-idle", 900_000, None)
+    assert (row["cause"], row["duration_us"], row["blocking_stream"]) == (
+        "sender-idle",
+        900_000,
+        None,
+    )
 
 
 # --- the parts

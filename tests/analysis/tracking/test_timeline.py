@@ -32,15 +32,15 @@ def test_frames_and_octets_are_those_of_the_frames_table(protocol: str, tmp_path
     width = bucket_width_us(session.ended_at - session.started_at)
     expected: dict[tuple[object, object, object], int] = defaultdict(int)
     for row in found.rows("frames"):
-        assert isinstance(row["at"], datetime)
-        since = round(row["at"].timestamp() * 1e6) - session.started_at
+        assert isinstance(row["time"], datetime)
+        since = round(row["time"].timestamp() * 1e6) - session.started_at
         expected[row["stream"], row["sender"], bucket_of(since, width)] += 1
     seen = buckets(found)
     assert {key: row["frames"] for key, row in seen.items() if row["frames"]} == expected
     for stream in found.rows("streams"):
         for side in ("dialer", "acceptor"):
             mine = [r for k, r in seen.items() if k[:2] == (stream["stream"], side)]
-            assert sum(int(str(r["octets"])) for r in mine) == stream[f"octets_{side}"]
+            assert sum(int(str(r["bytes"])) for r in mine) == stream[f"bytes_{side}"]
             if stream[f"blocked_us_{side}"] is not None:
                 blocked = sum(int(str(r["blocked_us"])) for r in mine)
                 assert blocked == stream[f"blocked_us_{side}"]
@@ -98,4 +98,4 @@ def test_a_clock_that_steps_back_makes_no_bucket_twice(tmp_path: Path) -> None:
         stage.exchange()
     found = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan("mplex"))
     assert sum(int(str(row["frames"])) for row in buckets(found).values()) == 6
-    assert found.stream("d1")["octets_dialer"] == 20
+    assert found.stream("d1")["bytes_dialer"] == 20

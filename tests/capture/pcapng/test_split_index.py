@@ -215,7 +215,7 @@ def test_an_index_of_a_file_that_grew_is_walked_on(
         lambda text: "null",
         lambda text: "{" * 100_000,
         lambda text: text.replace('"polymux-index": 1', '"polymux-index": 2'),
-        lambda text: text.replace('"octets": ', '"octets": 9'),
+        lambda text: text.replace('"bytes": ', '"bytes": 9'),
         lambda text: text.replace('"proof": "', '"proof": "0'),
         lambda text: text.replace('"start": 0', '"start": 4'),
         lambda text: text.replace('"big": false', '"big": "no"'),

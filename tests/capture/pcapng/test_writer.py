@@ -224,7 +224,7 @@ class Syncs:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-@pytest.mark.parametrize(("policy", "expected"), [("none", 0), ("each", 9), (2.0, 4)])
+@pytest.mark.parametrize(("policy", "expected"), [("none", 0), ("always", 9), (2.0, 4)])
 def test_syncs_follow_the_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: float, expected: int
 ) -> None:
@@ -260,7 +260,7 @@ def test_a_file_that_could_not_be_synced_is_not_published(
 ) -> None:
     syncs = Syncs(monkeypatch)
     path = tmp_path / "written.pcapng"
-    writer = PcapngWriter(str(path), sync="each")
+    writer = PcapngWriter(str(path), sync="always")
     syncs.fail = True
     writer.packet(START, [b"x"])
     syncs.fail = False

@@ -123,7 +123,7 @@ async def test_every_protocol_lands_whole(
     assert os.path.exists(f"{published[0]}.idx")
     [session] = landed(tmp_path)
     assert session.ending == "clean"
-    assert session.payload_dialer == OCTETS
+    assert session.payload_bytes_dialer == OCTETS
     assert session.vantage == "acceptor"
     assert session.violations == 0
     assert session.balanced
@@ -139,7 +139,7 @@ async def test_streams_that_nobody_spoke_on_get_credit_if_they_are_named_before(
             async with asyncio.timeout(5):
                 await session.sender(5).send(b"waits for credit")
             await session.sender(5).stop()
-    assert landed(tmp_path)[0].payload_dialer == 16
+    assert landed(tmp_path)[0].payload_bytes_dialer == 16
 
 
 @asynccontextmanager
@@ -302,7 +302,7 @@ async def test_senders_must_show_a_certificate_if_they_are_asked_for_one(
         await speak(url, tls.connecting(authority.ca))
     await speak(url, tls.connecting(authority.ca, cert=cert, key=key))
     await collector.close()
-    assert [session.payload_dialer for session in landed(tmp_path)] == [5]
+    assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [5]
 
 
 async def test_a_stop_lets_streams_under_way_finish(tmp_path: Path) -> None:
@@ -320,7 +320,7 @@ async def test_a_stop_lets_streams_under_way_finish(tmp_path: Path) -> None:
         assert await stream.receive() == b""
         await closing
     [session_row] = landed(tmp_path)
-    assert session_row.payload_dialer == 23
+    assert session_row.payload_bytes_dialer == 23
     assert session_row.ending == "clean"
 
 
@@ -333,7 +333,7 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
     async with asyncio.timeout(5):
         await collector.close(0.2)
     await session.close()
-    assert landed(tmp_path)[0].payload_dialer == 6
+    assert landed(tmp_path)[0].payload_bytes_dialer == 6
 
 
 async def test_a_collector_that_nobody_sent_anything_leaves_no_file(tmp_path: Path) -> None:

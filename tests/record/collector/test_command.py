@@ -44,7 +44,7 @@ async def test_a_signal_ends_it_in_good_order(number: signal.Signals, tmp_path: 
         assert await child.ended() == 0
         assert "1 session, 1 stream, 0 turned away" in child.text
         assert re.search(r"turned away, \d+ bytes durable in 1 file\b", child.text), child.text
-    assert [session.payload_dialer for session in landed(tmp_path)] == [100_000]
+    assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [100_000]
 
 
 async def test_a_failed_sync_is_exit_code_5_and_is_said(tmp_path: Path) -> None:
@@ -68,7 +68,10 @@ async def test_a_failed_sync_is_exit_code_5_and_is_said(tmp_path: Path) -> None:
             ["--listen", "tcp://127.0.0.1:0", "--protocol", "mplex", "--protocol", "minmux"],
             "one for each --listen",
         ),
-        (["--listen", "tcp://127.0.0.1:0", "--protocol", "minmux", "--early", "one"], "1,3,5"),
+        (
+            ["--listen", "tcp://127.0.0.1:0", "--protocol", "minmux", "--minmux-streams", "one"],
+            "1,3,5",
+        ),
     ],
 )
 async def test_what_makes_no_sense_is_one_line_and_exit_code_2(

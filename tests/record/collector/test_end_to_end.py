@@ -77,10 +77,24 @@ async def running(folder: Path) -> AsyncIterator[Scene]:
         ready=f"listening at {urls['omnistreams']}",
     )  # fmt: skip
     tables = Command(
-        "analyze", captures, "--follow", "--out", str(folder / "tables"), "--content",
-        "--master", "local[2]", "--every", "0.2", "--linger", "0.5", "--idle", "3",
-        "--patience", "6", ready="following",
-    )  # fmt: skip
+        "analyze",
+        captures,
+        "--watch",
+        "--out",
+        str(folder / "tables"),
+        "--content",
+        "--master",
+        "local[2]",
+        "--interval",
+        "0.2",
+        "--session-grace",
+        "0.5",
+        "--session-timeout",
+        "3",
+        "--idle-timeout",
+        "6",
+        ready="watching",
+    )
     async with collector:
         starting = asyncio.create_task(tables.start())  # traffic need not wait for Spark
         try:
@@ -149,7 +163,7 @@ def compare(out: Path, ours: list[Sender], npm: NpmSender) -> None:
     keys: Counter[tuple[str, str, int]] = Counter()
     for batch in read_batches(out, "content"):
         for row in batch.to_pylist():
-            keys[row["session_id"], row["sender"], row["ordinal"]] += 1
+            keys[row["session_id"], row["sender"], row["frame_index"]] += 1
             if row["sender"] == "dialer":
                 content.setdefault((row["session_id"], row["stream"]), []).append(row["data"])
     assert max(keys.values()) == 1, "a row is there twice"
@@ -170,7 +184,7 @@ def compare(out: Path, ours: list[Sender], npm: NpmSender) -> None:
     cut = [row for row in sessions if row["ending"] != "clean"]
     assert cut, "nobody was cut off"
     for row in cut:  # in the middle of a frame, or between two
-        assert row["ending"] == ("truncated" if row["undecoded_dialer"] else "unknown")
+        assert row["ending"] == ("truncated" if row["undecoded_bytes_dialer"] else "unknown")
 
 
 def same_as_at_once(folder: Path) -> None:

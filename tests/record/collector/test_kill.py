@@ -96,7 +96,7 @@ async def test_a_session_that_was_cut_in_a_frame_is_reported_truncated(tmp_path:
         writer.close()
     [session] = landed(tmp_path)
     assert session.ending == "truncated"
-    assert session.undecoded_dialer > 0
+    assert session.undecoded_bytes_dialer > 0
 
 
 async def test_a_slow_disk_slows_who_has_credit_and_memory_stays_within_its_limit(

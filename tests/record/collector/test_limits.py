@@ -67,7 +67,7 @@ async def test_sessions_without_credit_share_one_budget_while_the_disk_is_slow(
         assert 0 < most <= bounds.buffer + 4 * READ
         disk.open.set()
         await asyncio.gather(*work)
-    assert [session.payload_dialer for session in landed(tmp_path)] == [3_000_000] * 4
+    assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [3_000_000] * 4
 
 
 async def test_a_pause_for_the_disk_has_an_end(tmp_path: Path, disk: Disk) -> None:
@@ -101,8 +101,8 @@ async def test_nothing_is_promised_or_lost_while_there_is_no_room(
             assert await stream.receive() == b""
             assert own.granted >= own.window + 6
     [session_row] = landed(tmp_path)
-    assert session_row.payload_dialer == 900_006
-    assert (session_row.ending, session_row.gap_dialer) == ("clean", 0)
+    assert session_row.payload_bytes_dialer == 900_006
+    assert (session_row.ending, session_row.missing_bytes_dialer) == ("clean", 0)
 
 
 async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
@@ -162,7 +162,7 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
         assert not collector._hosts or sum(collector._hosts.values()) == 1
     assert not collector._hosts
     [row] = landed(tmp_path)
-    assert row.payload_dialer == 40 * 900_000
+    assert row.payload_bytes_dialer == 40 * 900_000
 
 
 async def test_streams_that_their_sender_gives_up_are_forgotten(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ async def test_a_journal_closed_during_a_sync_begins_no_other(
     writer = RotatingWriter(
         str(tmp_path / "c.pcapng"), octets=1 << 20, seconds=10, sync="none", background=True
     )
-    journal = Journal(writer, "each", lambda _: None, lambda: None)
+    journal = Journal(writer, "always", lambda _: None, lambda: None)
     writer.packet(1, [bytes(100)])
     disk.open.clear()
     waiting = []

@@ -27,7 +27,7 @@ def hostile_stage() -> Stage:
         play.stream(key, bad, at=place, ending="reset", reset_by="dialer", error=bad)
         play.frame(place * 10, "dialer", "Content", key, 50 + place)
         play.violation(place * 10 + 5, "dialer", f"nerdbank.bad-frame-{place % 5}", key, detail=bad)
-        play.stall(place, 60_000 + place, key, "dialer", "behind-other-stream", "d1", detail=bad)
+        play.stall(place, 60_000 + place, key, "dialer", "head-of-line", "d1", detail=bad)
     play.end(60_000)
     for place, bad in enumerate(HOSTILE):
         play = Play(stage, f"{place:02}{bad[:200]}", bad, version=bad, dialect=bad, evidence=bad,

@@ -45,11 +45,11 @@ def test_a_side_that_does_not_answer_is_named_as_the_one_at_fault() -> None:
 
 
 def test_a_stream_behind_another_names_the_culprit() -> None:
-    stall = Stall("d5", "dialer", 312_000, "behind-other-stream", culprit="d3")
-    assert stall_sentence(stall) == "dialer sent d3 first: d5 waited 312 ms (behind-other-stream)"
-    named = Stall("d5", "dialer", 312_000, "behind-other-stream", "d3", "logs")
+    stall = Stall("d5", "dialer", 312_000, "head-of-line", culprit="d3")
+    assert stall_sentence(stall) == "dialer sent d3 first: d5 waited 312 ms (head-of-line)"
+    named = Stall("d5", "dialer", 312_000, "head-of-line", "d3", "logs")
     assert stall_sentence(named).startswith("dialer sent d3 (logs) first: d5 waited")
-    unknown = Stall("d5", "dialer", 312_000, "behind-other-stream")
+    unknown = Stall("d5", "dialer", 312_000, "head-of-line")
     assert stall_sentence(unknown).startswith("dialer sent another stream first: d5 waited")
 
 

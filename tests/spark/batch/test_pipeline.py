@@ -85,7 +85,7 @@ def test_reordered_and_repeated_packets_give_the_same_tables_however_they_are_cu
 
 def carried(tables: Path) -> set[tuple[object, ...]]:
     """What every session carried, which no reordering changes."""
-    names = ("session_id", "octets_dialer", "octets_acceptor")
+    names = ("session_id", "bytes_dialer", "bytes_acceptor")
     rows = read_table(tables, "sessions").to_pylist()
     return {tuple(row[name] for name in names) for row in rows}
 

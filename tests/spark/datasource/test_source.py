@@ -59,7 +59,9 @@ def test_a_data_frame_has_the_rows_of_the_walk(spark: "SparkSession", folder: Pa
 
 @pytest.mark.parametrize("table", sorted(set(TABLES) - {"captures"}))
 def test_the_reader_alone_gives_the_same(folder: Path, table: str) -> None:
-    found = rows_of({"path": str(folder / "captures"), "table": table, "taskOctets": "20000"})
+    found = rows_of(
+        {"path": str(folder / "captures"), "table": table, "maxPartitionBytes": "20000"}
+    )
     batch = pa.RecordBatch.from_pylist(found, TABLES[table].arrow())
     assert digest_rows(table, [batch]) == digest_tables(folder / "tables")[table]
 
@@ -86,7 +88,7 @@ def test_a_query_prunes_joins_and_counts_as_any_other(spark: "SparkSession", fol
 def test_references_that_are_too_many_to_travel_are_found_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = {"path": str(folder / "captures"), "taskOctets": "20000"}
+    options = {"path": str(folder / "captures"), "maxPartitionBytes": "20000"}
     asked = SourceOptions.parse(options)
     expected = sorted(rows_of(options), key=str)
     monkeypatch.setattr(source_reader, "TRAVELLING", 1000)
@@ -126,7 +128,7 @@ def test_only_the_flows_asked_for_are_read(folder: Path) -> None:
         ({"path": "x", "port": "mplex"}, "write 9000=mplex"),
         ({"path": "x", "filter": "example"}, "no IP address"),
         ({"path": "x", "protocol": "smtp"}, "smtp"),
-        ({"path": "x", "taskOctets": "much"}, "no number"),
+        ({"path": "x", "maxPartitionBytes": "much"}, "no number"),
         ({"path": "x", "tabel": "frames"}, "'tabel' is not known"),
     ],
 )

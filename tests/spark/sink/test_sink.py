@@ -193,7 +193,7 @@ def test_rows_of_any_size_come_back_over_every_other_protocol(
         ({"url": "tcp://localhost:1"}, "no protocol"),
         ({"url": "nowhere", "protocol": "mplex"}, "a URL begins with"),
         ({"url": "tcp://localhost:1", "protocol": "nosuch"}, "nosuch"),
-        ({"url": "tcp://localhost:1", "protocol": "mplex", "rows": "csv"}, "rows 'csv'"),
+        ({"url": "tcp://localhost:1", "protocol": "mplex", "framing": "csv"}, "framing 'csv'"),
         ({"url": "tcp://localhost:1", "protocol": "mplex", "colour": "red"}, "colour"),
         ({"url": "tcp://localhost:1", "protocol": "mplex", "timeout": "soon"}, "timeout 'soon'"),
     ],

@@ -121,7 +121,7 @@ def test_read_stream_gives_the_rows_of_a_table_once(
     time.sleep(1.1)
     stream = (
         spark.readStream.format("polymux").option("table", "streams")
-        .option("columns", "session_id,stream").option("linger", "0.5").load(str(inbox))
+        .option("columns", "session_id,stream").option("sessionGrace", "0.5").load(str(inbox))
     )  # fmt: skip
     for _ in range(2):
         query = (
@@ -146,7 +146,7 @@ def test_an_output_is_followed_with_the_options_it_was_begun_with(
     run_once(spark, inbox, out)
     with pytest.raises(PolymuxError, match="content='true'"):
         start_following(spark, str(inbox), str(out))
-    with pytest.raises(PolymuxError, match="idle='60', not '5'"):
+    with pytest.raises(PolymuxError, match="sessionTimeout='60', not '5'"):
         start_following(spark, str(inbox), str(out), content=True, waits=Waits(0.2, 5, 600))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
@@ -173,9 +173,9 @@ def test_a_signal_that_comes_as_it_says_what_it_follows_ends_it_in_good_order(
     try:
         analyze_follow.run_following(
             spark, str(tmp_path), str(tmp_path / "out"), protocol="mplex", ports=(), filters=(),
-            content=False, available_now=False, every=0.1, waits=(0.2, 60, 600, 600),
+            content=False, available_now=False, interval=0.1, waits=(0.2, 60, 600, 600),
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, former)
-    assert said == [f"following {tmp_path} into {tmp_path / 'out'}"]
+    assert said == [f"watching {tmp_path}, tables in {tmp_path / 'out'}"]
     assert spark.streams.active == []

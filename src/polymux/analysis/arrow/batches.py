@@ -84,7 +84,7 @@ def streams_columns(rows: StreamColumns, session_id: str) -> Columns:
         "session_id": [session_id] * len(rows.stream),
         "stream": rows.stream,
         "opener": rows.opener,
-        "number": rows.number,
+        "stream_id": rows.number,
         "incarnation": rows.incarnation,
         "name": _texts(rows.name),
         "name_bytes": rows.name,
@@ -102,8 +102,9 @@ def streams_columns(rows: StreamColumns, session_id: str) -> Columns:
 
 def _half(side: str, half: HalfColumns) -> dict[str, Sequence[Any]]:
     names = (
-        "octets", "units", "frames", "ended", "granted", "peak_outstanding", "blocked_us",
-        "first_at", "last_at", "window", "window_rate", "rate", "stalled_us", "behind_us",
+        "bytes", "units", "frames", "ended", "credit_granted", "peak_in_flight_bytes", "blocked_us",
+        "first_at", "last_at", "window_bytes", "window_limit_bps", "throughput_bps", "stalled_us",
+        "hol_blocked_us",
     )  # fmt: skip
     return {f"{name}_{side}": getattr(half, name) for name in names}
 
@@ -112,9 +113,9 @@ def violations_columns(found: Sequence[Violation], session_id: str) -> Columns:
     return {
         "session_id": [session_id] * len(found),
         "sender": [SIDES[each.sender] for each in found],
-        "ordinal": [each.ordinal for each in found],
-        "offset": [each.offset for each in found],
-        "at": [each.at // 1000 for each in found],
+        "frame_index": [each.ordinal for each in found],
+        "byte_offset": [each.offset for each in found],
+        "time": [each.at // 1000 for each in found],
         "stream": [each.stream or None for each in found],
         "rule": [each.rule.name for each in found],
         "origin": [each.rule.origin.value for each in found],
@@ -129,10 +130,10 @@ def stalls_columns(rows: StallRows, session_id: str) -> Columns:
         "session_id": [session_id] * len(rows.stream),
         "stream": rows.stream,
         "sender": [SIDES[side] for side in rows.sender],
-        "began_at": rows.began_us,
-        "lasted_us": rows.lasted_us,
+        "started_at": rows.began_us,
+        "duration_us": rows.duration_us,
         "cause": rows.cause,
-        "culprit": [culprit or None for culprit in rows.culprit],
+        "blocking_stream": [culprit or None for culprit in rows.culprit],
         "detail": rows.detail,
     }
 
@@ -175,8 +176,8 @@ def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:
             "session_id": [session_id] * len(rows.stream),
             "stream": [stream or None for stream in rows.stream],
             "sender": [SIDES[side] for side in rows.sender],
-            "ordinal": rows.ordinal,
-            "at": rows.at_us,
+            "frame_index": rows.ordinal,
+            "time": rows.at_us,
             "data": rows.data,
         },
     )

@@ -16,7 +16,7 @@ Row = dict[str, object]
 def take_frame_rows(observer: Observer) -> list[Row]:
     """The frames that became whole since the last call: columns of `frames`, without the session.
 
-    `at` is in microseconds.
+    `time` is in microseconds.
     """
     assert observer.rows is not None
     found: list[Row] = []
@@ -25,16 +25,16 @@ def take_frame_rows(observer: Observer) -> list[Row]:
             found.append(
                 {
                     "sender": SIDES[int(batch.sender[i])],
-                    "ordinal": int(batch.ordinal[i]),
-                    "at": int(batch.at[i]) // 1000,
-                    "offset": int(batch.offset[i]),
+                    "frame_index": int(batch.ordinal[i]),
+                    "time": int(batch.at[i]) // 1000,
+                    "byte_offset": int(batch.offset[i]),
                     "size": int(batch.size[i]),
                     "kind": observer.protocol.kind_name(int(batch.kind[i])),
                     "stream": stream_label(
                         int(batch.opener[i]), int(batch.number[i]), int(batch.incarnation[i])
                     ),
                     "amount": int(batch.amount[i]) if batch.amount[i] >= 0 else None,
-                    "payload_octets": int(batch.payload[i]),
+                    "payload_bytes": int(batch.payload[i]),
                     "verdict": VERDICTS[int(batch.verdict[i])],
                 }
             )

@@ -18,23 +18,23 @@ class HalfColumns:
     """The columns that exist once for each side; None is null."""
 
     def __init__(self) -> None:
-        self.octets: list[int] = []
+        self.bytes: list[int] = []
         self.units: list[int] = []
         self.frames: list[int] = []
         self.ended: list[str | None] = []
-        self.granted: list[int | None] = []
-        self.peak_outstanding: list[int | None] = []
-        self.window: list[int | None] = []
-        self.window_rate: list[int | None] = []
-        self.rate: list[int | None] = []
+        self.credit_granted: list[int | None] = []
+        self.peak_in_flight_bytes: list[int | None] = []
+        self.window_bytes: list[int | None] = []
+        self.window_limit_bps: list[int | None] = []
+        self.throughput_bps: list[int | None] = []
         self.stalled_us: list[int] = []
-        self.behind_us: list[int] = []
+        self.hol_blocked_us: list[int] = []
         self.blocked_us: list[int | None] = []
         self.first_at: list[int | None] = []
         self.last_at: list[int | None] = []
 
     def add(self, half: Half, own: HalfTrack, rtt: i64) -> None:
-        self.octets.append(int(half.octets))
+        self.bytes.append(int(half.octets))
         self.units.append(int(half.units))
         self.frames.append(int(half.frames))
         if half.state == OPEN:
@@ -42,18 +42,18 @@ class HalfColumns:
         else:
             self.ended.append("aborted" if half.state == ABORTED else "ended")
         if half.granted >= 0:
-            self.granted.append(half.granted if half.granted < LARGEST else LARGEST)
+            self.credit_granted.append(half.granted if half.granted < LARGEST else LARGEST)
             self.blocked_us.append(int(half.blocked // 1000))
         else:
-            self.granted.append(None)
+            self.credit_granted.append(None)
             self.blocked_us.append(None)
-        self.peak_outstanding.append(half.peak if half.window >= 0 else None)
+        self.peak_in_flight_bytes.append(half.peak if half.window >= 0 else None)
         window: int = half.window
-        self.window.append(min(window, MOST) if window > 0 else None)
-        self.window_rate.append(bits_a_second(window, rtt) if window > 0 else None)
-        self.rate.append(bits_a_second(half.octets, own.last_at - own.first_at))
+        self.window_bytes.append(min(window, MOST) if window > 0 else None)
+        self.window_limit_bps.append(bits_a_second(window, rtt) if window > 0 else None)
+        self.throughput_bps.append(bits_a_second(half.octets, own.last_at - own.first_at))
         self.stalled_us.append(int(own.stalled // 1000))
-        self.behind_us.append(int(own.behind // 1000))
+        self.hol_blocked_us.append(int(own.behind // 1000))
         self.first_at.append(instant(own.first_at))
         self.last_at.append(instant(own.last_at))
 

@@ -76,7 +76,7 @@ ORIGINS: Final = ("spec", "limit", "advice")
 SEVERITIES: Final = ("error", "warning", "note")
 CERTAINTIES: Final = ("certain", "possible")
 STALL_CAUSES: Final = (
-    "no-credit", "slow-reader", "behind-other-stream", "transport", "no-reply", "sender-idle",
+    "no-credit", "slow-reader", "head-of-line", "transport", "no-reply", "sender-idle",
 )  # fmt: skip
 
 
@@ -109,14 +109,16 @@ _SESSION: Final = _text(
     "session_id", "The session: a hash of its flow and first instant, the same on every run."
 )
 _SENDER: Final = _text("sender", "The side that sent it.", *SIDES)
-_ORDINAL: Final = _count("ordinal", "Place of the frame among its direction's frames, from 0.")
+_FRAME_INDEX: Final = _count(
+    "frame_index", "Position of the frame among its direction's frames, from 0."
+)
 _STREAM: Final = _text(
     "stream",
     "The stream: opener's letter, number and, from an id's second use, its incarnation "
     "(`d1`, `a2`, `d0.2`; `s0` for a seeded channel).",
 )
 _MAYBE_STREAM: Final = _text("stream", _STREAM.meaning + " Null where there is none.", null=True)
-_AT: Final = _instant("at", "The instant the frame's last octet became contiguous.")
+_TIME: Final = _instant("time", "When the frame's last byte became contiguous.")
 
 _CAPTURES: Final = TableSchema(
     "captures",
@@ -131,9 +133,9 @@ _CAPTURES: Final = TableSchema(
         _count("tcp_packets", "Packets that carried TCP."),
         _count("other_packets", "Packets that carried anything else."),
         _count("fragments", "IP fragments, which are counted and not put together."),
-        _count("octets", "Octets of the file that were read, after decompression."),
+        _count("bytes", "Bytes of the file that were read, after decompression."),
         _text("error", "What went wrong; null if nothing did.", null=True),
-        _count("offset", "Octet of the file at which it went wrong.", null=True),
+        _count("error_offset", "Byte of the file at which it went wrong.", null=True),
     ),
 )
 
@@ -141,7 +143,8 @@ _SESSIONS: Final = TableSchema(
     "sessions",
     "conversation",
     "One connection between two peers and everything that passed on it, in sums. Conservation: "
-    "`octets` = frame sizes + `gap` + `undecoded` + `carrier`, in each direction.",
+    "`bytes` = frame sizes + `missing_bytes` + `undecoded_bytes` + `overhead_bytes`, in each "
+    "direction.",
     ("session_id",),
     (
         _SESSION,
@@ -157,13 +160,14 @@ _SESSIONS: Final = TableSchema(
         _instant("ended_at", "Last packet."),
         _count("frames", "Frames decoded in both directions."),
         _count("streams", "Stream incarnations."),
-        *_counts("octets", "Octets the {side} sent on the wire."),
-        *_counts("payload", "Content the {side} sent, summed over the streams."),
-        *_counts("gap", "Octets of the {side} that are missing outside decoded frames."),
-        *_counts("undecoded", "Octets of the {side} that could not be decoded."),
+        *_counts("bytes", "Bytes the {side} sent on the wire."),
+        *_counts("payload_bytes", "Content the {side} sent, summed over the streams."),
+        *_counts("missing_bytes", "Bytes of the {side} that are missing outside decoded frames."),
+        *_counts("undecoded_bytes", "Bytes of the {side} that could not be decoded."),
         *_counts(
-            "carrier",
-            "Octets of the {side} that are only carrier (HTTP upgrade, WebSocket ping and close).",
+            "overhead_bytes",
+            "Bytes of the {side} that belong to the encapsulation only (HTTP upgrade, WebSocket "
+            "ping and close).",
         ),
         _count("violations", "Its rows in `violations`."),
         _text("ending", "How the session ended.", *SESSION_ENDINGS),
@@ -181,7 +185,7 @@ _STREAMS: Final = TableSchema(
         _SESSION,
         _STREAM,
         _text("opener", "The side that opened it; null for a seeded channel.", *SIDES, null=True),
-        Column("number", ColumnType.BIG, "The id on the wire."),
+        Column("stream_id", ColumnType.BIG, "The id on the wire."),
         _count("incarnation", "Which use of the id this is, from 1."),
         _text("name", "Name or metadata, as UTF-8 with replacement, not escaped.", null=True),
         Column("name_bytes", ColumnType.OCTETS, "The same, exactly as it came.", True),
@@ -191,47 +195,52 @@ _STREAMS: Final = TableSchema(
         _text("ending", "How it ended.", *STREAM_ENDINGS),
         _text("reset_by", "Who first reset, cancelled, rejected or terminated.", *SIDES, null=True),
         _text("error", "The text that side sent with it.", null=True),
-        *_counts("octets", "Content the {side} sent up to its own end or abort."),
+        *_counts("bytes", "Content the {side} sent up to its own end or abort."),
         *_counts(
             "units",
             "The same in messages (omnistreams), items (Minmux, the last item not counted), "
-            "else octets, for the {side}.",
+            "else bytes, for the {side}.",
         ),
         *_counts("frames", "All frames of the {side} on this stream."),
         *_both("ended", ColumnType.TEXT, "How the {side} itself ended.", *HALF_ENDINGS, null=True),
-        *_both("granted", ColumnType.BIG, "All leave ever given to the {side}, gross.", null=True),
+        *_both(
+            "credit_granted",
+            ColumnType.BIG,
+            "All credit ever granted to the {side}, gross.",
+            null=True,
+        ),
         *_counts(
-            "peak_outstanding",
-            "Most octets of the {side} sent and not acknowledged (Nerdbank v2, v3).",
+            "peak_in_flight_bytes",
+            "Most bytes of the {side} sent and not acknowledged (Nerdbank v2, v3).",
             null=True,
         ),
         *_counts(
             "blocked_us",
-            "Microseconds the {side} had no leave, whether or not it had more to send.",
+            "Microseconds the {side} had no send credit, whether or not it had more to send.",
             null=True,
         ),
         *_both("first_at", ColumnType.INSTANT, "First frame of the {side}.", null=True),
         *_both("last_at", ColumnType.INSTANT, "Last frame of the {side}.", null=True),
         *_counts(
-            "window",
-            "Largest window the {peer} announced to the {side}, in octets (Nerdbank v2, v3).",
+            "window_bytes",
+            "Largest window the {peer} announced to the {side}, in bytes (Nerdbank v2, v3).",
             null=True,
         ),
         *_counts(
-            "window_rate",
+            "window_limit_bps",
             "Bits a second that this window allows the {side} at most: once full in a round trip. "
             "Null without a window or a round trip.",
             null=True,
         ),
         *_counts(
-            "rate",
+            "throughput_bps",
             "Bits of content a second that the {side} reached between its first and last frame; "
-            "near `window_rate`, the window is smaller than the path's bandwidth-delay product.",
+            "near `window_limit_bps`, the window is smaller than the bandwidth-delay product.",
             null=True,
         ),
         *_counts("stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."),
         *_counts(
-            "behind_us",
+            "hol_blocked_us",
             "Microseconds the {side} waited behind other streams: what head-of-line blocking cost. "
             "Every wait counts, also those too short for a row in `stalls`.",
         ),
@@ -242,22 +251,26 @@ _FRAMES: Final = TableSchema(
     "frames",
     "frame",
     "Every frame, in both directions.",
-    ("session_id", "sender", "ordinal"),
+    ("session_id", "sender", "frame_index"),
     (
         _SESSION,
         _SENDER,
-        _ORDINAL,
-        _AT,
-        _count("offset", "First octet of the frame in its TCP direction, carrier prefix included."),
-        _count("size", "Octets of the frame, carrier prefix included."),
+        _FRAME_INDEX,
+        _TIME,
+        _count(
+            "byte_offset",
+            "First byte of the frame in its TCP direction, encapsulation prefix included.",
+        ),
+        _count("size", "Bytes of the frame, encapsulation prefix included."),
         _text("kind", "The protocol's own name for this kind of frame."),
         _MAYBE_STREAM,
         _count(
             "amount",
-            "The number in the frame that moves a ledger; past 2^63-1 it is stored as 2^63-1.",
+            "The number in the frame that changes a credit or window; a value past 2^63-1 is stored "
+            "as 2^63-1.",
             null=True,
         ),
-        _count("payload_octets", "Octets of payload."),
+        _count("payload_bytes", "Bytes of payload."),
         _text(
             "verdict",
             "What the rules say; `violation`: it broke a rule of severity warning or worse.",
@@ -270,23 +283,24 @@ _VIOLATIONS: Final = TableSchema(
     "violations",
     "frame and rule",
     "Every rule that was broken, by whom and where.",
-    ("session_id", "sender", "ordinal", "rule"),
+    ("session_id", "sender", "frame_index", "rule"),
     (
         _SESSION,
         _SENDER,
         _count(
-            "ordinal",
-            "The frame's place among its direction's frames; the next one's where none was whole.",
+            "frame_index",
+            "The frame's position among its direction's frames; the next one's where no frame was "
+            "complete.",
         ),
-        _count("offset", "First octet of the frame in its TCP direction."),
-        _AT,
+        _count("byte_offset", "First byte of the frame in its TCP direction."),
+        _TIME,
         _MAYBE_STREAM,
         _text("rule", "The rule, as `protocol.rule`."),
         _text("origin", "Where the rule comes from.", *ORIGINS),
         _text("severity", "How much it weighs.", *SEVERITIES),
         _text(
             "certainty",
-            "`possible`: something that was not captured could excuse it, or the octets look like "
+            "`possible`: something that was not captured could excuse it, or the bytes look like "
             "another protocol than the one that was named.",
             *CERTAINTIES,
         ),
@@ -296,20 +310,22 @@ _VIOLATIONS: Final = TableSchema(
 
 _STALLS: Final = TableSchema(
     "stalls",
-    "time a stream stood still",
+    "stall of a stream",
     "Pauses of at least 50 ms and 5 round trips, each with its cause; and answers that took "
     "2 seconds or more, or had not come in the last second of the capture or longer.",
-    ("session_id", "stream", "sender", "began_at"),
+    ("session_id", "stream", "sender", "started_at"),
     (
         _SESSION,
         _STREAM,
         _text(
-            "sender", "The side whose octets did not come; for `no-reply`, the silent one.", *SIDES
+            "sender", "The side whose bytes did not come; for `no-reply`, the silent one.", *SIDES
         ),
-        _instant("began_at", "When it began."),
-        _count("lasted_us", "How long it lasted, in microseconds."),
+        _instant("started_at", "When it began."),
+        _count("duration_us", "How long it lasted, in microseconds."),
         _text("cause", "Why; `sender-idle` is never a finding.", *STALL_CAUSES),
-        _text("culprit", "The stream it waited behind, where that is the cause.", null=True),
+        _text(
+            "blocking_stream", "The stream it waited behind, where that is the cause.", null=True
+        ),
         _text("detail", "What was seen, with its numbers.", null=True),
     ),
 )
@@ -350,22 +366,22 @@ _TIMELINE: Final = TableSchema(
         _SENDER,
         _count("bucket", "Number of the bucket, from 0 at the session's start."),
         _count("frames", "Frames in the bucket."),
-        _count("octets", "Content in the bucket, counted as in `streams`."),
-        _count("blocked_us", "Microseconds of the bucket without leave to send.", null=True),
+        _count("bytes", "Content in the bucket, counted as in `streams`."),
+        _count("blocked_us", "Microseconds of the bucket without send credit.", null=True),
     ),
 )
 
 _CONTENT: Final = TableSchema(
     "content",
     "content frame",
-    "Written on request only: the octets that `streams` counts.",
-    ("session_id", "sender", "ordinal"),
+    "Written on request only: the bytes that `streams` counts.",
+    ("session_id", "sender", "frame_index"),
     (
         _SESSION,
         _MAYBE_STREAM,
         _SENDER,
-        _ORDINAL,
-        _AT,
+        _FRAME_INDEX,
+        _TIME,
         Column("data", ColumnType.OCTETS, "The content, exactly."),
     ),
 )

@@ -217,10 +217,10 @@ def _begun(session: TcpSession, verdict: Verdict) -> SessionSummary:
 def _undecoded(session: TcpSession, verdict: Verdict) -> SessionSummary:
     """No protocol was recognised: the octets are counted."""
     summary = _begun(session, verdict)
-    (summary.gap_dialer, summary.gap_acceptor) = session.gaps
-    (summary.undecoded_dialer, summary.undecoded_acceptor) = session.octets
-    summary.octets_dialer = session.octets[0] + session.gaps[0]
-    summary.octets_acceptor = session.octets[1] + session.gaps[1]
+    (summary.missing_bytes_dialer, summary.missing_bytes_acceptor) = session.gaps
+    (summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor) = session.octets
+    summary.bytes_dialer = session.octets[0] + session.gaps[0]
+    summary.bytes_acceptor = session.octets[1] + session.gaps[1]
     ended = session.ends[0] is not None and session.ends[1] is not None
     if any(session.octets):
         summary.ending = "undecodable"
@@ -253,11 +253,17 @@ def _sum_up(
     summary.streams, summary.violations = rows.streams, rows.violations
     summary.findings = rows.broken + rows.stalls
     summary.stalls, summary.unfinished = rows.stalls, rows.unfinished
-    summary.payload_dialer, summary.payload_acceptor = rows.payload
-    summary.octets_dialer, summary.octets_acceptor = dialer.octets, acceptor.octets
-    summary.gap_dialer, summary.gap_acceptor = dialer.gap, acceptor.gap
-    summary.undecoded_dialer, summary.undecoded_acceptor = dialer.undecoded, acceptor.undecoded
-    summary.carrier_dialer, summary.carrier_acceptor = dialer.carrier, acceptor.carrier
+    summary.payload_bytes_dialer, summary.payload_bytes_acceptor = rows.payload
+    summary.bytes_dialer, summary.bytes_acceptor = dialer.octets, acceptor.octets
+    summary.missing_bytes_dialer, summary.missing_bytes_acceptor = dialer.gap, acceptor.gap
+    summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor = (
+        dialer.undecoded,
+        acceptor.undecoded,
+    )
+    summary.overhead_bytes_dialer, summary.overhead_bytes_acceptor = (
+        dialer.carrier,
+        acceptor.carrier,
+    )
     summary.balanced = conserved(summary, session, watch)
     summary.ending = ending_of(session, observer, bool(summary.failure))
     cut = watch.contents.cut if watch.contents is not None else 0

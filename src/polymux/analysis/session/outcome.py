@@ -31,10 +31,14 @@ def has_ended(session: TcpSession) -> bool:
 def conserved(summary: SessionSummary, session: TcpSession, watch: Watch) -> bool:
     """Is every octet in a frame, a gap, the carrier, or undecoded; and is none there twice?"""
     framed = (watch.framed0, watch.framed1)
-    octets = (summary.octets_dialer, summary.octets_acceptor)
+    octets = (summary.bytes_dialer, summary.bytes_acceptor)
     others = (
-        summary.gap_dialer + summary.undecoded_dialer + summary.carrier_dialer,
-        summary.gap_acceptor + summary.undecoded_acceptor + summary.carrier_acceptor,
+        summary.missing_bytes_dialer
+        + summary.undecoded_bytes_dialer
+        + summary.overhead_bytes_dialer,
+        summary.missing_bytes_acceptor
+        + summary.undecoded_bytes_acceptor
+        + summary.overhead_bytes_acceptor,
     )
     if any(octets[side] != framed[side] + others[side] for side in (0, 1)):
         return False

@@ -34,16 +34,16 @@ class SessionSummary:
     ended_at: int
     frames: int = 0
     streams: int = 0
-    octets_dialer: int = 0
-    octets_acceptor: int = 0
-    payload_dialer: int = 0
-    payload_acceptor: int = 0
-    gap_dialer: int = 0
-    gap_acceptor: int = 0
-    undecoded_dialer: int = 0
-    undecoded_acceptor: int = 0
-    carrier_dialer: int = 0
-    carrier_acceptor: int = 0
+    bytes_dialer: int = 0
+    bytes_acceptor: int = 0
+    payload_bytes_dialer: int = 0
+    payload_bytes_acceptor: int = 0
+    missing_bytes_dialer: int = 0
+    missing_bytes_acceptor: int = 0
+    undecoded_bytes_dialer: int = 0
+    undecoded_bytes_acceptor: int = 0
+    overhead_bytes_dialer: int = 0
+    overhead_bytes_acceptor: int = 0
     violations: int = 0
     ending: str = "unknown"
     note: str | None = None

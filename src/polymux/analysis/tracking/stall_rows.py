@@ -9,20 +9,20 @@ from polymux.analysis.tracking.stream_tracker import Track
 
 NO_CREDIT: Final = "no-credit"
 SLOW_READER: Final = "slow-reader"
-BEHIND: Final = "behind-other-stream"
+BEHIND: Final = "head-of-line"
 TRANSPORT: Final = "transport"
 NO_REPLY: Final = "no-reply"
 IDLE: Final = "sender-idle"
 
 
 class StallRows:
-    """Rows as columns; `culprit` "" for none."""
+    """Rows as columns; `blocking_stream` "" for none."""
 
     def __init__(self) -> None:
         self.stream: list[str] = []
         self.sender: list[int] = []
         self.began_us: list[int] = []
-        self.lasted_us: list[int] = []
+        self.duration_us: list[int] = []
         self.cause: list[str] = []
         self.culprit: list[str] = []
         self.detail: list[str] = []
@@ -36,7 +36,7 @@ class StallRows:
         self.stream.append(track.label)
         self.sender.append(int(side))
         self.began_us.append(int(began // 1000))
-        self.lasted_us.append(int((ended - began) // 1000))
+        self.duration_us.append(int((ended - began) // 1000))
         self.cause.append(cause)
         self.culprit.append(culprit)
         self.detail.append(detail)

@@ -8,7 +8,7 @@ with two causes in turn, each long enough, is two stalls.
 no-credit            credit was 0, or too little for the next frame, and a grant ended that
 slow-reader          the peer's TCP window was closed, or too small for the next segment; or credit
                      was 0 with bytes outstanding until the sender gave up or the capture ended
-behind-other-stream  the direction was at work for others without a pause, one of which sent more
+head-of-line  the direction was at work for others without a pause, one of which sent more
                      than its fair share (a quantum, or this stream's own frame if that is larger),
                      and this stream was ready: credit had just come, it was in the middle of large
                      frames, or a backlog came out behind. A stream that was asked, or was opened,

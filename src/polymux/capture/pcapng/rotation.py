@@ -40,7 +40,7 @@ class RotatingWriter:
         seconds: float = 0,
         comment: str = "",
         interface_comment: str = "",
-        sync: float | Literal["none", "each"] = 1.0,
+        sync: float | Literal["none", "always"] = 1.0,
         on_full: Literal["gap", "block"] = "gap",
         index: bool = False,
         background: bool = False,

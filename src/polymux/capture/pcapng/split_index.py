@@ -79,7 +79,7 @@ def write_index(
             ranges = _ranges_between(source, marks, limits)
         written = {
             "polymux-index": _VERSION,
-            "octets": source.size,
+            "bytes": source.size,
             "proof": _proof(source, source.size),
             "marks": [asdict(span) for span in ranges],
         }
@@ -154,7 +154,7 @@ def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[Range]
             return None
         with open(name, encoding="utf-8") as file:
             written = json.load(file)
-        octets = written["octets"]
+        octets = written["bytes"]
         if written["polymux-index"] != _VERSION or not _within(octets, 0, source.size):
             return None
         if written["proof"] != _proof(source, octets):

@@ -47,7 +47,7 @@ class Missed:
 class PcapngWriter:
     """One pcapng file with one Ethernet interface and nanosecond times.
 
-    `sync`: "none" leaves it to the system, "each" syncs every packet, a number syncs when so many
+    `sync`: "none" leaves it to the system, "always" syncs every packet, a number syncs when so many
     seconds have passed since the last sync (looked at on each packet and on `tick`). `on_full`:
     "gap" counts and goes on, "block" waits until the packet can be written. With a `worker` of one
     thread, syncs of the interval run there and nobody waits for the disk.
@@ -62,7 +62,7 @@ class PcapngWriter:
         *,
         comment: str = "",
         interface_comment: str = "",
-        sync: float | Literal["none", "each"] = 1.0,
+        sync: float | Literal["none", "always"] = 1.0,
         on_full: Literal["gap", "block"] = "gap",
         clock: Callable[[], float] = time.monotonic,
         pause: Callable[[float], None] = time.sleep,
@@ -158,7 +158,7 @@ class PcapngWriter:
         self.packets += packets
         if self.size - (self.marks[-1] if self.marks else 0) >= MARK:
             self.marks.append(self.size)
-        if self._sync == "each":
+        if self._sync == "always":
             self.sync()
         elif self._sync != "none":
             self.tick()

@@ -73,13 +73,13 @@ def analyze(
     memory: str,
     wanted: bool,
     fail_on: str | None,
-    following: bool,
+    watch: bool,
     available_now: bool,
-    every: float,
-    linger: float,
-    idle: float,
-    patience: float,
-    remember: float,
+    interval: float,
+    session_grace: float,
+    session_timeout: float,
+    idle_timeout: float,
+    dedup_window: float,
 ) -> None:
     """Turn captures into tables: sessions, streams, frames, violations, stalls, timeline.
 
@@ -98,15 +98,15 @@ def analyze(
     settings = read_settings(confs)
     # Spark takes seconds to start; what can be known now is said now.
     Plan(protocol, port_map)
-    if following:
+    if watch:
         if fail_on is not None:
-            raise click.UsageError("--fail-on: a run that is followed ends when it is told to")
+            raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
         folder = the_folder(captures)
         with spark_session(master, memory=memory, conf=settings) as spark:
             run_following(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
-                content=content, available_now=available_now, every=every,
-                waits=(linger, idle, patience, remember),
+                content=content, available_now=available_now, interval=interval,
+                waits=(session_grace, session_timeout, idle_timeout, dedup_window),
             )  # fmt: skip
         return
     find_inputs(captures)

@@ -1,4 +1,4 @@
-"""`polymux analyze --follow`: a growing folder of captures into tables, until it is stopped."""
+"""`polymux analyze --watch`: a growing folder of captures into tables, until it is stopped."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 def follow_options(command: Command) -> Command:
-    """--follow and what belongs to it."""
+    """Add `--watch` and the options that only apply with it."""
     for add in (
-        click.option("--remember", type=click.FloatRange(0), default=3600.0, show_default=True,
-                     help="Following: seconds for which a file that comes again is known."),
-        click.option("--patience", type=click.FloatRange(0), default=3600.0, show_default=True,
-                     help="Following: seconds without any file until all sessions are over."),
-        click.option("--idle", type=click.FloatRange(0), default=60.0, show_default=True,
-                     help="Following: seconds without a packet until a session is over."),
-        click.option("--linger", type=click.FloatRange(0), default=1.0, show_default=True,
-                     help="Following: seconds to wait for more of a session that is whole."),
-        click.option("--every", type=click.FloatRange(0.05), default=1.0, show_default=True,
-                     help="Following: seconds between looks into the folder."),
+        click.option("--dedup-window", type=click.FloatRange(0), default=3600.0, show_default=True,
+                     help="With --watch: seconds for which a file that was read is recognised."),
+        click.option("--idle-timeout", type=click.FloatRange(0), default=3600.0, show_default=True,
+                     help="With --watch: seconds without any new file until all sessions end."),
+        click.option("--session-timeout", type=click.FloatRange(0), default=60.0,
+                     show_default=True,
+                     help="With --watch: seconds without a packet until a session ends."),
+        click.option("--session-grace", type=click.FloatRange(0), default=1.0, show_default=True,
+                     help="With --watch: seconds to wait for more of a session that is complete."),
+        click.option("--interval", type=click.FloatRange(0.05), default=1.0, show_default=True,
+                     help="With --watch: seconds between scans of the directory."),
         click.option("--available-now", is_flag=True,
-                     help="With --follow: end when what is there now has been read."),
-        click.option("--follow", "following", is_flag=True,
-                     help="Go on: CAPTURES is one directory to which captures are added."),
+                     help="With --watch: stop once the files that are there now have been read."),
+        click.option("--watch", is_flag=True,
+                     help="Keep running: CAPTURES is one directory to which captures are added."),
     ):  # fmt: skip
         command = add(command)
     return command
@@ -49,9 +50,9 @@ def follow_options(command: Command) -> Command:
 def the_folder(captures: Sequence[str]) -> str:
     """The one directory that can be followed."""
     if len(captures) != 1:
-        raise click.UsageError("--follow takes one directory")
+        raise click.UsageError("--watch takes one directory")
     if not os.path.isdir(captures[0]):
-        raise CaptureError("no such directory; --follow reads a growing folder", captures[0])
+        raise CaptureError("no such directory; --watch reads a directory that grows", captures[0])
     return captures[0]
 
 
@@ -65,7 +66,7 @@ def run_following(
     filters: Sequence[str],
     content: bool,
     available_now: bool,
-    every: float,
+    interval: float,
     waits: tuple[float, float, float, float],
 ) -> None:
     """Follow until interrupted or terminated, or all is read; every batch is told.
@@ -79,10 +80,10 @@ def run_following(
     with told() as is_told:
         query = start_following(
             spark, folder, out, protocol=protocol, ports=ports, filters=filters, content=content,
-            waits=Waits(*waits), available_now=available_now, every=every, tell=telling.batch,
+            waits=Waits(*waits), available_now=available_now, every=interval, tell=telling.batch,
         )  # fmt: skip
         try:
-            warn(f"following {folder} into {out}")
+            warn(f"watching {folder}, tables in {out}")
             while not is_told() and query.isActive:
                 time.sleep(LOOK)
         finally:  # the running batch is given up, and done again the next time
@@ -92,7 +93,7 @@ def run_following(
     problem = query.exception()
     if problem is not None:
         text = str(problem).strip().splitlines()
-        raise PolymuxError(f"following stopped: {next((line for line in text if line), '')}")
+        raise PolymuxError(f"watching stopped: {next((line for line in text if line), '')}")
 
 
 class Telling:

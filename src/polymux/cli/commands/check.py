@@ -82,5 +82,5 @@ def check(
 
 
 def print_violation(row: dict[str, object]) -> None:
-    place = f"frame {row['ordinal']}, octet {row['offset']}"
+    place = f"frame {row['frame_index']}, octet {row['byte_offset']}"
     say(shown(f"{row['session_id']} {row['severity']}: {violation_text(row)} ({place})"))

@@ -44,7 +44,7 @@ def numbers(context: click.Context, option: click.Parameter, text: str) -> list[
 )  # fmt: skip
 @click.option("--out", required=True, help="Directory for the captures.")
 @click.option(
-    "--sync", callback=syncs, default="each", show_default=True,
+    "--sync", callback=syncs, default="always", show_default=True,
     help="When what came is durable: each (as soon as the disk can), seconds between syncs, none.",
 )  # fmt: skip
 @click.option("--rotate-size", callback=size, default="64M", show_default=True,
@@ -63,7 +63,7 @@ def numbers(context: click.Context, option: click.Parameter, text: str) -> list[
               help="And those of one session.")  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=5.0, show_default=True,
               help="How long a session without credit may have to wait for the disk.")  # fmt: skip
-@click.option("--early", callback=numbers, default="",
+@click.option("--minmux-streams", callback=numbers, default="",
               help="Minmux ids that get credit before the peer says anything: 1,3,5.")  # fmt: skip
 @click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True,
               help="Seconds for streams to finish when stopped.")  # fmt: skip
@@ -86,7 +86,7 @@ def collect(
     buffer: int,
     session_buffer: int,
     pause: float,
-    early: list[int],
+    minmux_streams: list[int],
     grace: float,
     cert: str | None,
     key: str | None,
@@ -109,10 +109,15 @@ def collect(
     async def run() -> int:
         stop = when_told()  # whoever reads that it listens may end it at once
         collector = Collector(
-            out, sync=sync, rotate_octets=rotate_size, rotate_seconds=rotate_time,
+            out,
+            sync=sync,
+            rotate_octets=rotate_size,
+            rotate_seconds=rotate_time,
             bounds=Bounds(clients, per_host, streams, buffer, session_buffer),
-            policy=Policy(pause=pause), early=early, around=logged if verbose else None,
-        )  # fmt: skip
+            policy=Policy(pause=pause),
+            minmux_streams=minmux_streams,
+            around=logged if verbose else None,
+        )
         try:
             await collector.start()
         except CaptureError as problem:

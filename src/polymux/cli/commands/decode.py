@@ -87,7 +87,7 @@ def frames(observer: Observer) -> list[dict[str, object]]:
 
     rows = take_frame_rows(observer)
     for row in rows:
-        del row["at"]
+        del row["time"]
     return rows
 
 
@@ -109,8 +109,8 @@ def violation_row(violation: Violation) -> dict[str, object]:
         "rule": violation.rule.name,
         "severity": violation.rule.severity.value,
         "sender": SIDES[violation.sender],
-        "ordinal": violation.ordinal,
-        "offset": violation.offset,
+        "frame_index": violation.ordinal,
+        "byte_offset": violation.offset,
         "stream": violation.stream or None,
         "detail": violation.detail,
         "sentence": violation.rule.sentence,
@@ -125,7 +125,7 @@ def print_frames(
         "sender", Column("octet", right=True), Column("size", right=True), "kind", "stream",
         "amount", "verdict",
     )  # fmt: skip
-    names = ("sender", "offset", "size", "kind", "stream", "amount", "verdict")
+    names = ("sender", "byte_offset", "size", "kind", "stream", "amount", "verdict")
     print_table(text, columns, [[row[name] for name in names] for row in rows])
     for violation in found:
         line = f"{violation.rule.severity.value}: {violation}. {violation.rule.sentence}"

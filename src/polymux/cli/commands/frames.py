@@ -160,11 +160,12 @@ def print_frame(row: dict[str, object]) -> None:
     arrow = ">" if row["sender"] == "dialer" else "<"
     amount = f" amount {row['amount']}" if row["amount"] is not None else ""
     mark = "" if row["verdict"] == "clean" else f"  {row['verdict']}"
-    at = row["at"]
+    at = row["time"]
     moment = f"{at:%H:%M:%S.%f}" if at is not None else ""
     say(
         shown(
-            f"{row['session_id']} {moment} {arrow} {row['ordinal']:>6} {row['stream'] or '-':<6} "
-            f"{row['kind']:<28} {row['payload_octets']:>8} octets{amount}{mark}"
+            f"{row['session_id']} {moment} {arrow} {row['frame_index']:>6} "
+            f"{row['stream'] or '-':<6} "
+            f"{row['kind']:<28} {row['payload_bytes']:>8} octets{amount}{mark}"
         )
     )

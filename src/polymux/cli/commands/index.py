@@ -36,7 +36,7 @@ def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> N
                 continue
             octets = os.path.getsize(path)
             cuts = plan(path)
-            row = {"file": path, "index": name, "octets": octets, "ranges": len(cuts)}
+            row = {"file": path, "index": name, "bytes": octets, "ranges": len(cuts)}
             if people:
                 ranges = counted(len(cuts), "range")
                 say(f"{shown(name)}: {ranges}, {counted(octets, 'octet')}")

@@ -45,7 +45,7 @@ SHORT_ID = 4  # characters of a session's id at least
 NAME = 24  # characters of a stream's name
 STREAM_COLUMNS = (
     "session_id", "stream", "opener", "name", "opened_at", "closed_at", "ending", "reset_by",
-    "error", "octets_dialer", "octets_acceptor", "frames_dialer", "frames_acceptor",
+    "error", "bytes_dialer", "bytes_acceptor", "frames_dialer", "frames_acceptor",
     "ended_dialer", "ended_acceptor", "blocked_us_dialer", "blocked_us_acceptor",
     "last_at_dialer", "last_at_acceptor",
 )  # fmt: skip
@@ -162,8 +162,8 @@ def print_sessions(sessions: list[SessionSummary], loose: dict[str, Trouble], sh
                 each.findings,
                 each.ending,
                 each.frames,
-                amount(each.octets_dialer),
-                amount(each.octets_acceptor),
+                amount(each.bytes_dialer),
+                amount(each.bytes_acceptor),
             )
         )
         said = remark_of(each, loose.get(each.session_id, Trouble()))
@@ -207,8 +207,8 @@ def print_streams(listed: list[Listed], total: int, short: int) -> None:
                 str(row["session_id"])[:short],
                 row["stream"],
                 shown(row["name"], NAME),
-                amount(row["octets_dialer"]),
-                amount(row["octets_acceptor"]),
+                amount(row["bytes_dialer"]),
+                amount(row["bytes_acceptor"]),
                 int(str(row["frames_dialer"])) + int(str(row["frames_acceptor"])),
                 row["ending"],
                 entry.why,

@@ -25,7 +25,7 @@ from polymux.record.proxy import Tap
 
 NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
 NOT_RECORDED = 5
-Syncs = float | Literal["none", "each"]
+Syncs = float | Literal["none", "always"]
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
@@ -40,8 +40,8 @@ def size(context: click.Context, param: click.Parameter, value: str) -> int:
 def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
     if value == "none":
         return "none"
-    if value == "each":
-        return "each"
+    if value == "always":
+        return "always"
     with suppress(ValueError):
         if 0 <= float(value) < math.inf:
             return float(value)
@@ -178,8 +178,8 @@ def tell(tap: Tap, writer: RotatingWriter) -> bool:
     files = ", ".join(writer.published) or "nothing"
     warn(
         f"{counted(counts.connections, 'connection')}, "
-        f"{counted(counts.octets_dialer, 'octet')} from dialers, "
-        f"{counts.octets_acceptor} from the upstream, {counts.refused} not forwarded; "
+        f"{counted(counts.bytes_dialer, 'octet')} from dialers, "
+        f"{counts.bytes_acceptor} from the upstream, {counts.refused} not forwarded; "
         f"written: {files}"
     )
     lines = list(writer.failures)

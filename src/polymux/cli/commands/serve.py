@@ -19,12 +19,12 @@ ACTS = ("echo", "discard", "print")
 
 
 @click.command(
-    epilog="Example: polymux serve tcp://127.0.0.1:9000 --protocol mplex --do echo --once",
+    epilog="Example: polymux serve tcp://127.0.0.1:9000 --protocol mplex --action echo --once",
     no_args_is_help=True,
 )
 @live_options
 @click.option(
-    "--do", "act", type=click.Choice(ACTS), default="print", show_default=True,
+    "--action", "act", type=click.Choice(ACTS), default="print", show_default=True,
     help="With what comes: send it back, drop it, or show it.",
 )  # fmt: skip
 @click.option("--save", "folder", help="Write it to numbered files in this new directory instead.")
@@ -61,7 +61,9 @@ def serve(
         if number % 2 == 0:
             raise click.UsageError(f"--stream {number}: the dialer writes odd ids only")
     if url.startswith("stdio:") and act == "print" and folder is None:
-        raise click.UsageError("stdio: is the connection itself; use --do echo, discard or --save")
+        raise click.UsageError(
+            "stdio: is the connection itself; use --action echo, discard or --save"
+        )
     if cert is None and url.startswith(("tls:", "wss:")):
         raise click.UsageError(f"{url}: needs a certificate to listen with: --cert and --key")
     own = tls.listening(cert, key, client_ca) if cert is not None else None

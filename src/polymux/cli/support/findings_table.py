@@ -35,15 +35,15 @@ class Finding:
     told: str | Stall
     detail: str = ""
     count: int = 0
-    lasted_us: int = 0
+    duration_us: int = 0
     longest_us: int = -1
 
-    def add(self, told: str | Stall, detail: str, lasted_us: int) -> None:
+    def add(self, told: str | Stall, detail: str, duration_us: int) -> None:
         """Once more."""
         self.count += 1
-        self.lasted_us += lasted_us
-        if lasted_us > self.longest_us:
-            self.longest_us, self.told, self.detail = lasted_us, told, detail
+        self.duration_us += duration_us
+        if duration_us > self.longest_us:
+            self.longest_us, self.told, self.detail = duration_us, told, detail
 
     def text(self, culprit_name: str) -> str:
         """The sentence, and how often it holds."""
@@ -52,7 +52,7 @@ class Finding:
             told = stall_sentence(replace(told, culprit_name=culprit_name))
         if self.count == 1:
             return told
-        together = f", {duration_text(self.lasted_us * 1000)} in all" if self.lasted_us else ""
+        together = f", {duration_text(self.duration_us * 1000)} in all" if self.duration_us else ""
         return f"{told}; {self.count} times{together}"
 
 
@@ -64,14 +64,14 @@ class Summary:
     more: int = 0  # findings beyond those that are told apart
     unfinished: int = 0  # streams that were not over at the end
 
-    def add(self, key: Key, told: str | Stall, detail: str = "", lasted_us: int = 0) -> None:
+    def add(self, key: Key, told: str | Stall, detail: str = "", duration_us: int = 0) -> None:
         finding = self.found.get(key)
         if finding is None:
             if len(self.found) >= KEPT:
                 self.more += 1
                 return
             finding = self.found[key] = Finding(told)
-        finding.add(told, detail, lasted_us)
+        finding.add(told, detail, duration_us)
 
 
 def summarise(out: str) -> Summary:
@@ -92,11 +92,19 @@ def summarise(out: str) -> Summary:
         level = 0 if row["severity"] == "error" else 1
         key = (level, *where(row), f"{row['rule']} {row['sender']}")
         summary.add(key, violation_text(row))
-    columns = ("session_id", "stream", "sender", "cause", "lasted_us", "culprit", "detail")
+    columns = (
+        "session_id",
+        "stream",
+        "sender",
+        "cause",
+        "duration_us",
+        "blocking_stream",
+        "detail",
+    )
     for row in chosen(out, "stalls", columns, cause=tuple(STALL_HEADLINES)):
         stall = Stall.of(row)
         key = (2, *where(row), f"{stall.cause} {stall.sender}")
-        summary.add(key, stall, str(row["detail"] or ""), stall.lasted_us)
+        summary.add(key, stall, str(row["detail"] or ""), stall.duration_us)
     columns = (
         "session_id", "stream", "ending", "opener", "reset_by", "error", "ended_dialer",
         "ended_acceptor",

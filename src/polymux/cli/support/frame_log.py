@@ -60,10 +60,10 @@ class FrameLog:
             arrow = ">" if row["sender"] == "dialer" else "<"
             amount = f" amount {row['amount']}" if row["amount"] is not None else ""
             mark = "" if row["verdict"] == "clean" else f"  {row['verdict']}"
-            at = time.strftime("%H:%M:%S", time.localtime(int(str(row["at"])) // 1_000_000))
+            at = time.strftime("%H:%M:%S", time.localtime(int(str(row["time"])) // 1_000_000))
             warn(
                 f"{self._label}{at} {arrow} {row['stream'] or '-'} {row['kind']} "
-                f"{row['payload_octets']} bytes{amount}{mark}"
+                f"{row['payload_bytes']} bytes{amount}{mark}"
             )
         for violation in observer.take_violations():
             warn(f"{self._label}{violation.rule.severity.value}: {violation}")

@@ -140,9 +140,9 @@ class Output:
 def as_text(data: bytes) -> dict[str, object]:
     """Octets in JSON: text where they are UTF-8, else hex."""
     try:
-        return {"octets": len(data), "text": data.decode()}
+        return {"bytes": len(data), "text": data.decode()}
     except UnicodeDecodeError:
-        return {"octets": len(data), "hex": data.hex()}
+        return {"bytes": len(data), "hex": data.hex()}
 
 
 def harmless(data: bytes) -> str:

@@ -47,7 +47,7 @@ class ReceivedFile:
         row = {
             **self._entry,
             "ending": ending,
-            "octets": self.octets,
+            "bytes": self.octets,
             "sha256": self._digest.hexdigest(),
         }
         self.files.append(MANIFEST, json.dumps(row, ensure_ascii=True).encode() + b"\n")

@@ -127,7 +127,7 @@ class StreamFiles:
                     "name": row.get("name"),
                     "name_hex": name.hex() if isinstance(name, bytes) else None,
                     "ending": row.get("ending"),
-                    "octets": half.octets,
+                    "bytes": half.octets,
                     "sha256": half.digest.hexdigest(),
                 }
             )

@@ -95,7 +95,7 @@ class Worst:
         if row["cause"] in STALL_HEADLINES:
             trouble = self._of(row)
             trouble.stalls += 1
-            lasted = _count(row, "lasted_us")
+            lasted = _count(row, "duration_us")
             if lasted > trouble.stalled_us or not trouble.stall:
                 trouble.stalled_us = lasted
                 trouble.stall = stall_sentence(Stall.of(row))
@@ -120,7 +120,7 @@ class Worst:
 
 def judge(row: Row, trouble: Trouble) -> tuple[int, int, str]:
     """How bad a stream is: a rank (0 is worst), a weight within it, and why."""
-    octets = _count(row, "octets_dialer") + _count(row, "octets_acceptor")
+    octets = _count(row, "bytes_dialer") + _count(row, "bytes_acceptor")
     if trouble.errors:
         return 0, trouble.errors, trouble.said()
     if trouble.stalls:

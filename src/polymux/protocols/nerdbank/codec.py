@@ -307,7 +307,7 @@ def put_frame1(out: BytesWriter, head: Head, text: bytes) -> None:
 
 
 def put_frame23(out: BytesWriter, fields: i64, sender: i64, head: Head, text: bytes) -> None:
-    payload = b"" if head.kind == CONTENT_FRAME else payload_octets(head, text)
+    payload = b"" if head.kind == CONTENT_FRAME else payload_bytes(head, text)
     size: i64 = head.size if head.kind == CONTENT_FRAME else len(payload)
     out.append(0x90 + fields + (1 if size > 0 else 0))
     put_msgpack_int(out, head.kind)
@@ -319,7 +319,7 @@ def put_frame23(out: BytesWriter, fields: i64, sender: i64, head: Head, text: by
         out.write(payload)
 
 
-def payload_octets(head: Head, text: bytes) -> bytes:
+def payload_bytes(head: Head, text: bytes) -> bytes:
     """The payload of a control frame, made from its amount and text."""
     kind = head.kind
     out = BytesWriter()

@@ -18,12 +18,27 @@ from polymux.report.render.wording import STALL_HEADLINES, capture_sentence, gap
 from polymux.text.sanitize import visible
 
 VIOLATION_COLUMNS: Final = (
-    "session_id", "sender", "ordinal", "rule", "offset", "at", "stream", "severity", "certainty",
+    "session_id",
+    "sender",
+    "frame_index",
+    "rule",
+    "byte_offset",
+    "time",
+    "stream",
+    "severity",
+    "certainty",
     "detail",
-)  # fmt: skip
+)
 STALL_COLUMNS: Final = (
-    "session_id", "stream", "sender", "began_at", "lasted_us", "cause", "culprit", "detail",
-)  # fmt: skip
+    "session_id",
+    "stream",
+    "sender",
+    "started_at",
+    "duration_us",
+    "cause",
+    "blocking_stream",
+    "detail",
+)
 _CAUSES: Final = tuple(STALL_HEADLINES)
 _LEVELS: Final = ("error", "warning", "stall", "note")
 
@@ -38,14 +53,14 @@ class Finding:
     cause: str | None = None
     count: int = 0
     possible: int = 0
-    lasted_us: int = 0
+    duration_us: int = 0
     rows: list[Row] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)  # where there are no rows
 
     def order(self) -> tuple[int, int, str]:
         """Worst first; before all else that a session was read as what it does not look like."""
         level = -1 if self.cause == "protocol" else _LEVELS.index(self.level)
-        return (level, -(self.lasted_us or self.count), self.title)
+        return (level, -(self.duration_us or self.count), self.title)
 
 
 @dataclass(slots=True)
@@ -108,15 +123,15 @@ def _count_stalls(tables: Tables, found: Findings) -> dict[str, Finding]:
     import pyarrow as pa
 
     causes: dict[str, Finding] = {}
-    for batch in tables.batches("stalls", ("cause", "lasted_us")):
+    for batch in tables.batches("stalls", ("cause", "duration_us")):
         grouped = (
             pa.Table.from_batches([batch])
             .group_by("cause")
-            .aggregate([("lasted_us", "sum"), ([], "count_all")])
+            .aggregate([("duration_us", "sum"), ([], "count_all")])
             .to_pydict()
         )
         for cause, lasted, count in zip(
-            grouped["cause"], grouped["lasted_us_sum"], grouped["count_all"], strict=True
+            grouped["cause"], grouped["duration_us_sum"], grouped["count_all"], strict=True
         ):
             if cause not in STALL_HEADLINES:
                 continue  # sender-idle is never a finding
@@ -124,7 +139,7 @@ def _count_stalls(tables: Tables, found: Findings) -> dict[str, Finding]:
                 cause, Finding("stall", STALL_HEADLINES[cause], cause=cause)
             )
             finding.count += count
-            finding.lasted_us += lasted or 0
+            finding.duration_us += lasted or 0
             found.counts["stall"] += count
     return causes
 
@@ -141,7 +156,7 @@ def _show_violations(
     each = budget.marks // max(1, len(ids))
     marks = Best([each] * len(ids), keys=4)
     for batch in tables.batches("violations", VIOLATION_COLUMNS):
-        at = pc.fill_null(batch["at"], 0)
+        at = pc.fill_null(batch["time"], 0)
         shown.offer(codes(batch["rule"], names), at, batch)
         light = pc.fill_null(codes(batch["severity"], ("error", "warning")), 2)
         rank = pc.add(pc.multiply(light, 1 << 60), pc.min_element_wise(at, pa.scalar(1 << 59)))
@@ -163,7 +178,7 @@ def _show_stalls(
     drawn = Best([each] * len(ids), keys=4)
     for batch in tables.batches("stalls", STALL_COLUMNS):
         group = codes(batch["cause"], _CAUSES)
-        rank = pc.negate(pc.fill_null(batch["lasted_us"], 0))
+        rank = pc.negate(pc.fill_null(batch["duration_us"], 0))
         shown.offer(group, rank, batch)
         session = pc.if_else(pc.is_valid(group), codes(batch["session_id"], ids), None)
         drawn.offer(session, rank, batch)
@@ -192,7 +207,7 @@ def _capture_findings(seen: Overview, budget: Budget, found: Findings) -> None:
 
 
 def _capture_line(row: dict[str, object]) -> str:
-    offset = row["offset"]
+    offset = row["error_offset"]
     return capture_sentence(
         str(row["file"]),
         str(row["status"]),

@@ -21,9 +21,17 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FRAME_COLUMNS: Final = (
-    "sender", "ordinal", "at", "offset", "size", "kind", "stream", "amount", "payload_octets",
+    "sender",
+    "frame_index",
+    "time",
+    "byte_offset",
+    "size",
+    "kind",
+    "stream",
+    "amount",
+    "payload_bytes",
     "verdict",
-)  # fmt: skip
+)
 _AROUND: Final = 3  # frames shown before and after a violation, in its direction
 _MOMENTS: Final = ("opened_at", "accepted_at", "closed_at")
 _ORDINALS: Final = 1 << 44  # more frames than a direction ever has
@@ -93,7 +101,7 @@ class _Collectors:
         batch, session = batch.filter(known), session.filter(known)
         if not batch.num_rows:
             return
-        ordinal, at = batch["ordinal"], batch["at"]
+        ordinal, at = batch["frame_index"], batch["time"]
         side = pc.fill_null(codes(batch["sender"], ("dialer", "acceptor")), 0)
         since = pc.subtract(at, self.origins.take(session))
         scattered = pc.bit_wise_and(
@@ -124,7 +132,7 @@ class _Collectors:
         room = share([len(found) for found in more], limit - len(rows))
         for part, listed in zip(room, more, strict=True):
             rows |= {(row[0], row[1]): row for row in listed[:part]}
-        at = FRAME_COLUMNS.index("at")
+        at = FRAME_COLUMNS.index("time")
         return sorted(rows.values(), key=lambda row: (row[at], row[0], row[1]))
 
 
@@ -139,7 +147,7 @@ def _each(rest: list[int], chosen: list[list[StreamRow]]) -> list[int]:
 
 
 def _near(found: Findings) -> set[int]:
-    sender, ordinal = VIOLATION_COLUMNS.index("sender"), VIOLATION_COLUMNS.index("ordinal")
+    sender, ordinal = VIOLATION_COLUMNS.index("sender"), VIOLATION_COLUMNS.index("frame_index")
     keys: set[int] = set()
     for group, marks in enumerate(found.marks):
         for row in marks:
@@ -155,7 +163,7 @@ def _instants(
     detailed: list[SessionRow], chosen: list[list[StreamRow]], found: Findings
 ) -> set[int]:
     """Session and microseconds since its start, as one number, of all that is worth a frame."""
-    began, lasted = STALL_COLUMNS.index("began_at"), STALL_COLUMNS.index("lasted_us")
+    began, lasted = STALL_COLUMNS.index("started_at"), STALL_COLUMNS.index("duration_us")
     keys: set[int] = set()
     for group, session in enumerate(detailed):
         moments = {stream.number(name) for stream in chosen[group] for name in _MOMENTS}

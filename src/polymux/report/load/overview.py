@@ -19,17 +19,38 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SESSION_COLUMNS: Final = (
-    "session_id", "capture", "protocol", "version", "dialect", "evidence", "vantage", "dialer",
-    "acceptor", "started_at", "ended_at", "frames", "streams", "octets_dialer", "octets_acceptor",
-    "payload_dialer", "payload_acceptor", "gap_dialer", "gap_acceptor", "undecoded_dialer",
-    "undecoded_acceptor", "violations", "ending", "note", "rtt_us",
-)  # fmt: skip
-_CAPTURE_COLUMNS: Final = ("file", "status", "packets", "octets", "error", "offset", "format")
+    "session_id",
+    "capture",
+    "protocol",
+    "version",
+    "dialect",
+    "evidence",
+    "vantage",
+    "dialer",
+    "acceptor",
+    "started_at",
+    "ended_at",
+    "frames",
+    "streams",
+    "bytes_dialer",
+    "bytes_acceptor",
+    "payload_bytes_dialer",
+    "payload_bytes_acceptor",
+    "missing_bytes_dialer",
+    "missing_bytes_acceptor",
+    "undecoded_bytes_dialer",
+    "undecoded_bytes_acceptor",
+    "violations",
+    "ending",
+    "note",
+    "rtt_us",
+)
+_CAPTURE_COLUMNS: Final = ("file", "status", "packets", "bytes", "error", "error_offset", "format")
 REQUEST_COLUMNS: Final = (
     "session_id", "opener", "requests", "answered", "latency_p50_us", "latency_p90_us",
     "latency_p99_us", "latency_max_us",
 )  # fmt: skip
-_SUMMED: Final = ("frames", "streams", "octets_dialer", "octets_acceptor", "violations")
+_SUMMED: Final = ("frames", "streams", "bytes_dialer", "bytes_acceptor", "violations")
 
 
 @dataclass(slots=True)
@@ -135,14 +156,16 @@ def _stalled(tables: Tables) -> dict[str, tuple[int, int]]:
     import pyarrow.compute as pc
 
     sums: dict[str, tuple[int, int]] = {}
-    for batch in tables.batches("stalls", ("session_id", "cause", "lasted_us")):
+    for batch in tables.batches("stalls", ("session_id", "cause", "duration_us")):
         real = batch.filter(pc.not_equal(batch["cause"], "sender-idle"))
         grouped = (
-            _table(real).group_by("session_id").aggregate([("lasted_us", "sum"), ([], "count_all")])
+            _table(real)
+            .group_by("session_id")
+            .aggregate([("duration_us", "sum"), ([], "count_all")])
         )
         for session, lasted, count in zip(
             grouped["session_id"].to_pylist(),
-            grouped["lasted_us_sum"].to_pylist(),
+            grouped["duration_us_sum"].to_pylist(),
             grouped["count_all"].to_pylist(),
             strict=True,
         ):
@@ -164,7 +187,7 @@ def _add_sums(batch: pa.RecordBatch, found: Overview) -> None:
         found.ended = ended if found.ended is None else max(found.ended, ended)
     for entry in batch["protocol"].value_counts().to_pylist():
         found.protocols[visible(str(entry["values"] or "unknown"), 40)] += entry["counts"]
-    gaps = pc.add(batch["gap_dialer"], batch["gap_acceptor"])
+    gaps = pc.add(batch["missing_bytes_dialer"], batch["missing_bytes_acceptor"])
     found.gap_octets += pc.sum(gaps).as_py() or 0
     found.gap_sessions += pc.sum(pc.greater(gaps, 0)).as_py() or 0
 
@@ -177,7 +200,7 @@ def _ranked(
     import pyarrow.compute as pc
 
     octets = pc.add(
-        pc.fill_null(batch["octets_dialer"], 0), pc.fill_null(batch["octets_acceptor"], 0)
+        pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0)
     )
     weight = pc.min_element_wise(octets, pa.scalar(1 << 56, pa.int64()))
     for flag, bit in (

@@ -66,12 +66,12 @@ def read_payload(
     keys = pa.array(
         sorted((g * 2 + sides.index(side)) * _ORDINALS + n for g, side, n in wanted), pa.int64()
     )
-    columns = ("session_id", "sender", "ordinal", "data")
+    columns = ("session_id", "sender", "frame_index", "data")
     for batch in tables.batches("content", columns, rows=_ROWS):
         session = codes(batch["session_id"], ids)
         side = codes(batch["sender"], sides)
         place = pc.add(pc.multiply(session, 2), side)
-        key = pc.add(pc.multiply(place, _ORDINALS), batch["ordinal"])
+        key = pc.add(pc.multiply(place, _ORDINALS), batch["frame_index"])
         mask = pc.is_in(key, value_set=keys)
         for code, data in zip(
             key.filter(mask).to_pylist(), batch["data"].filter(mask).to_pylist(), strict=True

@@ -18,13 +18,37 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 STREAM_COLUMNS: Final = (
-    "stream", "session_id", "opener", "name", "opened_at", "accepted_at", "closed_at", "ending",
-    "reset_by", "error", "octets_dialer", "octets_acceptor", "units_dialer", "units_acceptor",
-    "frames_dialer", "frames_acceptor", "granted_dialer", "granted_acceptor",
-    "peak_outstanding_dialer", "peak_outstanding_acceptor", "blocked_us_dialer",
-    "blocked_us_acceptor", "first_at_dialer", "first_at_acceptor", "last_at_dialer",
-    "last_at_acceptor", "ended_dialer", "ended_acceptor", "behind_us_dialer", "behind_us_acceptor",
-)  # fmt: skip
+    "stream",
+    "session_id",
+    "opener",
+    "name",
+    "opened_at",
+    "accepted_at",
+    "closed_at",
+    "ending",
+    "reset_by",
+    "error",
+    "bytes_dialer",
+    "bytes_acceptor",
+    "units_dialer",
+    "units_acceptor",
+    "frames_dialer",
+    "frames_acceptor",
+    "credit_granted_dialer",
+    "credit_granted_acceptor",
+    "peak_in_flight_bytes_dialer",
+    "peak_in_flight_bytes_acceptor",
+    "blocked_us_dialer",
+    "blocked_us_acceptor",
+    "first_at_dialer",
+    "first_at_acceptor",
+    "last_at_dialer",
+    "last_at_acceptor",
+    "ended_dialer",
+    "ended_acceptor",
+    "hol_blocked_us_dialer",
+    "hol_blocked_us_acceptor",
+)
 _INSTANTS: Final = ("opened_at", "first_at_dialer", "first_at_acceptor")
 
 
@@ -92,7 +116,7 @@ def _telling(found: Findings) -> Pairs:
         place = VIOLATION_COLUMNS.index("stream")
         wanted |= {(group, str(row[place])) for row in marks if row[place] is not None}
     for group, stalls in enumerate(found.stalls):
-        for name in ("stream", "culprit"):
+        for name in ("stream", "blocking_stream"):
             place = STALL_COLUMNS.index(name)
             wanted |= {(group, str(row[place])) for row in stalls if row[place] is not None}
     return Pairs(sorted(wanted, key=lambda pair: (pair[0], pair[1] or "")))
@@ -103,7 +127,7 @@ def _rank(batch: pa.RecordBatch, session: pa.Array, telling: Pairs) -> pa.Array:
     import pyarrow.compute as pc
 
     octets = pc.add(
-        pc.fill_null(batch["octets_dialer"], 0), pc.fill_null(batch["octets_acceptor"], 0)
+        pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0)
     )
     weight = pc.min_element_wise(octets, pa.scalar(1 << 58, pa.int64()))
     flag = pc.is_valid(telling.of(session, batch["stream"])).cast(pa.int64())

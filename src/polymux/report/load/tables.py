@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS: Final = 1 << 16
-LATER: Final = {"streams": ("behind_us_dialer", "behind_us_acceptor"), "requests": ()}
+LATER: Final = {"streams": ("hol_blocked_us_dialer", "hol_blocked_us_acceptor"), "requests": ()}
 """Tables and columns that older analyses do not have: what they hold is then null, or not shown."""
 
 

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 _MERGE_AT: Final = 1 << 18  # rows of half-summed cells before they are summed again
 _SPANS: Final = 40  # times without leave drawn a lane; the longest
-_COLUMNS: Final = ("session_id", "stream", "sender", "bucket", "frames", "octets", "blocked_us")
-_SUMS: Final = ("frames", "octets", "blocked_us")
+_COLUMNS: Final = ("session_id", "stream", "sender", "bucket", "frames", "bytes", "blocked_us")
+_SUMS: Final = ("frames", "bytes", "blocked_us")
 _KEYS: Final = ("lane", "side", "bucket")
 
 

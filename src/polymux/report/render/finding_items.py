@@ -41,15 +41,15 @@ def violation_text(material: Material, named: Json) -> str:
 
 def stall_text(material: Material, named: Json) -> str:
     """The sentence for a row of `stalls`, with the name of the stream it waited behind."""
-    culprit = material.stream(named["session_id"], named["culprit"])
-    sender, lasted = str(named["sender"]), named["lasted_us"]
+    culprit = material.stream(named["session_id"], named["blocking_stream"])
+    sender, lasted = str(named["sender"]), named["duration_us"]
     return stall_sentence(
         Stall(
             stream=material.clean(named["stream"], KEY) or "",
             sender=sender,
-            lasted_us=lasted if isinstance(lasted, int) else 0,
+            duration_us=lasted if isinstance(lasted, int) else 0,
             cause=str(named["cause"]),
-            culprit=material.clean(named["culprit"], KEY),
+            culprit=material.clean(named["blocking_stream"], KEY),
             culprit_name=(material.clean(culprit.row["name"], KEY) or "") if culprit else "",
         )
     )
@@ -66,7 +66,7 @@ def _finding(
         "cause": finding.cause,
         "count": finding.count,
         "possible": finding.possible,
-        "lasted": finding.lasted_us,
+        "lasted": finding.duration_us,
         "items": items,
     }
 
@@ -87,8 +87,8 @@ def _violation(material: Material, row: Row) -> Json:
     named = dict(zip(VIOLATION_COLUMNS, row, strict=True))
     return {
         "text": violation_text(material, named),
-        "ordinal": named["ordinal"],
-        **place_of(material, named["session_id"], named["stream"], named["at"]),
+        "index": named["frame_index"],
+        **place_of(material, named["session_id"], named["stream"], named["time"]),
     }
 
 
@@ -97,8 +97,8 @@ def _stall(material: Material, row: Row) -> Json:
     return {
         "text": stall_text(material, named),
         "detail": material.clean(named["detail"]),
-        "lasted": named["lasted_us"],
-        **place_of(material, named["session_id"], named["stream"], named["began_at"]),
+        "lasted": named["duration_us"],
+        **place_of(material, named["session_id"], named["stream"], named["started_at"]),
     }
 
 
@@ -114,7 +114,7 @@ def _window_finding(material: Material) -> tuple[Finding, list[Json]] | None:
                     continue
                 blocked = stream.number(f"blocked_us_{side}") or 0
                 finding.count += 1
-                finding.lasted_us += blocked
+                finding.duration_us += blocked
                 first, last = stream.number(f"first_at_{side}"), stream.number(f"last_at_{side}")
                 place = place_of(material, session.id, stream.key, first)
                 lasted = (last or 0) - (first or 0)
@@ -125,11 +125,11 @@ def _window_finding(material: Material) -> tuple[Finding, list[Json]] | None:
 
 
 def _window_text(session: SessionRow, stream: StreamRow, side: str) -> str | None:
-    window, rtt = stream.number(f"peak_outstanding_{side}"), session.rtt_us
+    window, rtt = stream.number(f"peak_in_flight_bytes_{side}"), session.rtt_us
     first, last = stream.number(f"first_at_{side}"), stream.number(f"last_at_{side}")
     if first is None or last is None or window is None or rtt is None:
         return None
-    sent = stream.number(f"octets_{side}") or 0
+    sent = stream.number(f"bytes_{side}") or 0
     if not is_window_limited(window, rtt, sent, last - first, stream.number(f"blocked_us_{side}")):
         return None
     return window_sentence(window, rtt)

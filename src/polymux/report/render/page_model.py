@@ -15,6 +15,10 @@ from polymux.report.render.session_details import detail_json
 from polymux.report.render.wording import nothing_sentence, unfinished_sentence
 
 _FILES = 3  # capture files named with each session; more are counted
+_BOTH_SIDES = {  # key on the page -> stem of the column that exists once for each side
+    "bytes": "bytes", "payload": "payload_bytes", "missing": "missing_bytes",
+    "undecoded": "undecoded_bytes",
+}  # fmt: skip
 
 
 def build(material: Material) -> Json:
@@ -77,8 +81,8 @@ def _session(material: Material, session: SessionRow) -> Json:
     row = session.row
     files = row["capture"] if isinstance(row["capture"], list) else []
     both = {
-        stem: [session.number(f"{stem}_{side}") for side in SIDES]
-        for stem in ("octets", "payload", "gap", "undecoded")
+        key: [session.number(f"{stem}_{side}") for side in SIDES]
+        for key, stem in _BOTH_SIDES.items()
     }
     return {
         "id": material.clean(session.id, 40),

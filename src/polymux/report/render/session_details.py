@@ -17,6 +17,10 @@ from polymux.report.render.report_data import KEY, SIDES, Json, Material, since
 from polymux.report.render.wording import STALL_HEADLINES
 
 _CAUSES: Final = tuple(STALL_HEADLINES)
+_BOTH_SIDES: Final = {  # key on the page -> stem of the column that exists once for each side
+    "bytes": "bytes", "units": "units", "frames": "frames", "credit": "credit_granted",
+    "inFlight": "peak_in_flight_bytes", "blocked": "blocked_us", "holBlocked": "hol_blocked_us",
+}  # fmt: skip
 _LEVELS: Final = ("error", "warning", "note")
 _VERDICTS: Final = {"clean": "0", "crossed": "1", "violation": "2"}
 
@@ -49,11 +53,11 @@ def _marks(
         mark = dict(zip(VIOLATION_COLUMNS, row, strict=True))
         made.append(
             [
-                since(material.detailed[group], mark["at"]),
+                since(material.detailed[group], mark["time"]),
                 places.get(str(mark["stream"]), -1),
                 _side(mark["sender"]),
                 rules[str(mark["rule"])],
-                mark["ordinal"],
+                mark["frame_index"],
                 _LEVELS.index(str(mark["severity"])) if mark["severity"] in _LEVELS else 2,
                 violation_text(material, mark),
             ]
@@ -67,8 +71,8 @@ def _stalls(material: Material, group: int, places: dict[str, int]) -> list[list
         stall = dict(zip(STALL_COLUMNS, row, strict=True))
         made.append(
             [
-                since(material.detailed[group], stall["began_at"]),
-                stall["lasted_us"],
+                since(material.detailed[group], stall["started_at"]),
+                stall["duration_us"],
                 places.get(str(stall["stream"]), -1),
                 _side(stall["sender"]),
                 _CAUSES.index(str(stall["cause"])),
@@ -101,10 +105,8 @@ def _stream_columns(
     for side, letter in zip(SIDES, "DA", strict=True):
         made["first" + letter] = instants(f"first_at_{side}")
         made["last" + letter] = instants(f"last_at_{side}")
-        for stem in (
-            "octets", "units", "frames", "granted", "peak_outstanding", "blocked_us", "behind_us",
-        ):  # fmt: skip
-            made[stem.partition("_")[0] + letter] = each(f"{stem}_{side}")
+        for key, stem in _BOTH_SIDES.items():
+            made[key + letter] = each(f"{stem}_{side}")
     return made
 
 
@@ -114,15 +116,15 @@ def _frame_columns(
     session, rows = material.detailed[group], material.frames[group].rows
     column = {name: [row[i] for row in rows] for i, name in enumerate(FRAME_COLUMNS)}
     made: Json = {
-        "at": _steps(since(session, at) for at in column["at"]),
+        "at": _steps(since(session, at) for at in column["time"]),
         "side": "".join("da"[_side(sender)] for sender in column["sender"]),
         "verdict": "".join(_VERDICTS.get(str(word), "0") for word in column["verdict"]),
         "kind": [kinds.setdefault(str(kind), len(kinds)) for kind in column["kind"]],
         "stream": [-1 if key is None else places.get(str(key), -2) for key in column["stream"]],
-        "ordinal": column["ordinal"],
-        "offset": column["offset"],
+        "index": column["frame_index"],
+        "offset": column["byte_offset"],
         "size": column["size"],
-        "payload": column["payload_octets"],
+        "payload": column["payload_bytes"],
         "amount": column["amount"],
     }
     if material.payload:

@@ -16,7 +16,7 @@ STALL_HEADLINES: Final = {
     "no-reply": "Peers did not answer",
     "no-credit": "Streams waited for credit",
     "slow-reader": "Readers did not read",
-    "behind-other-stream": "Streams waited behind another stream",
+    "head-of-line": "Streams waited behind another stream",
     "transport": "The network lost or held back data",
 }
 """One headline a cause that is a finding; `sender-idle` has none, because it is never one."""
@@ -28,17 +28,17 @@ class Stall:
 
     stream: str
     sender: str
-    lasted_us: int
+    duration_us: int
     cause: str
     culprit: str | None = None
     culprit_name: str = ""
 
     @classmethod
     def of(cls, row: Mapping[str, object]) -> "Stall":
-        lasted = row["lasted_us"]
+        lasted = row["duration_us"]
         return cls(
             str(row["stream"]), str(row["sender"]), lasted if isinstance(lasted, int) else 0,
-            str(row["cause"]), _text(row, "culprit"),
+            str(row["cause"]), _text(row, "blocking_stream"),
         )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ class Ending:
 
 def stall_sentence(stall: Stall) -> str:
     """`acceptor did not read d3: dialer waited 1.2 s (slow-reader)`."""
-    lasted = duration_text(stall.lasted_us * 1000)
+    lasted = duration_text(stall.duration_us * 1000)
     stream, sender = stall.stream, stall.sender
     peer = PEER.get(sender, "peer")
     match stall.cause:
@@ -73,7 +73,7 @@ def stall_sentence(stall: Stall) -> str:
             told = f"{peer} gave no credit on {stream}: {sender} waited {lasted}"
         case "slow-reader":
             told = f"{peer} did not read {stream}: {sender} waited {lasted}"
-        case "behind-other-stream":
+        case "head-of-line":
             first = stall.culprit or "another stream"
             name = f" ({stall.culprit_name})" if stall.culprit_name else ""
             told = f"{sender} sent {first}{name} first: {stream} waited {lasted}"
@@ -166,17 +166,17 @@ def window_limit(window: int, rtt_us: int) -> float:
 
 
 def is_window_limited(
-    window: int | None, rtt_us: int | None, sent: int, lasted_us: int, blocked_us: int | None
+    window: int | None, rtt_us: int | None, sent: int, duration_us: int, blocked_us: int | None
 ) -> bool:
     """Did the window, and not the sender, set the pace?
 
     Yes if the sender was out of credit for at least a fifth of the time it sent, and reached at
     least half of what window and round trip allow (a sender that had little to send does not).
     """
-    if not window or not rtt_us or not blocked_us or lasted_us <= 5 * rtt_us:
+    if not window or not rtt_us or not blocked_us or duration_us <= 5 * rtt_us:
         return False
-    reached = sent * 8 * 1e6 / lasted_us
-    return blocked_us * 5 >= lasted_us and reached * 2 >= window_limit(window, rtt_us)
+    reached = sent * 8 * 1e6 / duration_us
+    return blocked_us * 5 >= duration_us and reached * 2 >= window_limit(window, rtt_us)
 
 
 def capture_sentence(file: str, status: str, error: str | None, offset: int | None) -> str:

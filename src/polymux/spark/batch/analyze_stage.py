@@ -52,7 +52,7 @@ class Outcome:
         self.sessions += 1
         self.streams += summary.streams
         self.frames += summary.frames
-        self.octets += summary.octets_dialer + summary.octets_acceptor
+        self.octets += summary.bytes_dialer + summary.bytes_acceptor
         self.violations += summary.violations
         self.findings += summary.findings
         self.stalls += summary.stalls

@@ -11,8 +11,10 @@ from polymux.analysis.schema.tables import TABLES
 from polymux.capture import FlowFilter
 from polymux.core.errors import PolymuxError
 
-KNOWN = ("path", "paths", "protocol", "table", "columns", "port", "filter", "taskoctets")
-STREAMING = ("linger", "idle", "patience", "remember", "batchoctets")  # of a stream alone
+KNOWN = ("path", "paths", "protocol", "table", "columns", "port", "filter", "maxpartitionbytes")
+STREAMING = (  # of a stream alone
+    "sessiongrace", "sessiontimeout", "idletimeout", "dedupwindow", "maxbytespertrigger",
+)  # fmt: skip
 
 
 class BadOption(PolymuxError):
@@ -40,7 +42,7 @@ class SourceOptions:
         if unknown:
             raise BadOption(
                 f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
-                "port, filter and taskOctets"
+                "port, filter and maxPartitionBytes"
             )
         table = said.get("table", "frames")
         if table not in TABLES:
@@ -53,9 +55,9 @@ class SourceOptions:
         if len(set(columns)) != len(columns):
             raise BadOption(f"columns: {', '.join(columns)} names one twice")
         filters = _listed(said.get("filter", ""))
-        octets = said.get("taskoctets", "0")
+        octets = said.get("maxpartitionbytes", "0")
         if not octets.isdecimal():
-            raise BadOption(f"taskOctets {octets!r} is no number of octets")
+            raise BadOption(f"maxPartitionBytes {octets!r} is no number of bytes")
         try:
             ports = parse_ports(_ports(said.get("port", "")))
             FlowFilter(ports, filters)

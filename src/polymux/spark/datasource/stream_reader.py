@@ -49,7 +49,11 @@ MOST = 256 << 20  # octets of captures in a micro-batch
 ALL = 1 << 62
 ROWS = 8192
 SNAPSHOT = frozenset({"sessions", "streams"})
-WAITS = ("linger", "idle", "patience", "remember")
+# option -> field of `Waits`
+WAITS = {
+    "sessionGrace": "linger", "sessionTimeout": "idle", "idleTimeout": "patience",
+    "dedupWindow": "remember",
+}  # fmt: skip
 
 
 class BadWait(PolymuxError):
@@ -57,17 +61,18 @@ class BadWait(PolymuxError):
 
 
 def waits_of(options: Mapping[str, str]) -> Waits:
-    """`linger`, `idle`, `patience` and `remember`, in seconds, where they are given."""
+    """The four time-outs of a stream, in seconds; what is not given has its default."""
     said = {name.lower(): value for name, value in options.items()}
     given = {}
-    for name in WAITS:
-        if name in said:
+    for name, field in WAITS.items():
+        if name.lower() in said:
+            text = said[name.lower()]
             try:
-                given[name] = float(said[name])
+                given[field] = float(text)
             except ValueError:
-                raise BadWait(f"{name} {said[name]!r} is no number of seconds") from None
-            if not 0 <= given[name] < 1e9:
-                raise BadWait(f"{name} {said[name]!r} is no number of seconds from 0 on")
+                raise BadWait(f"{name} {text!r} is no number of seconds") from None
+            if not 0 <= given[field] < 1e9:
+                raise BadWait(f"{name} {text!r} is no number of seconds from 0 on")
     return Waits(**given)
 
 
@@ -115,7 +120,7 @@ class Following(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _settings(self) -> str:
         waits = self.waits
-        said = [f"{name}={getattr(waits, name):g}" for name in WAITS]
+        said = [f"{name}={getattr(waits, field):g}" for name, field in WAITS.items()]
         said += [f"port={port}" for port in sorted(self.plan.ports)]
         return " ".join(said + [f"filter={text}" for text in sorted(self.filters)])
 
@@ -214,9 +219,9 @@ def table_stream(asked: SourceOptions, options: Mapping[str, str]) -> TableStrea
     if len(asked.paths) != 1:
         raise BadWait("a stream follows one directory: write load('captures/')")
     said = {name.lower(): value for name, value in options.items()}
-    most = said.get("batchoctets", str(MOST))
+    most = said.get("maxbytespertrigger", str(MOST))
     if not most.isdecimal() or not int(most):
-        raise BadWait(f"batchOctets {most!r} is no number of octets")
+        raise BadWait(f"maxBytesPerTrigger {most!r} is no number of bytes")
     return TableStream(
         asked.paths[0], asked.plan, asked.filters, waits_of(options), int(most), asked.table,
         asked.columns,
@@ -267,7 +272,7 @@ class AllTables(Following):
                 for summary in self._walked(work.over, self.plan, files, writer):
                     told.sessions += 1
                     told.frames += summary.frames
-                    told.octets += summary.octets_dialer + summary.octets_acceptor
+                    told.octets += summary.bytes_dialer + summary.bytes_acceptor
                     told.unbalanced += not summary.balanced
                 writer.captures(work.captures)
                 told.tables = list(writer.rows())
@@ -296,7 +301,7 @@ class AllTables(Following):
 
 
 class FollowSource(DataSource):
-    """The source behind `polymux analyze --follow`; see `follow`."""
+    """The source behind `polymux analyze --watch`; see `follow`."""
 
     NAME = "polymux_follow"
 

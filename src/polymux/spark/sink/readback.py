@@ -43,7 +43,7 @@ def received(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
     else:
         firsts = content.join(f.broadcast(named_inside), "session_id")
         heads = firsts.groupBy("session_id", "stream").agg(
-            f.min_by("data", "ordinal").alias("head")
+            f.min_by("data", "frame_index").alias("head")
         )
         places = places.join(heads, ["session_id", "stream"], "left")
     labels: dict[tuple[str, str], tuple[Label, object, int]] = {}
@@ -68,10 +68,10 @@ def received(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
         "rows string, skip long",
     )  # fmt: skip
     pieces = (
-        content.select("session_id", "stream", "ordinal", "data")
+        content.select("session_id", "stream", "frame_index", "data")
         .join(f.broadcast(chosen), ["session_id", "stream"])
         .repartition("session_id", "stream")
-        .sortWithinPartitions("session_id", "stream", "ordinal")
+        .sortWithinPartitions("session_id", "stream", "frame_index")
         .select(
             "session_id", "stream", "job", "epoch", "partition", "label", "rows", "skip", "data"
         )
@@ -92,7 +92,7 @@ def counted(
         return {}
     places = spark.createDataFrame(commits, "session_id string, stream string")
     pieces: dict[tuple[str, str], list[bytes]] = {}
-    told = content.join(f.broadcast(places), ["session_id", "stream"]).orderBy("ordinal")
+    told = content.join(f.broadcast(places), ["session_id", "stream"]).orderBy("frame_index")
     for row in told.select("session_id", "stream", "data").collect():
         pieces.setdefault((row[0], row[1]), []).append(bytes(row[2]))
     said: dict[tuple[str, int], tuple[object, str, set[str]]] = {}

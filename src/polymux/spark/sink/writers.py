@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 KNOWN = (
-    "url", "protocol", "rows", "commit", "job", "timeout", "ca", "cert", "key", "servername",
+    "url", "protocol", "framing", "commit", "job", "timeout", "ca", "cert", "key", "servername",
     "path", "checkpointlocation", "queryname",
 )  # fmt: skip
 PIECE = 64 * 1024  # octets of rows that are sent together where rows have a prefix
@@ -79,17 +79,17 @@ class Target:
         unknown = sorted(set(said) - set(KNOWN))
         if unknown:
             raise BadSink(
-                f"option {unknown[0]!r} is not known; there are url, protocol, rows, commit, job, "
-                "timeout, ca, cert, key and serverName"
+                f"option {unknown[0]!r} is not known; there are url, protocol, framing, commit, "
+                "job, timeout, ca, cert, key and serverName"
             )
         for name in ("url", "protocol"):
             if not said.get(name):
                 raise BadSink(f"no {name}: write option({name!r}, ...)")
         parse_url(said["url"])
         create(said["protocol"])
-        rows = said.get("rows", "auto")
+        rows = said.get("framing", "auto")
         if rows not in ("auto", RAW):
-            raise BadSink(f"rows {rows!r}: auto keeps rows apart, raw sends their octets only")
+            raise BadSink(f"framing {rows!r}: auto keeps rows apart, raw sends their bytes only")
         commit = said.get("commit", "false" if rows == RAW else "true")
         if commit not in ("true", "false"):
             raise BadSink(f"commit {commit!r} is neither true nor false")
@@ -103,10 +103,17 @@ class Target:
             # The same after a restart, so that a replayed batch is known again.
             job = hashlib.blake2b(where.encode(), digest_size=8).hexdigest()
         return cls(
-            said["url"], said["protocol"], rows if rows == RAW else "", commit == "true",
-            job or uuid.uuid4().hex[:16], timeout, said.get("ca", ""), said.get("cert", ""),
-            said.get("key", ""), said.get("servername", ""),
-        )  # fmt: skip
+            said["url"],
+            said["protocol"],
+            rows if rows == RAW else "",
+            commit == "true",
+            job or uuid.uuid4().hex[:16],
+            timeout,
+            said.get("ca", ""),
+            said.get("cert", ""),
+            said.get("key", ""),
+            said.get("servername", ""),
+        )
 
     def context(self) -> ssl.SSLContext | None:
         if not self.url.startswith(("tls://", "wss://")):

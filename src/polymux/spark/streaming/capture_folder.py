@@ -42,7 +42,7 @@ class Folder:
     def __init__(self, path: str, wanted: FlowFilter, limits: CaptureLimits, idle: float) -> None:
         self.path = os.path.abspath(path)
         if not os.path.isdir(self.path):
-            raise PolymuxError(f"{path}: no such directory; following reads a growing folder")
+            raise PolymuxError(f"{path}: no such directory; watching reads a directory that grows")
         self._wanted = wanted
         self._limits = limits
         self._idle_ns = int(idle * 1e9)

@@ -114,7 +114,7 @@ class Follower:
         first.status = {
             "clock": end.clock,
             "newest": self._flows.watermark // 1_000_000,
-            "octets": octets,
+            "bytes": octets,
             "files": taken,
             "open": len(opened) + len(first.unchanged),
             "late_packets": self._flows.late_packets - late,

@@ -61,7 +61,7 @@ def start_following(
     """
     folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):
-        raise CaptureError("no such directory; following reads a growing folder", folder)
+        raise CaptureError("no such directory; watching reads a directory that grows", folder)
     Plan(protocol, parse_ports(ports))
     waits = waits or Waits()
     settings = {
@@ -70,10 +70,10 @@ def start_following(
         "ports": json.dumps(list(ports)),
         "filters": json.dumps(list(filters)),
         "content": "true" if content else "false",
-        "linger": f"{waits.linger:g}",
-        "idle": f"{waits.idle:g}",
-        "patience": f"{waits.patience:g}",
-        "remember": f"{waits.remember:g}",
+        "sessionGrace": f"{waits.linger:g}",
+        "sessionTimeout": f"{waits.idle:g}",
+        "idleTimeout": f"{waits.patience:g}",
+        "dedupWindow": f"{waits.remember:g}",
     }
     tables = FollowTables(out, settings)
     spark.dataSource.register(FollowSource)
@@ -102,7 +102,7 @@ def summed(batch: int, told: Sequence[Told]) -> BatchDone:
     return BatchDone(
         batch,
         status.get("files", 0),
-        status.get("octets", 0),
+        status.get("bytes", 0),
         sum(part.rows for part in told),
         sum(part.sessions for part in told),
         status.get("open", 0),

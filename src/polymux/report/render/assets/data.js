@@ -3,12 +3,12 @@
 const data = JSON.parse(byId("data").textContent);
 const BUCKETS = 500;
 const SIDES = ["dialer", "acceptor"];
-const CAUSES = ["no-reply", "no-credit", "slow-reader", "behind-other-stream", "transport"];
+const CAUSES = ["no-reply", "no-credit", "slow-reader", "head-of-line", "transport"];
 const CAUSE_WORDS = ["no reply", "no credit", "reader does not read", "behind another stream", "network"];
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const DIGITS = new Map([...ALPHABET].map((letter, value) => [letter, value]));
 
-/** Two characters a bucket: 0 nothing, 1 frames without content, else 2 + 64 log2(octets). */
+/** Two characters a bucket: 0 nothing, 1 frames without content, else 2 + 64 log2(bytes). */
 function unpackLane(text) {
   const cells = new Float64Array(BUCKETS);
   for (let i = 0; i < BUCKETS; i++) {
@@ -36,7 +36,7 @@ function unpackFrames(columns) {
       verdict: Number(columns.verdict[i]),
       kind: data.kinds[columns.kind[i]],
       stream: columns.stream[i],
-      ordinal: columns.ordinal[i],
+      index: columns.index[i],
       offset: columns.offset[i],
       size: columns.size[i],
       payload: columns.payload[i],
@@ -77,8 +77,8 @@ function unpackDetail(raw, session) {
     streams,
     lanes,
     laneOf,
-    marks: raw.marks.map(([at, stream, side, rule, ordinal, level, text]) => (
-      { at, stream, side, rule, ordinal, level, text })),
+    marks: raw.marks.map(([at, stream, side, rule, index, level, text]) => (
+      { at, stream, side, rule, index, level, text })),
     stalls: raw.stalls.map(([at, lasted, stream, side, cause, text]) => (
       { at, lasted, stream, side, cause, text })),
     frames: unpackFrames(raw.frames),

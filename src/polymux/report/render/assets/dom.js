@@ -44,7 +44,7 @@ function short(value) {
   return value >= 99.95 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
 }
 
-function octets(n) {
+function bytesText(n) {
   if (n < 1024) return `${n} B`;
   for (const unit of ["KiB", "MiB", "GiB"]) {
     n /= 1024;

@@ -95,7 +95,7 @@ function itemNode(item) {
   if (session) place.push(`${session.dialer} → ${session.acceptor}`);
   else if (item.id) place.push(`session ${item.id}`);
   if (session && item.at !== null && item.at !== undefined) place.push(`at ${moment(item.at, 1e3)}`);
-  if (item.ordinal !== null && item.ordinal !== undefined) place.push(`frame ${count(item.ordinal)}`);
+  if (item.index !== null && item.index !== undefined) place.push(`frame ${count(item.index)}`);
   const words = [
     item.stream && !item.text.split(/[\s:()]+/).includes(item.stream) && el("b", { class: "key" }, `${item.stream} `),
     name(item.text),

@@ -7,7 +7,7 @@ function startFrames() {
   frameGrid = makeGrid(byId("frame-grid"), "Frames in order of time", [
     { label: "at", value: (f) => f.at, text: (f) => moment(f.at, 1), number: true },
     { label: "sender", value: (f) => f.side, node: senderNode },
-    { label: "frame", value: (f) => f.ordinal, text: (f) => count(f.ordinal), number: true, title: "place in its direction, from 0" },
+    { label: "frame", value: (f) => f.index, text: (f) => count(f.index), number: true, title: "place in its direction, from 0" },
     { label: "kind", value: (f) => f.kind },
     { label: "stream", value: (f) => f.stream, node: frameStreamNode },
     { label: "size", value: (f) => f.size, text: (f) => count(f.size), number: true },
@@ -36,21 +36,21 @@ function frameStreamNode(frame) {
 function verdictNode(frame) {
   if (frame.verdict === 0) return "";
   if (frame.verdict === 1) return el("span", { class: "dim" }, "crossed");
-  const marks = view.detail.marks.filter((m) => m.side === frame.side && m.ordinal === frame.ordinal && m.level < 2);
+  const marks = view.detail.marks.filter((m) => m.side === frame.side && m.index === frame.index && m.level < 2);
   if (!marks.length) return el("span", { class: "error" }, "violation");
   return el("span", {}, marks.map((mark) => el("button", {
     type: "button", class: "rule", title: mark.text, on: { click: () => showRule(mark.rule) },
   }, data.rules[mark.rule].name)));
 }
 
-/** Octets written in hexadecimal, and beside them what is plain text. */
+/** Bytes written in hexadecimal, and beside them what is plain text. */
 function contentNode(hex) {
   const pairs = hex.match(/../g) || [];
   const text = pairs.map((two) => {
     const code = parseInt(two, 16);
     return code >= 32 && code < 127 ? String.fromCharCode(code) : "·";
   }).join("");
-  return el("span", { class: "octets" }, pairs.slice(0, 64).join(" "), pairs.length > 64 ? " …" : "", " ",
+  return el("span", { class: "bytes" }, pairs.slice(0, 64).join(" "), pairs.length > 64 ? " …" : "", " ",
     el("span", { class: "dim" }, text.slice(0, 256)));
 }
 
@@ -58,8 +58,8 @@ function contentNode(hex) {
 function leftOut(frame) {
   if (view.detail.allFrames || view.stream >= 0) return null;
   const same = previousOf.get(frame);
-  if (same === undefined || frame.ordinal - same <= 1) return null;
-  return `${many(frame.ordinal - same - 1, "frame")} of the ${SIDES[frame.side]} not in this report`;
+  if (same === undefined || frame.index - same <= 1) return null;
+  return `${many(frame.index - same - 1, "frame")} of the ${SIDES[frame.side]} not in this report`;
 }
 
 let previousOf = new Map();
@@ -72,7 +72,7 @@ function showFrames() {
   const last = [undefined, undefined];
   for (const frame of rows) {
     previousOf.set(frame, last[frame.side]);
-    last[frame.side] = frame.ordinal;
+    last[frame.side] = frame.index;
   }
   frameGrid.show(rows);
   showScope();

@@ -16,7 +16,7 @@ function showFacts() {
     fact("sessions", count(totals.sessions)),
     fact("streams", count(totals.streams)),
     fact("frames", count(totals.frames)),
-    fact("wire", pair([totals.octets_dialer, totals.octets_acceptor])),
+    fact("wire", pair([totals.bytes_dialer, totals.bytes_acceptor])),
     totals.protocols.map(([protocol, n]) => fact(protocol, many(n, "session"))),
     totals.started === null ? null : fact("from", date(totals.started)),
     totals.started === null ? null : fact("over", span(totals.ended - totals.started)));

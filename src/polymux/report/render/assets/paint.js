@@ -1,4 +1,4 @@
-// The lanes on a canvas: when which stream's octets passed, where it stood still, what broke rules.
+// The lanes on a canvas: when which stream's bytes passed, where it stood still, what broke rules.
 
 const GUTTER = 176; // labels on the left, also the width of the chart's axis above
 const MARGIN = 72; // sums on the right
@@ -187,7 +187,7 @@ function paintLabel(pen, layout, colours, lane, i, y) {
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "right";
     pen.fillStyle = colours.dim;
-    pen.fillText(octets(lane.stream.octetsD + lane.stream.octetsA), layout.width - 8, middle);
+    pen.fillText(bytesText(lane.stream.bytesD + lane.stream.bytesA), layout.width - 8, middle);
   }
 }
 
@@ -238,7 +238,7 @@ function paintEnd(pen, colours, ending, x, middle) {
   pen.lineWidth = 1;
 }
 
-/** The dialer's octets stand up from the middle, the acceptor's hang down. */
+/** The dialer's bytes stand up from the middle, the acceptor's hang down. */
 function paintOctets(pen, layout, colours, lane, y, peak) {
   const middle = y + layout.row / 2;
   const room = layout.row / 2 - 3;

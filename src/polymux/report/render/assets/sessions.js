@@ -12,8 +12,8 @@ function startSessions() {
     { label: "round trip", value: (s) => s.rtt, text: (s) => (s.rtt ? span(s.rtt) : ""), number: true },
     { label: "streams", value: (s) => s.streams, text: (s) => count(s.streams), number: true },
     { label: "frames", value: (s) => s.frames, text: (s) => count(s.frames), number: true },
-    { label: "dialer sent", value: (s) => s.octets[0], text: (s) => octets(s.octets[0]), number: true },
-    { label: "acceptor sent", value: (s) => s.octets[1], text: (s) => octets(s.octets[1]), number: true },
+    { label: "dialer sent", value: (s) => s.bytes[0], text: (s) => bytesText(s.bytes[0]), number: true },
+    { label: "acceptor sent", value: (s) => s.bytes[1], text: (s) => bytesText(s.bytes[1]), number: true },
     { label: "findings", value: weightOf, node: foundNode },
     { label: "ending", value: (s) => s.ending, node: (s) => endingNode(s.ending) },
   ], { choose: (s) => { openSession(s.index); jump("session"); }, chosen: (s) => s.index === view.session });
@@ -70,7 +70,7 @@ function requestFact([asker, asked, answered, half, most, nearly, longest]) {
 }
 
 function pair(values) {
-  return `${octets(values[0])} → ${octets(values[1])} ←`;
+  return `${bytesText(values[0])} → ${bytesText(values[1])} ←`;
 }
 
 function showSessionFacts() {
@@ -83,9 +83,9 @@ function showSessionFacts() {
     session.requests.map(requestFact),
     fact("streams", count(session.streams)),
     fact("frames", count(session.frames)),
-    fact("wire", pair(session.octets)),
+    fact("wire", pair(session.bytes)),
     fact("content", pair(session.payload)),
-    session.gap[0] + session.gap[1] > 0 ? fact("missing", pair(session.gap)) : null,
+    session.missing[0] + session.missing[1] > 0 ? fact("missing", pair(session.missing)) : null,
     session.undecoded[0] + session.undecoded[1] > 0 ? fact("undecoded", pair(session.undecoded)) : null,
     fact("captured", session.vantage === "middle" ? "in the middle" : session.vantage === "unordered" ? "directions not in one order" : `at the ${session.vantage}`),
     fact("ending", endingNode(session.ending)),

@@ -22,7 +22,7 @@ function drawThroughput() {
   if (chart) chart.destroy();
   chart = null;
   if (!box.clientWidth) return;
-  const scale = 8e6 / detail.width; // octets a bucket to bits a second
+  const scale = 8e6 / detail.width; // bytes a bucket to bits a second
   const last = Math.max(1, Math.min(BUCKETS, Math.ceil(detail.end / detail.width)));
   const at = Array.from({ length: last + 1 }, (_, i) => i * detail.width);
   // The last bucket is as wide as the others: its value holds up to its end.
