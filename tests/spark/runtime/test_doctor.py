@@ -48,7 +48,7 @@ def test_a_core_that_does_not_import_is_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "core").mkdir()
-    (tmp_path / "core" / "nosuchmodule.py").touch()
+    (tmp_path / "core" / "nosuchmodule.py").write_text("# mypyc: compiled\n")
     monkeypatch.setattr(doctor, "package_folder", lambda: tmp_path)
     core = named("core", checks())
     assert not core.ok
@@ -166,7 +166,7 @@ def test_an_installation_that_could_not_be_compiled_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "core").mkdir()
-    (tmp_path / "core" / "side.py").touch()
+    (tmp_path / "core" / "side.py").write_text("# mypyc: compiled\n")
     (tmp_path / "interpreted.txt").write_text("there is no C compiler (cc was not found)\n")
     monkeypatch.setattr(doctor, "package_folder", lambda: tmp_path)
     monkeypatch.setattr(doctor, "import_module", lambda name: SimpleNamespace(__file__="side.py"))
