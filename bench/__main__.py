@@ -16,12 +16,12 @@ PARTS = (
 )  # fmt: skip
 # What belongs together: sessions of mplex and Nerdbank beside raw sockets, beside their peers, and
 # how their streams get on.
-TOGETHER = {"live": ("live", "pairs", "fairness")}
+RUN_WITH = {"live": ("live", "pairs", "fairness")}
 
 
-def expanded(names: list[str]) -> list[str]:
+def with_companions(names: list[str]) -> list[str]:
     """These parts, each once, with what belongs to them."""
-    return list(dict.fromkeys(part for name in names for part in TOGETHER.get(name, (name,))))
+    return list(dict.fromkeys(part for name in names for part in RUN_WITH.get(name, (name,))))
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
         print(f"no part {unknown[0]!r}: choose from {', '.join(present)}", file=sys.stderr)
         return 2
     lines: list[Result] = []
-    for name in expanded(arguments) or present:
+    for name in with_companions(arguments) or present:
         part = importlib.import_module(f"bench.{name}")
         print(f"{name}: {(part.__doc__ or '').splitlines()[0]}", flush=True)
         found: list[Result] = part.measure()

@@ -16,7 +16,7 @@ from tests.interop.node_peer import PeerFailed
 Act = Callable[[], Awaitable[float]]  # seconds
 
 
-class Failed(Exception):
+class CandidateFailed(Exception):
     """A candidate could not do it; the text says what happened."""
 
 
@@ -32,17 +32,17 @@ class Candidate:
 
 
 @dataclass
-class Work:
+class Workload:
     """What a line is made of: how much, in which unit, how it is shown."""
 
     amount: float
     unit: str
     scale: float = 1.0
     note: str = ""
-    demands: list[Floor] = field(default_factory=list)
+    required_floors: list[Floor] = field(default_factory=list)
 
 
-def cpu_of(pids: Sequence[int]) -> float:
+def cpu_seconds_of(pids: Sequence[int]) -> float:
     """CPU seconds that these processes have used, to the nanosecond where the system says it."""
     total = 0.0
     for pid in pids or (os.getpid(),):
@@ -58,7 +58,7 @@ def cpu_of(pids: Sequence[int]) -> float:
     return total
 
 
-async def compare(name: str, candidates: Sequence[Candidate], work: Work) -> Line:
+async def compare(name: str, candidates: Sequence[Candidate], work: Workload) -> Line:
     """Everybody once a round, who goes first changes; one round before the first is not counted.
 
     A candidate of others that fails is said and left out; ours must not fail.
@@ -66,38 +66,44 @@ async def compare(name: str, candidates: Sequence[Candidate], work: Work) -> Lin
     left = list(candidates)
     ours = left[0]
     times = {each.name: Times() for each in left}
-    for turn in itertools.chain([0], (turn + 1 for turn in harness.EFFORT.turns())):
+    for turn in itertools.chain([0], (turn + 1 for turn in harness.EFFORT.round_numbers())):
         shift = turn % len(left)
         for each in left[shift:] + left[:shift]:
-            cpu = cpu_of(each.pids)
+            cpu = cpu_seconds_of(each.pids)
             try:
                 seconds = await each.act()
-            except (PeerFailed, Failed) as problem:
+            except (PeerFailed, CandidateFailed) as problem:
                 if each is ours:
                     raise
                 print(f"{name}: {each.name} failed: {str(problem).splitlines()[0][:160]}")
                 left.remove(each)
                 continue
             if turn > 0:
-                times[each.name].add(seconds, max(1e-9, cpu_of(each.pids) - cpu))
+                times[each.name].add(seconds, max(1e-9, cpu_seconds_of(each.pids) - cpu))
     floors = [
         Floor(each.name, times[each.name], each.target, each.amount)
         for each in left
         if each is not ours
     ]
     return Line(
-        name, times[ours.name], work.amount, work.unit, work.demands + floors, "wall", work.scale,
+        name,
+        times[ours.name],
+        work.amount,
+        work.unit,
+        work.required_floors + floors,
+        "wall",
+        work.scale,
         work.note,
-    )  # fmt: skip
+    )
 
 
-def demand(name: str, seconds: float, amount: float = 0.0) -> Floor:
+def required_time(name: str, seconds: float, amount: float = 0.0) -> Floor:
     """A fixed time for so much work (0: the line's), as a floor that must be reached."""
     times = Times()
     times.add(seconds, seconds)
     return Floor(name, times, 1.0, amount)
 
 
-def share(total: int, parts: int) -> int:
+def equal_share(total: int, parts: int) -> int:
     """An equal share, one at least."""
     return max(1, total // parts)

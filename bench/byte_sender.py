@@ -11,7 +11,7 @@ import socket
 import sys
 
 
-def blast(order: dict[str, object]) -> None:
+def send_all(order: dict[str, object]) -> None:
     opening, body, closing = (bytes.fromhex(str(order[name])) for name in ("open", "body", "end"))
     with socket.create_connection(("127.0.0.1", int(str(order["port"])))) as peer:
         peer.sendall(opening)
@@ -26,7 +26,7 @@ def blast(order: dict[str, object]) -> None:
 def main() -> None:
     print("ready", flush=True)
     for line in sys.stdin:
-        blast(json.loads(line))
+        send_all(json.loads(line))
         print("done", flush=True)
 
 

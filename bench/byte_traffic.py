@@ -25,7 +25,7 @@ def mplex_frame(number: int, flag: int, payload: bytes = b"") -> bytes:
     return varint(number * 8 + flag) + varint(len(payload)) + payload
 
 
-def packed(value: int) -> bytes:
+def msgpack_int(value: int) -> bytes:
     """A msgpack integer in its shortest form."""
     if value < 0:
         return bytes([value & 255])
@@ -37,7 +37,7 @@ def packed(value: int) -> bytes:
     return b"\xcf" + value.to_bytes(8, "big")
 
 
-def binary(payload: bytes) -> bytes:
+def msgpack_binary(payload: bytes) -> bytes:
     for code, width in ((0xC4, 1), (0xC5, 2), (0xC6, 4)):
         if len(payload) < 256**width:
             return bytes([code]) + len(payload).to_bytes(width, "big") + payload
@@ -45,8 +45,8 @@ def binary(payload: bytes) -> bytes:
 
 
 def nerdbank_frame(code: int, number: int, source: int, payload: bytes = b"") -> bytes:
-    head = bytes([0x94 if payload else 0x93, code]) + packed(number) + packed(source)
-    return head + (binary(payload) if payload else b"")
+    head = bytes([0x94 if payload else 0x93, code]) + msgpack_int(number) + msgpack_int(source)
+    return head + (msgpack_binary(payload) if payload else b"")
 
 
 @dataclass
@@ -75,14 +75,14 @@ def mplex_content(sizes: Iterable[int], streams: int, seed: int, whole: bool) ->
 def nerdbank_content(sizes: Iterable[int], streams: int, seed: int, whole: bool) -> Traffic:
     """The same on channels that were offered and accepted; a window of 64 MiB each way."""
     rng = Random(seed)
-    window = packed(WINDOW)
+    window = msgpack_int(WINDOW)
     offers = [nerdbank_frame(0, n + 1, 1, b"\x92\xa0" + window) for n in range(streams)]
     acceptances = [nerdbank_frame(1, n + 1, -1, b"\x91" + window) for n in range(streams)]
     out = []
     for size in sizes:
         number = rng.randrange(streams) + 1
         if whole:
-            size -= 3 + len(packed(number)) + (2 if size < 256 else 3)
+            size -= 3 + len(msgpack_int(number)) + (2 if size < 256 else 3)
         out.append(nerdbank_frame(2, number, 1, bytes(size)))
     opening = [(DIALER, b"".join(offers)), (ACCEPTOR, b"".join(acceptances))]
     return Traffic("nerdbank", opening, b"".join(out), len(out))
@@ -110,12 +110,12 @@ def content(
     return MAKERS[protocol](sizes, streams, 1, whole)
 
 
-def mixed_sizes(octets: int, seed: int = 2) -> list[int]:
+def mixed_sizes(total_bytes: int, seed: int = 2) -> list[int]:
     """Frame sizes from 16 octets to 4 KiB, each power of two as likely as the next."""
     rng = Random(seed)
     sizes: list[int] = []
     total = 0
-    while total < octets:
+    while total < total_bytes:
         sizes.append(int(2 ** rng.uniform(4, 12)))
         total += sizes[-1]
     return sizes
@@ -124,7 +124,7 @@ def mixed_sizes(octets: int, seed: int = 2) -> list[int]:
 # --- conversations that break rules, to see that two implementations say the same
 
 
-def unruly(protocol: str, steps: int = 4000, seed: int = 3) -> list[Step]:
+def random_frames(protocol: str, steps: int = 4000, seed: int = 3) -> list[Step]:
     """Frames of every kind on few ids by both sides, in an order that no peer would choose.
 
     No id is opened twice by a side: which use of an id a late frame is about takes a history of
@@ -132,10 +132,10 @@ def unruly(protocol: str, steps: int = 4000, seed: int = 3) -> list[Step]:
     """
     rng = Random(seed)
     opened: set[tuple[int, int]] = set()
-    return [unruly_step(protocol, rng, opened) for _ in range(steps)]
+    return [random_frame(protocol, rng, opened) for _ in range(steps)]
 
 
-def unruly_step(protocol: str, rng: Random, opened: set[tuple[int, int]]) -> Step:
+def random_frame(protocol: str, rng: Random, opened: set[tuple[int, int]]) -> Step:
     side, number = rng.randrange(2), rng.randrange(1, 400)
     payload = bytes(rng.choice((0, 1, 5, 40, 200)))
     if protocol == "mplex":
@@ -155,7 +155,7 @@ def unruly_step(protocol: str, rng: Random, opened: set[tuple[int, int]]) -> Ste
         code = 2
     elif code == 0:
         opened.add(owner)
-    amount = packed(rng.choice((1, 30, 100, 300, 1000)))
+    amount = msgpack_int(rng.choice((1, 30, 100, 300, 1000)))
     if code == 0:
         payload = (b"\x92\xa1n" + amount) if rng.random() < 0.95 else b"\x91\xa1n"
     elif code in (1, 5, 7):

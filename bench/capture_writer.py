@@ -19,12 +19,12 @@ Packet = tuple[int, bytes]  # nanoseconds, Ethernet frame
 SERVER = bytes([10, 1, 0, 1]), 9000
 
 
-def frame(flow: int, seq: int, ack: int, flags: int, payload: bytes) -> bytes:
+def client_packet(flow: int, seq: int, ack: int, flags: int, payload: bytes) -> bytes:
     """What the client of connection number `flow` sends."""
     return packet((client(flow), SERVER), seq, ack, flags, payload)
 
 
-def answer(flow: int, seq: int, ack: int, flags: int, payload: bytes = b"") -> bytes:
+def server_packet(flow: int, seq: int, ack: int, flags: int, payload: bytes = b"") -> bytes:
     """What it is sent."""
     return packet((SERVER, client(flow)), seq, ack, flags, payload)
 
@@ -43,7 +43,9 @@ def packet(
     return bytes(12) + b"\x08\x00" + ip + tcp + data
 
 
-def traffic(octets: int, flows: int = 200, segment: int = 1448, seed: int = 4) -> Iterator[Packet]:
+def one_way_packets(
+    total_bytes: int, flows: int = 200, segment: int = 1448, seed: int = 4
+) -> Iterator[Packet]:
     """One direction of `flows` connections, 1 % of segments late and 0.5 % sent twice."""
     rng = Random(seed)
     body = bytes(segment)
@@ -51,11 +53,11 @@ def traffic(octets: int, flows: int = 200, segment: int = 1448, seed: int = 4) -
     at = 1_700_000_000_000_000_000
     for flow in range(flows):
         at += 1000
-        yield at, frame(flow, 0, 0, SYN, b"")
+        yield at, client_packet(flow, 0, 0, SYN, b"")
     late: list[bytes] = []
-    for _ in range(octets // segment):
+    for _ in range(total_bytes // segment):
         flow = rng.randrange(flows)
-        made = frame(flow, seqs[flow], 1, ACK, body)
+        made = client_packet(flow, seqs[flow], 1, ACK, body)
         seqs[flow] += segment
         at += 1000
         chance = rng.random()
@@ -71,24 +73,24 @@ def traffic(octets: int, flows: int = 200, segment: int = 1448, seed: int = 4) -
         yield at + 300, made
     for flow in range(flows):
         at += 1000
-        yield at, frame(flow, seqs[flow], 1, ACK | FIN, b"")
+        yield at, client_packet(flow, seqs[flow], 1, ACK | FIN, b"")
 
 
-def carried(talk: bytes, flows: int, segment: int = 1448) -> Iterator[Packet]:
+def packets_carrying(data: bytes, flows: int, segment: int = 1448) -> Iterator[Packet]:
     """`flows` connections that all carry `talk`, from SYN to both FINs, a segment each in turn."""
     at = 1_700_000_000_000_000_000
     for flow in range(flows):
         at += 1000
-        yield at, frame(flow, 0, 0, SYN, b"")
-    for begin in range(0, len(talk), segment):
-        body = talk[begin : begin + segment]
+        yield at, client_packet(flow, 0, 0, SYN, b"")
+    for begin in range(0, len(data), segment):
+        body = data[begin : begin + segment]
         for flow in range(flows):
             at += 1000
-            yield at, frame(flow, begin + 1, 1, ACK, body)
+            yield at, client_packet(flow, begin + 1, 1, ACK, body)
     for flow in range(flows):
         at += 1000
-        yield at, frame(flow, len(talk) + 1, 1, ACK | FIN, b"")
-        yield at + 100, answer(flow, 1, len(talk) + 2, ACK | FIN)
+        yield at, client_packet(flow, len(data) + 1, 1, ACK | FIN, b"")
+        yield at + 100, server_packet(flow, 1, len(data) + 2, ACK | FIN)
 
 
 def record(at: int, data: bytes) -> bytes:

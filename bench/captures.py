@@ -10,10 +10,19 @@ from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 
 import dpkt
-from bench.alternating_runs import demand
+from bench.alternating_runs import required_time
 from bench.byte_traffic import content, mixed_sizes
-from bench.capture_writer import FORMATS, PCAP_HEADER, carried, record, traffic
-from bench.harness import Absence, Floor, Line, Result, Times, clocked, copier, race
+from bench.capture_writer import FORMATS, PCAP_HEADER, one_way_packets, packets_carrying, record
+from bench.harness import (
+    Floor,
+    Line,
+    NotMeasured,
+    Result,
+    Times,
+    measure_alternating,
+    memcpy_of,
+    time_call,
+)
 
 from polymux.capture import index_file, read_sessions
 
@@ -25,8 +34,8 @@ SLOW = 3  # rounds for those who take their time
 def measure() -> list[Result]:
     lines: list[Result] = []
     if shutil.which("tshark") is None:
-        lines.append(Absence("tshark -T fields", "not installed"))
-    packets = list(traffic(PAYLOAD))
+        lines.append(NotMeasured("tshark -T fields", "not installed"))
+    packets = list(one_way_packets(PAYLOAD))
     with tempfile.TemporaryDirectory() as folder:
         for form, write in FORMATS.items():
             data = write(packets)
@@ -45,8 +54,8 @@ def scan(form: str, path: Path, data: bytes, count: int) -> Line:
         index = index_file(str(path))
         assert index.summary.tcp_packets == count, index.summary
 
-    times = race({"polymux": ours, "memcpy": copier(data)})
-    theirs = race({"dpkt": lambda: by_dpkt(path, count)}, SLOW)
+    times = measure_alternating({"polymux": ours, "memcpy": memcpy_of(data)})
+    theirs = measure_alternating({"dpkt": lambda: by_dpkt(path, count)}, SLOW)
     line = Line(f"scan, {form}, 1,448 B segments", times["polymux"], count, "ns/packet")
     line.floors.append(Floor("memcpy", times["memcpy"], 0.80))
     line.floors.append(Floor("dpkt", theirs["dpkt"], 60.0))
@@ -74,14 +83,14 @@ def by_tshark(path: Path) -> Times:
     fields = [f"-e{name}" for name in ("frame.time_epoch", "tcp.stream", "tcp.seq", "tcp.len")]
     times = Times()
     for _ in range(SLOW):
-        child(["tshark", "-n", "-r", str(path), "-Tfields", *fields], times)
+        time_child(["tshark", "-n", "-r", str(path), "-Tfields", *fields], times)
     return times
 
 
-def child(command: list[str], times: Times) -> None:
+def time_child(command: list[str], times: Times) -> None:
     """Run another program; the CPU time is its own."""
     before = getrusage(RUSAGE_CHILDREN)
-    clocked(
+    time_call(
         lambda: subprocess.run(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, check=True
         ),
@@ -102,7 +111,7 @@ def reassembly(path: Path, data: bytes) -> Line:
                     octets += len(batch.data)
         assert octets == PAYLOAD // 1448 * 1448, octets
 
-    times = race({"polymux": ours, "memcpy": copier(data)})
+    times = measure_alternating({"polymux": ours, "memcpy": memcpy_of(data)})
     floors = [Floor("memcpy", times["memcpy"], 0.18)]
     return Line("scan and reassembly, pcapng", times["polymux"], len(data), "MB/s", floors,
                 scale=1e6)  # fmt: skip
@@ -116,14 +125,14 @@ def listing(path: Path) -> Line:
     path.write_bytes(PCAP_HEADER)
     octets = 0
     with path.open("ab") as file:
-        for at, data in carried(talk, flows=LISTED // len(talk)):
+        for at, data in packets_carrying(talk, flows=LISTED // len(talk)):
             octets += file.write(record(at, data))
     start = "from polymux.cli import main; main()"
     command = [sys.executable, "-c", start, "ls", str(path), "--port", "9000=mplex"]
     times, reading = Times(), Times()
     for _ in range(SLOW):
-        child(command, times)
-        clocked(path.read_bytes, reading)
-    floors = [demand("within 5 s", 5.0), Floor("reading the file", reading)]
+        time_child(command, times)
+        time_call(path.read_bytes, reading)
+    floors = [required_time("within 5 s", 5.0), Floor("reading the file", reading)]
     name = f"polymux ls, {octets / 1e6:.0f} MB, from cold"
     return Line(name, times, octets, "MB/s", floors, clock="wall", scale=1e6)

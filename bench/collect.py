@@ -18,11 +18,11 @@ from bench.harness import Bound, Figure, Floor, Line, Result, Times
 import polymux
 from polymux.record import Collector
 
-FRAME = 64 * 1024  # octets of payload
-FRAMES = 3072  # 192 MiB
-WRITTEN = 16  # frames that the sender hands over at once
-LEAST = 0.5  # of the plain server's speed
-ROWS = 6  # rows whose delay is taken
+FRAME_BYTES = 64 * 1024  # octets of payload
+FRAME_COUNT = 3072  # 192 MiB
+FRAMES_PER_WRITE = 16  # frames that the sender hands over at once
+MIN_SPEED_RATIO = 0.5  # of the plain server's speed
+DELAY_SAMPLES = 6  # rows whose delay is taken
 
 Act = Callable[[], Awaitable[None]]
 
@@ -57,7 +57,7 @@ class PlainUnsynced(PlainServer):
     sync = False
 
 
-class Blaster:
+class SenderProcess:
     """The sending process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
@@ -65,7 +65,7 @@ class Blaster:
 
     async def send(self, port: int, times: int, half: bool) -> None:
         """Octets of mplex: a stream, its frames, its end."""
-        body = b"".join(mplex_frame(0, 2, bytes(FRAME)) for _ in range(WRITTEN))
+        body = b"".join(mplex_frame(0, 2, bytes(FRAME_BYTES)) for _ in range(FRAMES_PER_WRITE))
         order = {
             "port": port, "open": "000161", "body": body.hex(), "times": times, "end": "0400",
             "half": half,
@@ -96,8 +96,8 @@ async def speeds(folder: Path) -> list[Line]:
     )  # fmt: skip
     assert process.stdout is not None
     await process.stdout.readline()
-    blaster = Blaster(process)
-    times = harness.EFFORT.of(FRAMES, WRITTEN) // WRITTEN
+    blaster = SenderProcess(process)
+    times = harness.EFFORT.scaled(FRAME_COUNT, FRAMES_PER_WRITE) // FRAMES_PER_WRITE
     PlainServer.folder = str(folder)
     loop = asyncio.get_running_loop()
     plain = await loop.create_server(PlainServer, "127.0.0.1", 0)
@@ -121,7 +121,7 @@ async def speeds(folder: Path) -> list[Line]:
     async def without_sync() -> None:
         await blaster.send(unsynced.sockets[0].getsockname()[1], times, half=True)
 
-    found = await race(
+    found = await measure_alternating(
         {
             "always": collected("always"), "none": collected("none"), "plain": plainly,
             "unsynced": without_sync,
@@ -133,17 +133,17 @@ async def speeds(folder: Path) -> list[Line]:
     plain.close()
     unsynced.close()
     await blaster.close()
-    octets = times * WRITTEN * FRAME
-    synced = Floor("plain asyncio server, synced at the end", found["plain"], LEAST)
-    loose = Floor("plain asyncio server, never synced", found["unsynced"], LEAST)
-    about = f"mplex, one stream, frames of {FRAME // 1024} KiB, answered when durable"
+    octets = times * FRAMES_PER_WRITE * FRAME_BYTES
+    synced = Floor("plain asyncio server, synced at the end", found["plain"], MIN_SPEED_RATIO)
+    loose = Floor("plain asyncio server, never synced", found["unsynced"], MIN_SPEED_RATIO)
+    about = f"mplex, one stream, frames of {FRAME_BYTES // 1024} KiB, answered when durable"
     return [
         Line("collect, sync always", found["always"], octets, "MB/s", [synced], "wall", 1e6, about),
         Line("collect, sync none", found["none"], octets, "MB/s", [loose], "wall", 1e6, about),
     ]
 
 
-async def race(candidates: dict[str, Act], folder: Path) -> dict[str, Times]:
+async def measure_alternating(candidates: dict[str, Act], folder: Path) -> dict[str, Times]:
     """Each in turn, who goes first changing; the first round is not counted."""
     names = list(candidates)
     times = {name: Times() for name in names}
@@ -163,15 +163,15 @@ async def race(candidates: dict[str, Act], folder: Path) -> dict[str, Times]:
 def delay(folder: Path) -> Figure:
     """From the last octet a sender sends to the row of it in the content table."""
     from polymux.spark import spark_session
-    from polymux.spark.streaming.open_sessions import Waits
+    from polymux.spark.streaming.open_sessions import SessionTimeouts
     from polymux.spark.streaming.query import start_following
 
     captures, tables = folder / "live", folder / "tables"
     captures.mkdir()
     with spark_session("local[2]") as spark:
         query = start_following(
-            spark, str(captures), str(tables), content=True, every=0.1,
-            waits=Waits(linger=0.1, idle=5),
+            spark, str(captures), str(tables), content=True, interval=0.1,
+            timeouts=SessionTimeouts(session_grace=0.1, session_timeout=5),
         )  # fmt: skip
         samples = asyncio.run(delays(captures, tables))
         query.stop()
@@ -183,7 +183,7 @@ async def delays(captures: Path, tables: Path) -> list[float]:
     async with Collector(str(captures), rotate_seconds=0.5) as collector:
         url = await collector.listen("tcp://127.0.0.1:0", "nerdbank")
         samples = []
-        for number in range(harness.EFFORT.of(ROWS) + 1):
+        for number in range(harness.EFFORT.scaled(DELAY_SAMPLES) + 1):
             rows = content_files(tables)
             async with polymux.connect(url, protocol="nerdbank") as session:
                 stream = await session.open(f"row {number}")

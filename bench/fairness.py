@@ -11,21 +11,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from bench import harness, minmux, npm, omnistreams, pairs, streamux
-from bench.alternating_runs import Failed, cpu_of, demand
+from bench.alternating_runs import CandidateFailed, cpu_seconds_of, required_time
 from bench.footprint import footprint_lines
-from bench.harness import Absence, Bound, Figure, Line, Result, Times
-from bench.peer_process import Partner, partner
+from bench.harness import Bound, Figure, Line, NotMeasured, Result, Times
+from bench.peer_process import PeerProcess, start_peer
 from bench.peer_process_work import DONE
 from bench.raw_actions import raw_tcp, tcp_pings
 from tests.interop.node_peer import PeerFailed
 
 PINGS = 100  # a round
-LOAD = 16_000_000  # octets that go beside them
+LOAD_BYTES = 16_000_000  # octets that go beside them
 SLOW_LOAD = {"PyPI libp2p": 500_000, "h2 (HTTP/2)": 4_000_000}
-PATIENCE = 0.005  # a ping beside bulk may take so long, or five times what it takes alone
-FAIR = 0.95  # Jain's index of ten equal streams
-TEN = 10
-EACH = 3_000_000  # octets of each of the ten
+MAX_PING_SECONDS = 0.005  # a ping beside bulk may take so long, or five times what it takes alone
+MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
+FAIRNESS_STREAMS = 10
+FAIRNESS_STREAM_BYTES = 3_000_000  # octets of each of the ten
 PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux")
 
 Ping = Callable[[], Awaitable[None]]
@@ -37,38 +37,41 @@ def measure() -> list[Result]:
 
 async def measure_all() -> list[Result]:
     lines: list[Result] = []
-    async with partner() as other:
+    async with start_peer() as other:
         for protocol in PROTOCOLS:
-            async with Side.of(other, protocol) as ours, contextlib.AsyncExitStack() as stack:
+            async with (
+                OwnProtocol.connected(other, protocol) as ours,
+                contextlib.AsyncExitStack() as stack,
+            ):
                 if protocol in pairs.PACKAGES:
-                    sides = await pairs.guests(protocol, stack, lines)
+                    sides = await pairs.foreign_pairs(protocol, stack, lines)
                 else:
-                    sides = await npm_side(protocol, stack, lines)
+                    sides = await npm_pairs(protocol, stack, lines)
                 lines += await ping_lines(other, ours, sides)
                 lines.append(await fairness(ours))
         lines += await footprint_lines(other)
     return lines
 
 
-async def npm_side(
+async def npm_pairs(
     protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result]
-) -> list[pairs.Side]:
+) -> list[pairs.ForeignPair]:
     if protocol != "omnistreams":
         return []
     reason = npm.missing()
     if reason is not None:
-        lines.append(Absence("omnistreams, npm peers", reason))
+        lines.append(NotMeasured("omnistreams, npm peers", reason))
         return []
-    return [await stack.enter_async_context(npm.couple("omnistreams"))]
+    return [await stack.enter_async_context(npm.npm_pair("omnistreams"))]
 
 
 # --- what each protocol of ours calls a ping, and bulk
 
 
-class Side:
+class OwnProtocol:
     """One protocol of ours, for pings and bulk."""
 
-    def __init__(self, protocol: str, session: Any, other: Partner) -> None:
+    def __init__(self, protocol: str, session: Any, other: PeerProcess) -> None:
         self.protocol = protocol
         self.session = session
         self.pids = other.pids
@@ -76,7 +79,7 @@ class Side:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def of(cls, other: Partner, protocol: str) -> Any:
+    async def connected(cls, other: PeerProcess, protocol: str) -> Any:
         listener = "streamux-either" if protocol == "streamux" else protocol
         async with other.connect(listener) as session:
             yield cls(protocol, session, other)
@@ -105,7 +108,7 @@ class Side:
             async for _ in receiver:
                 pass
         elif self.protocol == "minmux":
-            (number,) = await minmux.order(session, b"e", self.ids, 1)
+            (number,) = await minmux.request_streams(session, b"e", self.ids, 1)
             writer, reader = session.sender(number), session.receiver(number + 1)
 
             async def items() -> None:
@@ -132,19 +135,19 @@ class Side:
             async for _ in stream:
                 pass
 
-    async def bulk(self, octets: int) -> None:
+    async def bulk(self, size: int) -> None:
         """One stream's worth; returns when the other side has it all."""
         session = self.session
         if self.protocol == "streamux":
-            await streamux.bulk(session, max(streamux.CHUNK, octets), 1)()
+            await streamux.bulk(session, max(streamux.CHUNK, size), 1)()
         elif self.protocol == "omnistreams":
-            await omnistreams.push(session, max(1, octets // 65536), 65536, "send")
+            await omnistreams.push(session, max(1, size // 65536), 65536, "send")
             assert await session.receive_control() == DONE
         elif self.protocol == "minmux":
-            (number,) = await minmux.order(session, b"r", self.ids, 1)
-            await minmux.push(session, number, octets, 65536)
+            (number,) = await minmux.request_streams(session, b"r", self.ids, 1)
+            await minmux.push(session, number, size, 65536)
         else:
-            await pairs.push(session, octets, 65536)
+            await pairs.push(session, size, 65536)
 
     async def pings(self, count: int, load: int) -> list[float]:
         found = []
@@ -164,7 +167,9 @@ class Side:
 # --- pings
 
 
-async def ping_lines(other: Partner, ours: Side, sides: list[pairs.Side]) -> list[Line]:
+async def ping_lines(
+    other: PeerProcess, ours: OwnProtocol, sides: list[pairs.ForeignPair]
+) -> list[Line]:
     """Round trips of 16 octets: alone, and while another stream sends all it can."""
     names = ["polymux", "raw TCP", *(side.name for side in sides)]
     found: dict[tuple[str, bool, str], Times] = {
@@ -173,7 +178,7 @@ async def ping_lines(other: Partner, ours: Side, sides: list[pairs.Side]) -> lis
         for busy in (False, True)
         for rank in ("p50", "p99")
     }
-    count, load = harness.EFFORT.of(PINGS), harness.EFFORT.of(LOAD, 65536)
+    count, load = harness.EFFORT.scaled(PINGS), harness.EFFORT.scaled(LOAD_BYTES, 65536)
     async with raw_tcp(other, "raw-echo") as raw:
         for turn in range(harness.EFFORT.rounds + 1):
             for busy in (False, True):
@@ -183,20 +188,20 @@ async def ping_lines(other: Partner, ours: Side, sides: list[pairs.Side]) -> lis
                     if side is not None and side.name == "npm libp2p-mplex":
                         continue  # it has no stream that could be named `echo`
                     pids = ours.pids if side is None else side.pids
-                    cpu = cpu_of(pids)
+                    cpu = cpu_seconds_of(pids)
                     if name == "raw TCP":
                         seconds = [] if busy else await tcp_pings(raw, count)
                     else:
                         some = SLOW_LOAD.get(name, load) if busy else 0
                         try:
                             seconds = await (side or ours).pings(count, min(some, load))
-                        except (Failed, PeerFailed) as problem:
+                        except (CandidateFailed, PeerFailed) as problem:
                             print(f"{ours.protocol}, pings: {name} failed: {problem}")
                             sides = [each for each in sides if each.name != name]
                             names.remove(name)
                             continue
                     if turn > 0 and seconds:
-                        spent = max(1e-9, cpu_of(pids) - cpu) / len(seconds)
+                        spent = max(1e-9, cpu_seconds_of(pids) - cpu) / len(seconds)
                         ranks = {"p50": statistics.median(seconds), "p99": percentile(seconds)}
                         for rank, value in ranks.items():
                             found[name, busy, rank].add(value, spent)
@@ -214,7 +219,7 @@ def line_of(
     times = found["polymux", busy, rank]
     if busy and rank == "p99":
         alone = found["polymux", False, "p99"].best("wall")
-        floors.append(demand("5 ms or 5 times idle", max(PATIENCE, 5 * alone), 1000))
+        floors.append(required_time("5 ms or 5 times idle", max(MAX_PING_SECONDS, 5 * alone), 1000))
     for name in names[1:]:
         theirs = found.get((name, busy, rank))
         if theirs is not None and theirs.wall:
@@ -230,9 +235,9 @@ def percentile(seconds: list[float], rank: int = 99) -> float:
 # --- fairness
 
 
-async def fairness(ours: Side) -> Figure:
+async def fairness(ours: OwnProtocol) -> Figure:
     """Ten equal streams begun together: are they done together? Jain's index of their rates."""
-    octets = harness.EFFORT.of(EACH, 65536)
+    octets = harness.EFFORT.scaled(FAIRNESS_STREAM_BYTES, 65536)
     samples = []
 
     async def one(start: float) -> float:
@@ -241,9 +246,9 @@ async def fairness(ours: Side) -> Figure:
 
     for _ in range(harness.EFFORT.rounds):
         start = time.perf_counter()
-        samples.append(jain(await asyncio.gather(*(one(start) for _ in range(TEN)))))
+        samples.append(jain(await asyncio.gather(*(one(start) for _ in range(FAIRNESS_STREAMS)))))
     name = f"{ours.protocol}, fairness of ten bulk streams"
-    return Figure(name, samples, "Jain", [Bound("demand", FAIR)], more=True)
+    return Figure(name, samples, "Jain", [Bound("demand", MIN_JAIN_INDEX)], higher_is_better=True)
 
 
 def jain(rates: list[float]) -> float:

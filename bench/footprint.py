@@ -17,11 +17,11 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench import harness
 from bench.harness import Bound, Figure, Result
-from bench.peer_process import Partner
-from bench.raw_actions import dialled
-from bench.raw_endpoints import Asking
+from bench.peer_process import PeerProcess
+from bench.raw_actions import dial
+from bench.raw_endpoints import RawClient
 
-SMALL = 2048  # octets that an idle mplex stream may take
+MAX_MPLEX_STREAM_BYTES = 2048  # octets that an idle mplex stream may take
 # streams, sessions; omnistreams has 256 ids a session
 AMOUNTS = {
     "mplex": (20000, 200),
@@ -34,16 +34,16 @@ AMOUNTS = {
 ROUNDS = 2  # each a process of its own
 
 
-async def footprint_lines(other: Partner) -> list[Result]:
+async def footprint_lines(other: PeerProcess) -> list[Result]:
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(min(ROUNDS, harness.EFFORT.rounds)):
         for protocol in AMOUNTS:
-            octets = await grown(other, protocol)
+            octets = await measure_in_fresh_process(other, protocol)
             for what, amount in octets.items():
                 found.setdefault(what, {}).setdefault(protocol, []).append(amount)
     lines: list[Result] = []
     for protocol, samples in found["stream"].items():
-        bounds = [Bound("demand", SMALL)] if protocol == "mplex" else []
+        bounds = [Bound("demand", MAX_MPLEX_STREAM_BYTES)] if protocol == "mplex" else []
         lines.append(Figure(f"{protocol}, memory of an idle stream", samples, "B", bounds))
     raw = min(found["session"].pop("raw TCP"))
     for protocol, samples in found["session"].items():
@@ -52,12 +52,12 @@ async def footprint_lines(other: Partner) -> list[Result]:
     return lines
 
 
-async def grown(other: Partner, protocol: str) -> dict[str, float]:
+async def measure_in_fresh_process(other: PeerProcess, protocol: str) -> dict[str, float]:
     """What a fresh process says of itself."""
     streams, sessions = AMOUNTS[protocol]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.footprint", protocol, json.dumps(other.ports),
-        str(harness.EFFORT.of(streams) if streams else 0), str(harness.EFFORT.of(sessions)),
+        str(harness.EFFORT.scaled(streams) if streams else 0), str(harness.EFFORT.scaled(sessions)),
         stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     said, _ = await process.communicate()
@@ -74,19 +74,21 @@ def resident() -> int:
     return size
 
 
-async def weigh(protocol: str, ports: dict[str, int], streams: int, sessions: int) -> None:
+async def measure_footprint(
+    protocol: str, ports: dict[str, int], streams: int, sessions: int
+) -> None:
     async with contextlib.AsyncExitStack() as stack:
         found: dict[str, float] = {}
-        other = Elsewhere(ports)
-        first = await enter(stack, other, protocol)
+        other = AttachedPeer(ports)
+        first = await enter_session(stack, other, protocol)
         if streams:
             held: list[Any] = await open_idle(protocol, first, streams // 10)  # warm
             before = resident()
             held += await open_idle(protocol, first, streams - streams // 10, streams // 10)
             found["stream"] = (resident() - before) / max(1, streams - streams // 10)
-        warm = [await enter(stack, other, protocol) for _ in range(max(1, sessions // 10))]
+        warm = [await enter_session(stack, other, protocol) for _ in range(max(1, sessions // 10))]
         before = resident()
-        more = [await enter(stack, other, protocol) for _ in range(sessions)]
+        more = [await enter_session(stack, other, protocol) for _ in range(sessions)]
         found["session"] = (resident() - before) / len(more)
         print(json.dumps(found), flush=True)
         del warm
@@ -94,26 +96,26 @@ async def weigh(protocol: str, ports: dict[str, int], streams: int, sessions: in
         psutil.Process().kill()  # thousands of streams need no farewell
 
 
-class Elsewhere(Partner):
+class AttachedPeer(PeerProcess):
     """The partner, as a process that did not start it knows it."""
 
     def __init__(self, ports: dict[str, int]) -> None:
         self.ports = ports
 
 
-async def enter(stack: contextlib.AsyncExitStack, other: Partner, protocol: str) -> Any:
+async def enter_session(stack: contextlib.AsyncExitStack, other: PeerProcess, protocol: str) -> Any:
     if protocol == "raw TCP":
-        return await stack.enter_async_context(dialled(other.ports["raw-echo"], Asking()))
+        return await stack.enter_async_context(dial(other.ports["raw-echo"], RawClient()))
     return await stack.enter_async_context(other.connect(protocol))
 
 
 async def open_idle(protocol: str, session: Any, count: int, done: int = 0) -> list[Any]:
     """So many streams, open and with nothing in them. Streamux: requests of which a first chunk
     has been sent. Minmux: streams the peer has given credit for."""
-    from bench.minmux import order
+    from bench.minmux import request_streams
 
     if protocol == "minmux":
-        numbers = await order(session, b"h", iter(range(3 + 2 * done, 1 << 20, 2)), count)
+        numbers = await request_streams(session, b"h", iter(range(3 + 2 * done, 1 << 20, 2)), count)
         senders = [session.sender(number) for number in numbers]
         for sender in senders:
             await sender.drain()
@@ -129,4 +131,6 @@ async def open_idle(protocol: str, session: Any, count: int, done: int = 0) -> l
 
 
 if __name__ == "__main__":
-    asyncio.run(weigh(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])))
+    asyncio.run(
+        measure_footprint(sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROUNDS = max(7, int(os.environ.get("POLYMUX_BENCH_ROUNDS", "7")))
-MOST = 4  # times as many rounds where they are quick
+MAX_ROUNDS_FACTOR = 4  # times as many rounds where they are quick
 
 
 @dataclass
@@ -22,21 +22,23 @@ class Effort:
 
     rounds: int = ROUNDS  # at least
     seconds: float = 4.0  # that a line is measured for, if few rounds take less: moods pass
-    share: float = 1.0  # of the work of each line
-    guests: bool = True  # are packages of others started, and installed where they are missing?
+    work_share: float = 1.0  # of the work of each line
+    third_party: bool = (
+        True  # are packages of others started, and installed where they are missing?
+    )
 
-    def of(self, amount: int, step: int = 1) -> int:
+    def scaled(self, amount: int, step: int = 1) -> int:
         """So much of `amount`, in whole steps, one at least."""
-        return max(1, int(amount * self.share) // step) * step
+        return max(1, int(amount * self.work_share) // step) * step
 
-    def turns(self, lines: int = 1, rounds: int = 0) -> Iterator[int]:
+    def round_numbers(self, lines: int = 1, rounds: int = 0) -> Iterator[int]:
         """Numbers of the rounds in which so many lines are measured: `rounds`, or as many as usual,
         and more where they are quick."""
         began = time.perf_counter()
         rounds = rounds or self.rounds
         for turn in itertools.count():
             lasted = time.perf_counter() - began
-            if turn >= rounds * (MOST if lasted < self.seconds * lines else 1):
+            if turn >= rounds * (MAX_ROUNDS_FACTOR if lasted < self.seconds * lines else 1):
                 return
             yield turn
 
@@ -62,7 +64,7 @@ class Times:
         return statistics.median(self.cpu if clock == "cpu" else self.wall)
 
 
-def clocked(act: Callable[[], object], times: Times) -> None:
+def time_call(act: Callable[[], object], times: Times) -> None:
     """Run `act` once. What it returns is freed after the clocks were read."""
     gc.collect()
     gc.disable()
@@ -75,7 +77,9 @@ def clocked(act: Callable[[], object], times: Times) -> None:
     del kept
 
 
-def race(candidates: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, Times]:
+def measure_alternating(
+    candidates: dict[str, Callable[[], object]], rounds: int = ROUNDS
+) -> dict[str, Times]:
     """Run every candidate once a round; who goes first changes from round to round.
 
     One round before the first warms caches and is not counted. What is quick is measured for a
@@ -85,14 +89,14 @@ def race(candidates: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> d
     times = {name: Times() for name in names}
     for name in names:
         candidates[name]()
-    for turn in EFFORT.turns(rounds=rounds):
+    for turn in EFFORT.round_numbers(rounds=rounds):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
-            clocked(candidates[name], times[name])
+            time_call(candidates[name], times[name])
     return times
 
 
-def copier(data: bytes) -> Callable[[], object]:
+def memcpy_of(data: bytes) -> Callable[[], object]:
     """memcpy of these octets into memory that is there already."""
     target = ctypes.create_string_buffer(len(data))
     return lambda: ctypes.memmove(target, data, len(data))
@@ -109,7 +113,7 @@ class Floor:
 
 
 @dataclass
-class Verdict:
+class Comparison:
     """One line against one floor."""
 
     floor: str
@@ -157,7 +161,7 @@ class Line:
         """The best by the clock that does not decide: wall for kernels, CPU for sockets."""
         return self.figure(max(1e-9, self.times.best("wall" if self.clock == "cpu" else "cpu")))
 
-    def verdicts(self) -> list[Verdict]:
+    def comparisons(self) -> list[Comparison]:
         own = self.times.best(self.clock) / self.amount
         found = []
         for floor in self.floors:
@@ -166,7 +170,7 @@ class Line:
             ratio = best / amount / own
             other = max(1e-9, floor.times.best("wall" if self.clock == "cpu" else "cpu"))
             found.append(
-                Verdict(
+                Comparison(
                     floor.name, self.figure(best, amount), ratio, floor.target,
                     self.figure(other, amount),
                 )
@@ -186,7 +190,7 @@ class Line:
             "cpu": self.times.cpu,
             "amount": self.amount,
             "note": self.note,
-            "floors": [{**vars(verdict), "met": verdict.met} for verdict in self.verdicts()],
+            "floors": [{**vars(verdict), "met": verdict.met} for verdict in self.comparisons()],
         }
 
 
@@ -207,20 +211,20 @@ class Figure:
     samples: list[float]
     unit: str
     bounds: list[Bound] = field(default_factory=list)
-    more: bool = False
+    higher_is_better: bool = False
     note: str = ""
     part: str = ""
     clock: str = ""
 
     @property
     def value(self) -> float:
-        return max(self.samples) if self.more else min(self.samples)
+        return max(self.samples) if self.higher_is_better else min(self.samples)
 
     @property
     def median(self) -> float:
         return statistics.median(self.samples)
 
-    def verdicts(self) -> list[Verdict]:
+    def comparisons(self) -> list[Comparison]:
         """Of the median, since no other load could have made a figure look worse than it is.
 
         A ratio over 1 is better than the bound, whichever way better is.
@@ -228,8 +232,8 @@ class Figure:
         found = []
         middle = max(1e-9, self.median)
         for bound in self.bounds:
-            ratio = middle / bound.value if self.more else bound.value / middle
-            found.append(Verdict(bound.name, bound.value, ratio, bound.target))
+            ratio = middle / bound.value if self.higher_is_better else bound.value / middle
+            found.append(Comparison(bound.name, bound.value, ratio, bound.target))
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -241,30 +245,30 @@ class Figure:
             "median": self.median,
             "samples": self.samples,
             "note": self.note,
-            "floors": [{**vars(verdict), "met": verdict.met} for verdict in self.verdicts()],
+            "floors": [{**vars(verdict), "met": verdict.met} for verdict in self.comparisons()],
         }
 
 
 @dataclass
-class Absence:
+class NotMeasured:
     """A peer that could not be measured, and why: a line of the table like any other."""
 
     name: str
     reason: str
     part: str = ""
 
-    def verdicts(self) -> list[Verdict]:
+    def comparisons(self) -> list[Comparison]:
         return []
 
     def as_json(self) -> dict[str, Any]:
         return {"part": self.part, "line": self.name, "absent": self.reason, "floors": []}
 
 
-Result = Line | Figure | Absence
+Result = Line | Figure | NotMeasured
 
 
-def behind(lines: Iterable[Result]) -> list[tuple[Result, Verdict]]:
+def missed_targets(lines: Iterable[Result]) -> list[tuple[Result, Comparison]]:
     """The lines that do not reach a target of theirs."""
     return [
-        (line, verdict) for line in lines for verdict in line.verdicts() if verdict.met is False
+        (line, verdict) for line in lines for verdict in line.comparisons() if verdict.met is False
     ]

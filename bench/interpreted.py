@@ -16,7 +16,7 @@ from bench.harness import ROUNDS, Times
 from polymux.core import connection
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create
-from polymux.testing.header_scan import Chain
+from polymux.testing.header_scan import HeaderScan
 
 FRAMES = 5000
 
@@ -45,7 +45,7 @@ def main(work: str, protocol: str, rounds: int) -> None:
             observer.feed(side, data, 0)
         act: Callable[[], object]
         if work == "scan":
-            chain = Chain(FRAMES)
+            chain = HeaderScan(FRAMES)
             book = observer.protocol
             act = lambda: chain.read(book, 0, traffic.content, 0, 0)  # noqa: B023, E731
         else:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from bench.byte_traffic import Traffic, content, mixed_sizes, mplex_frame
-from bench.harness import Floor, Line, copier, race
+from bench.harness import Floor, Line, measure_alternating, memcpy_of
 from bench.interpreted import run_interpreted
 from bench.pure_python import Decoder, Encoder
 from bench.reference import NoCompiler, Reference
-from bench.reference_agreement import check
+from bench.reference_agreement import check_agreement
 from bench.scans import scan_lines
 
 from polymux.core.endpoint import Endpoint
@@ -40,13 +40,13 @@ def measure() -> list[Line]:
         ("mplex", "4 KB", [4096] * (LARGE // 4096)),
         ("mplex", "64 KB", [65536] * (LARGE // 65536)),
     ):
-        lines.append(windows(protocol, name, sizes))
+        lines.append(windowed_loop(protocol, name, sizes))
     lines += scan_lines(reference)
     lines += [receive_small(), receive_parts(), send_small()]
     return lines
 
 
-def watcher(traffic: Traffic) -> Observer:
+def opened_observer(traffic: Traffic) -> Observer:
     observer = Observer(create(traffic.protocol), True)
     for side, data in traffic.opening:
         observer.feed(side, data, 0)
@@ -59,7 +59,7 @@ def feed(observer: Observer, pieces: list[bytes]) -> None:
     assert rows is not None
     for piece in pieces:
         observer.feed(DIALER, piece, 0)
-        rows.full.clear()
+        rows.full_batches.clear()
 
 
 def whole_loop(protocol: str, reference: Reference | None) -> Line:
@@ -67,19 +67,19 @@ def whole_loop(protocol: str, reference: Reference | None) -> Line:
     traffic = content(protocol, [64] * FRAMES)
     data = traffic.content
     pieces = [data[at : at + WINDOW] for at in range(0, len(data), WINDOW)]
-    observer = watcher(traffic)
+    observer = opened_observer(traffic)
     candidates: dict[str, Act] = {
         "polymux": lambda: feed(observer, pieces),
-        "memcpy": copier(data),
+        "memcpy": memcpy_of(data),
     }
     if reference is not None:
-        agreed = check(reference, content(protocol, [64] * 2000))
+        agreed = check_agreement(reference, content(protocol, [64] * 2000))
         print(f"  {protocol}: polymux and the C reference agree on {agreed} violations")
-        loop = reference.loop(protocol, create(protocol).findings)
+        loop = reference.loop(protocol, create(protocol).finding_mask)
         for side, opening in traffic.opening:
             loop.feed(side, opening, 0)
         candidates["C"] = lambda: loop.feed(DIALER, data, 0)
-    times = race(candidates)
+    times = measure_alternating(candidates)
     line = Line(
         f"whole loop, {protocol}, 64 B, 1,000 streams", times["polymux"], FRAMES, "ns/frame"
     )
@@ -91,11 +91,11 @@ def whole_loop(protocol: str, reference: Reference | None) -> Line:
     return line
 
 
-def windows(protocol: str, name: str, sizes: list[int]) -> Line:
+def windowed_loop(protocol: str, name: str, sizes: list[int]) -> Line:
     """The same loop over much data: copied window by window, as it is read from a file."""
     traffic = content(protocol, sizes)
     data = traffic.content
-    observer = watcher(traffic)
+    observer = opened_observer(traffic)
 
     def walk() -> None:
         rows = observer.rows
@@ -103,9 +103,9 @@ def windows(protocol: str, name: str, sizes: list[int]) -> Line:
         view = memoryview(data)
         for at in range(0, len(data), WINDOW):
             observer.feed(DIALER, bytes(view[at : at + WINDOW]), 0)
-            rows.full.clear()
+            rows.full_batches.clear()
 
-    times = race({"polymux": walk, "memcpy": copier(data)})
+    times = measure_alternating({"polymux": walk, "memcpy": memcpy_of(data)})
     line = Line(f"whole loop, {protocol}, {name}, windows", times["polymux"], len(data), "MB/s")
     line.scale = 1e6
     line.floors.append(Floor("memcpy", times["memcpy"]))
@@ -137,7 +137,7 @@ def receive_small() -> Line:
 
     # A frame cut by a chunk's end comes as two events of ours.
     assert theirs() == FRAMES <= ours() <= FRAMES + len(pieces)
-    times = race({"polymux": ours, "pure": theirs, "memcpy": copier(data)})
+    times = measure_alternating({"polymux": ours, "pure": theirs, "memcpy": memcpy_of(data)})
     floors = [Floor("tuned pure Python", times["pure"], 7.0), Floor("memcpy", times["memcpy"])]
     return Line("sans-IO receive, mplex, 100 B", times["polymux"], FRAMES, "ns/frame", floors)
 
@@ -153,7 +153,7 @@ def receive_parts() -> Line:
         for piece in pieces:
             endpoint.receive(piece, 1.0)
 
-    times = race({"polymux": ours, "memcpy": copier(data)})
+    times = measure_alternating({"polymux": ours, "memcpy": memcpy_of(data)})
     floors = [Floor("memcpy", times["memcpy"], 5.0)]
     line = Line("sans-IO receive as parts, mplex, 64 KB", times["polymux"], len(data), "MB/s")
     line.scale, line.floors = 1e6, floors
@@ -186,6 +186,6 @@ def send_small() -> Line:
                 made += len(plain.data_to_send())
         return made + len(plain.data_to_send())
 
-    times = race({"polymux": ours, "pure": theirs})
+    times = measure_alternating({"polymux": ours, "pure": theirs})
     floors = [Floor("tuned pure Python", times["pure"])]
     return Line("sans-IO send, mplex, 100 B", times["polymux"], FRAMES, "ns/frame", floors)

@@ -10,7 +10,7 @@ from typing import Any
 from bench import harness
 from bench.byte_traffic import mplex_frame
 from bench.harness import Floor, Line, Times
-from bench.peer_process import Partner, partner
+from bench.peer_process import PeerProcess, start_peer
 
 import polymux
 from polymux.core.endpoint import Endpoint
@@ -26,7 +26,7 @@ Act = Callable[[], Awaitable[None]]
 
 
 def sizes() -> list[tuple[int, int]]:
-    return [(size, harness.EFFORT.of(megabytes)) for size, megabytes in SIZES]
+    return [(size, harness.EFFORT.scaled(megabytes)) for size, megabytes in SIZES]
 
 
 def measure() -> list[Line]:
@@ -34,19 +34,19 @@ def measure() -> list[Line]:
 
 
 async def measure_all() -> list[Line]:
-    async with partner() as other:
+    async with start_peer() as other:
         lines = await receive_lines(other)
         lines += await send_lines(other)
     return lines
 
 
-async def race(candidates: dict[str, Act]) -> dict[str, Times]:
+async def measure_alternating(candidates: dict[str, Act]) -> dict[str, Times]:
     """As `harness.race`, for coroutines."""
     names = list(candidates)
     times = {name: Times() for name in names}
     for name in names:
         await candidates[name]()
-    for turn in harness.EFFORT.turns(len(names)):
+    for turn in harness.EFFORT.round_numbers(len(names)):
         shift = turn % len(names)
         for name in names[shift:] + names[:shift]:
             wall, cpu = time.perf_counter(), time.process_time()
@@ -58,25 +58,25 @@ async def race(candidates: dict[str, Act]) -> dict[str, Times]:
 # --- receiving: the partner sends formed frames as fast as its socket takes them
 
 
-class Counting(asyncio.Protocol):
+class CountingReceiver(asyncio.Protocol):
     """Raw asyncio: counts octets until the other side ends."""
 
-    def __init__(self, done: asyncio.Future[None], take: Callable[[bytes], None] | None) -> None:
+    def __init__(self, done: asyncio.Future[None], on_data: Callable[[bytes], None] | None) -> None:
         self.done = done
-        self.take = take
-        self.octets = 0
+        self.on_data = on_data
+        self.received_bytes = 0
 
     def data_received(self, data: bytes) -> None:
-        self.octets += len(data)
-        if self.take is not None:
-            self.take(data)
+        self.received_bytes += len(data)
+        if self.on_data is not None:
+            self.on_data(data)
 
     def eof_received(self) -> bool:
         self.done.set_result(None)
         return False
 
 
-def receiving(other: Partner, megabytes: int, size: int, way: str) -> Act:
+def receiving(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
     """Receive frames of `size` octets: `raw`, as `events`, or as one of our `streams`."""
     opening, frame = mplex_frame(1, 0), mplex_frame(1, 2, bytes(size))
     octets = megabytes * 1_000_000 // len(frame) * len(frame)
@@ -91,8 +91,8 @@ def receiving(other: Partner, megabytes: int, size: int, way: str) -> Act:
             def take(data: bytes) -> None:
                 endpoint.receive(data, 1.0)
 
-        server = await loop.create_server(lambda: Counting(done, take), "127.0.0.1", 0)
-        other.blast(server.sockets[0].getsockname()[1], octets, opening, frame)
+        server = await loop.create_server(lambda: CountingReceiver(done, take), "127.0.0.1", 0)
+        other.send_repeatedly(server.sockets[0].getsockname()[1], octets, opening, frame)
         await done
         server.close()
 
@@ -107,24 +107,24 @@ def receiving(other: Partner, megabytes: int, size: int, way: str) -> Act:
             done.set_result(left)
 
         server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol="mplex")
-        other.blast(server.port, octets, opening, frame)
+        other.send_repeatedly(server.port, octets, opening, frame)
         assert await done == 0
         await server.close()
 
     return by_stream if way == "streams" else by_hand
 
 
-async def receive_lines(other: Partner) -> list[Line]:
-    candidates: dict[str, Act] = {"raw": receiving(other, harness.EFFORT.of(RAW), 65536, "raw")}
+async def receive_lines(other: PeerProcess) -> list[Line]:
+    candidates: dict[str, Act] = {"raw": receiving(other, harness.EFFORT.scaled(RAW), 65536, "raw")}
     for size, megabytes in sizes():
         for way in ("streams", "events"):
             candidates[f"{way} {size}"] = receiving(other, megabytes, size, way)
-    times = await race(candidates)
+    times = await measure_alternating(candidates)
     lines = []
     for way, targets in (("streams", RECEIVE_STREAMS), ("events", RECEIVE_EVENTS)):
         for size, megabytes in sizes():
             floor = Floor(
-                "raw asyncio.Protocol", times["raw"], targets[size], harness.EFFORT.of(RAW)
+                "raw asyncio.Protocol", times["raw"], targets[size], harness.EFFORT.scaled(RAW)
             )
             name = f"receive, mplex, {way}, {size} B"
             line = Line(name, times[f"{way} {size}"], megabytes, "MB/s", [floor], "wall", 1.0)
@@ -135,13 +135,13 @@ async def receive_lines(other: Partner) -> list[Line]:
 # --- sending: the partner reads and forgets
 
 
-class Pressed(asyncio.Protocol):
+class BulkSender(asyncio.Protocol):
     """Raw asyncio: writes 64 KB at a time while the transport takes it, then closes."""
 
-    def __init__(self, octets: int, done: asyncio.Future[None]) -> None:
-        self.left = octets
+    def __init__(self, total_bytes: int, done: asyncio.Future[None]) -> None:
+        self.left = total_bytes
         self.done = done
-        self.free = True
+        self.can_write = True
         self.block = bytes(65536)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -151,14 +151,14 @@ class Pressed(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(self.push)
 
     def pause_writing(self) -> None:
-        self.free = False
+        self.can_write = False
 
     def resume_writing(self) -> None:
-        self.free = True
+        self.can_write = True
         asyncio.get_running_loop().call_soon(self.push)
 
     def push(self) -> None:
-        while self.free and self.left > 0:
+        while self.can_write and self.left > 0:
             self.transport.write(self.block)
             self.left -= len(self.block)
         if self.left <= 0:
@@ -169,7 +169,7 @@ class Pressed(asyncio.Protocol):
             self.done.set_result(None)
 
 
-def sending(other: Partner, megabytes: int, size: int, way: str) -> Act:
+def sending(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
     """Send content of `size` octets: `raw`, `send_nowait`, `send_many` or `await send`."""
     octets = megabytes * 1_000_000
     payload = bytes(size)
@@ -179,7 +179,7 @@ def sending(other: Partner, megabytes: int, size: int, way: str) -> Act:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         await loop.create_connection(
-            lambda: Pressed(octets, done), "127.0.0.1", other.ports["sink"]
+            lambda: BulkSender(octets, done), "127.0.0.1", other.ports["sink"]
         )
         await done
 
@@ -202,20 +202,20 @@ def sending(other: Partner, megabytes: int, size: int, way: str) -> Act:
     return raw if way == "raw" else ours
 
 
-async def send_lines(other: Partner) -> list[Line]:
-    candidates: dict[str, Act] = {"raw": sending(other, harness.EFFORT.of(RAW), 65536, "raw")}
+async def send_lines(other: PeerProcess) -> list[Line]:
+    candidates: dict[str, Act] = {"raw": sending(other, harness.EFFORT.scaled(RAW), 65536, "raw")}
     wanted: list[tuple[str, int, int, float]] = []
     for size, megabytes in sizes():
         if size in SEND:
             for way in ("send_nowait", "send_many"):
                 wanted.append((way, size, megabytes, SEND[size]))
-    wanted.append(("await send", 100, harness.EFFORT.of(12), 0.08))
+    wanted.append(("await send", 100, harness.EFFORT.scaled(12), 0.08))
     for way, size, megabytes, _ in wanted:
         candidates[f"{way} {size}"] = sending(other, megabytes, size, way)
-    times = await race(candidates)
+    times = await measure_alternating(candidates)
     lines = []
     for way, size, megabytes, target in wanted:
-        floor = Floor("raw 64 KB writes", times["raw"], target, harness.EFFORT.of(RAW))
+        floor = Floor("raw 64 KB writes", times["raw"], target, harness.EFFORT.scaled(RAW))
         name = f"send, mplex, {way}, {size} B"
         line = Line(name, times[f"{way} {size}"], megabytes, "MB/s", [floor], "wall", 1.0)
         lines.append(line)

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench import harness
-from bench.alternating_runs import Act, Candidate, Work, compare
+from bench.alternating_runs import Act, Candidate, Workload, compare
 from bench.harness import Result
-from bench.peer_process import partner
-from bench.peer_process_work import ORDER, ORDERS
+from bench.peer_process import start_peer
+from bench.peer_process_work import ORDER_STREAM_ID, ORDER_STRUCT
 from bench.raw_actions import raw_tcp, tcp_bulk
 
 # name, octets, octets of a write, streams, share of raw TCP that is wanted
@@ -34,32 +34,32 @@ def measure() -> list[Result]:
 async def measure_all() -> list[Result]:
     lines: list[Result] = []
     async with contextlib.AsyncExitStack() as stack:
-        other = await stack.enter_async_context(partner())
+        other = await stack.enter_async_context(start_peer())
         tally = await stack.enter_async_context(raw_tcp(other, "tally"))
         session = await stack.enter_async_context(other.connect("minmux"))
         ids = itertools.count(3, 2)
         for name, amount, size, streams, target in LINES:
-            octets = harness.EFFORT.of(amount, size * streams)
+            octets = harness.EFFORT.scaled(amount, size * streams)
             candidates = [
                 Candidate("polymux", bulk(session, ids, octets, size, streams), other.pids),
                 Candidate("raw TCP", tcp_bulk(tally, octets, size), other.pids, target),
             ]
-            work = Work(octets / 1e6, "MB/s")
+            work = Workload(octets / 1e6, "MB/s")
             if size < 1024:
-                work = Work(octets / size / 1e3, "1000/s")
+                work = Workload(octets / size / 1e3, "1000/s")
             lines.append(await compare(f"Minmux, {name}", candidates, work))
         for name, amount, flight in OPENINGS:
-            count = harness.EFFORT.of(amount, flight)
+            count = harness.EFFORT.scaled(amount, flight)
             ours = openings(session, ids, count, flight)
             candidates = [Candidate("polymux", ours, other.pids)]
-            lines.append(await compare(f"Minmux, {name}", candidates, Work(count, "1/s")))
+            lines.append(await compare(f"Minmux, {name}", candidates, Workload(count, "1/s")))
     return lines
 
 
-async def order(session: Any, what: bytes, ids: Iterator[int], count: int) -> list[int]:
+async def request_streams(session: Any, what: bytes, ids: Iterator[int], count: int) -> list[int]:
     """Tell the partner to read (or echo) the next `count` streams: their ids."""
     numbers = [next(ids) for _ in range(count)]
-    await session.sender(ORDERS).send(ORDER.pack(what, numbers[0], count))
+    await session.sender(ORDER_STREAM_ID).send(ORDER_STRUCT.pack(what, numbers[0], count))
     return numbers
 
 
@@ -76,7 +76,7 @@ async def push(session: Any, number: int, octets: int, size: int) -> None:
 def bulk(session: Any, ids: Iterator[int], octets: int, size: int, streams: int) -> Act:
     async def act() -> float:
         start = time.perf_counter()
-        numbers = await order(session, b"r", ids, streams)
+        numbers = await request_streams(session, b"r", ids, streams)
         await asyncio.gather(*(push(session, n, octets // streams, size) for n in numbers))
         return time.perf_counter() - start
 
@@ -88,7 +88,7 @@ def openings(session: Any, ids: Iterator[int], count: int, flight: int) -> Act:
 
     async def some(share: int) -> None:
         for _ in range(share):
-            (number,) = await order(session, b"r", ids, 1)
+            (number,) = await request_streams(session, b"r", ids, 1)
             await push(session, number, 16, 16)
 
     async def act() -> float:

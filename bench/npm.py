@@ -13,12 +13,12 @@ from tests.interop.node_peer import Peer
 
 def missing() -> str | None:
     """Why they cannot be measured here, or None."""
-    if not harness.EFFORT.guests:
+    if not harness.EFFORT.third_party:
         return "left out by wish"
     return peers.missing()
 
 
-class Couple:
+class NpmPair:
     """A package connected to itself in another process."""
 
     def __init__(self, dialer: Peer, acceptor: Peer) -> None:
@@ -38,7 +38,7 @@ class Couple:
 
         return act
 
-    def sunk(self, octets: int, size: int, **more: object) -> Act:
+    def one_way_bulk(self, octets: int, size: int, **more: object) -> Act:
         """One way (WebSocket packages): from the first octet to come to the last."""
 
         async def act() -> float:
@@ -85,7 +85,7 @@ class Couple:
 
 
 @contextlib.asynccontextmanager
-async def couple(script: str) -> AsyncIterator[Couple]:
+async def npm_pair(script: str) -> AsyncIterator[NpmPair]:
     async with Peer.listen(script) as acceptor, Peer.connect(script, acceptor.port) as dialer:
         await acceptor.event("session")
         await dialer.event("session")
@@ -94,4 +94,4 @@ async def couple(script: str) -> AsyncIterator[Couple]:
             await acceptor.call("mode", incoming="echo", name="echo", quiet=True)
         if script not in ("ws", "omnistreams"):
             await acceptor.call("mode", incoming="echo", name="stream", quiet=True)
-        yield Couple(dialer, acceptor)
+        yield NpmPair(dialer, acceptor)

@@ -8,9 +8,9 @@ import time
 from typing import Any
 
 from bench import harness, npm
-from bench.alternating_runs import Act, Candidate, Work, compare
-from bench.harness import Absence, Result
-from bench.peer_process import Partner, partner
+from bench.alternating_runs import Act, Candidate, Workload, compare
+from bench.harness import NotMeasured, Result
+from bench.peer_process import PeerProcess, start_peer
 from bench.peer_process_work import DONE
 from bench.raw_actions import library_bulk, raw_websocket, websocket_bulk
 
@@ -33,18 +33,18 @@ def measure() -> list[Result]:
 async def measure_all() -> list[Result]:
     lines: list[Result] = []
     async with contextlib.AsyncExitStack() as stack:
-        other = await stack.enter_async_context(partner())
+        other = await stack.enter_async_context(start_peer())
         session = await stack.enter_async_context(other.connect("omnistreams"))
         floor = await stack.enter_async_context(raw_websocket(other))
         couples = []
         reason = npm.missing()
         if reason is None:
             for script in ("omnistreams", "ws"):
-                couples.append(await stack.enter_async_context(npm.couple(script)))
+                couples.append(await stack.enter_async_context(npm.npm_pair(script)))
         else:
-            lines.append(Absence("npm omnistreams, npm ws", reason))
+            lines.append(NotMeasured("npm omnistreams, npm ws", reason))
         for name, amount, size, streams, way, target in LINES:
-            count = harness.EFFORT.of(amount, streams)
+            count = harness.EFFORT.scaled(amount, streams)
             candidates = [
                 Candidate("polymux", bulk(session, count, size, streams, way), other.pids),
                 Candidate("our bare WebSocket", websocket_bulk(floor, count, size), other.pids,
@@ -55,34 +55,34 @@ async def measure_all() -> list[Result]:
                 candidates.append(npm_candidate(each, count, size, streams))
             lines.append(await compare(f"omnistreams, {name}", candidates, rate(count, size)))
         for name, amount, flight in OPENINGS:
-            count = harness.EFFORT.of(amount, flight)
+            count = harness.EFFORT.scaled(amount, flight)
             candidates = [Candidate("polymux", openings(session, count, flight), other.pids)]
             for each in couples:
                 if each.dialer.script == "omnistreams":
                     act = each.openings(count, flight)
                     candidates.append(Candidate(each.name, act, each.pids, 1.0))
-            lines.append(await compare(f"omnistreams, {name}", candidates, Work(count, "1/s")))
+            lines.append(await compare(f"omnistreams, {name}", candidates, Workload(count, "1/s")))
     return lines
 
 
-def rate(count: int, size: int) -> Work:
+def rate(count: int, size: int) -> Workload:
     """Small messages are counted, large ones weighed."""
-    return Work(count / 1e3, "1000/s") if size < 1024 else Work(count * size / 1e6, "MB/s")
+    return Workload(count / 1e3, "1000/s") if size < 1024 else Workload(count * size / 1e6, "MB/s")
 
 
-def library(other: Partner, count: int, size: int) -> Candidate:
+def library(other: PeerProcess, count: int, size: int) -> Candidate:
     """The PyPI library `websockets`; small messages are slow there, so it is given fewer."""
     some = count // 8 if size < 1024 and count >= 8 else count
     act = library_bulk(other, some, size)
     return Candidate("websockets", act, other.pids, amount=rate(some, size).amount)
 
 
-def npm_candidate(couple: npm.Couple, count: int, size: int, streams: int) -> Candidate:
+def npm_candidate(couple: npm.NpmPair, count: int, size: int, streams: int) -> Candidate:
     """The package must be left behind; raw npm ws has no streams and no credit: shown."""
     if couple.dialer.script == "omnistreams":
-        act = couple.sunk(count * size, size, streams=streams)
+        act = couple.one_way_bulk(count * size, size, streams=streams)
         return Candidate(couple.name, act, couple.pids, 1.0)
-    return Candidate(couple.name, couple.sunk(count * size, size), couple.pids)
+    return Candidate(couple.name, couple.one_way_bulk(count * size, size), couple.pids)
 
 
 # --- polymux

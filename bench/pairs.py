@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench import harness, loops, npm
-from bench.alternating_runs import Act, Candidate, Work, compare, demand
-from bench.harness import Absence, Result
-from bench.peer_process import Partner, partner
+from bench.alternating_runs import Act, Candidate, Workload, compare, required_time
+from bench.harness import NotMeasured, Result
+from bench.peer_process import PeerProcess, start_peer
 from bench.raw_actions import raw_tcp, tcp_bulk
-from bench.raw_endpoints import Asking
-from bench.third_party import Guest, guest
+from bench.raw_endpoints import RawClient
+from bench.third_party import ThirdPartyPair, third_party_pair
 from bench.third_party import missing as guest_missing
 
 # name, octets, octets of a write, streams
@@ -28,81 +28,94 @@ BULK = (
     ("bulk, 1,000 streams", 16_000_000, 16000, 1000),
     ("100-octet messages", 2_000_000, 100, 1),
 )
-MANY = BULK[2:3]
+MANY_STREAMS = BULK[2:3]
 OPENINGS = (("open and close, 1 in flight", 150, 1), ("open and close, 100 in flight", 2000, 100))
-OPENINGS_WANTED = 20_000  # a second, of mplex with 100 in flight
+TARGET_OPENINGS_PER_SECOND = 20_000  # a second, of mplex with 100 in flight
 PACKAGES = {"mplex": ("multiplex", "libp2p-mplex"), "nerdbank": ("nerdbank",)}
-GUESTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",)}
-SLOW = {"PyPI libp2p": 16, "h2 (HTTP/2)": 4, "npm libp2p-mplex": 2}  # do so many times less
+THIRD_PARTY_SCRIPTS = {"mplex": ("libp2p_mplex", "http2"), "nerdbank": ("http2",)}
+WORK_DIVISORS = {
+    "PyPI libp2p": 16,
+    "h2 (HTTP/2)": 4,
+    "npm libp2p-mplex": 2,
+}  # do so many times less
 
-Side = npm.Couple | Guest
+ForeignPair = npm.NpmPair | ThirdPartyPair
 
 
 def measure() -> list[Result]:
     lines = asyncio.run(measure_all(loops.ASYNCIO, BULK))
     reason = loops.missing(loops.UVLOOP)
     if reason is not None:
-        return [*lines, Absence("mplex, nerdbank on uvloop", reason)]
-    return lines + loops.run(loops.UVLOOP, measure_all(loops.UVLOOP, MANY))
+        return [*lines, NotMeasured("mplex, nerdbank on uvloop", reason)]
+    return lines + loops.run(loops.UVLOOP, measure_all(loops.UVLOOP, MANY_STREAMS))
 
 
 async def measure_all(loop: str, bulk_lines: Sequence[tuple[str, int, int, int]]) -> list[Result]:
     lines: list[Result] = []
     suffix = "" if loop == loops.ASYNCIO else f", {loop}"
-    async with partner(loop) as other:
+    async with start_peer(loop) as other:
         for protocol in ("mplex", "nerdbank"):
             async with contextlib.AsyncExitStack() as stack:
                 session = await stack.enter_async_context(other.connect(protocol))
                 tally = await stack.enter_async_context(raw_tcp(other, "tally"))
-                sides = await guests(protocol, stack, lines, loop)
+                sides = await foreign_pairs(protocol, stack, lines, loop)
                 for name, amount, size, streams in bulk_lines:
-                    candidates = bulks(other, session, tally, sides, amount, size, streams)
-                    octets = harness.EFFORT.of(amount, size * streams)
-                    work = Work(octets / 1e6, "MB/s")
+                    candidates = bulk_candidates(
+                        other, session, tally, sides, amount, size, streams
+                    )
+                    octets = harness.EFFORT.scaled(amount, size * streams)
+                    work = Workload(octets / 1e6, "MB/s")
                     lines.append(await compare(f"{protocol}, {name}{suffix}", candidates, work))
                 for name, amount, flight in OPENINGS:
-                    count = harness.EFFORT.of(amount, flight)
-                    candidates = opened(other, session, sides, count, flight)
-                    work = Work(count, "1/s")
+                    count = harness.EFFORT.scaled(amount, flight)
+                    candidates = opening_candidates(other, session, sides, count, flight)
+                    work = Workload(count, "1/s")
                     if protocol == "mplex" and flight == 100:
-                        text = f"{OPENINGS_WANTED:,}/s"
-                        work.demands.append(demand(text, count / OPENINGS_WANTED))
+                        text = f"{TARGET_OPENINGS_PER_SECOND:,}/s"
+                        work.required_floors.append(
+                            required_time(text, count / TARGET_OPENINGS_PER_SECOND)
+                        )
                     lines.append(await compare(f"{protocol}, {name}{suffix}", candidates, work))
     return lines
 
 
-async def guests(
+async def foreign_pairs(
     protocol: str, stack: contextlib.AsyncExitStack, lines: list[Result], loop: str = loops.ASYNCIO
-) -> list[Side]:
+) -> list[ForeignPair]:
     """The packages of others; one that is not to be had is a line that says so. Those in Python
     are measured on asyncio's loop alone."""
-    sides: list[Side] = []
+    sides: list[ForeignPair] = []
     reason = npm.missing()
     if reason is None:
         for script in PACKAGES[protocol]:
-            sides.append(await stack.enter_async_context(npm.couple(script)))
+            sides.append(await stack.enter_async_context(npm.npm_pair(script)))
     else:
-        lines.append(Absence(f"{protocol}, npm peers", reason))
-    for script in GUESTS[protocol] if loop == loops.ASYNCIO else ():
+        lines.append(NotMeasured(f"{protocol}, npm peers", reason))
+    for script in THIRD_PARTY_SCRIPTS[protocol] if loop == loops.ASYNCIO else ():
         reason = guest_missing(script)
         if reason is None:
-            sides.append(await stack.enter_async_context(guest(script)))
+            sides.append(await stack.enter_async_context(third_party_pair(script)))
         else:
-            lines.append(Absence(f"{protocol}, {script}", reason))
+            lines.append(NotMeasured(f"{protocol}, {script}", reason))
     return sides
 
 
-def wanted(side: Side) -> float | None:
+def target_ratio(side: ForeignPair) -> float | None:
     """Who speaks the same protocol is to be left behind; HTTP/2 is a neighbour, shown."""
     return None if side.name == "h2 (HTTP/2)" else 1.0
 
 
-def bulks(
-    other: Partner, session: Any, tally: Asking, sides: list[Side], amount: int, size: int,
+def bulk_candidates(
+    other: PeerProcess,
+    session: Any,
+    tally: RawClient,
+    sides: list[ForeignPair],
+    amount: int,
+    size: int,
     streams: int,
-) -> list[Candidate]:  # fmt: skip
+) -> list[Candidate]:
     whole = size * streams
-    octets = harness.EFFORT.of(amount, whole)
+    octets = harness.EFFORT.scaled(amount, whole)
     candidates = [
         Candidate("polymux", bulk(session, octets, size, streams), other.pids),
         Candidate("raw TCP", tcp_bulk(tally, octets, size), other.pids),
@@ -110,21 +123,21 @@ def bulks(
     for side in sides:
         if side.name == "PyPI libp2p" and streams > 100:
             continue  # it would take a minute
-        some = max(1, octets // SLOW.get(side.name, 1) // whole) * whole
+        some = max(1, octets // WORK_DIVISORS.get(side.name, 1) // whole) * whole
         act = side.bulk(some, size, streams)
-        candidates.append(Candidate(side.name, act, side.pids, wanted(side), some / 1e6))
+        candidates.append(Candidate(side.name, act, side.pids, target_ratio(side), some / 1e6))
     return candidates
 
 
-def opened(
-    other: Partner, session: Any, sides: list[Side], count: int, flight: int
+def opening_candidates(
+    other: PeerProcess, session: Any, sides: list[ForeignPair], count: int, flight: int
 ) -> list[Candidate]:
     candidates = [Candidate("polymux", openings(session, count, flight), other.pids)]
     for side in sides:
         if side.name != "npm libp2p-mplex":  # ends a session that opens six a second
-            some = max(1, count // SLOW.get(side.name, 1) // flight) * flight
+            some = max(1, count // WORK_DIVISORS.get(side.name, 1) // flight) * flight
             act = side.openings(some, flight)
-            candidates.append(Candidate(side.name, act, side.pids, wanted(side), some))
+            candidates.append(Candidate(side.name, act, side.pids, target_ratio(side), some))
     return candidates
 
 

@@ -25,17 +25,17 @@ from bench.raw_endpoints import LISTENERS
 
 import polymux
 
-PIECE = 256 * 1024
+SEND_BLOCK_BYTES = 256 * 1024
 
 
-def blast(port: int, octets: int, opening: bytes, frame: bytes) -> None:
+def send_repeatedly(port: int, total_bytes: int, opening: bytes, frame: bytes) -> None:
     """Runs in a thread: `octets` of whole frames after the opening, then the end."""
-    block = frame * max(1, PIECE // len(frame))
+    block = frame * max(1, SEND_BLOCK_BYTES // len(frame))
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(opening)
-        for _ in range(octets // len(block)):
+        for _ in range(total_bytes // len(block)):
             sock.sendall(block)
-        sock.sendall(frame * (octets % len(block) // len(frame)))
+        sock.sendall(frame * (total_bytes % len(block) // len(frame)))
         sock.shutdown(socket.SHUT_WR)
         try:
             while sock.recv(65536):
@@ -59,14 +59,14 @@ async def main() -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         order = json.loads(line)
         opening, frame = bytes.fromhex(order["opening"]), bytes.fromhex(order["frame"])
-        loop.run_in_executor(None, blast, order["port"], order["octets"], opening, frame)
+        loop.run_in_executor(None, send_repeatedly, order["port"], order["octets"], opening, frame)
     os._exit(0)  # whatever still runs was for nobody
 
 
 # --- the side that starts it
 
 
-class Partner:
+class PeerProcess:
     """The other process, as the benchmark holds it."""
 
     def __init__(self, process: asyncio.subprocess.Process, ports: dict[str, int]) -> None:
@@ -74,9 +74,14 @@ class Partner:
         self.ports = ports
         self.pids = (os.getpid(), process.pid)
 
-    def blast(self, port: int, octets: int, opening: bytes, frame: bytes) -> None:
+    def send_repeatedly(self, port: int, total_bytes: int, opening: bytes, frame: bytes) -> None:
         assert self.process.stdin is not None
-        order = {"port": port, "octets": octets, "opening": opening.hex(), "frame": frame.hex()}
+        order = {
+            "port": port,
+            "octets": total_bytes,
+            "opening": opening.hex(),
+            "frame": frame.hex(),
+        }
         self.process.stdin.write(json.dumps(order).encode() + b"\n")
 
     def connect(self, name: str) -> contextlib.AbstractAsyncContextManager[Any]:
@@ -89,7 +94,7 @@ class Partner:
 
 
 @contextlib.asynccontextmanager
-async def partner(loop: str = loops.ASYNCIO) -> AsyncIterator[Partner]:
+async def start_peer(loop: str = loops.ASYNCIO) -> AsyncIterator[PeerProcess]:
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "bench.peer_process", loop, stdin=pipe, stdout=pipe,
@@ -98,7 +103,7 @@ async def partner(loop: str = loops.ASYNCIO) -> AsyncIterator[Partner]:
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        yield Partner(process, json.loads(await process.stdout.readline()))
+        yield PeerProcess(process, json.loads(await process.stdout.readline()))
     finally:
         process.stdin.close()
         await process.wait()

@@ -11,10 +11,14 @@ from typing import Any
 import polymux
 
 # Benchmarks open more than peers should.
-LIMITS = polymux.Limits(streams=65536, pending=65536, own_streams=65536)
-ORDER = struct.Struct(">cII")  # of Minmux: what to do, first id, how many of the dialer's streams
-ORDERS = 1  # the Minmux stream that brings such orders
-SINK = b"s"  # the first octet of a Streamux request to be read, not echoed, where both may come
+LIMITS = polymux.Limits(max_streams=65536, accept_backlog=65536, max_own_streams=65536)
+ORDER_STRUCT = struct.Struct(
+    ">cII"
+)  # of Minmux: what to do, first id, how many of the dialer's streams
+ORDER_STREAM_ID = 1  # the Minmux stream that brings such orders
+SINK_MARKER = (
+    b"s"  # the first octet of a Streamux request to be read, not echoed, where both may come
+)
 DONE = b"done"  # an omnistreams control message: a stream named `bulk` was read to its end
 
 
@@ -36,8 +40,8 @@ async def serve_stream(stream: Any) -> None:
             pass
 
 
-async def duplex(session: Any) -> None:
-    await session.each(serve_stream, at_once=LIMITS.streams)
+async def serve_duplex(session: Any) -> None:
+    await session.serve_streams(serve_stream, max_concurrent=LIMITS.max_streams)
 
 
 # --- omnistreams: a stream back for `echo`; a control message when one named `bulk` has ended
@@ -56,8 +60,8 @@ async def serve_receiver(session: Any, receiver: Any) -> None:
             await session.control(DONE)
 
 
-async def one_way(session: Any) -> None:
-    await session.each(partial(serve_receiver, session), at_once=LIMITS.streams)
+async def serve_one_way(session: Any) -> None:
+    await session.serve_streams(partial(serve_receiver, session), max_concurrent=LIMITS.max_streams)
 
 
 # --- Streamux: requests are echoed, or read to their end and answered with nothing
@@ -76,15 +80,15 @@ async def sink_call(call: Any) -> None:
 async def either_call(call: Any) -> None:
     """For small requests and bulk on one session: what begins with SINK is bulk."""
     first = await call.receive()
-    if first[:1] == SINK:
+    if first[:1] == SINK_MARKER:
         await sink_call(call)
     else:
         await call.reply(first + await call.read())
 
 
-def answering(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+def calls_handler(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
     async def handle(session: Any) -> None:
-        await session.answer(work, at_once=16384)
+        await session.serve_calls(work, max_concurrent=16384)
 
     return handle
 
@@ -110,14 +114,14 @@ async def echo_items(session: Any, number: int) -> None:
         pass
 
 
-async def items(session: Any) -> None:
+async def serve_items(session: Any) -> None:
     tasks: set[asyncio.Task[None]] = set()
     orders = b""
-    async for data in session.receiver(ORDERS):
+    async for data in session.receiver(ORDER_STREAM_ID):
         orders += data
-        while len(orders) >= ORDER.size:
-            what, first, count = ORDER.unpack_from(orders)
-            orders = orders[ORDER.size :]
+        while len(orders) >= ORDER_STRUCT.size:
+            what, first, count = ORDER_STRUCT.unpack_from(orders)
+            orders = orders[ORDER_STRUCT.size :]
             if what == b"h":  # hold: receivers that nobody reads
                 for number in range(first, first + 2 * count, 2):
                     session.receiver(number)
@@ -129,11 +133,11 @@ async def items(session: Any) -> None:
 
 TCP = "tcp://127.0.0.1:0"
 HANDLERS: dict[str, tuple[str, str, Callable[[Any], Awaitable[None]]]] = {
-    "mplex": (TCP, "mplex", duplex),
-    "nerdbank": (TCP, "nerdbank", duplex),
-    "omnistreams": ("ws://127.0.0.1:0/omnistreams", "omnistreams", one_way),
-    "streamux": (TCP, "streamux:timeout=0", answering(echo_call)),
-    "streamux-sink": (TCP, "streamux:timeout=0", answering(sink_call)),
-    "streamux-either": (TCP, "streamux:timeout=0", answering(either_call)),
-    "minmux": (TCP, "minmux", items),
+    "mplex": (TCP, "mplex", serve_duplex),
+    "nerdbank": (TCP, "nerdbank", serve_duplex),
+    "omnistreams": ("ws://127.0.0.1:0/omnistreams", "omnistreams", serve_one_way),
+    "streamux": (TCP, "streamux:timeout=0", calls_handler(echo_call)),
+    "streamux-sink": (TCP, "streamux:timeout=0", calls_handler(sink_call)),
+    "streamux-either": (TCP, "streamux:timeout=0", calls_handler(either_call)),
+    "minmux": (TCP, "minmux", serve_items),
 }

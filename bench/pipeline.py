@@ -20,7 +20,7 @@ from bench import pipeline_floor as plain
 from bench import pipeline_runs as runs
 from bench import pipeline_shapes as shapes
 from bench import pipeline_stream as stream
-from bench.harness import Absence, Bound, Figure, Floor, Line, Result, Times
+from bench.harness import Bound, Figure, Floor, Line, NotMeasured, Result, Times
 from bench.pipeline_captures import Conversations
 
 from polymux.capture import CaptureLimits
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     from polymux.spark.batch.pipeline import Analysis
 
-OCTETS = int(float(os.environ.get("POLYMUX_BENCH_GIGABYTES", "2")) * 1e9)
+CAPTURE_BYTES = int(float(os.environ.get("POLYMUX_BENCH_GIGABYTES", "2")) * 1e9)
 FILES = 8
 ROUNDS = 2
-QUICK = 3  # times a round, for what takes a second or less
+QUICK_REPEATS = 3  # times a round, for what takes a second or less
 SIZES = (2, 4, 8)  # files, for time against size
-WORKER = (256 << 20) + 2 * CaptureLimits().window
+MAX_WORKER_BYTES = (256 << 20) + 2 * CaptureLimits().read_window_bytes
 MB = 1e6
 COMMAND = "from polymux.cli import main; main()"
 
@@ -52,7 +52,7 @@ def measure() -> list[Result]:
         paths = []
         for number in range(FILES):
             path = folder / f"capture-{number}.pcap"
-            talks.write(path, OCTETS // FILES, last=number == FILES - 1)
+            talks.write(path, CAPTURE_BYTES // FILES, last=number == FILES - 1)
             paths.append(str(path))
         octets = sum(os.path.getsize(path) for path in paths)
         lines = warm(folder, paths, octets, talks.frames)
@@ -66,7 +66,7 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
     with plain.processes() as pool, spark_session("local[*]") as spark:
         runs.tables(spark, paths[:1], folder / "warm-up")
         found = Rounds(spark, pool, paths, folder, frames)
-        short = stream.captures(folder / "inbox", octets // 4)
+        short = stream.write_captures(folder / "inbox", octets // 4)
         for _ in range(ROUNDS):
             found.all()
             found.streaming(short)
@@ -90,7 +90,7 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
         lines.append(growth(found))
         lines += shapes.measure(spark, pool, folder, octets)
         worker = runs.largest_worker(spark) / (1 << 20)
-        bound = Bound("256 MiB and two windows", WORKER / (1 << 20))
+        bound = Bound("256 MiB and two windows", MAX_WORKER_BYTES / (1 << 20))
         lines.append(Figure("largest worker", [worker], "MiB", [bound]))
     return lines
 
@@ -114,46 +114,49 @@ class Rounds:
     def all(self) -> None:
         pool, spark, paths = self.pool, self.spark, self.paths
         octets = self.clock(
-            "plain count", lambda: plain.over_flows(pool, paths, "", plain.count_octets)[0]
+            "plain count",
+            lambda: plain.run_over_flows(pool, paths, "", plain.count_stream_bytes)[0],
         )
-        for _ in range(QUICK):
-            counted = self.clock("count", lambda: runs.count_octets(spark, paths, self.folder))
+        for _ in range(QUICK_REPEATS):
+            counted = self.clock(
+                "count", lambda: runs.count_stream_bytes(spark, paths, self.folder)
+            )
             assert counted == octets, (counted, octets)
             self.clock("read", lambda: sum(pool.map(plain.read, paths)))
             self.clock("whole", lambda: sum(pool.map(plain.read_whole, paths)))
-            self.clock("headers", lambda: sum(pool.map(plain.headers, paths)))
+            self.clock("headers", lambda: sum(pool.map(plain.count_packets, paths)))
         spent: dict[str, float] = {}
 
         def stage(name: str) -> None:
             spent[name] = runs.processor_seconds()
 
         done = self.clock("tables", lambda: runs.tables(spark, paths, self.folder / "spark", stage))
-        self.note("index", done.seconds["index"], spent["walk"] - spent["index"])
+        self.add_time("index", done.seconds["index"], spent["walk"] - spent["index"])
         assert done.total.frames == self.frames
         out = self.folder / "plain"
         found = self.clock("plain tables", lambda: plain.tables(pool, paths, str(out)))
         shutil.rmtree(out)
         assert found == self.frames
         for files in SIZES[:-1]:
-            self.clock(f"{files} files", lambda: self.some(files))  # noqa: B023  # called at once
+            self.clock(f"{files} files", lambda: self.analyze_first(files))  # noqa: B023  # called at once
 
-    def some(self, files: int) -> Analysis:
+    def analyze_first(self, files: int) -> Analysis:
         return runs.tables(self.spark, self.paths[:files], self.folder / "spark")
 
     def streaming(self, paths: list[Path]) -> None:
         """The steady state of a folder that is followed, beside a batch over the same octets."""
-        ends = stream.followed(self.spark, paths[0].parent, self.folder / "live")
+        ends = stream.run_streaming_query(self.spark, paths[0].parent, self.folder / "live")
         (begun, spent, _), (ended, spent_then, _) = ends[0], ends[-1]
-        self.note("streaming", ended - begun, spent_then - spent)
+        self.add_time("streaming", ended - begun, spent_then - spent)
         later = [str(path) for path in paths[1:]]
         self.clock("batch", lambda: runs.tables(self.spark, later, self.folder / "spark"))
         self.streamed = sum(map(os.path.getsize, later))
         assert self.streamed == sum(octets for _, _, octets in ends[1:])
 
     def clock(self, name: str, act: Callable[[], T]) -> T:
-        return runs.clocked(self.times.setdefault(name, Times()), act)
+        return runs.time_call(self.times.setdefault(name, Times()), act)
 
-    def note(self, name: str, seconds: float, spent: float) -> None:
+    def add_time(self, name: str, seconds: float, spent: float) -> None:
         self.times.setdefault(name, Times()).add(seconds, spent)
 
 
@@ -178,17 +181,17 @@ def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
         shutil.rmtree(folder / "cold", ignore_errors=True)
         command = [sys.executable, "-c", COMMAND]
         tables = str(folder / "cold")
-        runs.cold([*command, "analyze", *paths, "--out", tables, "--no-report"], ours)
-        runs.cold([*command, "report", tables, "-o", str(folder / "report.html")], report)
+        runs.run_cold([*command, "analyze", *paths, "--out", tables, "--no-report"], ours)
+        runs.run_cold([*command, "report", tables, "-o", str(folder / "report.html")], report)
         shutil.rmtree(folder / "plain", ignore_errors=True)
-        runs.cold(
+        runs.run_cold(
             [sys.executable, "-m", "bench.pipeline_floor", str(folder / "plain"), *paths], theirs
         )
     command_line = line("whole command, from cold", ours, octets,
                         Floor("without Spark, from cold", theirs, 1 / 2.5))  # fmt: skip
     report_line = line("its report, from cold", report, octets)
     if shutil.which("tshark") is None:
-        return [command_line, report_line, Absence("tshark", "tshark is not installed")]
+        return [command_line, report_line, NotMeasured("tshark", "tshark is not installed")]
     few = folder / "few.pcap"
     Conversations(64).write(few, octets // 32)
     times = tshark(few)
@@ -202,7 +205,7 @@ def tshark(path: Path) -> Times:
     """TCP columns only: it knows none of the protocols inside."""
     fields = [f"-e{name}" for name in ("frame.time_epoch", "tcp.stream", "tcp.seq", "tcp.len")]
     times = Times()
-    runs.cold(["tshark", "-n", "-r", str(path), "-Tfields", *fields], times)
+    runs.run_cold(["tshark", "-n", "-r", str(path), "-Tfields", *fields], times)
     return times
 
 
@@ -210,7 +213,7 @@ def start_up() -> Line:
     """From the start of Python to the end of the first task."""
     ours, stock = Times(), Times()
     for _ in range(ROUNDS):
-        runs.first_task(runs.OURS, ours)
-        runs.first_task(runs.STOCK, stock)
+        runs.first_task(runs.POLYMUX_PROGRAM, ours)
+        runs.first_task(runs.STOCK_PROGRAM, stock)
     floor = Floor("stock settings", stock, 1 / 0.6)
     return Line("start-up to first task", ours, 1, "1/s", [floor], clock="wall", scale=1.0)

@@ -15,16 +15,16 @@ import numpy.typing as npt
 from bench.byte_traffic import mplex_frame
 from bench.capture_writer import ACK, FIN, PCAP_HEADER, SYN
 
-BLOCK = 16384  # packets written in one go
+BLOCK_PACKETS = 16384  # packets written in one go
 STREAMS = 8
-HEAD = 16 + 14 + 20 + 20  # pcap record, Ethernet, IPv4, TCP
-TICK = 2000  # nanoseconds between packets
-START = 1_700_000_000_000_000_000
-MINUTE = 60_000_000_000
-NANOSECONDS = struct.pack("<I", 0xA1B23C4D) + PCAP_HEADER[4:]
+HEADER_BYTES = 16 + 14 + 20 + 20  # pcap record, Ethernet, IPv4, TCP
+PACKET_INTERVAL_NS = 2000  # nanoseconds between packets
+START_NS = 1_700_000_000_000_000_000
+MINUTE_NS = 60_000_000_000
+PCAP_NS_HEADER = struct.pack("<I", 0xA1B23C4D) + PCAP_HEADER[4:]
 
-Octets = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
+ByteArray = npt.NDArray[np.uint8]
+IntArray = npt.NDArray[np.int64]
 
 
 class Conversations:
@@ -45,35 +45,35 @@ class Conversations:
     ) -> None:
         assert payload % frame == 0
         self.flows, self.payload, self.frame = flows, payload, frame
-        self.size = HEAD + payload
+        self.size = HEADER_BYTES + payload
         self._rng = np.random.default_rng(7)
         chances = np.array(weights or [1.0] * flows)
         self._chances = chances / chances.sum()
-        self._at = START + number * MINUTE
+        self._at = START_NS + number * MINUTE_NS
         self._first = 0x0A000000 + number * 0x100  # the first dialer's address
-        self._next: Numbers = np.ones((flows, 2), np.int64)  # sequence number, by flow and side
+        self._next: IntArray = np.ones((flows, 2), np.int64)  # sequence number, by flow and side
         self._begun = False
-        self._forms = [self._form(side) for side in (0, 1)]
+        self._templates = [self._packet_template(side) for side in (0, 1)]
         self.frames = 0
 
-    def write(self, path: Path, octets: int, last: bool = True) -> None:
+    def write(self, path: Path, size: int, last: bool = True) -> None:
         """About `octets` of packets; `last` ends the sessions."""
         with path.open("wb") as file:
-            file.write(NANOSECONDS)
+            file.write(PCAP_NS_HEADER)
             if not self._begun:
                 self._begun = True
                 for flow in range(self.flows):
                     file.write(self._opening(flow))
-            left = max(0, octets - file.tell()) // self.size
+            left = max(0, size - file.tell()) // self.size
             while left > 0:
-                file.write(self._block(min(left, BLOCK)).tobytes())
-                left -= BLOCK
+                file.write(self._block(min(left, BLOCK_PACKETS)).tobytes())
+                left -= BLOCK_PACKETS
             if last:
                 for flow in range(self.flows):
                     for side in (0, 1):
                         file.write(self._packet(flow, side, ACK | FIN, b""))
 
-    def _form(self, side: int) -> Octets:
+    def _packet_template(self, side: int) -> ByteArray:
         """A data packet of one side with nothing of its own filled in."""
         flag = 2 if side == 0 else 1  # MessageInitiator, MessageReceiver
         frames = b""
@@ -84,12 +84,12 @@ class Conversations:
         assert len(frames) == self.payload
         return np.frombuffer(self._headers(0, side, 0, 0, ACK, frames, 0), np.uint8)
 
-    def _block(self, count: int) -> Octets:
-        flow: Numbers = self._rng.choice(self.flows, count, p=self._chances)
-        side: Numbers = (self._rng.random(count) < 0.25).astype(np.int64)
+    def _block(self, count: int) -> ByteArray:
+        flow: IntArray = self._rng.choice(self.flows, count, p=self._chances)
+        side: IntArray = (self._rng.random(count) < 0.25).astype(np.int64)
         out = np.empty((count, self.size), np.uint8)
         for which in (0, 1):
-            out[side == which] = self._forms[which]
+            out[side == which] = self._templates[which]
         # How many packets of its flow and side come before each, within the block.
         lane = flow * 2 + side
         order = np.argsort(lane, kind="stable")
@@ -100,22 +100,25 @@ class Conversations:
         seq = self._next.reshape(-1)[lane] + rank * self.payload
         ack = self._next[flow, 1 - side]
         self._next += sizes.reshape(self.flows, 2) * self.payload
-        at = self._at + TICK * np.arange(1, count + 1)
+        at = self._at + PACKET_INTERVAL_NS * np.arange(1, count + 1)
         self._at = int(at[-1])
         self._put(out, 0, at // 10**9, "<u4")
         self._put(out, 4, at % 10**9, "<u4")
         client = 16 + 14 + 12  # where the dialer's address stands, if the dialer sends
-        for which, address, port in ((0, client, HEAD - 20), (1, client + 4, HEAD - 18)):
+        for which, address, port in (
+            (0, client, HEADER_BYTES - 20),
+            (1, client + 4, HEADER_BYTES - 18),
+        ):
             rows = np.flatnonzero(side == which)
             self._put(out, address, self._first + flow[rows], ">u4", rows)
             self._put(out, port, 10000 + flow[rows], ">u2", rows)
-        self._put(out, HEAD - 16, seq & 0xFFFFFFFF, ">u4")
-        self._put(out, HEAD - 12, ack & 0xFFFFFFFF, ">u4")
+        self._put(out, HEADER_BYTES - 16, seq & 0xFFFFFFFF, ">u4")
+        self._put(out, HEADER_BYTES - 12, ack & 0xFFFFFFFF, ">u4")
         self.frames += count * (self.payload // self.frame)
         return out
 
     def _put(
-        self, out: Octets, column: int, values: Numbers, form: str, rows: Numbers | None = None
+        self, out: ByteArray, column: int, values: IntArray, form: str, rows: IntArray | None = None
     ) -> None:
         octets = values.astype(form).view(np.uint8).reshape(len(values), -1)
         where = slice(None) if rows is None else rows
@@ -130,7 +133,7 @@ class Conversations:
         return hello + answer + self._packet(flow, 0, ACK, names)
 
     def _packet(self, flow: int, side: int, flags: int, payload: bytes) -> bytes:
-        self._at += TICK
+        self._at += PACKET_INTERVAL_NS
         seq, ack = int(self._next[flow, side]), int(self._next[flow, 1 - side])
         self._next[flow, side] += len(payload) + (1 if flags & (SYN | FIN) else 0)
         return self._headers(flow, side, seq, ack, flags, payload, self._at)

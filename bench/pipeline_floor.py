@@ -14,17 +14,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from polymux.analysis.options import Plan
-from polymux.analysis.output.parquet import TableWriter, fill_empty
-from polymux.analysis.session.analyzer import walk_flow
-from polymux.capture import Files, FileSummary, FlowRefs, index_file, sessions_of
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.parquet import TableWriter, write_empty_tables
+from polymux.analysis.session.analyzer import analyze_flow
+from polymux.capture import FilePool, FileSummary, FlowRefs, index_file, sessions_of
 
 CORES = os.cpu_count() or 1
-SHARES = 4  # parts of the flows for each process, so that all end at about the same time
+GROUPS_PER_CORE = 4  # parts of the flows for each process, so that all end at about the same time
 
 
 @dataclass
-class Share:
+class FlowGroup:
     """One process's part of the flows."""
 
     flows: list[list[FlowRefs]]
@@ -56,7 +56,7 @@ def read_whole(path: str) -> int:
     return len(Path(path).read_bytes())
 
 
-def headers(path: str) -> int:
+def count_packets(path: str) -> int:
     """Walk the packet headers of a file; its packets."""
     return index_file(path).summary.packets
 
@@ -66,31 +66,31 @@ def index(path: str) -> tuple[FileSummary, list[FlowRefs]]:
     return found.summary, found.rows
 
 
-def write_tables(share: Share) -> int:
+def write_tables(group: FlowGroup) -> int:
     """Walk the flows and write their rows; the frames there were."""
     frames = 0
-    with Files() as files, TableWriter(share.out, f"part-{share.number}") as writer:
-        for rows in share.flows:
-            for summary in walk_flow(
-                rows, files.reader, Plan(), writer.emit, gathering=writer.gathering
+    with FilePool() as files, TableWriter(group.out, f"part-{group.number}") as writer:
+        for rows in group.flows:
+            for summary in analyze_flow(
+                rows, files.reader, AnalysisOptions(), writer.emit, batcher=writer.batcher
             ):
                 assert summary.balanced
                 frames += summary.frames
     return frames
 
 
-def count_octets(share: Share) -> int:
+def count_stream_bytes(group: FlowGroup) -> int:
     """Reassemble the flows and count what comes out."""
     octets = 0
-    with Files() as files:
-        for rows in share.flows:
+    with FilePool() as files:
+        for rows in group.flows:
             for session in sessions_of(rows, files.reader):
                 octets += sum(len(batch.data) for batch in session.batches())
     return octets
 
 
-def over_flows(
-    pool: ProcessPoolExecutor, paths: Sequence[str], out: str, act: Callable[[Share], int]
+def run_over_flows(
+    pool: ProcessPoolExecutor, paths: Sequence[str], out: str, act: Callable[[FlowGroup], int]
 ) -> tuple[int, list[FileSummary]]:
     """Index the files side by side, then have `act` done for all flows; the sum of its results."""
     flows: dict[bytes, list[FlowRefs]] = {}
@@ -100,7 +100,9 @@ def over_flows(
         for row in rows:
             flows.setdefault(row.flow, []).append(row)
     sizes = {key: sum(row.packets for row in rows) for key, rows in flows.items()}
-    shares = [Share([], out, number) for number in range(min(len(flows), CORES * SHARES))]
+    shares = [
+        FlowGroup([], out, number) for number in range(min(len(flows), CORES * GROUPS_PER_CORE))
+    ]
     loads = [0] * len(shares)
     for key in sorted(sizes, key=lambda key: -sizes[key]):
         least = loads.index(min(loads))
@@ -111,10 +113,10 @@ def over_flows(
 
 def tables(pool: ProcessPoolExecutor, paths: Sequence[str], out: str) -> int:
     """All tables of these captures; the frames there were."""
-    frames, summaries = over_flows(pool, paths, out, write_tables)
+    frames, summaries = run_over_flows(pool, paths, out, write_tables)
     with TableWriter(out, "part-captures") as writer:
-        writer.captures(summaries)
-    fill_empty(out)
+        writer.add_captures(summaries)
+    write_empty_tables(out)
     return frames
 
 

@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, TypeVar
 import psutil  # type: ignore[import-untyped]  # it has no types of its own
 from bench.harness import Times
 
-from polymux.analysis.session.interleaving import together
+from polymux.analysis.session.interleaving import interleave
 from polymux.capture import CaptureLimits, sessions_of
 from polymux.capture.io.discovery import find_inputs
-from polymux.capture.io.read_ahead import Companion
-from polymux.capture.io.remote import CaptureFiles
-from polymux.spark.batch.index_stage import index
+from polymux.capture.io.read_ahead import ReadAhead
+from polymux.capture.io.remote import UrlFilePool
+from polymux.spark.batch.index_stage import run_index_stage
 from polymux.spark.batch.pipeline import Analysis, analyze
-from polymux.spark.batch.reference_shuffle import RowsReader, StoredFlow, Wanted
-from polymux.spark.batch.task_planning import index_tasks, walk_tasks
-from polymux.spark.runtime.gc_freeze import keep_imports
+from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, StoredFlow
+from polymux.spark.batch.task_planning import plan_analyze_tasks, plan_index_tasks
+from polymux.spark.runtime.gc_freeze import freeze_gc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 T = TypeVar("T")
 
-OURS = """
+POLYMUX_PROGRAM = """
 import time
 begun = time.time()
 from polymux.spark import spark_session
@@ -42,7 +42,7 @@ with spark_session("local[*]") as spark:
     assert len(rows.collect()) == 8
     print(time.time() - begun)
 """
-STOCK = """
+STOCK_PROGRAM = """
 import time
 begun = time.time()
 from pyspark.sql import SparkSession
@@ -53,7 +53,7 @@ print(time.time() - begun)
 """
 
 
-def clocked(times: Times, act: Callable[[], T]) -> T:
+def time_call(times: Times, act: Callable[[], T]) -> T:
     """Do it, and add the time it took and the CPU time of all processes."""
     begun, spent = time.perf_counter(), processor_seconds()
     found = act()
@@ -66,51 +66,53 @@ def tables(
 ) -> Analysis:
     """The whole pipeline in a session that is up."""
     shutil.rmtree(out, ignore_errors=True)
-    done = analyze(spark, paths, str(out), stage=stage)
+    done = analyze(spark, paths, str(out), on_stage=stage)
     assert done.conserved
     return done
 
 
-def count_octets(spark: SparkSession, paths: list[str], folder: Path) -> int:
+def count_stream_bytes(spark: SparkSession, paths: list[str], folder: Path) -> int:
     """Index, exchange and reassembly as the pipeline does them, and only a count at the end."""
     staging = folder / "counted"
     staging.mkdir()
     cores = spark.sparkContext.defaultParallelism
     limits = CaptureLimits()
-    found = index(spark, index_tasks(find_inputs(paths), cores), str(staging), limits)
-    tasks = walk_tasks(found, cores)
+    found = run_index_stage(
+        spark, plan_index_tasks(find_inputs(paths), cores), str(staging), limits
+    )
+    tasks = plan_analyze_tasks(found, cores)
     names = [each.name for each in found]
     numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    octets = sum(numbers.mapPartitions(counter(tasks, names, str(staging))).collect())
+    octets = sum(numbers.mapPartitions(count_task(tasks, names, str(staging))).collect())
     shutil.rmtree(staging)
     return octets
 
 
-def counter(
-    tasks: list[Wanted], names: list[str], staging: str
+def count_task(
+    tasks: list[FlowSelection], names: list[str], staging: str
 ) -> Callable[[Iterable[int]], Iterator[int]]:
     """A task: reassemble its flows, batch by batch, and say how many octets came out."""
 
     def run(numbers: Iterable[int]) -> Iterator[int]:
-        keep_imports("walk")
+        freeze_gc("walk")
         for number in numbers:
-            with CaptureFiles(CaptureLimits()) as files:
+            with UrlFilePool(CaptureLimits()) as files:
 
-                def steps(flow: StoredFlow, companion: Companion) -> Iterator[int]:
-                    for session in sessions_of(flow.rows(), files.reader, shared=companion):
-                        if session.look_ahead():
+                def steps(flow: StoredFlow, companion: ReadAhead) -> Iterator[int]:
+                    for session in sessions_of(flow.rows(), files.reader, read_ahead=companion):
+                        if session.prefetch():
                             yield 0
                         for batch in session.batches():
                             found = len(batch.data)
                             del batch  # as the walk does it
                             yield found
 
-                yield sum(together(RowsReader(staging, names, tasks[number]), steps))
+                yield sum(interleave(ReferenceReader(staging, names, tasks[number]), steps))
 
     return run
 
 
-def cold(command: list[str], times: Times) -> str:
+def run_cold(command: list[str], times: Times) -> str:
     """A whole command in a process of its own; what it printed."""
     begun, spent = time.perf_counter(), _spent_by_children()
     done = subprocess.run(command, capture_output=True, text=True, check=False)

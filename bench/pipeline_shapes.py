@@ -32,14 +32,14 @@ class Shape:
     payload: int = 500
     frame: int = 100
     files: int = 1
-    part: int = 8
+    size_divisor: int = 8
 
 
 SHAPES = (
     Shape("20-octet frames", frame=20),
     Shape("1,400-octet frames", payload=1400, frame=1400),
     Shape("2 sessions", sessions=2),
-    Shape("5,000 sessions", sessions=5_000, part=32),
+    Shape("5,000 sessions", sessions=5_000, size_divisor=32),
     Shape("1 session in 16 files", sessions=1, files=16),
 )
 
@@ -48,18 +48,21 @@ def measure(
     spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, octets: int
 ) -> list[Line]:
     """A line for each shape."""
-    return [one(spark, pool, folder / "shape", shape, octets // shape.part) for shape in SHAPES]
+    return [
+        measure_shape(spark, pool, folder / "shape", shape, octets // shape.size_divisor)
+        for shape in SHAPES
+    ]
 
 
-def one(
+def measure_shape(
     spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, shape: Shape, octets: int
 ) -> Line:
-    paths, frames = write(folder, shape, octets)
+    paths, frames = write_captures(folder, shape, octets)
     ours, theirs = Times(), Times()
     for _ in range(ROUNDS):
-        done = runs.clocked(ours, lambda: runs.tables(spark, paths, folder / "spark"))
+        done = runs.time_call(ours, lambda: runs.tables(spark, paths, folder / "spark"))
         assert done.total.frames == frames, (shape.name, done.total.frames, frames)
-        found = runs.clocked(theirs, lambda: plain.tables(pool, paths, str(folder / "plain")))
+        found = runs.time_call(theirs, lambda: plain.tables(pool, paths, str(folder / "plain")))
         assert found == frames, (shape.name, found, frames)
         shutil.rmtree(folder / "plain")
     size = sum(map(os.path.getsize, paths))
@@ -75,7 +78,7 @@ def frame_rate(frames: int, times: Times) -> str:
     return f"{frames / times.best('wall') / 1e6:.2f} million frames a second"
 
 
-def write(folder: Path, shape: Shape, octets: int) -> tuple[list[str], int]:
+def write_captures(folder: Path, shape: Shape, octets: int) -> tuple[list[str], int]:
     """Its files, and how many frames are in them."""
     folder.mkdir()
     talks = Conversations(shape.sessions, shape.payload, shape.frame)

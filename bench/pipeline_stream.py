@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from bench.pipeline_captures import Conversations
 from bench.pipeline_runs import processor_seconds
 
-from polymux.spark.streaming.open_sessions import Waits
-from polymux.spark.streaming.query import BatchDone, start_following
+from polymux.spark.streaming.open_sessions import SessionTimeouts
+from polymux.spark.streaming.query import BatchReport, start_following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +26,7 @@ SESSIONS = 16
 HOUR = 3600
 
 
-def captures(folder: Path, octets: int) -> list[Path]:
+def write_captures(folder: Path, octets: int) -> list[Path]:
     """About so many octets; nobody has written to them for an hour, so that all of it is over."""
     folder.mkdir()
     paths = []
@@ -40,7 +40,9 @@ def captures(folder: Path, octets: int) -> list[Path]:
     return paths
 
 
-def followed(spark: SparkSession, folder: Path, out: Path) -> list[tuple[float, float, int]]:
+def run_streaming_query(
+    spark: SparkSession, folder: Path, out: Path
+) -> list[tuple[float, float, int]]:
     """Follow what is there, a capture at a time.
 
     Of each micro-batch: when it had ended, what all processes had spent by then, its octets.
@@ -48,17 +50,23 @@ def followed(spark: SparkSession, folder: Path, out: Path) -> list[tuple[float, 
     ends: list[tuple[float, float, int]] = []
     sessions = 0
 
-    def tell(done: BatchDone) -> None:
+    def tell(done: BatchReport) -> None:
         nonlocal sessions
         assert done.unbalanced == 0
         sessions += done.sessions
-        if done.octets:
-            ends.append((time.perf_counter(), processor_seconds(), done.octets))
+        if done.capture_bytes:
+            ends.append((time.perf_counter(), processor_seconds(), done.capture_bytes))
 
     largest = max(path.stat().st_size for path in folder.iterdir())
-    waits = Waits(linger=0)  # nobody waits here for a file to be written on
+    waits = SessionTimeouts(session_grace=0)  # nobody waits here for a file to be written on
     query = start_following(
-        spark, str(folder), str(out), waits=waits, most=largest, available_now=True, tell=tell
+        spark,
+        str(folder),
+        str(out),
+        timeouts=waits,
+        max_bytes_per_trigger=largest,
+        available_now=True,
+        on_batch=tell,
     )
     query.awaitTermination()
     shutil.rmtree(out)

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from bench.alternating_runs import Act
-from bench.peer_process import Partner
-from bench.raw_endpoints import WORD, Asking, RawWebSocket
+from bench.peer_process import PeerProcess
+from bench.raw_endpoints import COUNT_BYTES, RawClient, RawWebSocket
 
 
 @contextlib.asynccontextmanager
-async def dialled(port: int, side: Asking) -> AsyncIterator[Asking]:
+async def dial(port: int, side: RawClient) -> AsyncIterator[RawClient]:
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_connection(lambda: side, "127.0.0.1", port)
     try:
@@ -24,12 +24,12 @@ async def dialled(port: int, side: Asking) -> AsyncIterator[Asking]:
 
 
 @contextlib.asynccontextmanager
-async def raw_tcp(other: Partner, name: str) -> AsyncIterator[Asking]:
-    async with dialled(other.ports[name], Asking()) as side:
+async def raw_tcp(other: PeerProcess, name: str) -> AsyncIterator[RawClient]:
+    async with dial(other.ports[name], RawClient()) as side:
         yield side
 
 
-def tcp_bulk(side: Asking, octets: int, size: int) -> Act:
+def tcp_bulk(side: RawClient, octets: int, size: int) -> Act:
     """Write `octets` in pieces of `size`, small ones joined as any sane program would, and wait
     for the other side's word that all have come."""
     whole = max(1, 65536 // size) * size
@@ -37,21 +37,21 @@ def tcp_bulk(side: Asking, octets: int, size: int) -> Act:
 
     async def act() -> float:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        side.take = lambda data: done.set_result(None)
+        side.on_data = lambda data: done.set_result(None)
         start = time.perf_counter()
-        side.transport.write(octets.to_bytes(WORD, "big"))
+        side.transport.write(octets.to_bytes(COUNT_BYTES, "big"))
         left = octets
         while left > 0:
             side.transport.write(block if left >= whole else block[:left])
             left -= whole
-            await side.room()
+            await side.wait_writable()
         await done
         return time.perf_counter() - start
 
     return act
 
 
-def tcp_requests(side: Asking, count: int, size: int, flight: int, tasks: bool) -> Act:
+def tcp_requests(side: RawClient, count: int, size: int, flight: int, tasks: bool) -> Act:
     """Echoes of `size` octets, `flight` under way. With `tasks` each is awaited by a task of its
     own, as an application has it; without, one callback counts them all."""
     request = bytes(size)
@@ -71,7 +71,7 @@ def tcp_requests(side: Asking, count: int, size: int, flight: int, tasks: bool) 
             if got == count * size:
                 done.set_result(None)
 
-        side.take = take
+        side.on_data = take
         side.transport.write(request * flight)
         await done
 
@@ -101,7 +101,7 @@ def tcp_requests(side: Asking, count: int, size: int, flight: int, tasks: bool) 
                 out.append(request)
                 await waiter
 
-        side.take = take
+        side.on_data = take
         await asyncio.gather(*(ask(count // flight) for _ in range(flight)))
 
     async def act() -> float:
@@ -112,12 +112,12 @@ def tcp_requests(side: Asking, count: int, size: int, flight: int, tasks: bool) 
     return act
 
 
-async def tcp_pings(side: Asking, count: int) -> list[float]:
+async def tcp_pings(side: RawClient, count: int) -> list[float]:
     """Round trips of 16 octets, one at a time."""
     found = []
     for _ in range(count):
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        side.take = lambda data, done=done: done.set_result(None)  # type: ignore[misc]
+        side.on_data = lambda data, done=done: done.set_result(None)  # type: ignore[misc]
         start = time.perf_counter()
         side.transport.write(bytes(16))
         await done
@@ -129,9 +129,9 @@ async def tcp_pings(side: Asking, count: int) -> list[float]:
 
 
 @contextlib.asynccontextmanager
-async def raw_websocket(other: Partner) -> AsyncIterator[RawWebSocket]:
+async def raw_websocket(other: PeerProcess) -> AsyncIterator[RawWebSocket]:
     side = RawWebSocket(True, lambda socket, message: None)
-    async with dialled(other.ports["raw-websocket"], side):
+    async with dial(other.ports["raw-websocket"], side):
         yield side
 
 
@@ -140,21 +140,21 @@ def websocket_bulk(side: RawWebSocket, count: int, size: int) -> Act:
 
     async def act() -> float:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        side.heard = lambda socket, message: done.set_result(None)
+        side.on_message = lambda socket, message: done.set_result(None)
         start = time.perf_counter()
-        side.send([count.to_bytes(WORD, "big")])
+        side.send([count.to_bytes(COUNT_BYTES, "big")])
         left = count
         while left > 0:
             side.send(batch[:left])
             left -= len(batch)
-            await side.room()
+            await side.wait_writable()
         await done
         return time.perf_counter() - start
 
     return act
 
 
-def library_bulk(other: Partner, count: int, size: int) -> Act:
+def library_bulk(other: PeerProcess, count: int, size: int) -> Act:
     """The same by the PyPI library `websockets`, which writes once a message."""
     from websockets.asyncio.client import connect
 
@@ -163,7 +163,7 @@ def library_bulk(other: Partner, count: int, size: int) -> Act:
 
     async def push(connection: Any) -> float:
         start = time.perf_counter()
-        await connection.send(count.to_bytes(WORD, "big"))
+        await connection.send(count.to_bytes(COUNT_BYTES, "big"))
         for _ in range(count):
             await connection.send(message)
         await connection.recv()

@@ -17,16 +17,16 @@ from polymux.core.websocket.decoder import Decoder
 from polymux.core.websocket.events import Message
 from polymux.core.websocket.frames import write_binary
 
-HIGH = 256 * 1024  # as our sessions have it
-WORD = 8
+HIGH_WATER_BYTES = 256 * 1024  # as our sessions have it
+COUNT_BYTES = 8
 
 
-class Tally(asyncio.Protocol):
+class ByteCounter(asyncio.Protocol):
     """Counts octets: eight that say how many follow, those, and one octet back."""
 
     def __init__(self) -> None:
         self.left = 0
-        self.begun = b""
+        self.partial_count = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none of asyncio's
@@ -34,12 +34,12 @@ class Tally(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         size = len(data)
         if not self.left:
-            self.begun += data
-            if len(self.begun) < WORD:
+            self.partial_count += data
+            if len(self.partial_count) < COUNT_BYTES:
                 return
-            self.left = int.from_bytes(self.begun[:WORD], "big")
-            size = len(self.begun) - WORD
-            self.begun = b""
+            self.left = int.from_bytes(self.partial_count[:COUNT_BYTES], "big")
+            size = len(self.partial_count) - COUNT_BYTES
+            self.partial_count = b""
         self.left -= size
         if not self.left:
             self.transport.write(b"!")
@@ -55,57 +55,57 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 
-class Drain(asyncio.Protocol):
+class Discard(asyncio.Protocol):
     """Reads what comes, to nobody."""
 
 
-class Asking(asyncio.Protocol):
+class RawClient(asyncio.Protocol):
     """The dialing side of Tally and Echo."""
 
     def __init__(self) -> None:
-        self.free = True
+        self.can_write = True
         self.writable: asyncio.Future[None] | None = None
-        self.take: Callable[[bytes], None] = lambda data: None
+        self.on_data: Callable[[bytes], None] = lambda data: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self.transport.set_write_buffer_limits(high=HIGH)
+        self.transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def pause_writing(self) -> None:
-        self.free = False
+        self.can_write = False
         self.writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        self.free = True
+        self.can_write = True
         if self.writable is not None and not self.writable.done():
             self.writable.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        self.take(data)
+        self.on_data(data)
 
-    async def room(self) -> None:
-        if not self.free:
+    async def wait_writable(self) -> None:
+        if not self.can_write:
             assert self.writable is not None
             await self.writable
 
 
-class RawWebSocket(Asking):
+class RawWebSocket(RawClient):
     """Our WebSocket frames straight under asyncio; no handshake, no streams, no credit.
 
     The floor of omnistreams: the same framing, mask and decoder with nothing on top of them.
     """
 
-    def __init__(self, dials: bool, heard: Callable[[RawWebSocket, bytes], None]) -> None:
+    def __init__(self, dials: bool, on_message: Callable[[RawWebSocket, bytes], None]) -> None:
         super().__init__()
         self.dials = dials
-        self.heard = heard
+        self.on_message = on_message
         self.decoder = Decoder(1 if dials else 0)
 
     def data_received(self, data: bytes) -> None:
         self.decoder.feed(data)
         for item in self.decoder.take():
             if isinstance(item, Message):
-                self.heard(self, item.data)
+                self.on_message(self, item.data)
 
     def send(self, messages: list[bytes]) -> None:
         """All of them in one write."""
@@ -116,13 +116,13 @@ class RawWebSocket(Asking):
         self.transport.write(out.getvalue())
 
 
-class Counted:
+class MessageCounter:
     """Messages of a bare WebSocket: one that says how many follow, those, and one back."""
 
     def __init__(self) -> None:
         self.left = 0
 
-    def heard(self, message: bytes) -> bool:
+    def is_last(self, message: bytes) -> bool:
         """Is that all of them?"""
         if not self.left:
             self.left = int.from_bytes(message, "big")
@@ -132,10 +132,10 @@ class Counted:
 
 
 def counting_socket() -> RawWebSocket:
-    counted = Counted()
+    counted = MessageCounter()
 
     def heard(socket: RawWebSocket, message: bytes) -> None:
-        if counted.heard(message):
+        if counted.is_last(message):
             socket.send([b"!"])
 
     return RawWebSocket(False, heard)
@@ -157,9 +157,9 @@ async def listen_websockets() -> tuple[Any, int]:
     from websockets.asyncio.server import serve
 
     async def handle(connection: Any) -> None:
-        counted = Counted()
+        counted = MessageCounter()
         async for message in connection:
-            if counted.heard(message):
+            if counted.is_last(message):
                 await connection.send(b"!")
 
     server = await serve(handle, "127.0.0.1", 0, compression=None, max_size=None)
@@ -167,8 +167,8 @@ async def listen_websockets() -> tuple[Any, int]:
 
 
 LISTENERS: dict[str, Callable[[], Awaitable[tuple[Any, int]]]] = {
-    "sink": listener(Drain),
-    "tally": listener(Tally),
+    "sink": listener(Discard),
+    "tally": listener(ByteCounter),
     "raw-echo": listener(Echo),
     "raw-websocket": listener(counting_socket),
     "websockets": listen_websockets,

@@ -60,12 +60,12 @@ class Loop:
 
     def __init__(self, library: ctypes.CDLL, protocol: str, findings: int) -> None:
         self.library = library
-        self.feeding = getattr(library, f"{protocol}_feed")
+        self.feed_function = getattr(library, f"{protocol}_feed")
         self.state = library.loop_new(ROWS, findings)
 
     def feed(self, side: int, data: bytes, at: int) -> None:
         """The next octets of one side, which end with a whole frame."""
-        read = self.feeding(self.state, side, data, len(data), at)
+        read = self.feed_function(self.state, side, data, len(data), at)
         if read != len(data):
             raise ValueError(f"the C reference stopped at octet {read} of {len(data)}")
 

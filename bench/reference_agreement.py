@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bench.byte_traffic import Step, Traffic, unruly
+from bench.byte_traffic import Step, Traffic, random_frames
 from bench.reference import Reference
 
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create
 
 
-def watch(protocol: str, steps: list[Step]) -> tuple[dict[str, int], list[int]]:
+def observe(protocol: str, steps: list[Step]) -> tuple[dict[str, int], list[int]]:
     """Violations by rule, and rows by verdict, as polymux sees them."""
     observer = Observer(create(protocol), True)
     for side, data in steps:
@@ -25,12 +25,12 @@ def watch(protocol: str, steps: list[Step]) -> tuple[dict[str, int], list[int]]:
     return found, verdicts
 
 
-def watch_in_c(
+def observe_in_c(
     reference: Reference, protocol: str, steps: list[Step]
 ) -> tuple[dict[str, int], list[int]]:
     """The same, as the C reference sees them."""
     book = create(protocol)
-    loop = reference.loop(protocol, book.findings)
+    loop = reference.loop(protocol, book.finding_mask)
     try:
         for side, data in steps:
             loop.feed(side, data, 0)
@@ -41,12 +41,12 @@ def watch_in_c(
     return found, verdicts
 
 
-def check(reference: Reference, traffic: Traffic) -> int:
+def check_agreement(reference: Reference, traffic: Traffic) -> int:
     """Raise AssertionError if the two differ; else how many violations they agree on."""
     total = 0
     name = traffic.protocol
-    for steps in (unruly(name), [*traffic.opening, (0, traffic.content)]):
-        ours, theirs = watch(name, steps), watch_in_c(reference, name, steps)
+    for steps in (random_frames(name), [*traffic.opening, (0, traffic.content)]):
+        ours, theirs = observe(name, steps), observe_in_c(reference, name, steps)
         assert ours == theirs, f"{name}: polymux found {ours}, the C reference {theirs}"
         total += sum(ours[0].values())
     return total

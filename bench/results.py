@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.harness import Absence, Line, Result, behind
+from bench.harness import Line, NotMeasured, Result, missed_targets
 from rich.console import Console
 from rich.table import Table
 
@@ -32,8 +32,10 @@ def show(lines: Sequence[Result]) -> None:
         console.width = 150
     for part in dict.fromkeys(line.part for line in lines):
         console.print(table_of(part, [line for line in lines if line.part == part]))
-    late = behind(lines)
-    wanted = sum(1 for line in lines for verdict in line.verdicts() if verdict.target is not None)
+    late = missed_targets(lines)
+    wanted = sum(
+        1 for line in lines for verdict in line.comparisons() if verdict.target is not None
+    )
     if not late:
         console.print(f"All {wanted} targets are met.")
         return
@@ -59,7 +61,7 @@ def table_of(part: str, lines: Sequence[Result]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     for line in lines:
-        if isinstance(line, Absence):
+        if isinstance(line, NotMeasured):
             table.add_row(f"{line.name}: not measured, {line.reason}", *[""] * 10)
             continue
         other = ""
@@ -73,7 +75,7 @@ def table_of(part: str, lines: Sequence[Result]) -> Table:
             other,
             line.unit,
         ]
-        verdicts = line.verdicts()
+        verdicts = line.comparisons()
         if not verdicts:
             table.add_row(*own, "", "", "", "", "", "")
         for verdict in verdicts:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pyarrow as pa
 from bench.byte_traffic import Traffic, content, mixed_sizes
-from bench.harness import Floor, Line, copier, race
+from bench.harness import Floor, Line, measure_alternating, memcpy_of
 from bench.interpreted import run_interpreted
 from bench.reference import Reference
 
 from polymux.core.observer import Observer
 from polymux.core.protocol import Protocol
 from polymux.protocols.registry import create
-from polymux.testing.header_scan import Chain
+from polymux.testing.header_scan import HeaderScan
 
 FRAMES = 100_000
 WINDOW = 512 * 1024
@@ -38,7 +38,7 @@ def scan_lines(reference: Reference | None) -> list[Line]:
     return lines
 
 
-def prepared(traffic: Traffic) -> Protocol:
+def opened_protocol(traffic: Traffic) -> Protocol:
     """A rule book that has seen the opening, so that it knows how headers are laid out."""
     observer = Observer(create(traffic.protocol))
     for side, data in traffic.opening:
@@ -50,18 +50,18 @@ def in_place(protocol: str, target: float, reference: Reference | None) -> Line:
     """64-octet frames in one buffer, columns that are there already."""
     traffic = content(protocol, [64] * FRAMES)
     data = traffic.content
-    book = prepared(traffic)
-    chain = Chain(FRAMES)
+    book = opened_protocol(traffic)
+    chain = HeaderScan(FRAMES)
 
     def ours() -> None:
         chain.used = 0
         chain.read(book, 0, data, 0, 0)
 
-    candidates = {"polymux": ours, "memcpy": copier(data)}
+    candidates = {"polymux": ours, "memcpy": memcpy_of(data)}
     if reference is not None:
         assert reference.chain(protocol, data) == FRAMES
         candidates["C"] = lambda: reference.chain(protocol, data)
-    times = race(candidates)
+    times = measure_alternating(candidates)
     assert chain.used == FRAMES
     line = Line(f"scan, {protocol}, 64 B", times["polymux"], FRAMES, "ns/frame")
     if "C" in times:
@@ -78,21 +78,21 @@ def in_windows(
     """Copied window by window, as it is read from a file; then with the payload as a column."""
     traffic = content(protocol, sizes)
     data = traffic.content
-    book = prepared(traffic)
-    chain = Chain(ROWS)
+    book = opened_protocol(traffic)
+    chain = HeaderScan(ROWS)
 
     def columns() -> int:
-        return windows_of(data, book, chain, False)
+        return scan_windows(data, book, chain, False)
 
     def payloads() -> int:
-        return windows_of(data, book, chain, True)
+        return scan_windows(data, book, chain, True)
 
     assert columns() == traffic.frames
-    candidates = {"polymux": columns, "memcpy": copier(data)}
+    candidates = {"polymux": columns, "memcpy": memcpy_of(data)}
     if to_arrow is not None:
         assert payloads() == traffic.frames
         candidates["payload"] = payloads
-    times = race(candidates)
+    times = measure_alternating(candidates)
     made = [(f"scan, {protocol}, {name}, windows", times["polymux"], target)]
     if to_arrow is not None:
         made.append((f"scan and payload to Arrow, {protocol}, {name}", times["payload"], to_arrow))
@@ -102,7 +102,7 @@ def in_windows(
     ]
 
 
-def windows_of(data: bytes, book: Protocol, chain: Chain, payload: bool) -> int:
+def scan_windows(data: bytes, protocol: Protocol, chain: HeaderScan, payload: bool) -> int:
     """Frames found. A frame that reaches past a window is taken up in the next."""
     view = memoryview(data)
     frames = 0
@@ -112,7 +112,7 @@ def windows_of(data: bytes, book: Protocol, chain: Chain, payload: bool) -> int:
         read = 0
         while read < len(window):
             chain.used = 0
-            after = chain.read(book, 0, window, read, 0)
+            after = chain.read(protocol, 0, window, read, 0)
             frames += chain.used
             if payload and chain.used:
                 payload_column(window, chain)
@@ -123,7 +123,7 @@ def windows_of(data: bytes, book: Protocol, chain: Chain, payload: bool) -> int:
     return frames
 
 
-def payload_column(window: bytes, chain: Chain) -> pa.Array:
+def payload_column(window: bytes, chain: HeaderScan) -> pa.Array:
     """The payloads as Arrow's plain `binary`: views into the window, then one gather."""
-    buffers = [None, pa.py_buffer(chain.views(window, 0)), pa.py_buffer(window)]
+    buffers = [None, pa.py_buffer(chain.payload_views(window, 0)), pa.py_buffer(window)]
     return pa.Array.from_buffers(pa.binary_view(), chain.used, buffers).cast(pa.binary())

@@ -8,16 +8,16 @@ import time
 from typing import Any
 
 from bench import harness
-from bench.alternating_runs import Act, Candidate, Work, compare
+from bench.alternating_runs import Act, Candidate, Workload, compare
 from bench.harness import Result
-from bench.peer_process import partner
-from bench.peer_process_work import SINK
+from bench.peer_process import start_peer
+from bench.peer_process_work import SINK_MARKER
 from bench.raw_actions import raw_tcp, tcp_bulk, tcp_requests
 
 CHUNK = 65535  # the most that 16 bits of length allow
 # name, chunks, requests, share of raw TCP that is wanted
 BULK = (("bulk, 1 request", 512, 1, 0.5), ("bulk, 100 requests", 600, 100, None))
-SMALL = 64  # octets of a small request and of its reply
+SMALL_REQUEST_BYTES = 64  # octets of a small request and of its reply
 # name, requests, in flight
 REQUESTS = (
     ("64 B requests, one at a time", 300, 1),
@@ -33,37 +33,37 @@ def measure() -> list[Result]:
 async def measure_all() -> list[Result]:
     lines: list[Result] = []
     async with contextlib.AsyncExitStack() as stack:
-        other = await stack.enter_async_context(partner())
+        other = await stack.enter_async_context(start_peer())
         sink = await stack.enter_async_context(other.connect("streamux-sink"))
         echo = await stack.enter_async_context(other.connect("streamux"))
         tally = await stack.enter_async_context(raw_tcp(other, "tally"))
         back = await stack.enter_async_context(raw_tcp(other, "raw-echo"))
         for name, chunks, requests, target in BULK:
-            count = harness.EFFORT.of(chunks, requests)
+            count = harness.EFFORT.scaled(chunks, requests)
             octets = count * CHUNK
             candidates = [
                 Candidate("polymux", bulk(sink, octets, requests), other.pids),
                 Candidate("raw TCP", tcp_bulk(tally, octets, CHUNK), other.pids, target),
             ]
-            work = Work(octets / 1e6, "MB/s", note=f"{CHUNK:,} B chunks")
+            work = Workload(octets / 1e6, "MB/s", note=f"{CHUNK:,} B chunks")
             lines.append(await compare(f"Streamux, {name}", candidates, work))
         for name, amount, flight in REQUESTS:
-            count = harness.EFFORT.of(amount, flight)
-            ours = asking(echo, count, flight)
-            alone = tcp_requests(back, count, SMALL, flight, tasks=False)
-            tasks = tcp_requests(back, count, SMALL, flight, tasks=True)
+            count = harness.EFFORT.scaled(amount, flight)
+            ours = small_requests(echo, count, flight)
+            alone = tcp_requests(back, count, SMALL_REQUEST_BYTES, flight, tasks=False)
+            tasks = tcp_requests(back, count, SMALL_REQUEST_BYTES, flight, tasks=True)
             candidates = [
                 Candidate("polymux", ours, other.pids),
                 Candidate("raw TCP, a task each", tasks, other.pids),
                 Candidate("raw TCP, one callback", alone, other.pids),
             ]
-            lines.append(await compare(f"Streamux, {name}", candidates, Work(count, "1/s")))
+            lines.append(await compare(f"Streamux, {name}", candidates, Workload(count, "1/s")))
     return lines
 
 
 def bulk(session: Any, octets: int, requests: int) -> Act:
     """Requests of many chunks, each answered with nothing once it was read to its end."""
-    piece = SINK * CHUNK
+    piece = SINK_MARKER * CHUNK
 
     async def ask(count: int) -> None:
         async with session.exchange() as exchange:
@@ -80,9 +80,9 @@ def bulk(session: Any, octets: int, requests: int) -> Act:
     return act
 
 
-def asking(session: Any, count: int, flight: int) -> Act:
+def small_requests(session: Any, count: int, flight: int) -> Act:
     """`flight` tasks, each with one request under way."""
-    request = bytes(SMALL)
+    request = bytes(SMALL_REQUEST_BYTES)
 
     async def some(share: int) -> None:
         for _ in range(share):

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from bench import harness
-from bench.alternating_runs import Act, Failed
+from bench.alternating_runs import Act, CandidateFailed
 
 from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = {"libp2p_mplex": ("libp2p", "libp2p"), "http2": ("h2", "h2")}  # PyPI name, module
-PATIENCE = 300.0  # seconds for an installation
+INSTALL_TIMEOUT = 300.0  # seconds for an installation
 
 
 def interpreter(script: str) -> tuple[Path, str | None]:
@@ -32,9 +32,9 @@ def interpreter(script: str) -> tuple[Path, str | None]:
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
     folder = cache_folder() / f"bench-{package}-{version}"
     python = folder / "bin" / "python"
-    if not harness.EFFORT.guests:
+    if not harness.EFFORT.third_party:
         return python, "left out by wish"
-    if has(python, module):
+    if has_module(python, module):
         return python, None
     if not usable_folder(folder):
         return python, f"{folder} cannot be written"
@@ -42,16 +42,16 @@ def interpreter(script: str) -> tuple[Path, str | None]:
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", package]
     try:
         venv.create(folder, with_pip=True, clear=True)
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=PATIENCE)
+        done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_TIMEOUT)
     except (OSError, subprocess.SubprocessError) as problem:
         return python, f"{package} could not be installed: {type(problem).__name__}"
-    if done.returncode != 0 or not has(python, module):
+    if done.returncode != 0 or not has_module(python, module):
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         return python, f"{package} could not be installed: {(said or ['no reason given'])[0][:120]}"
     return python, None
 
 
-def has(python: Path, module: str) -> bool:
+def has_module(python: Path, module: str) -> bool:
     """Is it there? Not imported: that takes seconds for some."""
     if not python.exists():
         return False
@@ -63,7 +63,7 @@ def missing(script: str) -> str | None:
     return interpreter(script)[1]
 
 
-class Guest:
+class ThirdPartyPair:
     """Both ends of a guest, as the benchmark holds them."""
 
     def __init__(
@@ -75,46 +75,46 @@ class Guest:
         self.dialer = dialer
         self.pids: Sequence[int] = (dialer.pid, acceptor.pid)
 
-    async def ask(self, do: str, **fields: object) -> Any:
+    async def call(self, do: str, **fields: object) -> Any:
         assert self.dialer.stdin is not None
         assert self.dialer.stdout is not None
         self.dialer.stdin.write(json.dumps({"do": do, **fields}).encode() + b"\n")
         try:
             line = await asyncio.wait_for(self.dialer.stdout.readline(), 60)
         except TimeoutError:
-            raise Failed("no answer in 60 s") from None
+            raise CandidateFailed("no answer in 60 s") from None
         answer = json.loads(line or b'{"error": "it is gone"}')
         if "error" in answer:
-            raise Failed(answer["error"])
+            raise CandidateFailed(answer["error"])
         return answer["found"]
 
     def bulk(self, octets: int, size: int, streams: int) -> Act:
         async def act() -> float:
-            return float(await self.ask("bulk", octets=octets, size=size, streams=streams))
+            return float(await self.call("bulk", octets=octets, size=size, streams=streams))
 
         return act
 
     def openings(self, count: int, flight: int) -> Act:
         async def act() -> float:
-            return float(await self.ask("openings", count=count, flight=flight))
+            return float(await self.call("openings", count=count, flight=flight))
 
         return act
 
     async def pings(self, count: int, load: int) -> list[float]:
-        return [float(each) for each in await self.ask("pings", count=count, load=load)]
+        return [float(each) for each in await self.call("pings", count=count, load=load)]
 
 
 @contextlib.asynccontextmanager
-async def guest(script: str) -> AsyncIterator[Guest]:
+async def third_party_pair(script: str) -> AsyncIterator[ThirdPartyPair]:
     """Both ends, each a process. Only where `missing` says None."""
     python = interpreter(script)[0]
     acceptor = await start(python, script, "listen")
     try:
-        port = json.loads(await said(acceptor))["port"]
+        port = json.loads(await read_line(acceptor))["port"]
         dialer = await start(python, script, "connect", str(port))
         try:
-            await said(dialer)
-            yield Guest(script, dialer, acceptor)
+            await read_line(dialer)
+            yield ThirdPartyPair(script, dialer, acceptor)
         finally:
             await stop(dialer)
     finally:
@@ -129,11 +129,11 @@ async def start(python: Path, script: str, *arguments: str) -> asyncio.subproces
     )  # fmt: skip
 
 
-async def said(process: asyncio.subprocess.Process) -> bytes:
+async def read_line(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout is not None
     line = await asyncio.wait_for(process.stdout.readline(), 60)
     if not line:
-        raise Failed("it ended before it began")
+        raise CandidateFailed("it ended before it began")
     return line
 
 

@@ -14,8 +14,8 @@ from tools.rule_examples import as_json
 
 import polymux
 from polymux.metrics import Meter
-from polymux.protocols.registry import create, names
-from polymux.report.render.rule_pages import EXAMPLES, all_rules, page_of
+from polymux.protocols.registry import create, protocol_names
+from polymux.report.render.rule_pages import EXAMPLES_PATH, all_rules, page_for_rule
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -27,7 +27,7 @@ def pages() -> dict[str, str]:
     return docs.pages()
 
 
-@pytest.mark.parametrize("protocol", names())
+@pytest.mark.parametrize("protocol", protocol_names())
 def test_the_page_of_a_protocol_has_every_rule_with_its_severity_and_sentence(
     protocol: str,
 ) -> None:
@@ -88,9 +88,9 @@ def test_every_rule_has_a_page_that_is_up_to_date_and_no_page_is_without_a_rule(
 
 
 def test_every_rule_has_an_example_in_which_it_is_broken() -> None:
-    assert EXAMPLES.read_text() == as_json(), ANEW
-    for page in map(page_of, all_rules()):
-        assert any(line.breaks for line in page.lines), page.name
+    assert EXAMPLES_PATH.read_text() == as_json(), ANEW
+    for page in map(page_for_rule, all_rules()):
+        assert any(line.violates for line in page.frames), page.name
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=str)

@@ -8,7 +8,7 @@ def test_the_public_names_are_these() -> None:
         "BadProtocolString", "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange",
         "ItemReceiver", "ItemSender", "LimitExceeded", "Limits", "LocalProtocolError",
         "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
-        "OmnistreamsSession", "PeerViolation", "Pending", "Policy", "PolymuxError", "Receiver",
+        "OmnistreamsSession", "PeerViolation", "Pending", "Timeouts", "PolymuxError", "Receiver",
         "Sender", "Server", "Session", "SessionClosed", "SessionLimit", "Side", "Stream",
         "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported",
         "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",

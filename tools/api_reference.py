@@ -105,7 +105,7 @@ def entry(name: str, node: Definition, path: Path, callable: bool) -> list[str]:
         head = f"{name}: {node.name}"
     elif isinstance(node, ast.ClassDef) and not callable:
         head = f"class {name}"
-    parts = [f"### {name}", "", "```text", head, "```", "", told(node), ""]
+    parts = [f"### {name}", "", "```text", head, "```", "", docstring_text(node), ""]
     if isinstance(node, ast.ClassDef):
         known, hidden = bases(node, path)
         if known:
@@ -126,7 +126,7 @@ def bases(node: ast.ClassDef, path: Path) -> tuple[list[str], list[ast.ClassDef]
     for base in node.bases:
         name = ast.unparse(base.value if isinstance(base, ast.Subscript) else base)
         above, where = definition(path, name) or (None, path)
-        if isinstance(above, ast.ClassDef) and name not in everything():
+        if isinstance(above, ast.ClassDef) and name not in all_public_names():
             further, hidden_above = bases(above, where)
             known += further
             hidden += [above, *hidden_above]
@@ -136,7 +136,7 @@ def bases(node: ast.ClassDef, path: Path) -> tuple[list[str], list[ast.ClassDef]
 
 
 @cache
-def everything() -> frozenset[str]:
+def all_public_names() -> frozenset[str]:
     """All names of the page."""
     return frozenset(name for package in PARTS for name, _, _ in public(package))
 
@@ -152,7 +152,7 @@ def methods(node: ast.ClassDef, shown: set[str]) -> list[str]:
             and ast.get_docstring(inner)
         ):
             shown.add(inner.name)
-            text = re.sub(r"\n(?=.)", "\n  ", told(inner))
+            text = re.sub(r"\n(?=.)", "\n  ", docstring_text(inner))
             lines.append(f"- `{signature(inner.name, inner)}`: {text}")
     return lines
 
@@ -188,7 +188,7 @@ def arguments(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
     return re.sub(r"^self(, )?", "", text)
 
 
-def told(node: ast.stmt) -> str:
+def docstring_text(node: ast.stmt) -> str:
     """The docstring; indented examples in it become blocks."""
     assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
     text = (ast.get_docstring(node) or "").strip()

@@ -12,12 +12,12 @@ from polymux import cli
 from polymux.analysis.schema.tables import column_reference
 from polymux.core import limits
 from polymux.report.render.rule_pages import (
-    EXAMPLES,
+    EXAMPLES_PATH,
     ORIGINS,
     REACTIONS,
     RulePage,
     all_rules,
-    page_of,
+    page_for_rule,
 )
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -52,11 +52,11 @@ def limits_page() -> str:
     """Every limit and every time, with its default and its reason, from the source."""
     parts = ["# Limits and times", ""]
     parts += [
-        "Set them with `connect(..., limits=Limits(streams=4096), policy=Policy(pause=2))`. An"
+        "Set them with `connect(..., limits=Limits(max_streams=4096), timeouts=Timeouts(slow_reader=2))`. An"
     ]
     parts += ["error that comes from a limit names it. Every hit is counted.", ""]
     text = SOURCE.read_text()
-    for kind in (limits.Limits, limits.Policy):
+    for kind in (limits.Limits, limits.Timeouts):
         parts += [f"## {kind.__name__}", "", "| name | default | what it bounds |", "|---|---|---|"]
         body = text[text.index(f"class {kind.__name__}:") :]
         body = body[: body.find("\n\n    def") if "\n\n    def" in body else None]
@@ -75,9 +75,9 @@ def rule_page(page: RulePage) -> str:
     parts += [f"| severity | {page.severity} |", f"| section | {page.section} |"]
     parts += [f"| comes from | {ORIGINS[page.origin]} |"]
     parts += [f"| a live session | {REACTIONS[page.reaction]} |", ""]
-    if page.lines:
+    if page.frames:
         parts += [f"An example, {page.protocol}: {page.story}.", "", "```text"]
-        parts += [*page.example(), "```", ""]
+        parts += [*page.example_lines(), "```", ""]
     book = page.name.partition(".")[0]
     home = "omnistreams" if book == "websocket" else book
     parts += [f"See [the page of the protocol](../../protocols/{home}.md).", ""]
@@ -90,7 +90,7 @@ def rules_index() -> str:
     parts += ["behind each violation. `error`: a live session refuses to send it. `warning`: a"]
     parts += ["finding. `note`: worth knowing, never a finding.", ""]
     by_book: dict[str, list[RulePage]] = {}
-    for page in map(page_of, all_rules()):
+    for page in map(page_for_rule, all_rules()):
         by_book.setdefault(page.name.partition(".")[0], []).append(page)
     for book, pages in by_book.items():
         parts += [f"## {book}", "", "| rule | severity | what it says |", "|---|---|---|"]
@@ -111,14 +111,14 @@ def pages() -> dict[str, str]:
         "api.md": api_page(),
         "rules/index.md": rules_index(),
     }
-    for page in map(page_of, all_rules()):
+    for page in map(page_for_rule, all_rules()):
         book, _, name = page.name.partition(".")
         made[f"rules/{book}/{name}.md"] = rule_page(page)
     return made
 
 
 if __name__ == "__main__":
-    EXAMPLES.write_text(as_json())
+    EXAMPLES_PATH.write_text(as_json())
     for path, text in pages().items():
         (DOCS / path).parent.mkdir(parents=True, exist_ok=True)
         (DOCS / path).write_text(text)

@@ -13,17 +13,17 @@ NO_COMPILER = {"CC": "/nowhere/cc"}
 # Writes a small capture: a dialer asks on one stream, the acceptor answers.
 CAPTURE = """
 import sys
-from polymux.capture import PcapngWriter, TcpScribe
+from polymux.capture import PcapngWriter, TcpConnectionWriter
 began = 1_700_000_000_000_000_000
 with PcapngWriter(sys.argv[1]) as writer:
-    scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("198.51.100.2", 9000), began)
+    scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("198.51.100.2", 9000), began)
     scribe.data(0, bytes.fromhex("0804676f6f640a0568656c6c6f0c00"), began + 1_000_000)
     scribe.data(1, bytes.fromhex("09026f6b0b00"), began + 2_000_000)
     scribe.close(began + 3_000_000)
 """
 
 
-class Failed(Exception):
+class CommandFailed(Exception):
     """A command did not do what it should; the text is all that it printed."""
 
 
@@ -46,7 +46,7 @@ class Environment:
         command = [self.program("python"), "-m", "pip", *arguments, "--disable-pip-version-check"]
         return run(command, cwd, self.variables)
 
-    def try_all(self) -> str:
+    def check_installation(self) -> str:
         """Run the README's first program and `polymux ls`; returns what `doctor` says of the core.
 
         `ls` needs the extra `captures`, which is added when the rest has been seen to work
@@ -55,17 +55,17 @@ class Environment:
         outside = self.folder.parent  # no folder that holds a polymux of its own
         said = run([self.program("python"), "-W", "error", "-c", first_program()], outside)
         if said.strip() != "b'hello'":
-            raise Failed(f"the README's first program printed: {said}")
+            raise CommandFailed(f"the README's first program printed: {said}")
         doctor = run([self.program("polymux"), "doctor"], outside, {"COLUMNS": "200"})
         core = re.search(r"^ *\S+ +core +(compiled|interpreted)", doctor, re.M)
         if core is None:
-            raise Failed(f"doctor does not say how the core runs:\n{doctor}")
+            raise CommandFailed(f"doctor does not say how the core runs:\n{doctor}")
         self.pip("install", "polymux[captures]")
         capture = self.folder / "small.pcapng"
         run([self.program("python"), "-c", CAPTURE, str(capture)], outside)
         listed = run([self.program("polymux"), "ls", str(capture)], outside)
         if "mplex" not in listed:
-            raise Failed(f"polymux ls does not show the session:\n{listed}")
+            raise CommandFailed(f"polymux ls does not show the session:\n{listed}")
         return core[1]
 
 
@@ -79,7 +79,7 @@ def run(
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
     if done.returncode:
-        raise Failed(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
+        raise CommandFailed(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout
 
 

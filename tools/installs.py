@@ -16,20 +16,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.environments import NO_COMPILER, Environment, Failed, checkout, sdist
-from tools.interpreters import SUPPORTED, find, found
-from tools.wheels import repaired
+from tools.environments import NO_COMPILER, CommandFailed, Environment, checkout, sdist
+from tools.interpreters import SUPPORTED, find_python, supported_pythons
+from tools.wheels import repair_wheel
 
-AT_ONCE = 2
+PARALLEL_INSTALLS = 2
 INSTALL_SECONDS = 10.0  # for a wheel, once everything is downloaded
-QUICKLY = {"POLYMUX_COMPILE": "require", "POLYMUX_OPT": "0"}
+UNOPTIMIZED = {"POLYMUX_COMPILE": "require", "POLYMUX_OPT": "0"}
 TOO_OLD = "3.10"
 
 Install = Callable[[Environment, Path], None]
 
 
 @dataclass(frozen=True)
-class Way:
+class InstallMethod:
     """A way to install from a checkout, and how the core must run afterwards."""
 
     text: str
@@ -39,7 +39,7 @@ class Way:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class InstallResult:
     """What became of one way on one Python."""
 
     python: str
@@ -67,39 +67,42 @@ def from_sdist(environment: Environment, source: Path) -> None:
     environment.pip("install", str(sdist(environment.python, source, source.parent / "sdist")))
 
 
-WAYS = (
-    Way("pip install .", from_checkout("."), {}),
-    Way("pip install '.[all]'", from_checkout(".[all]"), QUICKLY),
-    Way("pip install -e .", from_checkout("-e", "."), QUICKLY),
-    Way("pip wheel .", from_wheel, QUICKLY),
-    Way("sdist, then pip install", from_sdist, QUICKLY),
-    Way("without a compiler", from_checkout("."), NO_COMPILER, "interpreted"),
-    Way("POLYMUX_COMPILE=no", from_checkout("."), {"POLYMUX_COMPILE": "no"}, "interpreted"),
-    Way("POLYMUX_COMPILE=no, -e", from_checkout("-e", "."), {"POLYMUX_COMPILE": "no"},
-        "interpreted"),
-)  # fmt: skip
+INSTALL_METHODS = (
+    InstallMethod("pip install .", from_checkout("."), {}),
+    InstallMethod("pip install '.[all]'", from_checkout(".[all]"), UNOPTIMIZED),
+    InstallMethod("pip install -e .", from_checkout("-e", "."), UNOPTIMIZED),
+    InstallMethod("pip wheel .", from_wheel, UNOPTIMIZED),
+    InstallMethod("sdist, then pip install", from_sdist, UNOPTIMIZED),
+    InstallMethod("without a compiler", from_checkout("."), NO_COMPILER, "interpreted"),
+    InstallMethod(
+        "POLYMUX_COMPILE=no", from_checkout("."), {"POLYMUX_COMPILE": "no"}, "interpreted"
+    ),
+    InstallMethod(
+        "POLYMUX_COMPILE=no, -e", from_checkout("-e", "."), {"POLYMUX_COMPILE": "no"}, "interpreted"
+    ),
+)
 
 
-def attempt(way: Way, version: str, python: str) -> Outcome:
+def try_install(method: InstallMethod, version: str, python: str) -> InstallResult:
     """Install in this way and try the result; the seconds are those of installing."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
         seconds = 0.0
         try:
             source = checkout(folder / "checkout")
-            environment = Environment(folder / "environment", python, way.variables).make()
+            environment = Environment(folder / "environment", python, method.variables).make()
             began = time.monotonic()
-            way.install(environment, source)
+            method.install(environment, source)
             seconds = time.monotonic() - began
-            core = environment.try_all()
+            core = environment.check_installation()
             if compiled := list((source / "src").rglob("*.so")):
-                raise Failed(f"src holds compiled files: {compiled[0].name}")
-        except Failed as failure:
-            return Outcome(version, way.text, False, "", seconds, str(failure))
-    return Outcome(version, way.text, core == way.core, core, seconds)
+                raise CommandFailed(f"src holds compiled files: {compiled[0].name}")
+        except CommandFailed as failure:
+            return InstallResult(version, method.text, False, "", seconds, str(failure))
+    return InstallResult(version, method.text, core == method.core, core, seconds)
 
 
-def refusal(version: str, python: str) -> Outcome:
+def check_refusal(version: str, python: str) -> InstallResult:
     """A Python that is too old is refused by its version, and nothing is built."""
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
@@ -109,45 +112,49 @@ def refusal(version: str, python: str) -> Outcome:
         try:
             environment.pip("install", ".", cwd=source)
             problem = "it was installed"
-        except Failed as failure:
+        except CommandFailed as failure:
             problem = str(failure)
         seconds = time.monotonic() - began
         refused = "requires a different Python" in problem and not (source / "build").exists()
     text = "pip install . is refused"
-    return Outcome(version, text, refused, "", seconds, "" if refused else problem)
+    return InstallResult(version, text, refused, "", seconds, "" if refused else problem)
 
 
-def matrix() -> list[Outcome]:
-    pythons = found()
+def matrix() -> list[InstallResult]:
+    pythons = supported_pythons()
     missing = [version for version in SUPPORTED if version not in pythons]
-    outcomes = [Outcome(each, "", False, "", 0, "not found: PYTHONS=...") for each in missing]
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    outcomes = [InstallResult(each, "", False, "", 0, "not found: PYTHONS=...") for each in missing]
+    with ThreadPoolExecutor(PARALLEL_INSTALLS) as pool:
         started = [
-            pool.submit(attempt, way, version, python)
+            pool.submit(try_install, way, version, python)
             for version, python in pythons.items()
-            for way in WAYS
+            for way in INSTALL_METHODS
         ]
-        if too_old := find(TOO_OLD):
-            started.append(pool.submit(refusal, TOO_OLD, too_old))
+        if too_old := find_python(TOO_OLD):
+            started.append(pool.submit(check_refusal, TOO_OLD, too_old))
         for each in started:
-            outcomes.append(shown(each.result()))
+            outcomes.append(print_result(each.result()))
     return outcomes
 
 
-def packages(wheel: Path) -> list[Outcome]:
+def packages(wheel: Path) -> list[InstallResult]:
     """Where there is no compiler a wheel runs compiled, an sdist interpreted."""
     python, version = sys.executable, f"{sys.version_info[0]}.{sys.version_info[1]}"
     with TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        good = repaired(wheel, python, folder)
-        from_source = Way("sdist, without a compiler", from_sdist, NO_COMPILER, "interpreted")
+        good = repair_wheel(wheel, python, folder)
+        from_source = InstallMethod(
+            "sdist, without a compiler", from_sdist, NO_COMPILER, "interpreted"
+        )
         return [
-            shown(downloaded(good, version, python, folder)),  # alone, for its time counts
-            shown(attempt(from_source, version, python)),
+            print_result(
+                install_offline(good, version, python, folder)
+            ),  # alone, for its time counts
+            print_result(try_install(from_source, version, python)),
         ]
 
 
-def downloaded(wheel: Path, version: str, python: str, folder: Path) -> Outcome:
+def install_offline(wheel: Path, version: str, python: str, folder: Path) -> InstallResult:
     """Download what a wheel needs, install it from there, and see how long that took."""
     environment = Environment(folder / "environment", python, NO_COMPILER).make()
     store, text = str(folder / "downloads"), "wheel, without a compiler"
@@ -156,21 +163,21 @@ def downloaded(wheel: Path, version: str, python: str, folder: Path) -> Outcome:
         began = time.monotonic()
         environment.pip("install", "--no-index", "--find-links", store, "polymux")
         seconds = time.monotonic() - began
-        core = environment.try_all()
-    except Failed as failure:
-        return Outcome(version, text, False, "", 0, str(failure))
+        core = environment.check_installation()
+    except CommandFailed as failure:
+        return InstallResult(version, text, False, "", 0, str(failure))
     slow = f"took more than {INSTALL_SECONDS:.0f} s" if seconds > INSTALL_SECONDS else ""
-    return Outcome(version, text, core == "compiled" and not slow, core, seconds, slow)
+    return InstallResult(version, text, core == "compiled" and not slow, core, seconds, slow)
 
 
-def shown(outcome: Outcome) -> Outcome:
-    mark = "ok" if outcome.ok else "FAILED"
+def print_result(result: InstallResult) -> InstallResult:
+    mark = "ok" if result.ok else "FAILED"
     print(
-        f"{mark:<7}{outcome.python:<6}{outcome.text:<28}{outcome.core:<12}"
-        f"{outcome.seconds:6.0f} s  {outcome.problem}",
+        f"{mark:<7}{result.python:<6}{result.text:<28}{result.core:<12}"
+        f"{result.seconds:6.0f} s  {result.problem}",
         flush=True,
     )
-    return outcome
+    return result
 
 
 def main(arguments: list[str]) -> int:

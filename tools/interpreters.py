@@ -8,7 +8,7 @@ from pathlib import Path
 SUPPORTED = ("3.11", "3.12", "3.13")
 
 
-def find(version: str) -> str | None:
+def find_python(version: str) -> str | None:
     """A Python of this version: among those PYTHONS names, on the PATH, or kept by pyenv."""
     named = os.environ.get("PYTHONS", "").split()
     for candidate in [*named, f"python{version}", "python3", *_pyenv(version)]:
@@ -18,9 +18,9 @@ def find(version: str) -> str | None:
     return None
 
 
-def found() -> dict[str, str]:
+def supported_pythons() -> dict[str, str]:
     """Version and path of every supported Python that is there."""
-    return {version: path for version in SUPPORTED if (path := find(version)) is not None}
+    return {version: path for version in SUPPORTED if (path := find_python(version)) is not None}
 
 
 def _pyenv(version: str) -> list[str]:

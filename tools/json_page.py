@@ -6,7 +6,7 @@ from polymux.cli.commands.ls import STREAM_COLUMNS
 
 Key = tuple[str, str, str]  # name, type, meaning
 
-HEAD = """\
+INTRODUCTION = """\
 # The JSON of each command
 
 With `--json`, or into a pipe, a command prints one JSON object a line. Everything beyond ASCII is
@@ -39,7 +39,7 @@ FINDINGS = [
     ("unfinished", "integer", "Streams that were not seen to end."),
     ("balanced", "boolean", "Whether every byte is in a frame, a gap, the carrier or undecoded."),
 ]
-PIECE = [
+RECEIVED_DATA = [
     ("stream", "text", "The stream's key: `d1`, `a2`; empty for a Streamux reply."),
     ("name", "text", "Its name or metadata."),
     ("bytes", "integer", "Bytes of this piece."),
@@ -48,11 +48,11 @@ PIECE = [
 ]
 
 
-def of_table(table: str, names: tuple[str, ...] = ()) -> list[Key]:
+def table_keys(table: str, names: tuple[str, ...] = ()) -> list[Key]:
     """Columns of a table as keys: all, or those named."""
     columns = TABLES[table].columns
     return [
-        (column.name, type_of(column), column.meaning)
+        (column.name, type_of(column), column.description)
         for column in columns
         if not names or column.name in names
     ]
@@ -67,24 +67,24 @@ def type_of(column: Column) -> str:
 
 def lines() -> dict[str, list[tuple[str, list[Key]]]]:
     """By command: the kinds of lines it prints, each with its keys."""
-    frame = [key for key in of_table("frames") if key[0] not in ("session_id", "time")]
-    violation = of_table(
+    frame = [key for key in table_keys("frames") if key[0] not in ("session_id", "time")]
+    violation = table_keys(
         "violations",
         ("rule", "severity", "sender", "frame_index", "byte_offset", "stream", "detail"),
     )
     return {
         "ls": [
-            ("A session", [(*TABLE[:2], TABLE[2].format("sessions")), *of_table("sessions"),
+            ("A session", [(*TABLE[:2], TABLE[2].format("sessions")), *table_keys("sessions"),
                            *FINDINGS]),
             ("A stream, the worst first", [
                 (*TABLE[:2], TABLE[2].format("streams")),
-                *of_table("streams", STREAM_COLUMNS),
+                *table_keys("streams", STREAM_COLUMNS),
                 ("why", "text", "Why it stands where it does."),
             ]),
         ],
-        "check": [("A violation", of_table("violations"))],
-        "frames": [("A frame", of_table("frames"))],
-        "follow": [("The content of a frame", of_table("content"))],
+        "check": [("A violation", table_keys("violations"))],
+        "frames": [("A frame", table_keys("frames"))],
+        "follow": [("The content of a frame", table_keys("content"))],
         "decode": [
             ("A frame", [("protocol", "text", "What it was decoded as."), *frame]),
             ("A violation", [
@@ -109,13 +109,13 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ("bytes", "integer", "Bytes of the capture."),
             ("ranges", "integer", "Parts that can be read side by side."),
         ])],
-        "connect": [("What was received", PIECE)],
-        "serve": [("What was received, with `--action print`", PIECE)],
+        "connect": [("What was received", RECEIVED_DATA)],
+        "serve": [("What was received, with `--action print`", RECEIVED_DATA)],
     }  # fmt: skip
 
 
 def json_page() -> str:
-    parts = [HEAD]
+    parts = [INTRODUCTION]
     for command, kinds in sorted(lines().items()):
         parts += [f"## polymux {command}", ""]
         for what, keys in kinds:

@@ -23,25 +23,25 @@ from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
 MIB = 1024 * 1024
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
              "omnistreams", "streamux", "minmux"]  # fmt: skip
-AT_ONCE = 4  # exchanges of one session
-WARM_UP = 0.4  # of the time
-SLOPE = 1.0  # MiB an hour
-NOISE = 0.75  # MiB that a short run may differ by: what a heap frees and takes again
+CONCURRENT_EXCHANGES = 4  # exchanges of one session
+WARM_UP_SHARE = 0.4  # of the time
+MAX_GROWTH_MIB_PER_HOUR = 1.0  # MiB an hour
+NOISE_MIB = 0.75  # MiB that a short run may differ by: what a heap frees and takes again
 
 
 @dataclass
-class Course:
+class ProtocolRun:
     """One protocol's run."""
 
     protocol: str
     streams: int = 0
-    octets: int = 0
+    total_bytes: int = 0
     problems: list[str] = field(default_factory=list)
-    weights: list[tuple[float, float]] = field(default_factory=list)  # seconds, MiB
+    memory_samples: list[tuple[float, float]] = field(default_factory=list)  # seconds, MiB
 
     def growth(self) -> float:
         """MiB an hour after the warm-up, by the median of all slopes."""
-        late = self.weights[int(len(self.weights) * WARM_UP) :]
+        late = self.memory_samples[int(len(self.memory_samples) * WARM_UP_SHARE) :]
         step = max(1, len(late) // 60)
         late = late[::step]
         slopes = [(b - a) / (t - s) for i, (s, a) in enumerate(late) for t, b in late[i + 1 :]]
@@ -49,9 +49,9 @@ class Course:
 
     def allowed(self) -> float:
         """MiB an hour: what is demanded, or what a run of this length can tell from nothing."""
-        late = self.weights[int(len(self.weights) * WARM_UP) :]
+        late = self.memory_samples[int(len(self.memory_samples) * WARM_UP_SHARE) :]
         lasted = late[-1][0] - late[0][0] if late else 0.0
-        return max(SLOPE, NOISE / max(lasted, 1.0) * 3600)
+        return max(MAX_GROWTH_MIB_PER_HOUR, NOISE_MIB / max(lasted, 1.0) * 3600)
 
     def passed(self) -> bool:
         return not self.problems and self.growth() <= self.allowed()
@@ -59,16 +59,20 @@ class Course:
     def line(self) -> str:
         word = "pass" if self.passed() else "FAIL"
         said = f"; {self.problems[0]}" if self.problems else ""
-        first, last = (self.weights[0][1], self.weights[-1][1]) if self.weights else (0.0, 0.0)
+        first, last = (
+            (self.memory_samples[0][1], self.memory_samples[-1][1])
+            if self.memory_samples
+            else (0.0, 0.0)
+        )
         return (
-            f"{word}  R21 {self.protocol}: {self.streams} streams, {self.octets / MIB:.0f} MiB, "
+            f"{word}  R21 {self.protocol}: {self.streams} streams, {self.total_bytes / MIB:.0f} MiB, "
             f"memory {first:.1f} to {last:.1f} MiB, slope {self.growth():+.2f} MiB/h (at most "
-            f"{self.allowed():.1f} can be told in this time; 4 h, 10^7 streams and {SLOPE:g} "
+            f"{self.allowed():.1f} can be told in this time; 4 h, 10^7 streams and {MAX_GROWTH_MIB_PER_HOUR:g} "
             f"demanded){said}"
         )
 
 
-async def one_exchange(session: Session, chance: Random, course: Course) -> None:
+async def one_exchange(session: Session, chance: Random, protocol_run: ProtocolRun) -> None:
     """Open, talk, and end in one way or another."""
     size = chance.choice([1, 50, 1000, 1000, 20_000, 300_000])
     data = bytes(size)
@@ -98,7 +102,7 @@ async def one_exchange(session: Session, chance: Random, course: Course) -> None
         sending = asyncio.create_task(send_and_end(stream, data))
         assert await stream.receive_all() == data
         await sending
-    course.octets += 2 * size
+    protocol_run.total_bytes += 2 * size
 
 
 async def send_and_end(stream: polymux.Stream, data: bytes) -> None:
@@ -107,7 +111,9 @@ async def send_and_end(stream: polymux.Stream, data: bytes) -> None:
     await stream.end()
 
 
-async def items(session: MinmuxSession, chance: Random, course: Course, until: float) -> None:
+async def items(
+    session: MinmuxSession, chance: Random, protocol_run: ProtocolRun, until: float
+) -> None:
     """Minmux opens no streams: one pair carries everything."""
     outlet, inlet = session.sender(1), session.receiver(2)
     while time.monotonic() < until:
@@ -117,38 +123,38 @@ async def items(session: MinmuxSession, chance: Random, course: Course, until: f
         while got < size:
             got += len(await inlet.receive())
         await sending
-        course.octets += 2 * size
-        course.streams += 1
+        protocol_run.total_bytes += 2 * size
+        protocol_run.streams += 1
 
 
-async def drive(course: Course, target: Target, until: float) -> None:
+async def drive(protocol_run: ProtocolRun, target: Target, until: float) -> None:
     """Sessions one after the other, each for a while, with several exchanges at once."""
-    chance = Random(course.protocol)
+    chance = Random(protocol_run.protocol)
     began = time.monotonic()
     url = f"tcp://127.0.0.1:{target.port}"
     while time.monotonic() < until:
         end = min(until, time.monotonic() + chance.uniform(1, 6))
-        async with polymux.connect(url, protocol=course.protocol) as session:
+        async with polymux.connect(url, protocol=protocol_run.protocol) as session:
 
             async def work(session: Session = session, end: float = end) -> None:
                 while time.monotonic() < end:
-                    await one_exchange(session, chance, course)
-                    course.streams += 1
+                    await one_exchange(session, chance, protocol_run)
+                    protocol_run.streams += 1
 
-            many = 1 if isinstance(session, OmnistreamsSession) else AT_ONCE
+            many = 1 if isinstance(session, OmnistreamsSession) else CONCURRENT_EXCHANGES
             if isinstance(session, MinmuxSession):
-                await items(session, chance, course, end)
+                await items(session, chance, protocol_run, end)
             else:
                 async with asyncio.TaskGroup() as tasks:
                     for _ in range(many):
                         tasks.create_task(work())
         await target.tell(sweep=False)  # a session that has ended is gone without a sweep
         weight = target.process.memory_info().rss / MIB
-        course.weights.append((time.monotonic() - began, weight))
+        protocol_run.memory_samples.append((time.monotonic() - began, weight))
 
 
-async def run_course(protocol: str, zygote: Zygote, seconds: float) -> Course:
-    course = Course(protocol)
+async def run_protocol(protocol: str, zygote: Zygote, seconds: float) -> ProtocolRun:
+    course = ProtocolRun(protocol)
     order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": "echo", "limits": {},
              "policy": {}, "forget": True}  # fmt: skip
     async with await zygote.fork(order) as target:
@@ -162,10 +168,10 @@ async def run_course(protocol: str, zygote: Zygote, seconds: float) -> Course:
     return course
 
 
-async def run(seconds: float, folder: Path) -> list[Course]:
+async def run(seconds: float, folder: Path) -> list[ProtocolRun]:
     """Every protocol at once."""
     async with Zygote(folder) as zygote:
-        courses = await asyncio.gather(*[run_course(p, zygote, seconds) for p in PROTOCOLS])
+        courses = await asyncio.gather(*[run_protocol(p, zygote, seconds) for p in PROTOCOLS])
     said = (folder / "errors").read_text()
     if said:
         courses[0].problems.append(said)

@@ -39,15 +39,19 @@ TESTS = ("tests/protocols", "tests/testing", "tests/core/test_encodings.py",
          "tests/aio/protocols/test_nerdbank.py",
          "tests/aio/streams/test_duplex.py", "tests/aio/test_limits.py",
          "tests/aio/protocols/test_minmux_ends.py")  # fmt: skip
-LIVE = "tests/aio/"  # in real time: what fails there counts if it fails twice
-MEMORY = 4 << 30  # octets of addresses a run may have: a mutant may ask for more and more
-PATIENCE = 15.0  # seconds a test may take beyond ten times its own; a run that hangs has noticed
-NOTICED, MISSED = 1, 0
+LIVE_TESTS = "tests/aio/"  # in real time: what fails there counts if it fails twice
+MAX_ADDRESS_SPACE = (
+    4 << 30
+)  # octets of addresses a run may have: a mutant may ask for more and more
+EXTRA_TEST_SECONDS = (
+    15.0  # seconds a test may take beyond ten times its own; a run that hangs has noticed
+)
+KILLED, SURVIVED = 1, 0
 Lines = dict[str, set[int]]
 
 
 @dataclass
-class Part:
+class CoveredTest:
     """One test, as the survey found it."""
 
     name: str
@@ -55,7 +59,7 @@ class Part:
     lines: Lines = field(default_factory=dict)
 
 
-def steady() -> None:
+def use_deterministic_hypothesis() -> None:
     """Tests of properties try the same cases every time, and end at the first that fails."""
     quick = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
     hypothesis.settings.register_profile(
@@ -64,25 +68,25 @@ def steady() -> None:
     hypothesis.settings.load_profile("mutants")
 
 
-def fails(item: pytest.Item, following: pytest.Item | None) -> str:
+def failure_text(item: pytest.Item, following: pytest.Item | None) -> str:
     """What went wrong in this test; empty: nothing."""
     reports = runtestprotocol(item, log=False, nextitem=following)
     return next((report.longreprtext or "failed" for report in reports if report.failed), "")
 
 
-def notices(items: list[pytest.Item], seconds: dict[str, float]) -> bool:
+def any_test_fails(items: list[pytest.Item], seconds: dict[str, float]) -> bool:
     """Does one of these tests fail? Ends itself when a test spins for too long."""
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_ADDRESS_SPACE, MAX_ADDRESS_SPACE))
     for item, following in zip(items, [*items[1:], None], strict=False):
-        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE + 10 * seconds[item.nodeid])
-        if fails(item, following):
+        signal.setitimer(signal.ITIMER_VIRTUAL, EXTRA_TEST_SECONDS + 10 * seconds[item.nodeid])
+        if failure_text(item, following):
             item._initrequest()  # type: ignore[attr-defined]  # as if it had not run yet
-            if not item.nodeid.startswith(LIVE) or fails(item, None):
+            if not item.nodeid.startswith(LIVE_TESTS) or failure_text(item, None):
                 return True
     return False
 
 
-def forked(act: Callable[[], int]) -> int:
+def run_forked(act: Callable[[], int]) -> int:
     """Do this in a fork and end it with what it gives; the fork's process id."""
     child = os.fork()
     if child:
@@ -100,19 +104,21 @@ def forked(act: Callable[[], int]) -> int:
 
 
 @dataclass
-class Survey:
+class CoverageSurvey:
     """Every test with its lines; those that fail without any change; branches run, and not."""
 
-    parts: list[Part]
+    parts: list[CoveredTest]
     failing: list[str]
     branches: float
     missing: list[str]  # a line for each file: from which line to which nothing ever went
 
 
-def survey(items: list[pytest.Item], jobs: int) -> Survey:
+def survey_coverage(items: list[pytest.Item], jobs: int) -> CoverageSurvey:
     with tempfile.TemporaryDirectory() as folder:
         children = [
-            forked(lambda share=share: survey_share(items[share::jobs], Path(folder) / str(share)))  # type: ignore[misc]  # the default binds the loop's variable
+            run_forked(
+                lambda share=share: survey_share(items[share::jobs], Path(folder) / str(share))
+            )  # type: ignore[misc]  # the default binds the loop's variable
             for share in range(jobs)
         ]
         for child in children:
@@ -123,14 +129,14 @@ def survey(items: list[pytest.Item], jobs: int) -> Survey:
         total.combine([str(Path(folder) / f"{n}.data") for n in range(jobs)])
         share, missing = branches(total)
         data = total.get_data()
-        parts = {name: Part(name, taken) for share in told for name, taken in share["took"]}
+        parts = {name: CoveredTest(name, taken) for share in told for name, taken in share["took"]}
         for path in map(str, files()):
             for line, names in data.contexts_by_lineno(path).items():
                 for name in names:
                     if name in parts:
                         parts[name].lines.setdefault(path, set()).add(line)
     failing = [name for share in told for name in share["failing"]]
-    return Survey(list(parts.values()), failing, share, missing)
+    return CoverageSurvey(list(parts.values()), failing, share, missing)
 
 
 def survey_share(items: list[pytest.Item], out: Path) -> int:
@@ -141,7 +147,7 @@ def survey_share(items: list[pytest.Item], out: Path) -> int:
     for item, following in zip(items, [*items[1:], None], strict=False):
         watch.switch_context(item.nodeid)
         began = time.monotonic()
-        problem = fails(item, following)
+        problem = failure_text(item, following)
         if problem:
             failing.append(f"{item.nodeid}: {problem.splitlines()[-1]}")
         took.append((item.nodeid, time.monotonic() - began))
@@ -169,7 +175,7 @@ def branches(total: coverage.Coverage) -> tuple[float, list[str]]:
 # --- one mutant
 
 
-def chosen_for(mutant: Mutant, parts: list[Part]) -> list[Part]:
+def tests_for(mutant: Mutant, parts: list[CoveredTest]) -> list[CoveredTest]:
     """The tests that run the mutant's line; for a module's own statement, all of its protocol."""
     if mutant.function:
         span = set(range(mutant.line, mutant.last + 1))
@@ -178,13 +184,13 @@ def chosen_for(mutant: Mutant, parts: list[Part]) -> list[Part]:
         family = mutant.path.stem.partition("_")[0]
         near = {str(path) for path in files() if path.stem.partition("_")[0] == family}
         found = [part for part in parts if near & part.lines.keys() or "rule_tables" in part.name]
-    return sorted(found, key=lambda part: (part.name.startswith(LIVE), part.seconds))
+    return sorted(found, key=lambda part: (part.name.startswith(LIVE_TESTS), part.seconds))
 
 
-def give_other_code(mutant: Mutant) -> None:
+def patch_function(mutant: Mutant) -> None:
     """Make the change in the module that is already there."""
     whole = importlib.abc.InspectLoader.source_to_code(mutated(mutant), str(mutant.path))
-    code = next(each for each in codes(whole) if each.co_qualname == mutant.function)
+    code = next(each for each in nested_code(whole) if each.co_qualname == mutant.function)
     found: Any = sys.modules[module_name(mutant)]
     *outer, name = mutant.function.split(".")
     for each in outer:
@@ -194,18 +200,18 @@ def give_other_code(mutant: Mutant) -> None:
     entry.__code__ = code
 
 
-def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_code(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for part in code.co_consts:
         if isinstance(part, types.CodeType):
-            yield from codes(part)
+            yield from nested_code(part)
 
 
 def module_name(mutant: Mutant) -> str:
     return ".".join(("polymux", *mutant.path.relative_to(SOURCE).with_suffix("").parts))
 
 
-class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
+class MutantImporter(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
     """Gives the changed module to whoever imports it."""
 
     def __init__(self, mutant: Mutant, text: str) -> None:
@@ -229,40 +235,40 @@ class Changed(importlib.abc.MetaPathFinder, importlib.abc.InspectLoader):
 
 
 @dataclass
-class Fresh:
+class FreshRunPlugin:
     """A pytest plugin: runs the named tests in their order, until one fails."""
 
     seconds: dict[str, float]  # by name, in the order to run them
-    noticed: bool = False
+    killed: bool = False
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         place = {name: n for n, name in enumerate(self.seconds)}
         items = [item for item in session.items if item.nodeid in place]
         items.sort(key=lambda item: place[item.nodeid])
-        self.noticed = notices(items, self.seconds)
+        self.killed = any_test_fails(items, self.seconds)
         return True
 
 
 def run_fresh(order: dict[str, Any]) -> int:
     """A process of its own for one mutant."""
     mutant = Mutant(**{**order["mutant"], "path": Path(order["mutant"]["path"])})
-    sys.meta_path.insert(0, Changed(mutant, order["text"]))
-    plugin = Fresh(order["seconds"])
+    sys.meta_path.insert(0, MutantImporter(mutant, order["text"]))
+    plugin = FreshRunPlugin(order["seconds"])
     ended = collect(sorted({name.partition("::")[0] for name in plugin.seconds}), plugin)
-    return NOTICED if plugin.noticed or ended else MISSED  # what cannot be imported is noticed
+    return KILLED if plugin.killed or ended else SURVIVED  # what cannot be imported is noticed
 
 
 def collect(paths: list[str], plugin: object) -> int:
     """pytest on these files, with a plugin that has its own way of running what was found."""
-    steady()
-    with hushed():
+    use_deterministic_hypothesis()
+    with silenced_stdout():
         arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *paths]
         return int(pytest.main(arguments, plugins=[plugin]))
 
 
 @contextmanager
-def hushed() -> Iterator[None]:
+def silenced_stdout() -> Iterator[None]:
     """What pytest prints of its own is not for those who asked for mutants."""
     said = os.dup(1)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -276,7 +282,7 @@ def hushed() -> Iterator[None]:
         os.close(said)
 
 
-def start_fresh(mutant: Mutant, parts: list[Part]) -> int:
+def start_fresh(mutant: Mutant, parts: list[CoveredTest]) -> int:
     order = {"mutant": {**vars(mutant), "path": str(mutant.path)}, "text": text_of(mutant.path),
              "seconds": {part.name: part.seconds for part in parts}}  # fmt: skip
     command = [sys.executable, "-m", "tools.mutant_runner"]

@@ -17,33 +17,33 @@ from dataclasses import dataclass, field
 
 import pytest
 from tools.mutant_runner import (
-    MISSED,
-    NOTICED,
-    PATIENCE,
+    EXTRA_TEST_SECONDS,
+    KILLED,
+    SURVIVED,
     TESTS,
-    Part,
-    chosen_for,
+    CoveredTest,
+    any_test_fails,
     collect,
-    forked,
-    give_other_code,
-    notices,
+    patch_function,
+    run_forked,
     start_fresh,
-    survey,
+    survey_coverage,
+    tests_for,
 )
 from tools.mutations import ROOT, Mutant, sample
 
-ENOUGH = 0.85  # the share that must be noticed
-BRANCHES = 0.95  # the share of branches that must be run
+MIN_KILLED_SHARE = 0.85  # the share that must be noticed
+MIN_BRANCH_SHARE = 0.95  # the share of branches that must be run
 
 
 @dataclass
-class Trial:
+class MutationRun:
     """A pytest plugin: the tests are collected, and every mutant meets those that concern it."""
 
     mutants: list[Mutant]
     jobs: int
     minutes: float = 0.0  # no new mutant after so long; 0: all of them
-    tell: bool = False  # which branches no test takes
+    print_missing: bool = False  # which branches no test takes
     survivors: list[Mutant] = field(default_factory=list)
     tried: int = 0
     branches: float = 0.0
@@ -52,16 +52,16 @@ class Trial:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         try:
-            self.play(session.items)
+            self.run_all(session.items)
         except Exception as problem:  # pytest would print it where nobody reads
             self.healthy = False
             say(f"the tool itself failed: {problem!r}")
         return True
 
-    def play(self, items: list[pytest.Item]) -> None:
-        found = survey(items, self.jobs)
+    def run_all(self, items: list[pytest.Item]) -> None:
+        found = survey_coverage(items, self.jobs)
         self.branches = found.branches
-        for line in found.missing if self.tell else []:
+        for line in found.missing if self.print_missing else []:
             say(f"never taken  {line}")
         for name in found.failing:
             say(f"fails without any change: {name}")
@@ -69,7 +69,7 @@ class Trial:
         if self.healthy:
             self.try_all({item.nodeid: item for item in items}, found.parts)
 
-    def try_all(self, items: dict[str, pytest.Item], parts: list[Part]) -> None:
+    def try_all(self, items: dict[str, pytest.Item], parts: list[CoveredTest]) -> None:
         """A few at a time; each is given up, and counts as noticed, when it hangs."""
         until = time.monotonic() + self.minutes * 60 if self.minutes else float("inf")
         waiting = list(reversed(self.mutants))
@@ -77,9 +77,9 @@ class Trial:
         while running or (waiting and time.monotonic() < until):
             while waiting and len(running) < self.jobs and time.monotonic() < until:
                 mutant = waiting.pop()
-                own = chosen_for(mutant, parts)
-                allowed = 4 * PATIENCE + 10 * sum(part.seconds for part in own)
-                running[begin(mutant, own, items)] = (mutant, time.monotonic() + allowed)
+                own = tests_for(mutant, parts)
+                allowed = 4 * EXTRA_TEST_SECONDS + 10 * sum(part.seconds for part in own)
+                running[start_run(mutant, own, items)] = (mutant, time.monotonic() + allowed)
             time.sleep(0.005)
             for child, (mutant, deadline) in list(running.items()):
                 done, status = os.waitpid(child, os.WNOHANG)
@@ -88,18 +88,18 @@ class Trial:
                         os.kill(child, signal.SIGKILL)
                     continue
                 del running[child]
-                self.take(mutant, os.waitstatus_to_exitcode(status))
+                self.add_result(mutant, os.waitstatus_to_exitcode(status))
 
-    def take(self, mutant: Mutant, code: int) -> None:
-        if code not in (NOTICED, MISSED) and code >= 0:  # below: it hung, or took all memory
+    def add_result(self, mutant: Mutant, code: int) -> None:
+        if code not in (KILLED, SURVIVED) and code >= 0:  # below: it hung, or took all memory
             raise RuntimeError(f"{mutant}: its run ended with {code}")
         self.tried += 1
-        if code == MISSED:
+        if code == SURVIVED:
             self.survivors.append(mutant)
             say(f"survives  {mutant}")
 
 
-def begin(mutant: Mutant, parts: list[Part], items: dict[str, pytest.Item]) -> int:
+def start_run(mutant: Mutant, parts: list[CoveredTest], items: dict[str, pytest.Item]) -> int:
     """Start a run; its process id."""
     if not mutant.function:
         return start_fresh(mutant, parts)
@@ -107,13 +107,13 @@ def begin(mutant: Mutant, parts: list[Part], items: dict[str, pytest.Item]) -> i
     seconds = {part.name: part.seconds for part in parts}
 
     def act() -> int:
-        give_other_code(mutant)
+        patch_function(mutant)
         try:
-            return NOTICED if notices(chosen, seconds) else MISSED
+            return KILLED if any_test_fails(chosen, seconds) else SURVIVED
         except MemoryError:  # none is left even for the report
-            return NOTICED
+            return KILLED
 
-    return forked(act)
+    return run_forked(act)
 
 
 def say(text: str) -> None:
@@ -133,7 +133,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     chosen = sample(options.count, options.seed, options.only)
     print(f"seed {options.seed}: {len(chosen)} mutants", flush=True)
-    trial = Trial(chosen, options.jobs, options.minutes, options.branches)
+    trial = MutationRun(chosen, options.jobs, options.minutes, options.branches)
     if chosen:
         sys.path.insert(0, str(ROOT / "src"))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
@@ -142,7 +142,7 @@ def main(arguments: list[str] | None = None) -> int:
             return 2
     killed = trial.tried - len(trial.survivors)
     share = killed / max(1, trial.tried)
-    fine = share >= ENOUGH and trial.branches >= BRANCHES
+    fine = share >= MIN_KILLED_SHARE and trial.branches >= MIN_BRANCH_SHARE
     print(f"{'pass' if fine else 'FAIL'}  S12: {killed} of {trial.tried} mutants noticed, "
           f"{share:.1%} (at least 85 %), branches run {trial.branches:.1%} (at least 95 %), "
           f"seed {options.seed}")  # fmt: skip

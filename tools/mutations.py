@@ -25,7 +25,11 @@ OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.BitOr: ast.BitAnd,
     ast.BitAnd: ast.BitOr, ast.LShift: ast.RShift, ast.RShift: ast.LShift, ast.BitXor: ast.BitOr,
 }  # fmt: skip
-SPEAKING = ("__repr__", "__str__", "explain")  # functions that only make texts for people
+TEXT_ONLY_FUNCTIONS = (
+    "__repr__",
+    "__str__",
+    "explain",
+)  # functions that only make texts for people
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,14 @@ class Mutant:
     """One change: the file, the place, and what was done there."""
 
     path: Path
-    place: int  # among the nodes of the file, in the order of `ast.walk`
+    node_index: int  # among the nodes of the file, in the order of `ast.walk`
     line: int
     last: int  # the last line of the statement it stands in
-    what: str
+    description: str
     function: str  # the qualified name of the function it stands in; empty: the module itself
 
     def __str__(self) -> str:
-        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.what}"
+        return f"{self.path.relative_to(ROOT)}:{self.line}: {self.description}"
 
 
 def files() -> list[Path]:
@@ -56,14 +60,14 @@ def text_of(path: Path) -> str:
 @cache
 def mutants_of(path: Path) -> tuple[Mutant, ...]:
     """Every change that could be made in a file."""
-    return tuple(changed(path))
+    return tuple(possible_mutants(path))
 
 
-def changed(path: Path) -> Iterator[Mutant]:
+def possible_mutants(path: Path) -> Iterator[Mutant]:
     tree = ast.parse(text_of(path))
-    quiet = unreachable(tree)
-    homes = functions(tree)
-    spans = statements(tree)
+    quiet = inert_nodes(tree)
+    homes = enclosing_functions(tree)
+    spans = statement_spans(tree)
     for place, node in enumerate(ast.walk(tree)):
         if id(node) in quiet:
             continue
@@ -73,7 +77,7 @@ def changed(path: Path) -> Iterator[Mutant]:
             yield Mutant(path, place, first, last, what, homes.get(id(node), ""))
 
 
-def unreachable(tree: ast.Module) -> set[int]:
+def inert_nodes(tree: ast.Module) -> set[int]:
     """Nodes that say nothing when the code runs: annotations, texts, assertions, reprs."""
     quiet: set[int] = set()
     for node in ast.walk(tree):
@@ -82,7 +86,7 @@ def unreachable(tree: ast.Module) -> set[int]:
             parts = [node.annotation]
         elif isinstance(node, ast.FunctionDef):
             parts = [node.returns, *node.decorator_list]
-            if node.name in SPEAKING:
+            if node.name in TEXT_ONLY_FUNCTIONS:
                 parts.append(node)
         elif isinstance(node, ast.Assert | ast.JoinedStr | ast.Raise):
             parts = [node]
@@ -94,7 +98,7 @@ def unreachable(tree: ast.Module) -> set[int]:
     return quiet
 
 
-def functions(tree: ast.Module) -> dict[int, str]:
+def enclosing_functions(tree: ast.Module) -> dict[int, str]:
     """For each node inside a function's body, the name the function is found by."""
     homes: dict[int, str] = {}
 
@@ -110,7 +114,7 @@ def functions(tree: ast.Module) -> dict[int, str]:
     return homes
 
 
-def statements(tree: ast.Module) -> dict[int, tuple[int, int]]:
+def statement_spans(tree: ast.Module) -> dict[int, tuple[int, int]]:
     """For each node, the lines on which its statement is seen to run: a compound one's head."""
     spans: dict[int, tuple[int, int]] = {}
     for node in ast.walk(tree):
@@ -153,7 +157,7 @@ def mutated(mutant: Mutant, text: str = "") -> ast.Module:
     """The file, or this text of it, with the change made; every line keeps its number."""
     tree = ast.parse(text or text_of(mutant.path))
     for place, node in enumerate(ast.walk(tree)):
-        if place == mutant.place:
+        if place == mutant.node_index:
             change(node)
             break
     return ast.fix_missing_locations(tree)

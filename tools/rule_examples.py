@@ -10,14 +10,14 @@ from typing import Any
 
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
-from polymux.core.streams import WORD
-from polymux.protocols.registry import create, names
+from polymux.core.streams import ID_MODULUS
+from polymux.protocols.registry import create, protocol_names
 
 VECTORS = Path(__file__).parent.parent / "tests" / "vectors"
 SIDES = {"d": 0, "a": 1}
-WORDS = ("dialer", "acceptor")
-SHOWN = 32  # octets of a frame written out
-STEPS = 1024  # microseconds between two steps of a conversation
+SIDE_NAMES = ("dialer", "acceptor")
+MAX_SHOWN_BYTES = 32  # octets of a frame written out
+STEP_US = 1024  # microseconds between two steps of a conversation
 
 Vector = dict[str, Any]
 Example = dict[str, Any]
@@ -27,7 +27,7 @@ def examples() -> dict[str, Example]:
     """For each rule: `story`, `protocol`, and `lines` of [sender, hex, what it is, broken here]."""
     best: dict[str, tuple[tuple[int, int, str], Vector]] = {}
     for vector in conversations():
-        size = sum(len(octets(step[1])) for step in vector["steps"])
+        size = sum(len(parse_hex(step[1])) for step in vector["steps"])
         rank = (len(vector["violations"]), size, str(vector["name"]))
         for _, _, rule in vector["violations"]:
             if rule not in best or rank < best[rule][0]:
@@ -40,7 +40,7 @@ def examples() -> dict[str, Example]:
 def conversations() -> list[Vector]:
     return [
         vector
-        for name in names()
+        for name in protocol_names()
         for path in sorted((VECTORS / name).glob("*.json"))
         for vector in json.loads(path.read_text())
     ]
@@ -53,14 +53,14 @@ def conversation(rule: str, vector: Vector) -> Example:
     observer = Observer(create(text, vantage=vantage))
     wire = [b"", b""]
     for number, (letter, digits) in enumerate(vector["steps"], 1):
-        data = octets(digits)
+        data = parse_hex(digits)
         wire[SIDES[letter]] += data
-        observer.feed(SIDES[letter], data, number * STEPS)
+        observer.feed(SIDES[letter], data, number * STEP_US)
     ended = vector.get("ended", True)
-    over = (len(vector["steps"]) + 1) * STEPS
+    over = (len(vector["steps"]) + 1) * STEP_US
     observer.finish(over, ended, ended)
     guilty = {
-        (int(each.sender), each.ordinal if each.at < over else -1)  # -1: by what never came
+        (int(each.sender), each.frame_index if each.time < over else -1)  # -1: by what never came
         for each in observer.take_violations()
         if each.rule.name == rule
     }
@@ -69,14 +69,14 @@ def conversation(rule: str, vector: Vector) -> Example:
     assert observer.rows is not None
     for batch in observer.rows.take():
         for i in range(batch.used):
-            side, start, size = int(batch.sender[i]), int(batch.offset[i]), int(batch.size[i])
-            key = (side, int(batch.ordinal[i]))
-            stream = label(int(batch.opener[i]), int(batch.number[i]), int(batch.incarnation[i]))
+            side, start, size = int(batch.sender[i]), int(batch.byte_offset[i]), int(batch.size[i])
+            key = (side, int(batch.frame_index[i]))
+            stream = label(int(batch.opener[i]), int(batch.stream_id[i]), int(batch.incarnation[i]))
             what = observer.protocol.kind_name(int(batch.kind[i])) + (
                 f" {stream}" if stream else ""
             )
             lines.append(
-                [WORDS[side], hexes(wire[side][start : start + size]), what, key in guilty]
+                [SIDE_NAMES[side], hex_text(wire[side][start : start + size]), what, key in guilty]
             )
             guilty.discard(key)
             read[side] = max(read[side], start + size)
@@ -85,7 +85,7 @@ def conversation(rule: str, vector: Vector) -> Example:
         blamed = any(sender == side for sender, _ in guilty)
         if rest or blamed:
             what = "not decoded" if rest else "the connection ends"
-            lines.append([WORDS[side], hexes(rest), what, blamed])
+            lines.append([SIDE_NAMES[side], hex_text(rest), what, blamed])
     protocol = vector["protocol"].partition(":profile=")[0]
     return {"story": vector["name"], "protocol": protocol, "lines": lines}
 
@@ -107,7 +107,7 @@ def frames() -> dict[str, Example]:
             "story": case["name"],
             "protocol": "omnistreams",
             "lines": [
-                [case.get("sender", "acceptor"), hexes(bytes.fromhex("".join(case["wire"]))),
+                [case.get("sender", "acceptor"), hex_text(bytes.fromhex("".join(case["wire"]))),
                  "WebSocket", True]
             ],
         }
@@ -115,7 +115,7 @@ def frames() -> dict[str, Example]:
     }  # fmt: skip
 
 
-def octets(text: str) -> bytes:
+def parse_hex(text: str) -> bytes:
     """Hex with blanks; `7b*300` is that octet 300 times."""
     parts = [part.partition("*") for part in text.split()]
     return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
@@ -125,14 +125,14 @@ def label(opener: int, number: int, incarnation: int) -> str:
     if opener > 2:
         return ""
     use = f".{incarnation}" if incarnation > 1 else ""
-    return f"{'das'[opener]}{number if number >= 0 else number + WORD}{use}"
+    return f"{'das'[opener]}{number if number >= 0 else number + ID_MODULUS}{use}"
 
 
-def hexes(data: bytes) -> str:
+def hex_text(data: bytes) -> str:
     """Octets in hex; of a long frame the beginning and how many there are."""
-    if len(data) <= SHOWN:
+    if len(data) <= MAX_SHOWN_BYTES:
         return data.hex()
-    return f"{data[:SHOWN].hex()}... ({len(data)} octets)"
+    return f"{data[:MAX_SHOWN_BYTES].hex()}... ({len(data)} octets)"
 
 
 def as_json() -> str:

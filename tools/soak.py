@@ -29,8 +29,8 @@ from tools import mixed_load
 from tools.soak_rows import ATTACKS, NOT_HERE, ROWS, Row
 
 ROOT = Path(__file__).parents[1]
-LOAD = 0.4  # of the time
-LONGEST = 7200  # seconds for one test that says nothing else
+LOAD_SHARE = 0.4  # of the time
+TEST_TIMEOUT_SECONDS = 7200  # seconds for one test that says nothing else
 Job = Callable[[], bool]
 printing = threading.Lock()
 
@@ -41,7 +41,7 @@ def pytest(
     """Run tests in their long form: did all pass, and what was said?"""
     environment = {**os.environ, "POLYMUX_SOAK": minutes, "POLYMUX_FIGURES": str(figures)}
     command = [sys.executable, "-m", "pytest", "-q", "-rP", "-p", "no:cacheprovider",
-               "-o", f"timeout={LONGEST}", *arguments]  # fmt: skip
+               "-o", f"timeout={TEST_TIMEOUT_SECONDS}", *arguments]  # fmt: skip
     return run(command, environment, gently)
 
 
@@ -53,12 +53,12 @@ def run(command: list[str], environment: dict[str, str], gently: bool) -> tuple[
     return done.returncode == 0, done.stdout + done.stderr
 
 
-def verdict(word: bool, row: str, text: str, details: list[str] | None = None) -> bool:
+def print_row_result(passed: bool, row: str, text: str, details: list[str] | None = None) -> bool:
     with printing:
         for line in details or []:
             print(f"      {line}")
-        print(f"{'pass' if word else 'FAIL'}  {row}: {text}", flush=True)
-    return word
+        print(f"{'pass' if passed else 'FAIL'}  {row}: {text}", flush=True)
+    return passed
 
 
 def run_load(minutes: float) -> bool:
@@ -82,7 +82,7 @@ def run_attacks(minutes: float) -> bool:
         failed = [line for line in own if not line.startswith("pass")]
         most = max((memory_of(line) for line in own), default=0.0)
         text = f"{title}: {len(own)} attacks, {len(failed)} failed, memory at most +{most:.2f} MiB"
-        fine &= verdict(bool(own) and not failed, row, text, details)
+        fine &= print_row_result(bool(own) and not failed, row, text, details)
         details = []
     return fine
 
@@ -113,7 +113,7 @@ def run_row(row: Row, minutes: float) -> bool:
     parts = [figure.of(said) for figure in row.figures]
     parts += counted or ["nothing ran"]
     text = f"{row.title}: {', '.join(parts)}, {time.monotonic() - began:.0f} s"
-    return verdict(fine, row.name, text, details)
+    return print_row_result(fine, row.name, text, details)
 
 
 def run_mutants(minutes: float) -> bool:
@@ -123,12 +123,14 @@ def run_mutants(minutes: float) -> bool:
     lines = said.splitlines()
     last = next((line for line in reversed(lines) if "S12:" in line), "nothing was tried")
     details = [line for line in lines if line.startswith(("survives", "fails"))]
-    return verdict(fine, "S12", f"{last.partition('S12: ')[2] or last}, 600 demanded", details)
+    return print_row_result(
+        fine, "S12", f"{last.partition('S12: ')[2] or last}, 600 demanded", details
+    )
 
 
-def in_turn(own: list[Job], anybodys: Iterator[Job]) -> bool:
+def run_in_order(own: list[Job], shared: Iterator[Job]) -> bool:
     """All of its own, then whatever nobody has begun yet, also after one has failed."""
-    words = [job() for job in itertools.chain(own, anybodys)]
+    words = [job() for job in itertools.chain(own, shared)]
     return all(words)
 
 
@@ -140,16 +142,16 @@ def main() -> int:
     minutes: float = options.minutes
     wanted = set(options.only.split(",")) if options.only else set()
     chosen: list[tuple[str, bool, Job]] = [
-        ("R21", True, lambda: run_load(minutes * LOAD)),
+        ("R21", True, lambda: run_load(minutes * LOAD_SHARE)),
         ("attacks", True, lambda: run_attacks(minutes)),
         *((row.name, row.alone, lambda row=row: run_row(row, minutes)) for row in ROWS),
-        ("S12", False, lambda: run_mutants(minutes * LOAD)),
+        ("S12", False, lambda: run_mutants(minutes * LOAD_SHARE)),
     ]
     asked = [(alone, job) for name, alone, job in chosen if not wanted or name in wanted]
     anybodys = iter([job for alone, job in asked if not alone])
     with ThreadPoolExecutor(2) as pool:
-        measured = pool.submit(in_turn, [job for alone, job in asked if alone], anybodys)
-        counted = pool.submit(in_turn, [], anybodys)
+        measured = pool.submit(run_in_order, [job for alone, job in asked if alone], anybodys)
+        counted = pool.submit(run_in_order, [], anybodys)
         fine = all([measured.result(), counted.result()])
     for row_name, why in NOT_HERE.items():
         print(f"      {row_name}: not here: {why}")

@@ -17,11 +17,11 @@ class Figure:
     pattern: str  # its first group is the number
     unit: str
     demanded: int
-    least: bool = False  # the smallest of them counts, not their sum
+    use_minimum: bool = False  # the smallest of them counts, not their sum
 
     def of(self, said: str) -> str:
         numbers = [int(float(each)) for each in re.findall(self.pattern, said, re.M)]
-        reached = (min(numbers) if self.least else sum(numbers)) if numbers else 0
+        reached = (min(numbers) if self.use_minimum else sum(numbers)) if numbers else 0
         return f"{reached} {self.unit} of {self.demanded} demanded"
 
 
@@ -55,12 +55,12 @@ ATTACKS: dict[str, tuple[str, tuple[int, ...]]] = {
 FLOWS = "tests/spark/streaming/test_open_sessions.py"
 ROWS = [
     Row("R4", "slow reader without flow control", ("tests/attacks/test_hogs.py",),
-        (Figure(r"^R4 .* in ([\d.]+) s$", "s a protocol", 60, least=True),), alone=True),
+        (Figure(r"^R4 .* in ([\d.]+) s$", "s a protocol", 60, use_minimum=True),), alone=True),
     Row("R17", "silent death", ("tests/attacks/test_silence.py",), alone=True),
     # The longest first, of those that run two at a time.
     Row("R13", "any octets into any decoder; R14 wedges",
         ("tests/fuzz/test_fuzz.py",),
-        (Figure(r"^pass .* inputs in (\d+) s", "s a target", 120, least=True),
+        (Figure(r"^pass .* inputs in (\d+) s", "s a target", 120, use_minimum=True),
          Figure(r"^R14 .*?: (\d+) mutations", "mutations for wedges", 1_000_000))),
     Row("R5", "hostile schedules", ("tests/stateful/test_hostile_schedules.py",
                                     "tests/stateful/test_starvation.py"),
@@ -71,7 +71,7 @@ ROWS = [
         (Figure(r"^R7 .*?: (\d+) inputs", "inputs", 10_000_000),)),
     Row("R15", "vectors cut at every octet", ("tests/protocols/test_vectors.py",)),
     Row("R16", "teardown races", ("tests/stateful/test_teardown_races.py",),
-        (Figure(r"to depth (\d+)$", "deep", 8, least=True),)),
+        (Figure(r"to depth (\d+)$", "deep", 8, use_minimum=True),)),
     Row("R18", "cancelled at every suspension", ("tests/aio/test_cancellation.py",)),
     Row("R22", "interop with the npm peers; ids used again",
         ("tests/interop", "tests/protocols/mplex/test_id_reuse.py")),

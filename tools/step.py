@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 
-EVERY = 10.0  # seconds
-TOLD = re.compile(r"^\s*((?:polymux: |Collecting |Downloading |Installing |Building ).{0,80})")
+REPORT_INTERVAL = 10.0  # seconds
+PROGRESS_LINE = re.compile(
+    r"^\s*((?:polymux: |Collecting |Downloading |Installing |Building ).{0,80})"
+)
 
 
-class Output:
+class CommandOutput:
     """What a command prints, kept, and the newest line of it that tells where it is."""
 
     def __init__(self) -> None:
@@ -25,22 +27,22 @@ class Output:
         assert process.stdout is not None
         for line in process.stdout:
             self.lines.append(line)
-            if match := TOLD.match(line):
+            if match := PROGRESS_LINE.match(line):
                 self.newest = match[1].strip()
 
 
-def run(label: str, command: list[str], every: float = EVERY) -> int:
+def run(label: str, command: list[str], interval: float = REPORT_INTERVAL) -> int:
     """Run it; returns its exit code."""
     say(f"{label} ...")
     began = time.monotonic()
-    output = Output()
+    output = CommandOutput()
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
     )
     reader = threading.Thread(target=output.read, args=(process,))
     reader.start()
     while True:
-        reader.join(every)
+        reader.join(interval)
         took = f"{time.monotonic() - began:.0f} s"
         if not reader.is_alive():
             break

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.environments import ROOT, Environment, Failed, checkout, run, sdist
-from tools.interpreters import SUPPORTED, found
+from tools.environments import ROOT, CommandFailed, Environment, checkout, run, sdist
+from tools.interpreters import SUPPORTED, supported_pythons
 
 DIST = ROOT / "dist"
 
@@ -24,7 +24,7 @@ def wheel(python: str, folder: Path) -> Path:
     return next(folder.glob("polymux-*.whl"))
 
 
-def repaired(built: Path, python: str, folder: Path) -> Path:
+def repair_wheel(built: Path, python: str, folder: Path) -> Path:
     """The wheel for the oldest Linux whose symbols it needs; on other systems as it is."""
     if sys.platform != "linux":
         return built
@@ -39,7 +39,7 @@ def repaired(built: Path, python: str, folder: Path) -> Path:
 
 
 def main() -> int:
-    pythons = found()
+    pythons = supported_pythons()
     for version in SUPPORTED:
         print(f"Python {version}: {pythons.get(version, 'not found; PYTHONS=... names others')}")
     if not pythons:
@@ -56,9 +56,9 @@ def main() -> int:
                 print(f"Python {version}: compiling, which takes 2 to 4 minutes ...", flush=True)
                 began = time.monotonic()
                 place = folder / version
-                made.append(repaired(wheel(python, place), python, place))
+                made.append(repair_wheel(wheel(python, place), python, place))
                 print(f"Python {version}: {time.monotonic() - began:.0f} s", flush=True)
-        except Failed as failure:
+        except CommandFailed as failure:
             print(failure)
             return 1
         for each in made:

@@ -19,15 +19,15 @@ import h2.config
 import h2.connection
 import h2.events
 import h2.settings
-from bench.third_party_peers.link import Command, obey, quit_at_end, say
+from bench.third_party_peers.link import Command, exit_on_eof, print_json, run_commands
 
 WINDOW = 1024 * 1024
 REQUEST = [(":method", "POST"), (":scheme", "http"), (":authority", "x"), (":path", "/bulk")]
 ECHO = [*REQUEST[:3], (":path", "/echo")]
-HIGH = 256 * 1024
+HIGH_WATER_BYTES = 256 * 1024
 
 
-class Side(asyncio.Protocol):
+class Http2Endpoint(asyncio.Protocol):
     """One end. Writes are joined, once a loop turn."""
 
     def __init__(self, dials: bool) -> None:
@@ -41,24 +41,24 @@ class Side(asyncio.Protocol):
         self.arrived: dict[int, int] = {}
         self.ended: set[int] = set()
         self.echoes: set[int] = set()
-        self.formed = 0  # octets since the last flush
-        self.free = True
+        self.unflushed_bytes = 0  # octets since the last flush
+        self.can_write = True
         self.flushing = False
         self.writable: asyncio.Future[None] | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
-        transport.set_write_buffer_limits(high=HIGH)
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self.h2.initiate_connection()
         self.h2.increment_flow_control_window(16 * WINDOW - 65535)
         self.flush()
 
     def pause_writing(self) -> None:
-        self.free = False
+        self.can_write = False
         self.writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        self.free = True
+        self.can_write = True
         if self.writable is not None and not self.writable.done():
             self.writable.set_result(None)
 
@@ -69,7 +69,7 @@ class Side(asyncio.Protocol):
 
     def flush(self) -> None:
         self.flushing = False
-        self.formed = 0
+        self.unflushed_bytes = 0
         data = self.h2.data_to_send()
         if data:
             self.transport.write(data)
@@ -79,7 +79,7 @@ class Side(asyncio.Protocol):
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    async def change(self, number: int) -> None:
+    async def wait_for_change(self, number: int) -> None:
         self.flush_soon()
         self.changed[number] = asyncio.get_running_loop().create_future()
         await self.changed[number]
@@ -119,16 +119,16 @@ class Side(asyncio.Protocol):
         while data:
             room = min(self.h2.local_flow_control_window(number), self.h2.max_outbound_frame_size)
             if room == 0:
-                await self.change(number)
+                await self.wait_for_change(number)
                 continue
             self.h2.send_data(number, data[:room])
             data = data[room:]
-            self.formed += room
-            if self.formed < HIGH:
+            self.unflushed_bytes += room
+            if self.unflushed_bytes < HIGH_WATER_BYTES:
                 self.flush_soon()
                 continue
             self.flush()  # h2 itself has no bound on what it has formed
-            if not self.free and self.writable is not None:
+            if not self.can_write and self.writable is not None:
                 await self.writable
 
     async def push(self, octets: int, size: int) -> None:
@@ -139,7 +139,7 @@ class Side(asyncio.Protocol):
             await self.send(number, payload)
         self.h2.end_stream(number)
         while number not in self.ended:
-            await self.change(number)
+            await self.wait_for_change(number)
         self.ended.discard(number)
 
     async def bulk(self, octets: int, size: int, streams: int) -> float:
@@ -166,7 +166,7 @@ class Side(asyncio.Protocol):
             start = time.perf_counter()
             await self.send(number, bytes(16))
             while self.arrived[number] < 16 * (turn + 1):
-                await self.change(number)
+                await self.wait_for_change(number)
             found.append(time.perf_counter() - start)
             if busy is not None and busy.done():
                 break
@@ -178,22 +178,22 @@ class Side(asyncio.Protocol):
 
 
 async def listen() -> None:
-    threading.Thread(target=quit_at_end, daemon=True).start()
+    threading.Thread(target=exit_on_eof, daemon=True).start()
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Side(False), "127.0.0.1", 0)
-    say({"port": server.sockets[0].getsockname()[1]})
+    server = await loop.create_server(lambda: Http2Endpoint(False), "127.0.0.1", 0)
+    print_json({"port": server.sockets[0].getsockname()[1]})
     await server.serve_forever()
 
 
 async def connect(port: int) -> None:
     loop = asyncio.get_running_loop()
-    _, side = await loop.create_connection(lambda: Side(True), "127.0.0.1", port)
+    _, side = await loop.create_connection(lambda: Http2Endpoint(True), "127.0.0.1", port)
     commands: dict[str, Command] = {
         "bulk": side.bulk,
         "openings": side.openings,
         "pings": side.pings,
     }
-    await obey(commands, lambda: loop.run_in_executor(None, sys.stdin.readline))
+    await run_commands(commands, lambda: loop.run_in_executor(None, sys.stdin.readline))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 import trio
-from bench.third_party_peers.link import Command, obey, quit_at_end, say
+from bench.third_party_peers.link import Command, exit_on_eof, print_json, run_commands
 from libp2p.io.trio import TrioTCPStream
 from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
@@ -48,9 +48,9 @@ async def serve_stream(stream: Any) -> None:
 
 
 async def listen() -> None:
-    threading.Thread(target=quit_at_end, daemon=True).start()
+    threading.Thread(target=exit_on_eof, daemon=True).start()
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    say({"port": listener.socket.getsockname()[1]})
+    print_json({"port": listener.socket.getsockname()[1]})
     async with listener, trio.open_nursery() as nursery:
         session = muxed(await listener.accept(), False)
         nursery.start_soon(session.start)
@@ -119,7 +119,7 @@ async def connect(port: int) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(session.start)
         commands: dict[str, Command] = {"bulk": bulk, "openings": openings, "pings": pings}
-        await obey(commands, lambda: trio.to_thread.run_sync(sys.stdin.readline))
+        await run_commands(commands, lambda: trio.to_thread.run_sync(sys.stdin.readline))
 
 
 if __name__ == "__main__":

@@ -15,24 +15,26 @@ from typing import Any
 Command = Callable[..., Awaitable[Any]]
 
 
-def say(message: dict[str, Any]) -> None:
+def print_json(message: dict[str, Any]) -> None:
     print(json.dumps(message), flush=True)
 
 
-async def obey(commands: dict[str, Command], next_line: Callable[[], Awaitable[str]]) -> None:
+async def run_commands(
+    commands: dict[str, Command], next_line: Callable[[], Awaitable[str]]
+) -> None:
     """Run the commands that come, one after the other."""
-    say({"ready": True})
+    print_json({"ready": True})
     while line := await next_line():
         order = json.loads(line)
         command = commands[order.pop("do")]
         try:
-            say({"found": await command(**order)})
+            print_json({"found": await command(**order)})
         except Exception as problem:
-            say({"error": f"{type(problem).__name__}: {problem}"[:300]})
+            print_json({"error": f"{type(problem).__name__}: {problem}"[:300]})
     os._exit(0)
 
 
-def quit_at_end() -> None:
+def exit_on_eof() -> None:
     """Runs in a thread of a listening side: gone when nobody wants it any more."""
     while sys.stdin.readline():
         pass

@@ -3,14 +3,14 @@
 import ctypes
 from collections.abc import Callable
 
-LARGEST = 4 * 1024 * 1024  # octets; many times what is held of one chunk or window
-APART = 1.0  # seconds at least from one time that memory is given back to the next
+RETAINED_BYTES = 4 * 1024 * 1024  # octets; many times what is held of one chunk or window
+MIN_TRIM_INTERVAL = 1.0  # seconds at least from one time that memory is given back to the next
 
-_settled: list[bool] = []
-_due: list[float] = []  # when memory is, or was last, given back
+_threshold_raised: list[bool] = []
+_trim_time: list[float] = []  # when memory is, or was last, given back
 
 
-def settle_allocator() -> None:
+def raise_trim_threshold() -> None:
     """Let the allocator keep a few megabytes that were freed rather than give them back.
 
     A chunk of a socket or a window of a file lives for microseconds. glibc returns free memory at
@@ -19,12 +19,12 @@ def settle_allocator() -> None:
     times the cost of the copy. Releasing one larger block, which is never touched, moves that line.
     Other systems take no notice.
     """
-    if not _settled:
-        _settled.append(True)
-        bytes(LARGEST)
+    if not _threshold_raised:
+        _threshold_raised.append(True)
+        bytes(RETAINED_BYTES)
 
 
-def give_back(now: float, later: Callable[[float, Callable[[], None]], object]) -> None:
+def schedule_trim(now: float, call_later: Callable[[float, Callable[[], None]], object]) -> None:
     """Return free memory to the system: a session has ended. At once, but not again within a
     second; whatever ends in that second is seen to when it is over. `later` has something called
     after some seconds.
@@ -34,12 +34,12 @@ def give_back(now: float, later: Callable[[float, Callable[[], None]], object]) 
     themselves, or never.
     """
     due = now
-    if _due and abs(_due[0] - now) <= APART:
-        if now < _due[0]:
+    if _trim_time and abs(_trim_time[0] - now) <= MIN_TRIM_INTERVAL:
+        if now < _trim_time[0]:
             return
-        due = _due[0] + APART
-    _due[:] = [due]
-    later(due - now, trim)
+        due = _trim_time[0] + MIN_TRIM_INTERVAL
+    _trim_time[:] = [due]
+    call_later(due - now, trim)
 
 
 def trim() -> None:

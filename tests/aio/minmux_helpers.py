@@ -8,7 +8,7 @@ from typing import cast
 
 from tests.aio.session_helpers import joined
 
-from polymux import ItemReceiver, ItemSender, Limits, MinmuxSession, Policy
+from polymux import ItemReceiver, ItemSender, Limits, MinmuxSession, Timeouts
 
 MOST = 2**64 - 1
 PROFILE = """
@@ -29,7 +29,7 @@ last = 3
 
 @contextlib.asynccontextmanager
 async def pair(
-    protocol: str = "minmux", limits: Limits | None = None, policy: Policy | None = None
+    protocol: str = "minmux", limits: Limits | None = None, policy: Timeouts | None = None
 ) -> AsyncIterator[tuple[MinmuxSession, MinmuxSession]]:
     async with joined(protocol, limits=limits, policy=policy) as (near, far):
         yield cast(MinmuxSession, near), cast(MinmuxSession, far)

@@ -7,7 +7,7 @@ import contextlib
 from typing import cast
 
 import polymux
-from polymux import OmnistreamsSession, Receiver, Session
+from polymux import MessageReceiver, OmnistreamsSession, Session
 
 MESSAGES = [b"", b"x", bytes(100_000), b"", *[bytes([i]) * i for i in range(200)]]
 
@@ -16,7 +16,7 @@ async def answer(session: Session) -> None:
     """Send every stream back on one with the same metadata; one that fails harms no other."""
     ours = cast(OmnistreamsSession, session)
 
-    async def one(receiver: Receiver) -> None:
+    async def one(receiver: MessageReceiver) -> None:
         with contextlib.suppress(polymux.StreamAborted):
             async with await ours.open(receiver.metadata) as sender:
                 async for message in receiver:

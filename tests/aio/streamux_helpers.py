@@ -23,10 +23,10 @@ async def pair(
     *,
     other: str | None = None,
     limits: polymux.Limits | None = None,
-    policy: polymux.Policy | None = None,
+    policy: polymux.Timeouts | None = None,
 ) -> AsyncIterator[tuple[StreamuxSession, StreamuxSession]]:
     """Two Streamux sessions joined in memory, ended at the end."""
-    near, far = await polymux.pipe(protocol, other=other, limits=limits, policy=policy)
+    near, far = await polymux.pipe(protocol, other=other, limits=limits, timeouts=policy)
     try:
         yield cast(StreamuxSession, near), cast(StreamuxSession, far)
     finally:
@@ -41,7 +41,7 @@ async def answering(
 ) -> AsyncIterator[StreamuxSession]:
     """A session whose peer sends back what it is asked."""
     async with pair(protocol, other=other, limits=limits) as (near, far):
-        task = asyncio.create_task(far.answer(echo))
+        task = asyncio.create_task(far.serve_calls(echo))
         yield near
         near.abort("the test is over")
         with contextlib.suppress(polymux.SessionClosed):
@@ -52,24 +52,24 @@ def held(session: StreamuxSession) -> dict[str, int]:
     """What a session still keeps for exchanges: all of it is 0 once everything is over."""
     protocol = session.protocol
     return {
-        "exchanges": len(session._live),
-        "unborn": len(session._unborn),
-        "askers": len(session._askers),
-        "calls": session._theirs + session._asked,
-        "locked": len(protocol.locked),
-        "reserved": sum(len(protocol.ids(side).reserved) for side in (0, 1)),
-        "owed": len(protocol.owed) + len(protocol.duties),
-        "unread": session.endpoint.inbox.unread,
-        "queued": session.endpoint.outbox.queued,
+        "exchanges": len(session.streams),
+        "unborn": len(session._unsent_requests),
+        "askers": len(session._id_waiters),
+        "calls": session.peer_stream_count + session._peer_ids_in_use,
+        "locked": len(protocol.locked_keys),
+        "reserved": sum(len(protocol.ids_of(side).reserved) for side in (0, 1)),
+        "owed": len(protocol.unacknowledged_cancels) + len(protocol.pending_replies),
+        "unread": session.endpoint.receive_queue.unread_bytes,
+        "queued": session.endpoint.scheduler.ready_bytes,
     }
 
 
 async def all_free(session: StreamuxSession, ids: int) -> None:
     """Every id can be drawn at once, and one more must wait."""
-    assert session.endpoint.limits.own_streams > ids
+    assert session.endpoint.limits.max_own_streams > ids
     async with asyncio.timeout(5):
         drawn = [await session.open() for _ in range(ids)]
-    assert sorted(exchange.number for exchange in drawn) == list(range(ids))
+    assert sorted(exchange.stream_id for exchange in drawn) == list(range(ids))
     waiting = asyncio.create_task(session.open())
     await asyncio.sleep(0)
     assert not waiting.done()

@@ -13,7 +13,7 @@ from tests.aio.session_helpers import channels, joined, settled
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux import Limits, MinmuxSession, OmnistreamsSession, Policy, Session, StreamuxSession
+from polymux import Limits, MinmuxSession, OmnistreamsSession, Session, StreamuxSession, Timeouts
 
 ANY: Any = None  # what a type checker would refuse
 
@@ -29,14 +29,16 @@ def test_a_limit_is_a_whole_number_of_0_or_more(name: str) -> None:
             Limits(**{name: wrong})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["handshake", "header", "write", "keepalive", "pause", "close"])
+@pytest.mark.parametrize(
+    "name", ["handshake", "frame", "write", "keepalive_interval", "slow_reader", "close"]
+)
 def test_a_time_of_a_policy_is_0_or_more_seconds(name: str) -> None:
-    Policy(**{name: 0})
+    Timeouts(**{name: 0})
     for value in (-0.5, math.nan):
         with pytest.raises(ValueError, match=f"{name} is 0 or more seconds, not {value}"):
-            Policy(**{name: value})
+            Timeouts(**{name: value})
     with pytest.raises(TypeError):
-        Policy(**{name: "5"})  # type: ignore[arg-type]
+        Timeouts(**{name: "5"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -48,8 +50,8 @@ def test_a_time_of_a_policy_is_0_or_more_seconds(name: str) -> None:
         ({"opens_per_second": "4"}, TypeError, "opens_per_second is a number, not str"),
         ({"url": b"tcp://127.0.0.1:1"}, TypeError, "a URL is a str .* not bytes"),
         ({"url": None}, TypeError, "a URL is a str .* not NoneType"),
-        ({"limits": {"streams": 4}}, TypeError, "limits is a polymux.Limits, not dict"),
-        ({"policy": 5}, TypeError, "policy is a polymux.Policy, not int"),
+        ({"limits": {"max_streams": 4}}, TypeError, "limits is a polymux.Limits, not dict"),
+        ({"timeouts": 5}, TypeError, "timeouts is a polymux.Timeouts, not int"),
         ({"protocol": b"mplex"}, TypeError, "protocol is a text such as 'mplex', not bytes"),
     ],
 )
@@ -104,7 +106,11 @@ async def test_a_handler_that_is_no_coroutine_is_refused(handler: Any, text: str
         await polymux.serve(handler, "tcp://127.0.0.1:0", protocol="mplex")
     async with joined("mplex") as (near, _), joined("streamux") as (asking, _):
         assert isinstance(asking, StreamuxSession)
-        for call in (near.each(handler), asking.answer(handler), asking.each(handler)):
+        for call in (
+            near.serve_streams(handler),
+            asking.serve_calls(handler),
+            asking.serve_streams(handler),
+        ):
             with pytest.raises(TypeError, match=text):
                 await call
 
@@ -129,9 +135,9 @@ async def test_a_handler_that_can_be_awaited_is_taken(handler: Any) -> None:
 async def test_work_on_fewer_than_one_stream_at_once_is_refused() -> None:
     async with joined("mplex") as (near, _):
         with pytest.raises(ValueError, match="at_once is 1 or more, not 0"):
-            await near.each(fine, at_once=0)
+            await near.serve_streams(fine, max_concurrent=0)
         with pytest.raises(TypeError, match="at_once is an int"):
-            await near.each(fine, at_once=ANY)
+            await near.serve_streams(fine, max_concurrent=ANY)
 
 
 @pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
@@ -146,7 +152,7 @@ async def test_a_negative_window_is_refused_and_the_channel_still_there(protocol
             await near.open("x", window=1.5)  # type: ignore[arg-type]
         opening = asyncio.create_task(near.open("x"))
         await settled()
-        number = far.offers()[0].number
+        number = far.offers()[0].stream_id
         for call in (far.accept(window=-3), far.accept_id(number, window=-3)):
             with pytest.raises(polymux.LocalProtocolError, match="not -3"):
                 await call
@@ -162,7 +168,7 @@ async def test_a_window_is_refused_where_the_protocol_has_none(protocol: str) ->
     async with joined(protocol) as (near, _):
         with pytest.raises(polymux.Unsupported, match="has no windows"):
             await near.open(window=100)
-        assert near.live == 0
+        assert near.open_streams == 0
 
 
 @virtual

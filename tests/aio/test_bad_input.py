@@ -178,7 +178,7 @@ def test_a_bad_protocol_string_is_refused_before_anything_happens(text: str, sai
 def test_a_protocol_without_live_sessions_says_which_have_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delitem(making.SESSIONS, "mplex")
+    monkeypatch.delitem(making.SESSION_CLASSES, "mplex")
     with pytest.raises(polymux.Unsupported, match="no live sessions of mplex: choose one of nerd"):
         polymux.connect("tcp://127.0.0.1:1", protocol="mplex")
 
@@ -311,9 +311,9 @@ async def test_client_certificates_are_asked_for_and_checked_both_ways() -> None
 
 async def test_a_plain_client_at_a_tls_server_and_the_other_way_round() -> None:
     tls = server_context(AUTHORITY, "127.0.0.1")
-    policy = polymux.Policy(handshake=0.3)
+    policy = polymux.Timeouts(handshake=0.3)
     async with await polymux.serve(
-        echo, "tls://127.0.0.1:0", protocol="mplex", tls=tls, policy=policy
+        echo, "tls://127.0.0.1:0", protocol="mplex", tls=tls, timeouts=policy
     ) as server:
         plain = server.url.replace("tls:", "tcp:")
         session = await polymux.connect(plain, protocol="mplex")

@@ -11,7 +11,7 @@ from tests.aio.virtual_clock import virtual
 
 import polymux
 from polymux import Session
-from polymux.aio.streams.duplex import ROOM
+from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES
 from polymux.aio.transports import memory
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -32,15 +32,15 @@ async def works(near: Session, far: Session) -> None:
 def idle(*sessions: Session) -> bool:
     """Nothing is open, waiting, queued or owed."""
     return all(
-        not s._live
-        and s._theirs == 0
-        and len(s._arrivals) == 0
-        and not s._arrivals._takers
-        and not s._room
-        and s.endpoint.inbox.unread == 0
-        and s.endpoint.outbox.queued == 0
-        and not s.endpoint.outbox.control
-        and not s.endpoint.protocol.duties
+        not s.streams
+        and s.peer_stream_count == 0
+        and len(s.accept_queue) == 0
+        and not s.accept_queue._waiters
+        and not s.send_waiters
+        and s.endpoint.receive_queue.unread_bytes == 0
+        and s.endpoint.scheduler.ready_bytes == 0
+        and not s.endpoint.scheduler.control_queue
+        and not s.endpoint.protocol.pending_replies
         for s in sessions
     )
 
@@ -95,10 +95,10 @@ async def test_a_cancelled_open_withdraws_its_offer() -> None:
 @virtual
 async def test_paced_openings_can_be_cancelled() -> None:
     async for cut in everywhere():
-        maker = polymux.aio.factory.session_maker
+        maker = polymux.aio.factory.session_factory
         near = maker("mplex", 0, None, None, 2.0)()
         far = maker("mplex", 1, None, None, 0.0)()
-        polymux.aio.transports.memory.join(near, far)
+        polymux.aio.transports.memory.join_in_memory(near, far)
         (await near.open("first")).abort()
         finished, stream = await cut(near.open("second"))
         if finished:
@@ -168,7 +168,7 @@ async def test_a_cancelled_step_over_incoming_loses_no_stream(protocol: str) -> 
 @virtual
 async def test_a_cancelled_send_has_queued_nothing(protocol: str) -> None:
     async for cut in everywhere():
-        limits = polymux.Limits(window=100_000)
+        limits = polymux.Limits(receive_window=100_000)
         async with joined(protocol, limits=limits) as (near, far):
             mine, theirs = await opened(near, far)
             assert far.transport is not None
@@ -195,15 +195,19 @@ async def test_a_cancelled_send_has_queued_nothing(protocol: str) -> None:
 async def test_room_that_was_meant_for_a_cancelled_sender_goes_to_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(memory, "ROOM", 10_000_000)  # a transport that takes everything at once
+    monkeypatch.setattr(
+        memory, "PIPE_HIGH_WATER_BYTES", 10_000_000
+    )  # a transport that takes everything at once
     async for cut in everywhere():
         async with joined("mplex") as (near, _):
             streams = [await near.open(name) for name in "abcd"]
             await settled()
             near.pause_writing()
             streams[0].send_nowait(bytes(10_000))  # these two leave later
-            streams[1].send_nowait(bytes(ROOM - 5_000))
-            sending = asyncio.create_task(cut(streams[2].send(bytes(2 * ROOM))))  # wants it all
+            streams[1].send_nowait(bytes(SESSION_SEND_BUFFER_BYTES - 5_000))
+            sending = asyncio.create_task(
+                cut(streams[2].send(bytes(2 * SESSION_SEND_BUFFER_BYTES)))
+            )  # wants it all
             await settled()
             waiting = asyncio.create_task(streams[3].send(b"x"))
             await settled()
@@ -218,7 +222,7 @@ async def test_room_that_was_meant_for_a_cancelled_sender_goes_to_the_next(
 @virtual
 async def test_a_cancelled_drain_changes_nothing(protocol: str) -> None:
     async for cut in everywhere():
-        async with joined(protocol, limits=polymux.Limits(window=100_000)) as (near, far):
+        async with joined(protocol, limits=polymux.Limits(receive_window=100_000)) as (near, far):
             mine, theirs = await opened(near, far)
             for _ in range(20):
                 mine.send_nowait(bytes(50_000))
@@ -327,7 +331,7 @@ async def test_a_cancelled_acceptor_is_skipped_and_the_offer_stays_first() -> No
             finished, stream = await cut(far.accept("name"))
             if not finished:
                 stream = await far.accept("name")
-            assert stream.number == first.number, cut
+            assert stream.number == first.stream_id, cut
             await settled()
             assert len(far.offers()) == 1
 
@@ -347,7 +351,7 @@ async def test_a_cancelled_wait_for_acceptance_leaves_the_offer_standing() -> No
             await cut(near.accepted(stream))
             await accepting
             await near.accepted(stream)
-            assert stream.record.accepted
+            assert stream.state.accepted
 
 
 @virtual
@@ -366,8 +370,8 @@ async def test_cancelled_offers_and_acceptances_by_id_are_done_or_not_begun() ->
             near, far = channels(*sessions)
             stream = await near.offer("")
             await settled()
-            finished, _ = await cut(far.accept_id(stream.number))
+            finished, _ = await cut(far.accept_id(stream.stream_id))
             if not finished:
-                await far.accept_id(stream.number)
+                await far.accept_id(stream.stream_id)
             await settled()
-            assert stream.record.accepted
+            assert stream.state.accepted

@@ -33,7 +33,7 @@ async def test_connect_waits_for_a_server_that_starts_later(scheme: str, tmp_pat
     assert not connecting.done()
     async with polymux.serve(idle, url, protocol="omnistreams"):
         async with await connecting as session:
-            assert session.live == 0
+            assert session.open_streams == 0
 
 
 async def test_a_wait_that_is_over_says_how_long_it_was() -> None:

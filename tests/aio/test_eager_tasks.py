@@ -92,7 +92,7 @@ async def test_a_handler_that_fails_at_once_harms_no_other(
         served += 1
         if served == 1:
             raise ValueError("of the handler")
-        await session.each(send_back)
+        await session.serve_streams(send_back)
 
     async with await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=protocol) as server:
         with caplog.at_level(logging.ERROR, "polymux.aio"):
@@ -114,24 +114,24 @@ async def test_a_handler_that_fails_at_once_harms_no_other(
 @eager
 async def test_each_answers_every_stream(protocol: str) -> None:
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.each(send_back))
+        working = asyncio.create_task(far.serve_streams(send_back))
         for number in range(20):
             assert await exchange(near, f"n{number}", b"x" * 1000) == b"x" * 1000
         await near.close()
         await working
-        assert not far._live
+        assert not far.streams
 
 
 @every
 @virtual
 @eager
 async def test_any_number_in_line_that_are_done_at_once_have_their_turn(protocol: str) -> None:
-    limits = polymux.Limits(streams=2000, pending=2000, own_streams=2000)
+    limits = polymux.Limits(max_streams=2000, accept_backlog=2000, max_own_streams=2000)
     async with joined(protocol, limits=limits) as (near, far):
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(1500)]
         await settled()
-        assert len(far._arrivals) == 1500
-        working = asyncio.create_task(far.each(do_nothing, at_once=1))
+        assert len(far.accept_queue) == 1500
+        working = asyncio.create_task(far.serve_streams(do_nothing, max_concurrent=1))
         for task in opening:
             assert await (await task).receive_all() == b""
         await near.close()
@@ -155,7 +155,7 @@ async def test_a_stream_that_is_given_up_with_its_opening_is_not_worked_on(proto
             ends.append("reset")
 
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         assert far.transport is not None
         far.transport.pause_reading()  # so that both come in one piece
         if protocol == "mplex":
@@ -175,7 +175,7 @@ async def test_a_stream_that_is_given_up_with_its_opening_is_not_worked_on(proto
         assert (names, ends) == (["next"], ["end"])
         assert not far.endpoint.counters.hits
         assert not near.endpoint.counters.hits
-        assert not far._live
+        assert not far.streams
 
 
 @every
@@ -187,7 +187,7 @@ async def test_work_may_end_its_session_at_once(protocol: str) -> None:
         async def work(stream: Stream) -> None:
             far.abort("the work wants no more")
 
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(3)]
         with pytest.raises(polymux.SessionClosed, match="wants no more"):
             await working
@@ -212,7 +212,7 @@ async def test_calls_are_answered_once_each(at_once: int) -> None:
         await call.reply(data)
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.answer(work, at_once=at_once))
+        working = asyncio.create_task(far.serve_calls(work, max_concurrent=at_once))
         async with asyncio.TaskGroup() as tasks:
             for number in range(200):
                 tasks.create_task(near.request(b"%d" % number))
@@ -236,7 +236,7 @@ async def test_a_call_that_the_peer_cancels_ends_the_work_on_it() -> None:
             stopped.append(data)
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.answer(work))
+        working = asyncio.create_task(far.serve_calls(work))
         with pytest.raises(TimeoutError):
             await near.request(b"slow", timeout=1)
         await settled()
@@ -258,7 +258,7 @@ async def test_a_call_cancelled_while_it_waited_for_its_turn_is_not_worked_on() 
         await call.reply(await call.read())
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.answer(work, at_once=1))
+        working = asyncio.create_task(far.serve_calls(work, max_concurrent=1))
         first = asyncio.create_task(near.request(b"first"))
         await settled()
         with pytest.raises(TimeoutError):
@@ -283,7 +283,7 @@ async def test_work_that_drops_its_call_at_once_may_go_on() -> None:
         cleaned.set()
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.answer(work))
+        working = asyncio.create_task(far.serve_calls(work))
         with pytest.raises(TimeoutError):
             await near.request(b"x", timeout=2)
         assert cleaned.is_set()
@@ -295,7 +295,7 @@ async def test_work_that_drops_its_call_at_once_may_go_on() -> None:
 async def test_a_streamux_server_answers() -> None:
     async def handle(session: Session) -> None:
         assert isinstance(session, StreamuxSession)
-        await session.answer(echo_call)
+        await session.serve_calls(echo_call)
 
     server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=SMALL)
     async with server, polymux.connect(server.url, protocol=SMALL) as session:

@@ -52,17 +52,17 @@ async def test_options_go_behind_the_name() -> None:
 async def test_options_are_keywords_too() -> None:
     near, far = await polymux.nerdbank.pipe(version=3, window=12345, seeded=[100, 200])
     assert near.endpoint.protocol.version() == "3"
-    assert near.endpoint.protocol.window == 12345
-    assert near.seeded(1).number == 1
+    assert near.endpoint.protocol.receive_window == 12345
+    assert near.seeded(1).stream_id == 1
     await near.close()
     await far.close()
     requests, answers = await polymux.streamux.pipe(length_bits=10, id_bits=4, reply_timeout=2.5)
-    assert requests.protocol.layout(0).id_bits == 4
-    assert requests.protocol.timeout(0) == 2.5
+    assert requests.protocol.layout_of(0).id_bits == 4
+    assert requests.protocol.timeout_seconds(0) == 2.5
     await requests.close()
     await answers.close()
     ours, theirs = await polymux.mplex.pipe(ids="counting", max_frame=1000)
-    assert ours.endpoint.protocol.max_frame == 1000
+    assert ours.endpoint.protocol.max_frame_bytes == 1000
     await ours.close()
     await theirs.close()
     sending, receiving = await polymux.omnistreams.pipe(numbering="legacy", carrier="length")

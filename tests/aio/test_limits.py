@@ -48,29 +48,29 @@ async def over(session: Session, limit: str, value: int) -> None:
 
 @virtual
 async def test_streams_that_nobody_takes_are_turned_away_after_a_pause() -> None:
-    async with joined("mplex", limits=Limits(pending=128)) as (near, _):
+    async with joined("mplex", limits=Limits(accept_backlog=128)) as (near, _):
         assert near.transport is not None
         hears(near, new_streams(0, 200))
-        assert len(near._arrivals) == 128
-        assert near.endpoint.counters.hits["pending"] == 72
+        assert len(near.accept_queue) == 128
+        assert near.endpoint.counters.hits["accept_backlog"] == 72
         assert not near.transport.is_reading()
-        await asyncio.sleep(near.policy.pause + 0.1)
+        await asyncio.sleep(near.timeouts.slow_reader + 0.1)
         assert near.failure is None
         assert near.transport.is_reading()
-        assert near.live == 128
+        assert near.open_streams == 128
         hears(near, new_streams(200, 1))  # nobody has taken any: no second pause
         await settled()
         assert near.transport.is_reading()
-        assert near.live == 128
+        assert near.open_streams == 128
         for _ in range(128):
             await near.accept()
         hears(near, new_streams(201, 1))
-        assert (await near.accept()).number == 201
+        assert (await near.accept()).stream_id == 201
 
 
 @virtual
 async def test_streams_past_a_limit_wait_for_room_before_they_are_turned_away() -> None:
-    async with joined("mplex", limits=Limits(pending=10, streams=20)) as (near, _):
+    async with joined("mplex", limits=Limits(accept_backlog=10, max_streams=20)) as (near, _):
         assert near.transport is not None
         hears(near, new_streams(0, 30))
         taken = []
@@ -81,27 +81,27 @@ async def test_streams_past_a_limit_wait_for_room_before_they_are_turned_away() 
         for stream in taken:
             stream.abort()
         for number in range(20, 30):
-            assert (await near.accept()).number == number
+            assert (await near.accept()).stream_id == number
         assert near.transport.is_reading()
         assert near.failure is None
 
 
 @virtual
 async def test_a_stream_that_is_given_up_while_it_waits_for_room_is_gone() -> None:
-    async with joined("mplex", limits=Limits(pending=1)) as (near, _):
+    async with joined("mplex", limits=Limits(accept_backlog=1)) as (near, _):
         assert near.transport is not None
         hears(near, new_streams(0, 3) + "0e 00")  # the second is reset
         await near.accept()
-        assert (await near.accept()).number == 2
+        assert (await near.accept()).stream_id == 2
         await settled()
-        assert near.live == 2
+        assert near.open_streams == 2
         assert near.transport.is_reading()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @virtual
 async def test_a_stream_that_is_turned_away_is_told_so(protocol: str) -> None:
-    async with joined(protocol, limits=Limits(pending=1)) as (near, far):
+    async with joined(protocol, limits=Limits(accept_backlog=1)) as (near, far):
         first = asyncio.create_task(near.open("first"))
         await settled()
         with pytest.raises(polymux.StreamAborted):
@@ -113,12 +113,12 @@ async def test_a_stream_that_is_turned_away_is_told_so(protocol: str) -> None:
 
 @virtual
 async def test_live_streams_are_bounded_and_make_room_when_they_end() -> None:
-    async with joined("mplex", limits=Limits(streams=3)) as (near, far):
+    async with joined("mplex", limits=Limits(max_streams=3)) as (near, far):
         pairs = [await opened(near, far) for _ in range(3)]
         fourth = await near.open("fourth")
         with pytest.raises(polymux.StreamAborted):
             await fourth.receive()
-        assert far.endpoint.counters.hits == {"streams": 1}
+        assert far.endpoint.counters.hits == {"max_streams": 1}
         pairs[0][1].abort()
         await settled()
         await opened(near, far)
@@ -126,11 +126,11 @@ async def test_live_streams_are_bounded_and_make_room_when_they_end() -> None:
 
 @virtual
 async def test_a_name_over_the_limit_is_turned_away() -> None:
-    async with joined("mplex", limits=Limits(name=10)) as (near, far):
+    async with joined("mplex", limits=Limits(max_name_bytes=10)) as (near, far):
         hears(far, "08 0b" + "78" * 11)
         await settled()
-        assert far.endpoint.counters.hits == {"name": 1}
-        assert len(far._arrivals) == 0
+        assert far.endpoint.counters.hits == {"max_name_bytes": 1}
+        assert len(far.accept_queue) == 0
         with pytest.raises(polymux.LimitExceeded, match="name of 11 octets is over the limit"):
             await near.open("x" * 11)
 
@@ -140,7 +140,7 @@ async def test_an_open_flood_ends_the_session_within_its_memory() -> None:
     async with joined("mplex") as (near, _):
         hears(near, new_streams(0, 100_000))
         await over(near, "open_reset_burst", 1000)
-        assert near.endpoint.conversation.serials < 3000  # the flood was not decoded to its end
+        assert near.endpoint.connection.next_serial < 3000  # the flood was not decoded to its end
 
 
 @virtual
@@ -153,7 +153,7 @@ async def test_opening_and_resetting_at_line_rate_ends_the_session() -> None:
                 for n in range(number, number + 10)
             )
             hears(near, pairs)
-            taken += len(near._arrivals)
+            taken += len(near.accept_queue)
             if near.failure is not None:
                 break
         await over(near, "open_reset_burst", 1000)
@@ -168,7 +168,7 @@ async def test_opening_and_resetting_now_and_then_is_fine() -> None:
             hears(near, uvarint(8 * number) + "00" + uvarint(8 * number + 6) + "00")
             await asyncio.sleep(1 / 30)
         assert near.failure is None
-        assert near._live == {}
+        assert near.streams == {}
 
 
 @virtual
@@ -181,7 +181,7 @@ async def test_frames_for_streams_that_do_not_exist_are_counted_and_then_too_man
         hears(near, "0a0178" * 100)
         assert near.failure is None
         hears(near, "0a0178" * 100)
-        await over(near, "unknown_burst", 500)
+        await over(near, "unknown_stream_burst", 500)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ async def test_frames_that_carry_nothing_are_put_up_with_to_a_point(
         assert near.failure is None
         await settled()
         hears(near, frame * 900)
-        await over(near, "idle_burst", 1000)
+        await over(near, "empty_frame_burst", 1000)
 
 
 @virtual
@@ -220,7 +220,7 @@ async def test_frames_that_carry_nothing_among_content_are_fine() -> None:
 
 @virtual
 async def test_answers_that_the_peer_does_not_read_end_the_session() -> None:
-    async with joined("nerdbank", limits=Limits(control_queue=50)) as (near, far):
+    async with joined("nerdbank", limits=Limits(max_queued_replies=50)) as (near, far):
         assert far.transport is not None
         far.transport.pause_reading()  # it takes nothing any more
         mine = await near.offer("x")  # type: ignore[attr-defined]
@@ -229,13 +229,15 @@ async def test_answers_that_the_peer_does_not_read_end_the_session() -> None:
             hears(near, OFFER.format(number) + f"93 04 {number:02x} 01")  # offered, withdrawn
             if near.failure is not None:
                 break
-        assert len(near.endpoint.outbox.control) <= 50
-        await over(near, "control_queue", 50)
+        assert len(near.endpoint.scheduler.control_queue) <= 50
+        await over(near, "max_queued_replies", 50)
 
 
 @virtual
 async def test_giving_up_a_thousand_streams_at_once_is_no_flood_of_answers() -> None:
-    limits = Limits(streams=3000, pending=3000, own_streams=3000, open_reset_burst=3000)
+    limits = Limits(
+        max_streams=3000, accept_backlog=3000, max_own_streams=3000, open_reset_burst=3000
+    )
     async with joined("mplex", limits=limits) as (near, far):
         streams = [await near.open() for _ in range(2000)]
         await settled(50)
@@ -243,12 +245,12 @@ async def test_giving_up_a_thousand_streams_at_once_is_no_flood_of_answers() -> 
             stream.abort()
         await settled(50)
         assert near.failure is far.failure is None
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
 
 
 @virtual
 async def test_a_window_overrun_ends_that_channel_with_the_name_of_the_rule() -> None:
-    async with joined("nerdbank", limits=Limits(window=100)) as (near, far):
+    async with joined("nerdbank", limits=Limits(receive_window=100)) as (near, far):
         mine, theirs = await opened(near, far, "overrun")
         other, others = await opened(near, far, "other")
         hears(far, "94 02 01 01 c4 65" + "78" * 101)
@@ -256,7 +258,9 @@ async def test_a_window_overrun_ends_that_channel_with_the_name_of_the_rule() ->
             await theirs.receive()
         with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded"):
             await mine.receive()
-        assert far.endpoint.inbox.unread == 0  # no octet past the window was delivered
+        assert (
+            far.endpoint.receive_queue.unread_bytes == 0
+        )  # no octet past the window was delivered
         await other.send(b"fine")
         assert await others.receive() == b"fine"
 

@@ -19,7 +19,7 @@ async def echo(stream: polymux.Stream) -> None:
 
 
 async def answer(session: Session) -> None:
-    await session.each(echo)
+    await session.serve_streams(echo)
 
 
 async def test_a_server_is_closed_at_the_end_of_its_block() -> None:
@@ -106,7 +106,7 @@ async def test_an_offer_whose_block_is_cancelled_before_it_was_accepted_is_withd
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    while far.offers() or near.live:
+    while far.offers() or near.open_streams:
         await asyncio.sleep(0)
     await near.close()
     await far.close()
@@ -176,7 +176,7 @@ async def test_sessions_streams_and_servers_say_what_they_are() -> None:
 
 def test_a_violation_is_shown_in_full_wherever_it_is_printed() -> None:
     observer = polymux.Observer(polymux.protocol("mplex"))
-    observer.feed(polymux.Side.DIALER, bytes.fromhex("08000c000a0121"), at=0)
+    observer.feed(polymux.Side.DIALER, bytes.fromhex("08000c000a0121"), timestamp=0)
     violation = observer.take_violations()[0]
     assert str(violation) in repr([violation])
     assert repr(violation).startswith("<polymux violation mplex.")

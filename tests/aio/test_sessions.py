@@ -79,11 +79,11 @@ async def test_ten_streams_echo_a_mebibyte_in_memory(protocol: str) -> None:
 
 @virtual
 async def test_limits_and_policy_are_each_sessions_own() -> None:
-    limits = polymux.Limits(window=5000)
-    near, far = await polymux.pipe("nerdbank", limits=limits, policy=polymux.Policy(close=1))
+    limits = polymux.Limits(receive_window=5000)
+    near, far = await polymux.pipe("nerdbank", limits=limits, timeouts=polymux.Timeouts(close=1))
     assert near.endpoint.limits is not far.endpoint.limits
-    assert near.endpoint.limits.window == far.endpoint.limits.window == 5000
-    assert near.policy.close == 1
+    assert near.endpoint.limits.receive_window == far.endpoint.limits.receive_window == 5000
+    assert near.timeouts.close == 1
     await near.close()
     await far.wait_closed()
 
@@ -116,7 +116,7 @@ async def test_late_content_of_a_stream_that_was_given_up_is_dropped_and_not_kep
         for _ in range(100):
             near.data_received(b"\x02\xff\x7f" + bytes(16383))
         await settled()
-        assert near.endpoint.inbox.unread == 0
-        assert near.endpoint.inbox.dropped == 100 * 16383
-        assert near._live == {}
+        assert near.endpoint.receive_queue.unread_bytes == 0
+        assert near.endpoint.receive_queue.discarded_bytes == 100 * 16383
+        assert near.streams == {}
         assert near.failure is None

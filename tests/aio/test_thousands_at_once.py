@@ -15,9 +15,9 @@ import polymux
 from polymux import (
     Call,
     Limits,
+    MessageReceiver,
     MinmuxSession,
     OmnistreamsSession,
-    Receiver,
     Session,
     Stream,
     StreamuxSession,
@@ -33,7 +33,7 @@ async def reply(call: Call) -> None:
     await call.reply(await call.read())
 
 
-async def read(receiver: Receiver) -> None:
+async def read(receiver: MessageReceiver) -> None:
     assert [message async for message in receiver] == [b"a little"]
 
 
@@ -45,14 +45,14 @@ async def read_items(session: MinmuxSession, number: int) -> None:
 async def serve_all(session: Session) -> None:
     """The acceptor's side: an answer to everything, where the protocol can answer."""
     if isinstance(session, StreamuxSession):
-        await session.answer(reply)
+        await session.serve_calls(reply)
     elif isinstance(session, OmnistreamsSession):
-        await session.each(read)
+        await session.serve_streams(read)
     elif isinstance(session, MinmuxSession):
         await asyncio.gather(*(read_items(session, 2 * n + 1) for n in range(COUNT)))
         await session.wait_closed()
     else:
-        await session.each(answer)
+        await session.serve_streams(answer)
 
 
 async def converse(session: Session, number: int) -> None:
@@ -131,7 +131,7 @@ async def test_streams_that_the_server_gives_up_are_not_held_against_the_peer(
         stream.abort()
 
     async def refuse(session: Session) -> None:
-        await session.each(give_up)
+        await session.serve_streams(give_up)
 
     async with over_tcp(protocol, refuse) as (near, far):
         work = [converse(near, number) for number in range(1500)]
@@ -152,7 +152,7 @@ async def test_giving_up_thousands_at_once_leaves_the_session_whole(protocol: st
             task.cancel()
         await asyncio.wait(waiting)
         async with asyncio.timeout(10):
-            while near.live or far.live:
+            while near.open_streams or far.open_streams:
                 await asyncio.sleep(0.01)
         assert near.failure is far.failure is None
         await near.close()
@@ -160,7 +160,7 @@ async def test_giving_up_thousands_at_once_leaves_the_session_whole(protocol: st
 
 @virtual
 async def test_opening_waits_for_room_and_is_cancelled_timed_out_or_closed() -> None:
-    async with joined("mplex", limits=Limits(own_streams=2)) as (near, far):
+    async with joined("mplex", limits=Limits(max_own_streams=2)) as (near, far):
         streams = [await near.open(), await near.open()]
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(3):
@@ -172,7 +172,7 @@ async def test_opening_waits_for_room_and_is_cancelled_timed_out_or_closed() -> 
         streams[0].abort()
         assert (await first).name == "first"
         assert not second.done()
-        assert near.live == 2
+        assert near.open_streams == 2
         closing = asyncio.create_task(near.close())
         with pytest.raises(polymux.SessionClosed, match="is closed"):
             await second
@@ -182,12 +182,12 @@ async def test_opening_waits_for_room_and_is_cancelled_timed_out_or_closed() -> 
 
 @virtual
 async def test_a_caller_cancelled_as_its_turn_comes_leaves_it_to_the_next() -> None:
-    async with joined("mplex", limits=Limits(own_streams=1)) as (near, _):
+    async with joined("mplex", limits=Limits(max_own_streams=1)) as (near, _):
         only = await near.open()
         first, second = (asyncio.create_task(near.open(name)) for name in ("first", "second"))
         await settled()
         only.abort()
-        while near.live:  # its reset has left, and the first has been woken
+        while near.open_streams:  # its reset has left, and the first has been woken
             await asyncio.sleep(0)
         first.cancel()
         assert (await second).name == "second"
@@ -197,12 +197,12 @@ async def test_a_caller_cancelled_as_its_turn_comes_leaves_it_to_the_next() -> N
 async def test_a_line_that_does_not_move_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with joined("nerdbank", limits=Limits(own_streams=1)) as (near, _):
+    async with joined("nerdbank", limits=Limits(max_own_streams=1)) as (near, _):
         waiting = [asyncio.create_task(near.open(f"{number}")) for number in range(4)]
         await asyncio.sleep(60)
         assert [line.message for line in caplog.records] == [
             "nerdbank session with memory: 3 streams wait to be opened until one of the 1 that "
-            "this side has open is over: limit own_streams=1; raise it with Limits(own_streams=...)"
+            "this side has open is over: limit max_own_streams=1; raise it with Limits(max_own_streams=...)"
         ]
         for task in waiting:
             task.cancel()
@@ -211,7 +211,7 @@ async def test_a_line_that_does_not_move_is_logged_once(
 
 @virtual
 async def test_a_request_waits_its_turn_without_its_clock_running() -> None:
-    async with joined("streamux:timeout=1", limits=Limits(own_streams=1)) as (near, far):
+    async with joined("streamux:timeout=1", limits=Limits(max_own_streams=1)) as (near, far):
         assert isinstance(near, StreamuxSession)
         assert isinstance(far, StreamuxSession)
 
@@ -219,7 +219,7 @@ async def test_a_request_waits_its_turn_without_its_clock_running() -> None:
             await asyncio.sleep(0.6)
             await call.reply(b"done")
 
-        answering = asyncio.create_task(far.answer(slowly))
+        answering = asyncio.create_task(far.serve_calls(slowly))
         assert await asyncio.gather(*(near.request(b"x") for _ in range(5))) == [b"done"] * 5
         asked = [near.request(b"x", timeout=1) for _ in range(3)]
         results = await asyncio.gather(*asked, return_exceptions=True)
@@ -241,7 +241,7 @@ async def test_streams_given_up_come_back_at_the_rate_that_a_peer_allows() -> No
 
 @virtual
 async def test_credit_for_thousands_of_minmux_streams_does_not_wait_for_the_idle_ones() -> None:
-    async with joined("minmux", limits=Limits(own_streams=10)) as (near, far):
+    async with joined("minmux", limits=Limits(max_own_streams=10)) as (near, far):
         assert isinstance(near, MinmuxSession)
         assert isinstance(far, MinmuxSession)
         receivers = [far.receiver(2 * number + 1) for number in range(30)]
@@ -250,33 +250,36 @@ async def test_credit_for_thousands_of_minmux_streams_does_not_wait_for_the_idle
             sender = near.sender(2 * number + 1)
             await sender.send(b"x")
             assert await receivers[number].receive() == b"x"
-        assert far.live == 30
+        assert far.open_streams == 30
 
 
 @virtual
 async def test_a_limit_that_ends_a_session_is_a_warning_and_the_peer_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = Limits(unknown_burst=5)
+    limits = Limits(unknown_stream_burst=5)
     async with joined("nerdbank", limits=limits) as (near, far):
         assert isinstance(far, polymux.NerdbankSession)
         opening = asyncio.create_task(near.open("x"))
         await far.accept()
         stream = await opening
         far.data_received(bytes.fromhex("94 02 63 01 c4 01 78") * 50)  # content for nothing
-        with pytest.raises(polymux.StreamAborted, match="limit unknown_burst=5"):
+        with pytest.raises(polymux.StreamAborted, match="limit unknown_stream_burst=5"):
             await stream.receive()
         await far.wait_closed()
     warnings = [line.message for line in caplog.records if line.levelno == logging.WARNING]
     assert len(warnings) == 1
-    assert "limit unknown_burst=5; raise it with Limits(unknown_burst=...)" in warnings[0]
+    assert (
+        "limit unknown_stream_burst=5; raise it with Limits(unknown_stream_burst=...)"
+        in warnings[0]
+    )
 
 
 @virtual
 async def test_a_rule_that_stands_for_a_limit_is_a_warning_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with joined("mplex", limits=Limits(frame=10)) as (near, _):
+    async with joined("mplex", limits=Limits(max_frame_bytes=10)) as (near, _):
         near.data_received(bytes.fromhex("0000 020b") + bytes(11))
         await near.wait_closed()
     warnings = [line.message for line in caplog.records if line.levelno == logging.WARNING]

@@ -9,7 +9,7 @@ from tests.analysis.recorded_conversation import ACCEPTOR, DIALER, START, Record
 from tests.capture.packet_headers import headers
 
 from polymux.capture import PcapngWriter
-from polymux.capture.synthesis.packet_builder import ACK, PSH, SYN, FrameMaker
+from polymux.capture.synthesis.packet_builder import ACK, PSH, SYN, HeaderTemplate
 
 SEGMENT = 1400
 
@@ -20,7 +20,7 @@ class Wire:
     def __init__(self, path: Path, rtt: int = 0) -> None:
         self.path = str(path)
         self.writer = PcapngWriter(self.path, sync="none")
-        self.makers = (FrameMaker(DIALER, ACCEPTOR, 0), FrameMaker(ACCEPTOR, DIALER, 1))
+        self.makers = (HeaderTemplate(DIALER, ACCEPTOR, 0), HeaderTemplate(ACCEPTOR, DIALER, 1))
         self.next = [101, 901]
         self.packet(0, START, 100, 0, SYN)
         self.packet(1, START + rtt // 2, 900, 101, SYN | ACK)

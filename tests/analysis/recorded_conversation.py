@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from polymux.analysis.arrow.batches import plain
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.arrow.batches import decode_dictionaries
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.analysis.session.summary import SessionSummary
-from polymux.capture import PcapngWriter, TcpScribe, hint_comment, read_sessions
+from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment, read_sessions
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Accepted, Credit, Data, Event, Opened
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
 MS = 1_000_000
@@ -44,7 +44,7 @@ class Stage:
         self.record: Record = []
         self.sent: dict[tuple[str, int], int] = defaultdict(int)
         self.received: dict[tuple[str, int], bytes] = defaultdict(bytes)
-        self.offered: list[list[Stream]] = [[], []]
+        self.offered: list[list[StreamState]] = [[], []]
         self.reading = True
         for side, end in enumerate(self.ends):
             end.start(NONCES[side])
@@ -83,26 +83,26 @@ class Stage:
 
     # --- what applications do
 
-    def open(self, side: int, name: bytes = b"", window: int = 0) -> Stream:
+    def open(self, side: int, name: bytes = b"", window: int = 0) -> StreamState:
         return self.ends[side].open(name, window)
 
-    def accept(self, side: int, window: int = 0) -> Stream:
+    def accept(self, side: int, window: int = 0) -> StreamState:
         """Accept the oldest offer."""
         stream = self.offered[side].pop(0)
         self.ends[side].accept(stream, window)
         return stream
 
-    def peer_stream(self, side: int, stream: Stream) -> Stream:
+    def peer_stream(self, side: int, stream: StreamState) -> StreamState:
         """The same stream as the other end knows it."""
         found = self.ends[1 - side].protocol.streams.find(stream.key)
         assert found is not None
         return found
 
-    def send(self, side: int, stream: Stream, data: bytes) -> None:
+    def send(self, side: int, stream: StreamState, data: bytes) -> None:
         self.ends[side].send(stream, data)
         self.sent[stream.label(), side] += len(data)
 
-    def end(self, side: int, stream: Stream) -> None:
+    def end(self, side: int, stream: StreamState) -> None:
         self.ends[side].end(stream)
 
     # --- recordings
@@ -124,7 +124,7 @@ def save(
     """Write a recording as pcapng. Without `closed_at` the end was not captured."""
     writer = PcapngWriter(str(path), sync="none")
     comment = hint_comment(protocol, vantage) if protocol or vantage else ""
-    scribe = TcpScribe(writer, *ends, start, comment=comment)
+    scribe = TcpConnectionWriter(writer, *ends, start, comment=comment)
     for side, data, at in record:
         scribe.data(side, data, at)
     if closed_at is not None:
@@ -144,7 +144,11 @@ class Found:
         self.batches[table].append(batch)
 
     def rows(self, table: str) -> list[Row]:
-        return [row for batch in self.batches[table] for row in plain(table, batch).to_pylist()]
+        return [
+            row
+            for batch in self.batches[table]
+            for row in decode_dictionaries(table, batch).to_pylist()
+        ]
 
     def stream(self, label: str) -> Row:
         (row,) = [row for row in self.rows("streams") if row["stream"] == label]
@@ -156,11 +160,11 @@ class Found:
         return summary
 
 
-def analyse(*paths: str, plan: Plan | None = None, filters: Iterable[str] = ()) -> Found:
+def analyse(*paths: str, plan: AnalysisOptions | None = None, filters: Iterable[str] = ()) -> Found:
     """Walk every session of the captures."""
     found = Found()
-    asked = plan or Plan()
+    asked = plan or AnalysisOptions()
     with read_sessions(paths, ports=asked.ports, filters=filters) as reading:
         for session in reading:
-            found.sessions.append(walk(session, asked, found.emit))
+            found.sessions.append(analyze_session(session, asked, found.emit))
     return found

@@ -24,13 +24,13 @@ from polymux import (
     Call,
     ItemReceiver,
     Limits,
+    MessageReceiver,
     MinmuxSession,
     OmnistreamsSession,
-    Policy,
-    Receiver,
     Session,
     Stream,
     StreamuxSession,
+    Timeouts,
 )
 
 Facts = dict[str, Any]
@@ -85,11 +85,11 @@ class Ward:
         endpoint = self.session.endpoint
         table = endpoint.protocol.streams
         now = {
-            "control": len(endpoint.outbox.control),
-            "pending": len(self.session._arrivals),
-            "unread": endpoint.inbox.unread,
-            "streams": table.used,
-            "remembered": len(table.closed) - table.first,
+            "control": len(endpoint.scheduler.control_queue),
+            "pending": len(self.session.accept_queue),
+            "unread": endpoint.receive_queue.unread_bytes,
+            "streams": table.used_slots,
+            "remembered": len(table.closed) - table.first_closed,
         }
         self.most = {name: max(now[name], most) for name, most in self.most.items()}
 
@@ -104,7 +104,7 @@ class Ward:
             "handled": self.handled,
             "texts": self.texts,
             "most": self.most,
-            "frames": session.endpoint.conversation.direction(0).frames,
+            "frames": session.endpoint.connection.direction(0).frames,
             "peer": session.peer,
         }
 
@@ -123,9 +123,9 @@ class Target:
         order = self.order
         server = await polymux.serve(
             self.handle, order["url"], protocol=order["protocol"],
-            limits=Limits(**order["limits"]), policy=Policy(**order["policy"]),
+            limits=Limits(**order["limits"]), timeouts=Timeouts(**order["policy"]),
         )  # fmt: skip
-        take = server.take
+        take = server.start_session
 
         def noting(session: Session) -> None:
             if order.get("forget"):  # a server that runs for hours keeps only what went wrong
@@ -133,7 +133,7 @@ class Target:
             self.wards.append(Ward(session))
             take(session)
 
-        server.take = noting  # type: ignore[method-assign]
+        server.start_session = noting  # type: ignore[method-assign]
         control = await asyncio.start_server(self.converse, "127.0.0.1", 0)
         port = control.sockets[0].getsockname()[1]
         say = {"pid": os.getpid(), "port": server.port, "control": port}
@@ -179,7 +179,7 @@ async def stream_mode(session: Session, stream: Stream, mode: str, ward: Ward) -
         del ward.texts[50:]
         if mode == "slow":
             await session.wait_closed()
-        elif isinstance(stream, Receiver):
+        elif isinstance(stream, MessageReceiver):
             await receiver_mode(cast(OmnistreamsSession, session), stream, mode)
         else:
             async with stream:
@@ -190,7 +190,7 @@ async def stream_mode(session: Session, stream: Stream, mode: str, ward: Ward) -
         ward.texts.append(str(problem))
 
 
-async def receiver_mode(session: OmnistreamsSession, stream: Receiver, mode: str) -> None:
+async def receiver_mode(session: OmnistreamsSession, stream: MessageReceiver, mode: str) -> None:
     if mode == "read":
         async for _ in stream:
             pass
@@ -211,7 +211,7 @@ async def streamux_mode(session: StreamuxSession, mode: str, ward: Ward) -> None
             ward.texts.append(str(problem))
             raise
 
-    await session.answer(work, at_once=2000)
+    await session.serve_calls(work, max_concurrent=2000)
 
 
 async def minmux_mode(session: MinmuxSession, mode: str, ward: Ward) -> None:
@@ -221,7 +221,7 @@ async def minmux_mode(session: MinmuxSession, mode: str, ward: Ward) -> None:
     if mode == "slow":
         await session.wait_closed()
     ward.handled += 1
-    if mode == "read" and session.protocol.profile.shape(3) is not None:
+    if mode == "read" and session.protocol.profile.format_of(3) is not None:
         for number in (3, 5):
             tasks.append(asyncio.create_task(drop_all(session.receiver(number, window=4000))))
     async for items in inlet:

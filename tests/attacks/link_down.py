@@ -14,7 +14,7 @@ import sys
 import time
 
 import polymux
-from polymux import MinmuxSession, Policy, Session
+from polymux import MinmuxSession, Session, Timeouts
 
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
              "omnistreams", "streamux", "minmux"]  # fmt: skip
@@ -38,7 +38,7 @@ async def wait_for_anything(session: Session) -> None:
 
 
 async def main(interval: float) -> dict[str, float]:
-    policy = Policy(keepalive=interval)
+    policy = Timeouts(keepalive_interval=interval)
     figures: dict[str, float] = {}
     down_at = 0.0
 
@@ -56,9 +56,9 @@ async def main(interval: float) -> dict[str, float]:
                 await noting(f"{protocol} acceptor", session)
 
             server = await polymux.serve(
-                handle, "tcp://127.0.0.1:0", protocol=protocol, policy=policy
+                handle, "tcp://127.0.0.1:0", protocol=protocol, timeouts=policy
             )
-            session = await polymux.connect(server.url, protocol=protocol, policy=policy)
+            session = await polymux.connect(server.url, protocol=protocol, timeouts=policy)
             waiting.append(asyncio.create_task(noting(f"{protocol} dialer", session)))
         await asyncio.sleep(0.3)
         down_at = time.monotonic()

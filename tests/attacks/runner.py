@@ -215,7 +215,7 @@ async def judge(scene: Scene, outcome: Outcome) -> None:
     if attack.handled and found["handled"] > attack.handled:
         problems.append(f"{found['handled']} streams reached the application")
     most = found["most"]
-    pending = attack.limits.get("pending", 1024)
+    pending = attack.limits.get("accept_backlog", 1024)
     bounds = {"control": 4096, "pending": pending, "remembered": 65536}
     problems += [f"{name}: {most[name]} at once" for name in bounds if most[name] > bounds[name]]
 

@@ -76,7 +76,7 @@ def test_a_peer_that_withholds_its_acks_locks_our_ids_and_asking_says_so_in_time
         async with asyncio.timeout(10):
             with pytest.raises(TimeoutError, match=r"no reply within 0\.2 s"):
                 await session.request(b"x", timeout=0.2)
-            session.policy.pause = 0.1
+            session.timeouts.slow_reader = 0.1
             for _ in range(2):
                 with pytest.raises(NoFreeIds, match=r"all 16 ids .* for 0\.1 s: .* id_bits=4"):
                     await session.request(b"x", timeout=0)
@@ -99,11 +99,11 @@ def test_a_peer_that_withholds_its_acks_locks_our_ids_and_asking_says_so_in_time
 def test_the_last_nerdbank_id_is_the_last(version: int) -> None:
     protocol = create(f"nerdbank:version={version}", vantage=0)
     assert isinstance(protocol, Nerdbank)
-    protocol.handshaken = True
-    protocol.odd = 0
+    protocol.handshake_done = True
+    protocol.odd_id_side = 0
     end = Endpoint(protocol, 0)
-    protocol.next0 = 2**31 - 1
+    protocol.next_dialer_id = 2**31 - 1
     stream = end.open(b"x")
-    assert stream.number == 2**31 - 1
+    assert stream.stream_id == 2**31 - 1
     with pytest.raises(NoFreeIds, match="use a new connection"):
         end.open(b"x")

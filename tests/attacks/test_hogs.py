@@ -28,7 +28,7 @@ async def visit(
 ) -> None:
     """A session with a fresh server whose first stream is treated by `mode`."""
     order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": mode, "limits": {},
-             "policy": {"pause": PAUSE}}  # fmt: skip
+             "policy": {"slow_reader": PAUSE}}  # fmt: skip
     async with Zygote(folder) as zygote, await zygote.fork(order) as target:
         url = f"tcp://127.0.0.1:{target.port}"
         async with polymux.connect(url, protocol=protocol):  # the witness

@@ -53,8 +53,8 @@ def test_a_stopped_peer_is_noticed_in_streamux(tmp_path: Path) -> None:
     async def run() -> float:
         async with Zygote(tmp_path) as zygote, await zygote.fork(order) as target:
             url = f"tcp://127.0.0.1:{target.port}"
-            policy = polymux.Policy(keepalive=1)
-            session = await polymux.connect(url, protocol=protocol, policy=policy)
+            policy = polymux.Timeouts(keepalive_interval=1)
+            session = await polymux.connect(url, protocol=protocol, timeouts=policy)
             assert isinstance(session, StreamuxSession)
             assert await session.request(b"hello") == b"hello"
             target.process.send_signal(signal.SIGSTOP)

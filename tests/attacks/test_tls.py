@@ -50,12 +50,12 @@ async def wait(session: Session) -> None:
 
 @contextlib.asynccontextmanager
 async def served(
-    context: ssl.SSLContext, scheme: str = "tls", policy: polymux.Policy | None = None
+    context: ssl.SSLContext, scheme: str = "tls", policy: polymux.Timeouts | None = None
 ) -> AsyncIterator[polymux.Server]:
     protocol = "omnistreams" if scheme == "wss" else "mplex"
     handler = wait if scheme == "wss" else echo
     async with await polymux.serve(
-        handler, f"{scheme}://127.0.0.1:0", protocol=protocol, tls=context, policy=policy
+        handler, f"{scheme}://127.0.0.1:0", protocol=protocol, tls=context, timeouts=policy
     ) as server:
         yield server
 
@@ -125,7 +125,7 @@ def test_clients_of_tls_1_1_and_clients_of_nothing_at_all_leave_the_others_in_pe
         return str(problem.value)
 
     async def run() -> None:
-        policy = polymux.Policy(handshake=1.0)
+        policy = polymux.Timeouts(handshake=1.0)
         async with served(server_context(), policy=policy) as server:
             async with polymux.connect(server.url, protocol="mplex", tls=trusting()) as good:
                 hello = bytes.fromhex("1603010200010001fc0303") + bytes(40)  # and then silence

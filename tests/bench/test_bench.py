@@ -2,12 +2,12 @@
 
 import pytest
 from bench import harness
-from bench.__main__ import PARTS, expanded
+from bench.__main__ import PARTS, with_companions
 from bench.byte_traffic import content, mixed_sizes
-from bench.harness import Effort, Floor, Line, Times, behind, race
+from bench.harness import Effort, Floor, Line, Times, measure_alternating, missed_targets
 from bench.pure_python import Decoder, Encoder
 from bench.reference import Reference
-from bench.reference_agreement import check
+from bench.reference_agreement import check_agreement
 
 
 def times(*seconds: float) -> Times:
@@ -19,7 +19,7 @@ def times(*seconds: float) -> Times:
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank"])
 def test_the_c_reference_finds_the_same_violations(protocol: str) -> None:
-    assert check(Reference(), content(protocol, [64] * 200)) > 1000
+    assert check_agreement(Reference(), content(protocol, [64] * 200)) > 1000
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank"])
@@ -32,7 +32,7 @@ def test_frames_have_the_size_they_were_asked_for(protocol: str) -> None:
 def test_a_ratio_compares_speeds_for_the_same_work() -> None:
     floor = Floor("floor", times(0.5, 0.25), 0.5, amount=10)
     line = Line("line", times(2.0, 1.0), 20, "ns/frame", [floor])
-    (verdict,) = line.verdicts()
+    (verdict,) = line.comparisons()
     assert verdict.ratio == pytest.approx(0.5)
     assert verdict.met
     assert line.value == pytest.approx(1.0 / 20 * 1e9)
@@ -42,7 +42,9 @@ def test_a_line_under_its_target_is_behind() -> None:
     line = Line(
         "line", times(1.0), 1, "x", [Floor("floor", times(0.2), 0.25), Floor("n", times(1))]
     )
-    assert [(each.name, verdict.floor) for each, verdict in behind([line])] == [("line", "floor")]
+    assert [(each.name, verdict.floor) for each, verdict in missed_targets([line])] == [
+        ("line", "floor")
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "turns"), [(0.0, 3), (60.0, 12)])
@@ -52,7 +54,7 @@ def test_candidates_take_turns_and_quick_ones_more(
     monkeypatch.setattr(harness, "EFFORT", Effort(seconds=seconds))
     order: list[str] = []
     acts = {name: lambda name=name: order.append(name) for name in "ab"}
-    found = race(acts, rounds=3)  # type: ignore[arg-type]  # the default argument is bound
+    found = measure_alternating(acts, rounds=3)  # type: ignore[arg-type]  # the default argument is bound
     assert "".join(order[:8]) == "ab" + "ab" + "ba" + "ab"
     assert len(found["a"].cpu) == len(found["b"].cpu) == turns
 
@@ -68,6 +70,6 @@ def test_the_pure_decoder_reads_what_the_pure_encoder_writes() -> None:
 
 
 def test_what_belongs_together_is_measured_together_and_once() -> None:
-    assert expanded(["live", "pairs", "kernels"]) == ["live", "pairs", "fairness", "kernels"]
-    assert expanded([]) == []
-    assert set(expanded(list(PARTS))) == set(PARTS)
+    assert with_companions(["live", "pairs", "kernels"]) == ["live", "pairs", "fairness", "kernels"]
+    assert with_companions([]) == []
+    assert set(with_companions(list(PARTS))) == set(PARTS)

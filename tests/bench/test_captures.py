@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from bench import captures
-from bench.capture_writer import FORMATS, carried, traffic
-from bench.harness import Absence
+from bench.capture_writer import FORMATS, one_way_packets, packets_carrying
+from bench.harness import NotMeasured
 
 from polymux.capture import read_sessions
 
@@ -14,12 +14,12 @@ def test_the_capture_part_measures_all_its_lines(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(captures, "PAYLOAD", 1 << 20)
     monkeypatch.setattr(captures, "LISTED", 400_000)
     monkeypatch.setattr(captures, "SLOW", 1)
-    lines = [line for line in captures.measure() if not isinstance(line, Absence)]
+    lines = [line for line in captures.measure() if not isinstance(line, NotMeasured)]
     assert [line.name.split(",")[0] for line in lines] == [
         "scan", "scan", "scan and reassembly", "polymux ls",
     ]  # fmt: skip
     assert all(line.value > 0 for line in lines)
-    targets = [[verdict.target for verdict in line.verdicts()] for line in lines]
+    targets = [[verdict.target for verdict in line.comparisons()] for line in lines]
     assert targets[2:] == [[0.18], [1.0, None]]
     assert all(each[:2] == [0.8, 60.0] for each in targets[:2])
 
@@ -27,18 +27,20 @@ def test_the_capture_part_measures_all_its_lines(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_measured_flows_are_whole(form: str, tmp_path: Path) -> None:
     path = tmp_path / form
-    path.write_bytes(FORMATS[form](list(traffic(300 * 1448, flows=5))))
+    path.write_bytes(FORMATS[form](list(one_way_packets(300 * 1448, flows=5))))
     with read_sessions([str(path)]) as reading:
-        found = [session.survey() for session in reading]
+        found = [session.scan_packets() for session in reading]
     assert len(found) == 5
-    assert sum(session.octets[0] for session in found) == 300 * 1448
-    assert all(session.ends == ("fin", None) and session.gaps == (0, 0) for session in found)
+    assert sum(session.reassembled_bytes[0] for session in found) == 300 * 1448
+    assert all(
+        session.ends == ("fin", None) and session.missing_bytes == (0, 0) for session in found
+    )
 
 
 def test_a_talk_is_carried_by_every_flow_to_both_ends(tmp_path: Path) -> None:
     path = tmp_path / "carried.pcap"
     talk = bytes(range(256)) * 20
-    path.write_bytes(FORMATS["pcap"](list(carried(talk, flows=3))))
+    path.write_bytes(FORMATS["pcap"](list(packets_carrying(talk, flows=3))))
     with read_sessions([str(path)]) as reading:
         found = list(reading)
         assert [b"".join(b.data for b in session.batches()) for session in found] == [talk] * 3

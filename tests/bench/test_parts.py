@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 from bench import footprint, harness
-from bench.alternating_runs import demand
+from bench.alternating_runs import required_time
 from bench.fairness import jain, percentile
-from bench.harness import Absence, Bound, Effort, Figure, behind
+from bench.harness import Bound, Effort, Figure, NotMeasured, missed_targets
 from bench.results import show
 
 
@@ -18,10 +18,12 @@ from bench.results import show
 def test_a_live_part_measures_all_its_lines(
     part: str, least: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(harness, "EFFORT", Effort(rounds=1, seconds=0, share=0.01, guests=False))
+    monkeypatch.setattr(
+        harness, "EFFORT", Effort(rounds=1, seconds=0, work_share=0.01, third_party=False)
+    )
     monkeypatch.setattr(footprint, "AMOUNTS", {"mplex": (2000, 200), "raw TCP": (0, 200)})
     lines = importlib.import_module(f"bench.{part}").measure()
-    measured = [line for line in lines if not isinstance(line, Absence)]
+    measured = [line for line in lines if not isinstance(line, NotMeasured)]
     assert len(measured) >= least
     assert all(line.value > 0 for line in measured if "memory" not in line.name)
     for line in lines:
@@ -34,22 +36,24 @@ def test_a_live_part_measures_all_its_lines(
 
 
 def test_rounds_that_are_quick_are_many() -> None:
-    assert len(list(Effort(rounds=7, seconds=0).turns())) == 7
-    assert len(list(Effort(rounds=7, seconds=60).turns())) == 28
+    assert len(list(Effort(rounds=7, seconds=0).round_numbers())) == 7
+    assert len(list(Effort(rounds=7, seconds=60).round_numbers())) == 28
 
 
 def test_a_figure_is_better_when_it_is_less_unless_more_is_better() -> None:
     small = Figure("octets", [1000.0, 900.0], "B", [Bound("demand", 2048)])
     large = Figure("octets", [4096.0], "B", [Bound("demand", 2048)])
-    unfair = Figure("index", [0.5], "Jain", [Bound("demand", 0.95)], more=True)
+    unfair = Figure("index", [0.5], "Jain", [Bound("demand", 0.95)], higher_is_better=True)
     assert small.value == 900
-    assert [line for line, _ in behind([small, large, unfair])] == [large, unfair]
+    assert [line for line, _ in missed_targets([small, large, unfair])] == [large, unfair]
 
 
 def test_a_demand_is_a_floor_of_fixed_time() -> None:
-    line = harness.Line("opens", harness.Times(), 2000, "1/s", [demand("20,000/s", 0.1)], "wall", 1)
+    line = harness.Line(
+        "opens", harness.Times(), 2000, "1/s", [required_time("20,000/s", 0.1)], "wall", 1
+    )
     line.times.add(0.2, 0.2)
-    (verdict,) = line.verdicts()
+    (verdict,) = line.comparisons()
     assert verdict.ratio == pytest.approx(0.5)
     assert verdict.met is False
 

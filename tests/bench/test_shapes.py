@@ -4,20 +4,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.pipeline_shapes import SHAPES, Shape, write
+from bench.pipeline_shapes import SHAPES, Shape, write_captures
 
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_the_frames_of_a_shape_are_all_there(shape: Shape, tmp_path: Path) -> None:
     few = replace(shape, sessions=min(shape.sessions, 64))
-    paths, frames = write(tmp_path / "captures", few, 400_000)
+    paths, frames = write_captures(tmp_path / "captures", few, 400_000)
     assert len(paths) == shape.files
     with read_sessions(paths) as reading:
-        found = [walk(session, Plan(), lambda *_: None) for session in reading]
+        found = [
+            analyze_session(session, AnalysisOptions(), lambda *_: None) for session in reading
+        ]
     assert len(found) == few.sessions
     assert {(summary.protocol, summary.balanced) for summary in found} == {("mplex", True)}
     assert sum(summary.frames for summary in found) == frames

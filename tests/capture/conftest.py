@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from polymux.capture import Reading, TcpSession, read_sessions
+from polymux.capture import CaptureReader, TcpSession, read_sessions
 
 
 @pytest.fixture
@@ -42,10 +42,10 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.fixture
-def read(write: Callable[..., str]) -> Callable[..., Reading]:
+def read(write: Callable[..., str]) -> Callable[..., CaptureReader]:
     """Writes octets to a file and reads its sessions."""
 
-    def make(data: bytes, **keywords: object) -> Reading:
+    def make(data: bytes, **keywords: object) -> CaptureReader:
         return read_sessions([write(data)], **keywords)  # type: ignore[arg-type]  # passed on
 
     return make

@@ -11,20 +11,20 @@ from random import Random
 import pytest
 from tests.spark.random_captures import blocks_of, conversations, record, roughen
 
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
-from polymux.analysis.session.live_analyzer import LiveFrames
-from polymux.capture import PcapngWriter, TcpScribe, index_file, read_sessions
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
+from polymux.analysis.session.live_analyzer import LiveAnalyzer
+from polymux.capture import PcapngWriter, TcpConnectionWriter, index_file, read_sessions
 from polymux.capture import live_reader as live_module
-from polymux.capture.io.pipes import Pipe
+from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.live_reader import LiveCapture, LiveSession
-from polymux.capture.synthesis.packet_builder import Burst
+from polymux.capture.synthesis.packet_builder import PacketBurst
 
 Row = dict[str, object]
 Events = list[list[tuple[str, bytes | int]]]
 
 
-class Trickle(Pipe):
+class Trickle(CapturePipe):
     """Gives the octets of a file in pieces of random sizes, and is silent now and then."""
 
     def __init__(self, path: Path, seed: int) -> None:
@@ -33,7 +33,7 @@ class Trickle(Pipe):
         self._data = path.read_bytes()
         self._at = 0
 
-    def _raw(self) -> bytes | None:
+    def _read_raw(self) -> bytes | None:
         if self._rng.random() < 0.05:
             return None
         size = self._rng.choice((1, 7, 100, 1000, 50_000))
@@ -111,8 +111,8 @@ def frames_of(path: Path) -> list[Row]:
     rows: list[Row] = []
     with read_sessions(path) as reading:
         for session in reading:
-            plan = Plan(tables=frozenset({"frames"}))
-            walk(session, plan, lambda _, batch: rows.extend(batch.to_pylist()))
+            plan = AnalysisOptions(tables=frozenset({"frames"}))
+            analyze_session(session, plan, lambda _, batch: rows.extend(batch.to_pylist()))
     return rows
 
 
@@ -125,17 +125,17 @@ def test_frames_of_a_pipe_are_those_of_the_file(seed: int, tmp_path: Path) -> No
     path = tmp_path / "talk.pcapng"
     record([path], conversations(200 + seed, 4))
     rows: list[Row] = []
-    frames = LiveFrames(Plan(), lambda _, batch: rows.extend(batch.to_pylist()))
+    frames = LiveAnalyzer(AnalysisOptions(), lambda _, batch: rows.extend(batch.to_pylist()))
     for session in LiveCapture(Trickle(path, seed)):
-        frames.take(session)
-    assert frames.seen == frames.matched == 4
+        frames.receive(session)
+    assert frames.session_count == frames.matched_count == 4
     assert sorted(rows, key=key) == sorted(frames_of(path), key=key)
 
 
 def test_frames_come_while_the_pipe_is_open(tmp_path: Path) -> None:
     reader, writer = os.pipe()
     sink = Pipeline(writer, tmp_path)
-    scribe = TcpScribe(sink, ("192.0.2.1", 40000), ("198.51.100.2", 9000), 10**18)
+    scribe = TcpConnectionWriter(sink, ("192.0.2.1", 40000), ("198.51.100.2", 9000), 10**18)
     scribe.data(0, b"\x08\x04good\x0a\x05hello", 10**18 + 1)
     scribe.data(1, b"\x09\x02ok", 10**18 + 2)
     came = threading.Event()
@@ -147,9 +147,9 @@ def test_frames_come_while_the_pipe_is_open(tmp_path: Path) -> None:
             came.set()
 
     def read() -> None:
-        frames = LiveFrames(Plan("mplex"), emit)
-        for session in LiveCapture(Pipe("-", reader)):
-            frames.take(session)
+        frames = LiveAnalyzer(AnalysisOptions("mplex"), emit)
+        for session in LiveCapture(CapturePipe("-", reader)):
+            frames.receive(session)
 
     thread = threading.Thread(target=read)
     thread.start()
@@ -166,12 +166,12 @@ class Pipeline:
     """A sink that writes packets to a pipe at once, each as a capture of its own."""
 
     def __init__(self, fd: int, scratch: Path) -> None:
-        self.file = 1
+        self.comment_epoch = 1
         self._fd = fd
         self._scratch = scratch
         self._count = 0
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         self._count += 1
         path = self._scratch / f"{self._count}.pcapng"
         with PcapngWriter(path, sync="none") as writer:
@@ -182,11 +182,13 @@ class Pipeline:
 def test_flows_beyond_the_bound_are_ended_the_one_silent_for_longest_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_module, "FLOWS", 2)
+    monkeypatch.setattr(live_module, "MAX_TRACKED_FLOWS", 2)
     path = tmp_path / "many.pcapng"
     with PcapngWriter(path, sync="none") as writer:
         for number in range(4):
-            scribe = TcpScribe(writer, ("192.0.2.1", 40000 + number), ("192.0.2.2", 9), 10**18)
+            scribe = TcpConnectionWriter(
+                writer, ("192.0.2.1", 40000 + number), ("192.0.2.2", 9), 10**18
+            )
             scribe.data(0, b"x", 10**18 + number + 1)
     capture = LiveCapture(Trickle(path, 1))
     over = [session.dialer for session in capture if session and session.over]

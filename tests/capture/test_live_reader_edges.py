@@ -21,12 +21,12 @@ from tests.capture.capture_builder import (
     talk,
 )
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.session import live_analyzer as frames_module
-from polymux.analysis.session.analyzer import walk
-from polymux.analysis.session.live_analyzer import LiveFrames
+from polymux.analysis.session.analyzer import analyze_session
+from polymux.analysis.session.live_analyzer import LiveAnalyzer
 from polymux.capture import read_sessions
-from polymux.capture.io.pipes import Pipe
+from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.live_reader import LiveCapture
 
 Row = dict[str, object]
@@ -36,22 +36,24 @@ ASKED = b"\x0a\x05hello"
 ANSWERED = b"\x09\x02ok"
 
 
-class Given(Pipe):
+class Given(CapturePipe):
     """A pipe that gives these octets, one piece a read; None is silence."""
 
     def __init__(self, *pieces: bytes | None) -> None:
         super().__init__("-", -1)
         self._pieces = list(pieces)
 
-    def _raw(self) -> bytes | None:
+    def _read_raw(self) -> bytes | None:
         return self._pieces.pop(0) if self._pieces else b""
 
 
 def of_pipe(*pieces: bytes | None, protocol: str = "mplex") -> list[Row]:
     rows: list[Row] = []
-    frames = LiveFrames(Plan(protocol), lambda _, batch: rows.extend(batch.to_pylist()))
+    frames = LiveAnalyzer(
+        AnalysisOptions(protocol), lambda _, batch: rows.extend(batch.to_pylist())
+    )
     for session in LiveCapture(Given(*pieces)):
-        frames.take(session)
+        frames.receive(session)
     return rows
 
 
@@ -60,8 +62,8 @@ def of_file(data: bytes, path: Path, protocol: str = "mplex") -> list[Row]:
     rows: list[Row] = []
     with read_sessions(path) as reading:
         for session in reading:
-            plan = Plan(protocol, tables=frozenset({"frames"}))
-            walk(session, plan, lambda _, batch: rows.extend(batch.to_pylist()))
+            plan = AnalysisOptions(protocol, tables=frozenset({"frames"}))
+            analyze_session(session, plan, lambda _, batch: rows.extend(batch.to_pylist()))
     return rows
 
 
@@ -81,8 +83,8 @@ def test_a_session_whose_start_was_not_captured_is_decoded(
 def test_a_session_that_begins_with_a_hole_is_not_held_for_ever(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(frames_module, "UNDECIDED", 2000)
-    monkeypatch.setattr(frames_module, "LOOK", 5000)
+    monkeypatch.setattr(frames_module, "MAX_UNDECIDED_BYTES", 2000)
+    monkeypatch.setattr(frames_module, "FULL_SAMPLE_BYTES", 5000)
     lines = [(0, OPENED), (1, ANSWERED), *[(0, ASKED * 10), (1, ANSWERED * 10)] * 60]
     packets = talk(*lines, close=False)
     del packets[3]  # acknowledged by the next, so it was sent and not captured
@@ -110,11 +112,11 @@ def test_a_syn_with_payload_that_is_proven_later_is_decoded(tmp_path: Path) -> N
 
 def test_frames_of_one_side_come_when_the_pipe_is_silent() -> None:
     rows: list[Row] = []
-    frames = LiveFrames(Plan("mplex"), lambda _, batch: rows.extend(batch.to_pylist()))
+    frames = LiveAnalyzer(AnalysisOptions("mplex"), lambda _, batch: rows.extend(batch.to_pylist()))
     came = []
     data = pcapng(talk((0, OPENED + ASKED), close=False))
     for session in LiveCapture(Given(data, None, pcapng([]))):
-        frames.take(session)
+        frames.receive(session)
         came.append(len(rows))
     assert came == [0, 2, 2]
 
@@ -122,20 +124,20 @@ def test_frames_of_one_side_come_when_the_pipe_is_silent() -> None:
 def test_a_session_with_too_many_open_streams_is_decoded_no_further(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(frames_module, "LIVE", 100)
+    monkeypatch.setattr(frames_module, "MAX_OPEN_STREAMS", 100)
     opened = [bytes((n & 127 | 128, n >> 7, 0)) for n in range(1 << 3, 500 << 3, 8) if n >= 128]
     packets = talk(*[(0, new) for new in opened], close=False)
     told: list[str] = []
     rows: list[Row] = []
-    frames = LiveFrames(
-        Plan("mplex"),
+    frames = LiveAnalyzer(
+        AnalysisOptions("mplex"),
         lambda _, batch: rows.extend(batch.to_pylist()),
-        doubted=lambda session, note: told.append(note),
+        on_warning=lambda session, note: told.append(note),
     )
     data = pcapng(packets)
     pieces = [data[at : at + 500] for at in range(0, len(data), 500)]
     for session in LiveCapture(Given(*pieces[:20], None, *pieces[20:])):
-        frames.take(session)
+        frames.receive(session)
     assert told == ["more than 100 streams are open at once: it is decoded no further"]
     assert 100 < len(rows) < 200
 

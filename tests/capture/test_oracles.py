@@ -21,7 +21,7 @@ from tests.capture.packet_headers import headers
 
 from polymux.capture import index_file, read_sessions
 from polymux.capture.packets.flow_filter import flow_endpoints
-from polymux.capture.synthesis.packet_builder import FrameMaker
+from polymux.capture.synthesis.packet_builder import HeaderTemplate
 
 Row = tuple[int, str, int, str, int, int, int, int, int, bytes]
 
@@ -140,7 +140,7 @@ def test_scapy_computes_the_checksums_we_write(version: int) -> None:
         ends = [("2001:db8::1", 40000), ("2001:db8::2", 9000)]
     for size in (0, 1, 2, 63, 64, 65, 1448, 65495):
         payload = chance.randbytes(size)
-        maker = FrameMaker(ends[0], ends[1], 0)
+        maker = HeaderTemplate(ends[0], ends[1], 0)
         seq, ack = chance.randrange(2**32), chance.randrange(2**32)
         parsed = Ether(headers(maker, seq, ack, 24, payload) + payload)
         said = parsed[TCP].chksum
@@ -197,11 +197,13 @@ def test_checksums_left_to_the_network_card_are_passed_over(
 
 
 def test_dpkt_reads_what_we_write(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from polymux.capture import PcapngWriter, TcpScribe
+    from polymux.capture import PcapngWriter, TcpConnectionWriter
 
     path = str(tmp_path_factory.mktemp("dpkt") / "written.pcapng")
     with PcapngWriter(path) as writer:
-        TcpScribe(writer, ("192.0.2.1", 1), ("192.0.2.2", 2), build.START).data(0, b"hello", 0)
+        TcpConnectionWriter(writer, ("192.0.2.1", 1), ("192.0.2.2", 2), build.START).data(
+            0, b"hello", 0
+        )
     with open(path, "rb") as file:
         frames = [data for _, data in dpkt.pcapng.Reader(io.BytesIO(file.read()))]
     assert len(frames) == 4

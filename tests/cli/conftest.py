@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from polymux.capture import PcapngWriter, TcpScribe
+from polymux.capture import PcapngWriter, TcpConnectionWriter
 from polymux.cli import main
 
 MS = 1_000_000
@@ -90,7 +90,7 @@ def terminal() -> Callable[..., Ran]:
     """Runs `polymux` in a terminal, without progress bars, however slow the machine is."""
     code = (
         "from polymux.cli import main; from polymux.cli.support import progress; "
-        "progress.PATIENCE = 3600; main()"
+        "progress.SHOW_AFTER_SECONDS = 3600; main()"
     )
 
     def go(*arguments: str, columns: int = 160) -> Ran:
@@ -104,7 +104,7 @@ def impatient() -> Callable[..., Ran]:
     """The same, with progress bars shown at once."""
     code = (
         "from polymux.cli import main; from polymux.cli.support import progress; "
-        "progress.PATIENCE = 0; progress.REFRESH = 0.001; "
+        "progress.SHOW_AFTER_SECONDS = 0; progress.REFRESH_SECONDS = 0.001; "
         "main()"
     )
     return lambda *arguments: in_terminal(code, arguments)
@@ -118,7 +118,7 @@ def capture(tmp_path: Path) -> Callable[..., str]:
         lines: list[tuple[int, bytes, int]] = BROKEN, name: str = "talk.pcapng", port: int = 9000
     ) -> str:
         writer = PcapngWriter(str(tmp_path / name), sync="none")
-        scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("198.51.100.2", port), START)
+        scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("198.51.100.2", port), START)
         for side, data, at in lines:
             scribe.data(side, data, START + at * MS)
         scribe.close(START + (lines[-1][2] + 1) * MS if lines else START + MS)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import CLEAN, Ran
 
-from polymux.analysis.output.parquet import fill_empty
-from polymux.cli.commands.record import publish_leftovers
+from polymux.analysis.output.parquet import write_empty_tables
+from polymux.cli.commands.record import publish_partial_captures
 
 Run = Callable[..., Ran]
 READERS = ("ls", "check", "frames", "index")
@@ -179,7 +179,7 @@ def test_a_missing_extra_is_one_line_that_says_what_to_install(
         Path(path).write_bytes(packed)
     arguments = [command, path]
     if command == "report":
-        fill_empty(tmp_path / "tables")
+        write_empty_tables(tmp_path / "tables")
         arguments = [command, str(tmp_path / "tables"), "-o", str(tmp_path / "r.html")]
     elif command == "analyze":
         arguments += ["--out", str(tmp_path / "tables")]
@@ -240,7 +240,7 @@ def test_no_name_of_a_recording_left_behind_is_obeyed_by_the_terminal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "\x1b[2Jtalk-00001.pcapng.part").write_bytes(b"no capture" * 20)
-    publish_leftovers(str(tmp_path / "\x1b[2Jtalk.pcapng"))
+    publish_partial_captures(str(tmp_path / "\x1b[2Jtalk.pcapng"))
     said = capsys.readouterr().err
     assert "\x1b" not in said
     assert "\\u001b[2Jtalk-00001.pcapng" in said

@@ -115,7 +115,7 @@ def test_check_fails_if_a_rule_was_broken(run: Run, capture: Callable[..., str])
     assert ran.code == 1
     (row,) = lines(ran)
     assert (row["rule"], row["stream"]) == ("mplex.write-after-close", "d3")
-    assert set(row) == set(TABLES["violations"].names())
+    assert set(row) == set(TABLES["violations"].column_names())
 
 
 def test_check_is_content_with_a_clean_capture(run: Run, capture: Callable[..., str]) -> None:
@@ -140,7 +140,7 @@ def test_frames_gives_every_frame_in_order(run: Run, capture: Callable[..., str]
         "NewStream", "NewStream", "MessageInitiator", "CloseInitiator", "MessageReceiver",
         "MessageInitiator",
     ]  # fmt: skip
-    assert set(rows[0]) == set(TABLES["frames"].names())
+    assert set(rows[0]) == set(TABLES["frames"].column_names())
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_streamux_asks_once_or_once_for_each_line(run: Run, typed: Type) -> None
         async def work(call: Any) -> None:
             await call.reply((await call.read()).upper() + b"!")
 
-        await session.answer(work)
+        await session.serve_calls(work)
 
     with served(upper, "streamux") as url:
         typed(b"one\ntwo\n")

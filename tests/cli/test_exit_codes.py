@@ -17,7 +17,7 @@ from tests.cli.conftest import CLEAN, Ran
 from tests.cli.threaded_server import COMMAND
 
 from polymux.aio import SessionLimit
-from polymux.cli import COMMANDS, exit_code
+from polymux.cli import COMMANDS, exit_code_for
 
 Run = Callable[..., Ran]
 Capture = Callable[..., str]
@@ -128,7 +128,7 @@ def test_a_peer_that_is_not_there_is_4(run: Run) -> None:
 
 
 def test_a_limit_that_ended_the_session_is_5() -> None:
-    assert exit_code(SessionLimit("limit streams=4")) == 5
+    assert exit_code_for(SessionLimit("limit max_streams=4")) == 5
 
 
 @pytest.mark.parametrize("command", ["ls", "check", "frames"])

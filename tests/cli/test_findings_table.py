@@ -9,7 +9,7 @@ import pytest
 from tests.report.table_builder import Play, Stage
 
 from polymux.cli.support import findings_table as summary
-from polymux.cli.support.findings_table import print_findings, summarise
+from polymux.cli.support.findings_table import print_findings, summarize_findings
 
 
 @pytest.fixture
@@ -121,6 +121,6 @@ def test_what_does_not_fit_is_counted(
     play.end(1000)
     tables = stage.write(tmp_path)
     assert "and 40 more" in printed(tables)
-    monkeypatch.setattr(summary, "KEPT", 50)
-    found = summarise(str(tables))
-    assert (len(found.found), found.more) == (50, 30)
+    monkeypatch.setattr(summary, "MAX_FINDINGS", 50)
+    found = summarize_findings(str(tables))
+    assert (len(found.findings), found.not_listed) == (50, 30)

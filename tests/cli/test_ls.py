@@ -14,9 +14,9 @@ import pytest
 from tests.cli.conftest import CLEAN, Ran
 
 from polymux.analysis.session.summary import SessionSummary
-from polymux.cli.commands.ls import short_ids
-from polymux.cli.support.output import Column, fitting
-from polymux.cli.support.stream_ranking import Worst
+from polymux.cli.commands.ls import short_id_length
+from polymux.cli.support.output import TableColumn, fitting_columns
+from polymux.cli.support.stream_ranking import StreamRanking
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Accepted, Credit
 from polymux.protocols.registry import create
@@ -121,7 +121,7 @@ def test_check_says_the_same_sentence(run: Run, capture: Callable[..., str]) -> 
 
 
 def test_a_peer_that_did_not_answer_is_a_finding_of_its_own() -> None:
-    worst = Worst(10)
+    worst = StreamRanking(10)
     asked = {"session_id": "s", "stream": "d1"}
     stall = {
         "sender": "acceptor",
@@ -129,10 +129,10 @@ def test_a_peer_that_did_not_answer_is_a_finding_of_its_own() -> None:
         "duration_us": 12_000_000,
         "blocking_stream": None,
     }
-    worst.stall({**asked, **stall, "detail": "the dialer had ended its half"})
-    worst.stream({**asked, "bytes_dialer": 9, "bytes_acceptor": 0, "ending": "half-closed"})
-    (listed,) = worst.take()
-    assert listed.why == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
+    worst.add_stall({**asked, **stall, "detail": "the dialer had ended its half"})
+    worst.add_stream({**asked, "bytes_dialer": 9, "bytes_acceptor": 0, "ending": "half-closed"})
+    (listed,) = worst.worst_streams()
+    assert listed.reason == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
     assert listed.rank == 1
 
 
@@ -275,18 +275,23 @@ def test_a_short_id_is_unique_and_opens_its_session(run: Run, capture: Callable[
     short = next(line.split()[0] for line in text.splitlines() if ":9001" in line)
     (session, _) = rows(run("ls", folder, "--session", short))
     assert session["acceptor"].endswith(":9001")
-    assert short_ids([]) == short_ids(["0123456789abcdef"]) == 4
-    assert short_ids(["0123456789abcdef", "0123459999999999", "ffff000000000000"]) == 7
+    assert short_id_length([]) == short_id_length(["0123456789abcdef"]) == 4
+    assert short_id_length(["0123456789abcdef", "0123459999999999", "ffff000000000000"]) == 7
 
 
 def test_columns_of_the_highest_rank_go_first_and_rank_0_never() -> None:
-    columns = [Column("a"), Column("b", 3), Column("c", 1), Column("d", least=4, best=10)]
+    columns = [
+        TableColumn("a"),
+        TableColumn("b", 3),
+        TableColumn("c", 1),
+        TableColumn("d", min_width=4, preferred_width=10),
+    ]
     cells = [["x" * 6, "x" * 6, "x" * 6, "x" * 40]]
-    assert fitting(columns, cells, 80) == [0, 1, 2, 3]
-    assert fitting(columns, cells, 33) == [0, 2, 3]  # d would have less than its best
-    assert fitting(columns, cells, 20) == [0, 2, 3]
-    assert fitting(columns, cells, 19) == [0, 3]
-    assert fitting(columns, cells, 1) == [0, 3]
+    assert fitting_columns(columns, cells, 80) == [0, 1, 2, 3]
+    assert fitting_columns(columns, cells, 33) == [0, 2, 3]  # d would have less than its best
+    assert fitting_columns(columns, cells, 20) == [0, 2, 3]
+    assert fitting_columns(columns, cells, 19) == [0, 3]
+    assert fitting_columns(columns, cells, 1) == [0, 3]
 
 
 def test_a_summary_counts_what_its_row_does_not_have() -> None:

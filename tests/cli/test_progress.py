@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.cli.conftest import CLEAN, Ran
 
 from polymux.cli.support import progress
-from polymux.cli.support.progress import Waiting, octets_read, say
+from polymux.cli.support.progress import ProgressBar, bytes_read_counter, print_line
 
 Terminal = Callable[..., Ran]
 
@@ -23,16 +23,16 @@ def screen(out: io.StringIO) -> Console:
 
 def test_nothing_is_shown_for_what_is_quick() -> None:
     out = io.StringIO()
-    with Waiting("reading", 100, console=screen(out)) as waiting:
+    with ProgressBar("reading", 100, console=screen(out)) as waiting:
         waiting.advance(100)
     assert out.getvalue() == ""
 
 
 def test_amount_rate_and_time_left_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
-    monkeypatch.setattr(progress, "REFRESH", 0.01)
+    monkeypatch.setattr(progress, "SHOW_AFTER_SECONDS", 0.05)
+    monkeypatch.setattr(progress, "REFRESH_SECONDS", 0.01)
     out = io.StringIO()
-    with Waiting("reading", 10 << 20, console=screen(out)) as waiting:
+    with ProgressBar("reading", 10 << 20, console=screen(out)) as waiting:
         waiting.advance(1 << 20)
         time.sleep(0.3)
     said = out.getvalue()
@@ -43,32 +43,32 @@ def test_amount_rate_and_time_left_are_shown(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_total_that_is_not_known_has_no_time_left() -> None:
-    waiting = Waiting("reading", unit="rows")
+    waiting = ProgressBar("reading", unit="rows")
     waiting.advance(1_234_567)
-    told = waiting.told()
+    told = waiting.status_text()
     assert told.startswith("1,234,567 rows, ")
     assert "left" not in told
 
 
 def test_more_than_was_expected_is_never_more_than_all() -> None:
-    waiting = Waiting("reading", 10)
+    waiting = ProgressBar("reading", 10)
     waiting.advance(4096)
-    assert waiting.told().startswith("4 KiB of 4 KiB")
-    waiting.phase("writing", 100)
-    assert waiting.told() == "0 octets of 100 octets"
+    assert waiting.status_text().startswith("4 KiB of 4 KiB")
+    waiting.start_phase("writing", 100)
+    assert waiting.status_text() == "0 octets of 100 octets"
 
 
 def test_lines_are_printed_above_the_bar_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(progress, "PATIENCE", 0)
+    monkeypatch.setattr(progress, "SHOW_AFTER_SECONDS", 0)
     out = io.StringIO()
-    say("before")
-    with Waiting("reading", console=screen(out)):
+    print_line("before")
+    with ProgressBar("reading", console=screen(out)):
         time.sleep(0.3)
         for number in range(50):
-            say(f"line {number} [bold]not markup[/bold]")
-    say("after")
+            print_line(f"line {number} [bold]not markup[/bold]")
+    print_line("after")
     assert capsys.readouterr().out == "before\nafter\n"
     for number in range(50):
         assert f"line {number} [bold]not markup[/bold]" in out.getvalue()
@@ -76,7 +76,7 @@ def test_lines_are_printed_above_the_bar_and_none_is_lost(
 
 def test_what_was_read_is_counted_from_now_on(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(1 << 20))
-    count = octets_read()
+    count = bytes_read_counter()
     (tmp_path / "file").read_bytes()
     assert count() in (0, pytest.approx(1 << 20, rel=0.05))  # 0 where the system does not say
 
@@ -109,9 +109,9 @@ def test_recover_has_a_bar(
 
 
 def test_report_has_a_bar(impatient: Terminal, tmp_path: Path) -> None:
-    from polymux.analysis.output.parquet import fill_empty
+    from polymux.analysis.output.parquet import write_empty_tables
 
-    fill_empty(tmp_path / "tables")
+    write_empty_tables(tmp_path / "tables")
     ran = impatient("report", str(tmp_path / "tables"), "-o", str(tmp_path / "r.html"))
     assert ran.code == 0
     assert "reading tables" in ran.out

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Ran
 
-from polymux.cli.support.signals import SIGNALS, told
+from polymux.cli.support.signals import SIGNALS, stop_requested
 
 HERE = "tcp://127.0.0.1:0"
 COMMANDS = {
@@ -63,7 +63,7 @@ def test_a_signal_that_comes_as_it_says_where_it_listens_ends_it_in_good_order(
 def test_the_first_signal_is_only_noted_and_the_next_one_does_what_it_always_did(
     number: signal.Signals, unheard: list[int]
 ) -> None:
-    with told() as is_told:
+    with stop_requested() as is_told:
         assert not is_told()
         signal.raise_signal(number)
         assert is_told()
@@ -74,7 +74,7 @@ def test_the_first_signal_is_only_noted_and_the_next_one_does_what_it_always_did
 
 
 def test_after_it_signals_do_what_they_always_did(unheard: list[int]) -> None:
-    with told() as is_told:
+    with stop_requested() as is_told:
         pass
     with pytest.raises(KeyboardInterrupt):
         signal.raise_signal(signal.SIGTERM)

@@ -208,5 +208,5 @@ def test_a_limit_that_ends_the_session_is_told_once() -> None:
     command = [sys.executable, "-c", code, "connect", url, "--accept", "--protocol=omnistreams"]
     ran = subprocess.run(command, input=b"", capture_output=True, timeout=60, check=False)
     (said,) = ran.stderr.decode().splitlines()
-    assert "limit frame=" in said
+    assert "limit max_frame_bytes=" in said
     assert ran.returncode == 4

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Ran
 
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 Run = Callable[..., Ran]
 
@@ -18,7 +18,7 @@ Run = Callable[..., Ran]
 @pytest.fixture
 def spoken(capture: Callable[..., str]) -> str:
     """A capture of honest Streamux peers."""
-    world = World("streamux", 1)
+    world = Simulation("streamux", 1)
     world.run(200)
     return capture([(side, data, n) for n, (side, data, _) in enumerate(world.record, 1)])
 
@@ -62,7 +62,7 @@ def test_ls_keeps_it_in_the_note_of_the_session(run: Run, spoken: str) -> None:
 def test_of_many_such_sessions_some_are_told_and_the_rest_is_counted(
     run: Run, spoken: str, capture: Callable[..., str]
 ) -> None:
-    world = World("streamux", 2)
+    world = Simulation("streamux", 2)
     world.run(60)
     lines = [(side, data, n) for n, (side, data, _) in enumerate(world.record, 1)]
     for port in range(9001, 9006):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
 from polymux.core.varint import (
-    BAD,
-    SHORT,
+    INCOMPLETE,
+    INVALID,
     msgpack_array,
     msgpack_blob,
     msgpack_int,
@@ -20,7 +20,7 @@ from polymux.core.varint import (
     put_big_endian,
     put_uvarint,
     put_varu64,
-    unsigned,
+    read_big_endian,
     uvarint,
     varu64,
     varu64_width,
@@ -64,16 +64,16 @@ def test_a_base_128_number_is_written_read_and_found_short_at_every_cut() -> Non
         assert uvarint(data, 3, len(data)) == (value, 3 + len(form))
         assert uvarint(data, 3, 3 + len(form)) == (value, 3 + len(form))
         for cut in range(len(form)):
-            assert uvarint(data, 3, 3 + cut) == (0, SHORT)
+            assert uvarint(data, 3, 3 + cut) == (0, INCOMPLETE)
 
 
 @pytest.mark.parametrize("last", [0, 1, 127])
 def test_nine_octets_are_the_longest_base_128_number(last: int) -> None:
     nine = b"\x80" * 8 + bytes([last])
     assert uvarint(nine, 0, 9) == (last << 56, 9)
-    assert uvarint(b"\x80" * 9, 0, 9) == (0, BAD)
-    assert uvarint(b"\x80" * 9 + b"\x01", 0, 10) == (0, BAD)
-    assert uvarint(b"\x80" * 8, 0, 8) == (0, SHORT)
+    assert uvarint(b"\x80" * 9, 0, 9) == (0, INVALID)
+    assert uvarint(b"\x80" * 9 + b"\x01", 0, 10) == (0, INVALID)
+    assert uvarint(b"\x80" * 8, 0, 8) == (0, INCOMPLETE)
 
 
 def test_a_varu64_is_written_read_and_found_short_at_every_cut() -> None:
@@ -87,7 +87,7 @@ def test_a_varu64_is_written_read_and_found_short_at_every_cut() -> None:
         assert varu64(data, 3, len(data)) == (signed(value), 3 + len(form))
         assert varu64(data, 3, 3 + len(form)) == (signed(value), 3 + len(form))
         for cut in range(len(form)):
-            assert varu64(data, 3, 3 + cut) == (0, SHORT)
+            assert varu64(data, 3, 3 + cut) == (0, INCOMPLETE)
 
 
 @pytest.mark.parametrize("width", range(1, 9))
@@ -97,7 +97,7 @@ def test_big_endian_numbers_of_any_width_come_back(width: int) -> None:
             out = BytesWriter()
             put_big_endian(out, signed(value), width)
             assert out.getvalue() == value.to_bytes(width, "big")
-            assert unsigned(BEFORE + out.getvalue() + AFTER, 3, width) == signed(value)
+            assert read_big_endian(BEFORE + out.getvalue() + AFTER, 3, width) == signed(value)
 
 
 # --- msgpack
@@ -147,11 +147,11 @@ def step_over(value: bytes) -> None:
     assert msgpack_skip(data, 3, len(data), 1) == 3 + len(value)
     assert msgpack_skip(data, 3, 3 + len(value), 1) == 3 + len(value)
     for cut in range(len(value)):
-        assert msgpack_skip(data, 3, 3 + cut, 1) == SHORT
+        assert msgpack_skip(data, 3, 3 + cut, 1) == INCOMPLETE
     assert msgpack_skip(value * 3, 0, 3 * len(value), 3) == 3 * len(value)
-    assert msgpack_skip(value * 3, 0, 3 * len(value), 4) == SHORT
+    assert msgpack_skip(value * 3, 0, 3 * len(value), 4) == INCOMPLETE
     assert msgpack_skip(b"\x91" + value, 0, 1 + len(value), 1) == 1 + len(value)
-    assert msgpack_skip(value + b"\xc1", 0, 1 + len(value), 2) == BAD
+    assert msgpack_skip(value + b"\xc1", 0, 1 + len(value), 2) == INVALID
     assert msgpack_skip(value, 0, len(value), 0) == 0
 
 
@@ -167,13 +167,13 @@ def take_apart(code: int, value: bytes) -> None:
     ints = (*range(128), *range(0xE0, 256), 0xCB, 0xCC, 0xCD, 0xCE, 0xCF, 0xD0, 0xD1, 0xD2, 0xD3)
     for codes, read in ((arrays, msgpack_array), (blobs, msgpack_blob), (ints, msgpack_int)):
         found, at = read(whole, 3, len(whole))
-        assert (at != BAD) == (code in codes)
-        if at == BAD:
+        assert (at != INVALID) == (code in codes)
+        if at == INVALID:
             assert found == 0
             continue
         head = at - 3
         for cut in range(head):
-            assert read(whole, 3, 3 + cut) == (0, SHORT)
+            assert read(whole, 3, 3 + cut) == (0, INCOMPLETE)
         if read is msgpack_array:
             assert msgpack_skip(whole, at, len(whole), found) == 3 + len(value)
         elif read is msgpack_blob:

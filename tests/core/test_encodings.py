@@ -8,9 +8,9 @@ import pytest
 from librt.strings import BytesWriter
 
 from polymux.core.varint import (
-    BAD,
-    MOST_VALUES,
-    SHORT,
+    INCOMPLETE,
+    INVALID,
+    MAX_SKIPPED_VALUES,
     msgpack_blob,
     msgpack_int,
     msgpack_skip,
@@ -59,18 +59,18 @@ def test_integers_are_read_in_every_form_and_written_in_the_shortest(
         for data, pos in ((form, 0), (b"\xc1\xc1" + form + b"\xc1", 2)):
             assert msgpack_int(data, pos, len(data)) == (value, pos + len(form))
         for cut in range(len(form)):
-            assert msgpack_int(form, 0, cut)[1] == SHORT
+            assert msgpack_int(form, 0, cut)[1] == INCOMPLETE
 
 
 @pytest.mark.parametrize(("value", "form"), READ_ONLY)
 def test_integers_that_only_others_write_are_read(value: int, form: bytes) -> None:
     assert msgpack_int(form, 0, len(form)) == (value, len(form))
-    assert msgpack_int(form, 0, len(form) - 1)[1] == SHORT
+    assert msgpack_int(form, 0, len(form) - 1)[1] == INCOMPLETE
 
 
 @pytest.mark.parametrize("first", [0xC0, 0xC1, 0xC2, 0xA1, 0x91, 0x81, 0xC4, 0xD4, 0xD9, 0xDC])
 def test_what_is_no_integer_is_refused_at_its_first_octet(first: int) -> None:
-    assert msgpack_int(bytes([first]) + bytes(20), 0, 21)[1] == BAD
+    assert msgpack_int(bytes([first]) + bytes(20), 0, 21)[1] == INVALID
 
 
 SIZES = [(0, "c400"), (1, "c401"), (255, "c4ff"), (256, "c50100"), (65535, "c5ffff"),
@@ -85,7 +85,7 @@ def test_binaries_say_their_size_in_the_shortest_form(size: int, head: str) -> N
     assert written.hex() == head
     assert msgpack_blob(written, 0, len(written)) == (size, len(written))
     for cut in range(len(written)):
-        assert msgpack_blob(written, 0, cut)[1] == SHORT
+        assert msgpack_blob(written, 0, cut)[1] == INCOMPLETE
 
 
 TEXTS = [(0, "a0"), (31, "bf"), (32, "d920"), (255, "d9ff"), (256, "da0100"), (65535, "daffff"),
@@ -105,14 +105,14 @@ def test_strings_say_their_size_in_the_shortest_form(size: int, head: str) -> No
 def test_values_are_stepped_over_up_to_a_number_that_nobody_needs(
     opening: bytes, inner: int
 ) -> None:
-    nests = (MOST_VALUES - 1) // inner
+    nests = (MAX_SKIPPED_VALUES - 1) // inner
     data = opening * nests + b"\xc0"
     assert msgpack_skip(data, 0, len(data), 1) == len(data)
     data = opening * (nests + 1) + b"\xc0"
-    assert msgpack_skip(data, 0, len(data), 1) == BAD
+    assert msgpack_skip(data, 0, len(data), 1) == INVALID
 
 
 def test_more_values_than_are_stepped_over_are_refused_before_they_come() -> None:
-    for count, verdict in ((MOST_VALUES - 1, SHORT), (MOST_VALUES, BAD)):
+    for count, verdict in ((MAX_SKIPPED_VALUES - 1, INCOMPLETE), (MAX_SKIPPED_VALUES, INVALID)):
         head = b"\xdc" + struct.pack(">H", count)
         assert msgpack_skip(head, 0, len(head), 1) == verdict

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded
 from polymux.protocols.registry import create
-from polymux.testing.header_scan import Chain
+from polymux.testing.header_scan import HeaderScan
 
 PIECES = st.one_of(st.binary(max_size=40), st.integers(0, 70_000).map(bytes))
 
@@ -45,7 +45,7 @@ def test_an_offer_that_was_withdrawn_is_not_accepted() -> None:
 def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> None:
     end = dialer("omnistreams:carrier=length")
     stream = end.open()
-    with pytest.raises(LimitExceeded, match="limit frame=1048576"):
+    with pytest.raises(LimitExceeded, match="limit max_frame_bytes=1048576"):
         end.send(stream, bytes(1048577))
 
 
@@ -69,20 +69,26 @@ def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apa
         while end.pending():
             octets += b"".join(end.chunks_to_send(room))
         half = stream.half(0)
-        said.append((half.octets, half.units, stream.lane.queued if stream.lane else -1))
-        assert half.octets == sum(map(len, pieces))
-        assert end.outbox.queued == 0
+        said.append(
+            (
+                half.content_bytes,
+                half.content_units,
+                stream.buffers.queued_bytes if stream.buffers else -1,
+            )
+        )
+        assert half.content_bytes == sum(map(len, pieces))
+        assert end.scheduler.ready_bytes == 0
         reader = Endpoint(create("mplex", vantage=1), 1, direct=True)
         reader.start(bytes(16))
         reader.receive(octets, 1.0)
         theirs = reader.protocol.streams.find(stream.key)
         assert theirs is not None
-        assert theirs.half(0).octets == half.octets
+        assert theirs.half(0).content_bytes == half.content_bytes
         assert theirs.half(0).frames == half.frames
-        assert reader.protocol.sight.sent(0) == end.protocol.sight.sent(0)
-        chain = Chain(4096)
+        assert reader.protocol.causality.frames_sent(0) == end.protocol.causality.frames_sent(0)
+        chain = HeaderScan(4096)
         assert chain.read(reader.protocol, 0, octets, 0, 0) == len(octets)
-        assert 0 not in list(chain.size)[: chain.used]  # no frame is for nothing
-        assert theirs.lane is not None
-        assert b"".join(bytes(part) for part in theirs.lane.inbox) == b"".join(pieces)
+        assert 0 not in list(chain.payload_size)[: chain.used]  # no frame is for nothing
+        assert theirs.buffers is not None
+        assert b"".join(bytes(part) for part in theirs.buffers.received) == b"".join(pieces)
     assert said[0] == said[1]

@@ -20,7 +20,7 @@ def endpoint(text: str = "mplex", limits: Limits | None = None) -> Endpoint:
 
 
 def test_a_chunk_of_strays_costs_no_memory_and_is_counted_exactly() -> None:
-    end = endpoint(limits=Limits(unknown_burst=200_000))
+    end = endpoint(limits=Limits(unknown_stream_burst=200_000))
     chunk = bytes.fromhex("0a00") * 5_000
     end.receive(chunk[:200], 0.0)
     tracemalloc.start()
@@ -39,22 +39,22 @@ def test_a_chunk_of_openings_is_not_decoded_to_its_end() -> None:
     )
     with pytest.raises(LimitExceeded, match="open_reset_burst=1000"):
         end.receive(two + three, 0.0)
-    assert end.conversation.serials == 1024 + 1000 + 1
+    assert end.connection.next_serial == 1024 + 1000 + 1
 
 
 def test_buckets_fill_again_with_time() -> None:
-    end = endpoint(limits=Limits(unknown_burst=10, unknown_rate=5))
+    end = endpoint(limits=Limits(unknown_stream_burst=10, unknown_stream_rate=5))
     end.receive(bytes.fromhex("0a00") * 10, 0.0)
-    with pytest.raises(LimitExceeded, match="unknown_burst=10"):
+    with pytest.raises(LimitExceeded, match="unknown_stream_burst=10"):
         end.receive(bytes.fromhex("0a00"), 0.1)
-    end = endpoint(limits=Limits(unknown_burst=10, unknown_rate=5))
+    end = endpoint(limits=Limits(unknown_stream_burst=10, unknown_stream_rate=5))
     for second in range(20):
         end.receive(bytes.fromhex("0a00") * 5, float(second))
     assert end.counters.hits == {"mplex.unknown-stream": 100}
 
 
 def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
-    end = endpoint("nerdbank", Limits(window=10))
+    end = endpoint("nerdbank", Limits(receive_window=10))
     end.receive(bytes.fromhex("94 00 01 01 c4 06 92 a1 78 cd 1000"), 0.0)
     stream = end.protocol.streams.find(4)
     assert stream is not None
@@ -65,38 +65,38 @@ def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
     assert len(faults) == 1
     assert faults[0].text.startswith(b"nerdbank.window-exceeded: Content of 11 octets: 1 octet ")
     assert end.counters.hits["nerdbank.window-exceeded"] == 1000
-    assert end.inbox.unread == 0
+    assert end.receive_queue.unread_bytes == 0
     said = end.data_to_send()
     assert said.count(b"nerdbank.window-exceeded") == 1
 
 
 def test_what_can_no_longer_be_decoded_ends_the_session_with_a_reason() -> None:
     end = endpoint()
-    end.conversation.lose(end.conversation.direction(0), 0, 0, 0, "octets went missing")
+    end.connection.stop_decoding(end.connection.direction(0), 0, 0, 0, "octets went missing")
     with pytest.raises(PeerViolation, match="octets went missing"):
         end.receive(b"\0\0", 0.0)
 
 
 def test_a_peer_that_never_pays_its_duties_does_not_fill_the_memory() -> None:
-    limits = Limits(remembered=20, open_reset_burst=10_000, pending=10_000)
+    limits = Limits(closed_streams_remembered=20, open_reset_burst=10_000, accept_backlog=10_000)
     end = endpoint("nerdbank", limits)
     for _ in range(200):
         stream = end.open(b"x")
         end.data_to_send()
         end.abort(stream)
         end.data_to_send()  # the peer owes an answer to each of these
-    assert len(end.protocol.duties) <= 21
+    assert len(end.protocol.pending_replies) <= 21
 
 
 def test_answers_left_over_are_noticed_when_more_comes() -> None:
-    end = endpoint("nerdbank", Limits(control_queue=5))
+    end = endpoint("nerdbank", Limits(max_queued_replies=5))
     for number in range(1, 6):
         end.receive(bytes.fromhex(f"94 00 {number:02x} 01 c4 06 92 a1 78 cd 1000"), 0.0)
         end.receive(bytes.fromhex(f"93 04 {number:02x} 01"), 0.0)
-    assert len(end.outbox.control) == 5
-    with pytest.raises(LimitExceeded, match="control_queue=5"):
+    assert len(end.scheduler.control_queue) == 5
+    with pytest.raises(LimitExceeded, match="max_queued_replies=5"):
         end.receive(bytes.fromhex("93 04 09 01"), 0.0)
-    assert end.counters.hits["control_queue"] == 1
+    assert end.counters.hits["max_queued_replies"] == 1
 
 
 def test_an_answer_meant_for_an_earlier_use_of_an_id_does_not_hit_the_next() -> None:
@@ -116,16 +116,16 @@ def test_what_waits_for_leave_does_not_count_as_waiting_for_the_transport() -> N
     end = endpoint("nerdbank")
     stream = end.open(b"x")
     end.send(stream, bytes(1000))
-    assert end.outbox.queued == 1000
+    assert end.scheduler.ready_bytes == 1000
     end.data_to_send()
-    assert (end.outbox.queued, stream.lane and stream.lane.queued) == (0, 1000)
+    assert (end.scheduler.ready_bytes, stream.buffers and stream.buffers.queued_bytes) == (0, 1000)
     end.receive(bytes.fromhex("94 01 01 ff c4 04 91 cd 012c"), 0.0)  # accepted: 300 octets
     end.resume(stream)
-    assert end.outbox.queued == 1000
+    assert end.scheduler.ready_bytes == 1000
     end.data_to_send()
-    assert (end.outbox.queued, stream.lane and stream.lane.queued) == (0, 700)
+    assert (end.scheduler.ready_bytes, stream.buffers and stream.buffers.queued_bytes) == (0, 700)
     end.abort(stream)
-    assert (end.outbox.queued, stream.lane and stream.lane.queued) == (0, 0)
+    assert (end.scheduler.ready_bytes, stream.buffers and stream.buffers.queued_bytes) == (0, 0)
 
 
 def test_many_pieces_are_queued_all_or_not_at_all() -> None:

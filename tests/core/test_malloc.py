@@ -23,13 +23,13 @@ due = []
 def later(seconds, act):
     due.append((seconds, act))
 
-allocator.settle_allocator()
+allocator.raise_trim_threshold()
 pieces = [bytes(60_000 + n) for n in range(2_000)]
 kept = pieces[::50]
 full = resident()
 del pieces  # what is left holds the top of the heap
 before = resident()
-allocator.give_back(0.0, later)
+allocator.schedule_trim(0.0, later)
 seconds, act = due.pop()
 act()
 print(full, before, resident())
@@ -60,10 +60,10 @@ def test_holes_are_given_back_as_soon_as_a_session_has_ended() -> None:
 def test_every_end_is_followed_by_a_giving_back_within_a_second_and_they_are_a_second_apart(
     ends: list[float], given_back: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(allocator, "_due", [])
+    monkeypatch.setattr(allocator, "_trim_time", [])
     times: list[float] = []
     for now in ends:
-        allocator.give_back(now, lambda seconds, _, now=now: times.append(now + seconds))  # type: ignore[misc]
+        allocator.schedule_trim(now, lambda seconds, _, now=now: times.append(now + seconds))  # type: ignore[misc]
     assert times == pytest.approx(given_back)
 
 

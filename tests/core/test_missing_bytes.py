@@ -9,12 +9,12 @@ import pytest
 from tests.analysis.recorded_conversation import MS, Record, Stage, analyse
 from tests.capture import capture_builder as build
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 PROTOCOLS = [
     "mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
@@ -38,7 +38,7 @@ def accusations(observer: Observer) -> list[str]:
 def test_peers_are_not_accused_for_what_was_not_captured(protocol: str) -> None:
     holes = 0
     for seed in range(25):
-        world = World(protocol, seed)
+        world = Simulation(protocol, seed)
         world.run(200)
         chance = Random(seed)
         rate = chance.choice([0.01, 0.1])
@@ -51,7 +51,7 @@ def test_peers_are_not_accused_for_what_was_not_captured(protocol: str) -> None:
                 observer.feed(side, data, at)
         observer.finish(world.now, True, True)
         assert accusations(observer) == [], f"seed {seed}"
-        assert observer.balanced()
+        assert observer.accounts_for_all_bytes()
     assert holes > 25
 
 
@@ -115,7 +115,7 @@ def test_a_ledger_stands_still_where_a_capture_has_holes(
     snap: int, missing: range, tmp_path: Path
 ) -> None:
     path = captured(tmp_path / "holes.pcap", bulk(), snap, missing)
-    found = analyse(path, plan=Plan(protocol="nerdbank:version=3"))
+    found = analyse(path, plan=AnalysisOptions(protocol="nerdbank:version=3"))
     said = [row for row in found.rows("violations") if row["severity"] != "note"]
     assert said == []
     (stream,) = found.rows("streams")
@@ -134,7 +134,7 @@ def nerdbank(steps: list[tuple[int, str, int]]) -> Observer:
     return observer
 
 
-def stream_of(observer: Observer) -> Stream:
+def stream_of(observer: Observer) -> StreamState:
     (stream,) = observer.protocol.streams.all()
     return stream
 
@@ -157,29 +157,29 @@ def test_an_end_inside_a_frame_names_that_frame() -> None:
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5)])
     observer.finish(9, True, True)
     (cut,) = [v for v in observer.take_violations() if v.rule.name == "nerdbank.truncated"]
-    assert (cut.ordinal, cut.stream) == (1, "d1")
+    assert (cut.frame_index, cut.stream) == (1, "d1")
     whole = nerdbank([*OPENED, (0, EIGHT + "6162636465666768" + "9402", 5)])
     whole.finish(9, True, True)
     (cut,) = [v for v in whole.take_violations() if v.rule.name == "nerdbank.truncated"]
-    assert (cut.ordinal, cut.stream) == (2, "")
+    assert (cut.frame_index, cut.stream) == (2, "")
 
 
 def test_a_frame_that_was_cut_was_never_outstanding() -> None:
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5)])
     observer.finish(9, True, True)
-    assert stream_of(observer).dialer.peak == 0
+    assert stream_of(observer).dialer.peak_in_flight == 0
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5), (0, "636465666768", 6)])
-    assert stream_of(observer).dialer.peak == 8
+    assert stream_of(observer).dialer.peak_in_flight == 8
 
 
 def test_a_side_is_out_of_credit_from_the_last_byte_of_its_content() -> None:
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5), (0, "636465666768", 50)])
     observer.finish(150, True, True)
-    assert stream_of(observer).dialer.blocked == 100
+    assert stream_of(observer).dialer.blocked_ns == 100
 
 
 def test_other_frames_of_the_stream_do_not_begin_that_time_earlier() -> None:
     completed = (1, "930301ff", 7)
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5), completed, (0, "636465666768", 50)])
     observer.finish(150, True, True)
-    assert stream_of(observer).dialer.blocked == 100
+    assert stream_of(observer).dialer.blocked_ns == 100

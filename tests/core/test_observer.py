@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from polymux.core.connection import MAX_FILLED
-from polymux.core.events import Silence, Sink
+from polymux.core.connection import MAX_ZERO_FILL_BYTES
+from polymux.core.events import EventSink, NullSink
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
 
@@ -24,7 +24,7 @@ def frame(number: int, flag: int, payload: bytes = b"") -> bytes:
 
 
 def watcher(remembered: int = 4096) -> Observer:
-    return Observer(create("mplex", Limits(remembered=remembered)))
+    return Observer(create("mplex", Limits(closed_streams_remembered=remembered)))
 
 
 def resumed(observer: Observer, remembered: int = 4096) -> Observer:
@@ -35,7 +35,7 @@ def resumed(observer: Observer, remembered: int = 4096) -> Observer:
     return other
 
 
-def labels(streams: list[Stream]) -> list[str]:
+def labels(streams: list[StreamState]) -> list[str]:
     return [stream.label() for stream in streams]
 
 
@@ -53,18 +53,18 @@ def in_the_middle_of_an_answer() -> Observer:
 
 def test_a_stream_with_a_frame_under_way_is_handed_out_once_it_has_passed() -> None:
     observer = in_the_middle_of_an_answer()
-    assert observer.take_gone() == []
+    assert observer.take_removed_streams() == []
     observer.feed(0, frame(0, 1, b"x" * 100)[50:], 3)
-    (gone,) = observer.take_gone()
-    assert (gone.label(), gone.dialer.octets) == ("a0", 100)
-    assert observer.take_gone() == []
+    (gone,) = observer.take_removed_streams()
+    assert (gone.label(), gone.dialer.content_bytes) == ("a0", 100)
+    assert observer.take_removed_streams() == []
 
 
 def test_a_stream_whose_frame_never_became_whole_is_handed_out_at_the_end() -> None:
     observer = in_the_middle_of_an_answer()
-    assert observer.take_gone() == []
+    assert observer.take_removed_streams() == []
     observer.finish(9, True, True)
-    assert labels(observer.take_gone()) == ["a0"]
+    assert labels(observer.take_removed_streams()) == ["a0"]
 
 
 # --- taken apart and put together again
@@ -73,7 +73,9 @@ def test_a_stream_whose_frame_never_became_whole_is_handed_out_at_the_end() -> N
 def test_a_frame_under_way_keeps_its_stream_in_a_snapshot_though_the_id_is_used_again() -> None:
     observer = resumed(in_the_middle_of_an_answer())
     observer.feed(0, frame(0, 1, b"x" * 100)[50:], 3)
-    assert [(gone.label(), gone.dialer.octets) for gone in observer.take_gone()] == [("a0", 100)]
+    assert [
+        (gone.label(), gone.dialer.content_bytes) for gone in observer.take_removed_streams()
+    ] == [("a0", 100)]
     assert labels(observer.protocol.streams.all()) == ["a0.2"]
 
 
@@ -83,7 +85,7 @@ def test_closed_streams_are_forgotten_in_the_order_they_closed_also_after_a_snap
     observer.feed(0, frame(3, 6) + frame(1, 6), 1)
     observer = resumed(observer, 2)
     observer.feed(0, frame(5, 6), 2)
-    assert labels(observer.take_gone()) == ["d3"]
+    assert labels(observer.take_removed_streams()) == ["d3"]
     assert labels(observer.protocol.streams.all()) == ["d1", "d5"]
 
 
@@ -92,11 +94,11 @@ def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapsh
         observer = watcher(3)
         for number in (1, 3, 3, 3):
             observer.feed(0, frame(number, 0) + frame(number, 6), 0)
-        observer.take_gone()
+        observer.take_removed_streams()
         if resume:
             observer = resumed(observer, 3)
         observer.feed(0, frame(5, 0) + frame(5, 6), 1)
-        return labels(observer.take_gone()) + labels(observer.protocol.streams.all())
+        return labels(observer.take_removed_streams()) + labels(observer.protocol.streams.all())
 
     assert forgotten(True) == forgotten(False)
 
@@ -105,7 +107,7 @@ def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapsh
 
 
 def test_gaps_in_many_frames_are_made_up_to_one_bound_in_all() -> None:
-    size, frames = MAX_FILLED // 2, 20
+    size, frames = MAX_ZERO_FILL_BYTES // 2, 20
     observer = watcher()
     observer.feed(0, frame(1, 0), 0)
     for n in range(frames):
@@ -113,10 +115,10 @@ def test_gaps_in_many_frames_are_made_up_to_one_bound_in_all() -> None:
         observer.gap(0, size, n)
         if n == 10:
             observer = resumed(observer, 64)
-    unfilled = observer.conversation.unfilled
+    unfilled = observer.connection.unfilled_bytes
     assert unfilled == (frames - 11) * size  # those before are counted by the observer before
-    assert observer.conversation.filled == MAX_FILLED
-    assert observer.balanced()
+    assert observer.connection.zero_filled_bytes == MAX_ZERO_FILL_BYTES
+    assert observer.accounts_for_all_bytes()
 
 
 def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
@@ -125,30 +127,36 @@ def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
     observer.feed(0, frame(1, 0) + uvarint(1 * 8 + 2) + uvarint(size) + b"x" * 1000, 0)
     for _ in range(3):
         observer.gap(0, step, 1)
-        assert observer.balanced()
-    filled = 1000 + 3 * step - observer.conversation.unfilled
-    assert MAX_FILLED <= filled < MAX_FILLED + 65536
-    assert observer.conversation.dialer.open
+        assert observer.accounts_for_all_bytes()
+    filled = 1000 + 3 * step - observer.connection.unfilled_bytes
+    assert MAX_ZERO_FILL_BYTES <= filled < MAX_ZERO_FILL_BYTES + 65536
+    assert observer.connection.dialer.in_payload
     observer.gap(0, size - 3 * step - 1000, 2)
     observer.feed(0, frame(1, 2, b"after"), 3)
-    assert observer.balanced()
-    d = observer.conversation.dialer
-    assert (d.lost, d.open, d.frames, d.gap, d.offset) == (False, False, 3, 0, d.octets)
+    assert observer.accounts_for_all_bytes()
+    d = observer.connection.dialer
+    assert (d.decoding_stopped, d.in_payload, d.frames, d.missing_bytes, d.offset) == (
+        False,
+        False,
+        3,
+        0,
+        d.total_bytes,
+    )
     stream = observer.protocol.streams.find(2)
     assert stream is not None
-    assert stream.dialer.octets == size + 5
+    assert stream.dialer.content_bytes == size + 5
     assert observer.rows is not None
     (batch,) = observer.rows.take()
-    assert [batch.payload[i] for i in range(batch.used)] == [0, size, 5]
-    assert batch.offset[2] == d.octets - 7
+    assert [batch.payload_bytes[i] for i in range(batch.used)] == [0, size, 5]
+    assert batch.byte_offset[2] == d.total_bytes - 7
 
 
 # --- who listens
 
 
 def test_a_sink_hears_of_all_content_unless_it_says_otherwise() -> None:
-    assert Sink().reading
-    assert Sink().marking
-    assert not Silence().reading
-    assert not Silence().marking
-    assert isinstance(watcher().conversation.sink, Silence)
+    assert EventSink().wants_content
+    assert EventSink().wants_frame_ends
+    assert not NullSink().wants_content
+    assert not NullSink().wants_frame_ends
+    assert isinstance(watcher().connection.sink, NullSink)

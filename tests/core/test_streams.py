@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polymux
-from polymux.analysis.tracking.stream_tracker import Track, TrackTable
-from polymux.core.streams import UNTIDY, Stream, Table
+from polymux.analysis.tracking.stream_tracker import StreamTracker, StreamTrackerTable
+from polymux.core.streams import COMPACT_THRESHOLD, StreamState, StreamTable
 
 KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)
 
@@ -18,26 +18,26 @@ KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)
 @given(KEYS, st.integers(1, 50))
 def test_a_table_finds_what_a_dict_would_find(moves: list[tuple[int, bool]], most: int) -> None:
     """Streams are put and retired in any order; of those that are over the last `most` stay."""
-    table = Table(most)
-    known: dict[int, Stream] = {}
-    over: list[Stream] = []
+    table = StreamTable(most)
+    known: dict[int, StreamState] = {}
+    over: list[StreamState] = []
     for serial, (key, retires) in enumerate(moves):
         stream = known.get(key)
         if retires and stream is not None and not stream.over:
             stream.over = True
             over.append(stream)
-            table.retire(stream)
+            table.mark_closed(stream)
             while len(over) > most:
                 oldest = over.pop(0)
                 if known.get(oldest.key) is oldest:
                     del known[oldest.key]
         elif stream is None or stream.over:
-            known[key] = Stream(key, key, 0, serial)
+            known[key] = StreamState(key, key, 0, serial)
             known[key].serial = serial
-            table.put(known[key])
+            table.insert(known[key])
     assert {key: table.find(key) for key in range(41)} == {key: known.get(key) for key in range(41)}
     assert table.all() == sorted(known.values(), key=lambda stream: stream.serial)
-    assert table.used == len(known)
+    assert table.used_slots == len(known)
 
 
 def crowding(filled: list[bool]) -> int:
@@ -51,24 +51,24 @@ def crowding(filled: list[bool]) -> int:
 
 @pytest.mark.parametrize("power", [0, 20, 32, 44, 51])
 def test_keys_far_apart_do_not_crowd_together(power: int) -> None:
-    table, tracks = Table(10), TrackTable()
-    table.spread = tracks.spread = 0x1E3779B97F4A7C15  # any would do; the test draws none
+    table, tracks = StreamTable(10), StreamTrackerTable()
+    table.multiplier = tracks.multiplier = 0x1E3779B97F4A7C15  # any would do; the test draws none
     for n in range(4000):
         key = (n << power) - (1 << 63) if n << power >= 1 << 63 else n << power
-        table.put(Stream(key, key, 0, n))
-        tracks.put(Track(Stream(key, key >> 1, 0, n)))
+        table.insert(StreamState(key, key, 0, n))
+        tracks.insert(StreamTracker(StreamState(key, key >> 1, 0, n)))
     assert all(table.find(stream.key) is stream for stream in table.all())
-    assert crowding([stream is not table.none for stream in table.slots]) < 200
-    assert crowding([track is not tracks.none for track in tracks.slots]) < 200
+    assert crowding([stream is not table.empty_slot for stream in table.slots]) < 200
+    assert crowding([track is not tracks.empty_slot for track in tracks.slots]) < 200
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=300))
 def test_a_key_of_any_64_bits_is_found(keys: list[int]) -> None:
-    table = Table(1000)
+    table = StreamTable(1000)
     for serial, key in enumerate(keys):
-        stream = Stream(key, key, 0, 0)
+        stream = StreamState(key, key, 0, 0)
         stream.serial = serial
-        table.put(stream)
+        table.insert(stream)
     for key in keys[::2]:
         table.remove(key)
     assert [stream.key for stream in table.all()] == keys[1::2]
@@ -77,30 +77,30 @@ def test_a_key_of_any_64_bits_is_found(keys: list[int]) -> None:
 
 
 def test_streams_whose_key_is_used_again_and_again_are_let_go() -> None:
-    table = Table(65_536)
-    last = [Stream(key, key, 0, 0) for key in range(1_000)]
+    table = StreamTable(65_536)
+    last = [StreamState(key, key, 0, 0) for key in range(1_000)]
     for stream in last:
-        table.put(stream)
-        table.retire(stream)
+        table.insert(stream)
+        table.mark_closed(stream)
     for turn in range(20_000):
-        stream = Stream(turn % 3, 0, 0, turn)
-        table.put(stream)
-        table.retire(stream)
-        assert len(table.closed) - table.first <= 2 * (1_000 + UNTIDY)
-    assert table.used == 1_000
+        stream = StreamState(turn % 3, 0, 0, turn)
+        table.insert(stream)
+        table.mark_closed(stream)
+        assert len(table.closed) - table.first_closed <= 2 * (1_000 + COMPACT_THRESHOLD)
+    assert table.used_slots == 1_000
     assert all(table.find(key) is last[key] for key in range(3, 1_000))
-    table.tidy()
+    table.compact()
     assert len(table.closed) == 1_000
 
 
 def test_an_empty_table_has_forgotten_everything() -> None:
-    table = Table(10)
+    table = StreamTable(10)
     for key in range(200):
-        table.put(Stream(key, key, 0, 0))
+        table.insert(StreamState(key, key, 0, 0))
     table.clear()
     assert table.all() == []
-    assert table.used == len(table.closed) == 0
-    table.put(Stream(7, 7, 0, 0))
+    assert table.used_slots == len(table.closed) == 0
+    table.insert(StreamState(7, 7, 0, 0))
     assert [stream.key for stream in table.all()] == [7]
 
 
@@ -112,7 +112,7 @@ async def asked(times: int) -> int:
     async def work(call: polymux.Call) -> None:
         await call.reply(await call.read())
 
-    answering = asyncio.create_task(far.answer(work))
+    answering = asyncio.create_task(far.serve_calls(work))
     for number in range(times):
         assert await near.request(b"%d" % number) == b"%d" % number
     held = max(len(each.endpoint.protocol.streams.closed) for each in (near, far))
@@ -123,4 +123,4 @@ async def asked(times: int) -> int:
 
 
 def test_requests_one_after_another_leave_little_behind() -> None:
-    assert asyncio.run(asked(3_000)) <= 2 * UNTIDY + 2
+    assert asyncio.run(asked(3_000)) <= 2 * COMPACT_THRESHOLD + 2

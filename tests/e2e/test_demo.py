@@ -15,9 +15,9 @@ from polymux.aio import Session
 from polymux.analysis.output.parquet import read_table
 from polymux.analysis.schema.tables import TABLES
 from polymux.cli.demo import peers as peers
-from polymux.cli.demo.peers import Disturbed
-from polymux.cli.demo.scenes import Scene, play, record
-from polymux.cli.demo.throttled_relay import Tape
+from polymux.cli.demo.peers import MachineTooSlow
+from polymux.cli.demo.scenes import Scene, play_scene, record_scene
+from polymux.cli.demo.throttled_relay import MemoryCapture
 from polymux.report import write_report
 
 Rows = list[dict[str, Any]]
@@ -207,11 +207,11 @@ def test_a_scene_that_the_machine_disturbed_is_played_again() -> None:
         played.append(len(played))
         await session.open("told apart by its size" * len(played))
         if len(played) == 1:
-            raise Disturbed
+            raise MachineTooSlow
 
-    tape = Tape()
+    tape = MemoryCapture()
     scene = Scene("mplex", "a pause of the machine", wait, disturbed_once)
-    assert record(scene, tape) == 2
+    assert record_scene(scene, tape) == 2
     assert played == [0, 1]
 
 
@@ -221,5 +221,5 @@ def test_leave_that_comes_late_disturbs_a_scene() -> None:
         await peers.take_messages(session)
 
     scene = Scene("omnistreams", "late", sleep_first, peers.send_messages, "ws://127.0.0.1:0/x")
-    with pytest.raises(Disturbed):
-        asyncio.run(play(scene, Tape()))
+    with pytest.raises(MachineTooSlow):
+        asyncio.run(play_scene(scene, MemoryCapture()))

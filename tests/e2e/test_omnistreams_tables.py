@@ -12,10 +12,10 @@ import pytest
 
 import polymux
 from polymux import OmnistreamsSession, Session
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import PcapngWriter, read_sessions
-from polymux.record import Tap
+from polymux.record import RecordingProxy
 
 MESSAGES = [b"", b"one", bytes(70_000), b"x" * 126, b"last"]
 URLS = {"websocket": ("ws", "/omnistreams"), "length": ("tcp", "")}
@@ -50,10 +50,10 @@ async def recorded_by_the_tap(carrier: str, out: Path) -> None:
         swallow, f"{scheme}://127.0.0.1:0{path}", protocol="omnistreams"
     ) as server:
         with PcapngWriter(str(out)) as sink:
-            async with Tap(f"{scheme}://127.0.0.1:0{path}", server.url, sink) as tap:
+            async with RecordingProxy(f"{scheme}://127.0.0.1:0{path}", server.url, sink) as tap:
                 await converse(tap.url)
                 async with asyncio.timeout(5):
-                    while tap.counts.open:
+                    while tap.stats.open:
                         await asyncio.sleep(0.01)
 
 
@@ -78,8 +78,8 @@ def tables_of(path: Path) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     with read_sessions([str(path)]) as reading:
         for session in reading:
-            summary = walk(
-                session, Plan("auto", {}),
+            summary = analyze_session(
+                session, AnalysisOptions("auto", {}),
                 lambda table, batch: found.setdefault(table, []).extend(batch.to_pylist()),
             )  # fmt: skip
             assert summary.balanced

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from tests.attacks import raw_frames as words
 from tests.attacks.families.common import opening
 
-from polymux.analysis.detection.detector import guess
-from polymux.analysis.detection.sample import Sample
+from polymux.analysis.detection.detector import detect
+from polymux.analysis.detection.sample import SessionSample
 from polymux.capture import CaptureLimits, read_sessions
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import CaptureError, LimitExceeded, PeerViolation
@@ -26,7 +26,13 @@ from polymux.protocols.registry import create
 
 Target = Callable[[bytes], None]
 
-TIGHT = {"frame": 1024, "control": 1024, "metadata": 1024, "held": 1024, "name": 512}
+TIGHT = {
+    "max_frame_bytes": 1024,
+    "max_control_bytes": 1024,
+    "max_metadata_bytes": 1024,
+    "max_prehandshake_bytes": 1024,
+    "max_name_bytes": 512,
+}
 HOWEVER_MANY = 1_000_000_000
 OPENINGS = 80  # honest ones behind each input; what was begun before must have ended by then
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
@@ -53,7 +59,9 @@ def decoder(protocol: str) -> Target:
     """A live endpoint. Behind whatever came it must still see an opening, or have given up."""
     name = "omnistreams" if protocol.startswith("omnistreams") else protocol
     behind = b"".join(opening(name, n) for n in range(1000, 1000 + OPENINGS))
-    limits = dict.fromkeys(("open_reset_burst", "unknown_burst", "idle_burst"), HOWEVER_MANY)
+    limits = dict.fromkeys(
+        ("open_reset_burst", "unknown_stream_burst", "empty_frame_burst"), HOWEVER_MANY
+    )
 
     def target(data: bytes) -> None:
         if not data:
@@ -68,13 +76,13 @@ def decoder(protocol: str) -> Target:
                 endpoint.data_to_send()
             finish_frame(endpoint)
             for _ in range(3):  # a header cut short swallows some of what follows
-                before = endpoint.conversation.direction(0).frames
+                before = endpoint.connection.direction(0).frames
                 events = endpoint.receive(behind, 2.0)
                 endpoint.data_to_send()
                 if any(isinstance(event, Opened) for event in events):
                     return
                 finish_frame(endpoint)
-                went_on = endpoint.conversation.direction(0).frames > before
+                went_on = endpoint.connection.direction(0).frames > before
                 assert went_on, "wedged: it neither failed nor went on"
         except (PeerViolation, LimitExceeded):
             return
@@ -84,10 +92,10 @@ def decoder(protocol: str) -> Target:
 
 def finish_frame(endpoint: Endpoint) -> None:
     """Send what the frame at hand still lacks, by its own header; no more than a limit allows."""
-    d = endpoint.conversation.direction(0)
+    d = endpoint.connection.direction(0)
     for _ in range(8):
-        lacking = d.rest if d.open else max(0, d.need - d.waiting())
-        if not lacking or d.lost:
+        lacking = d.part_bytes_left if d.in_payload else max(0, d.bytes_needed - d.buffered_bytes())
+        if not lacking or d.decoding_stopped:
             return
         assert lacking <= 70_000, f"it waits for {lacking} octets"
         endpoint.receive(bytes(lacking), 1.5)
@@ -104,7 +112,7 @@ def observer(data: bytes) -> None:
     for piece in pieces(data[3:], data[1] >> 1):
         at += 1000
         watching.feed(side, piece, at)
-        assert watching.balanced(), "octets are not conserved"
+        assert watching.accounts_for_all_bytes(), "octets are not conserved"
         side ^= data[2] & 1
     if data[2] & 2:
         watching.take_violations()
@@ -117,7 +125,7 @@ def observer(data: bytes) -> None:
         watching.gap(side, data[2] * 5, at)
         watching.feed(side, data[3:], at + 1)
     watching.finish(at + 2, bool(data[2] & 8), bool(data[2] & 16))
-    assert watching.balanced(), "octets are not conserved at the end"
+    assert watching.accounts_for_all_bytes(), "octets are not conserved at the end"
 
 
 def websocket(data: bytes) -> None:
@@ -133,7 +141,12 @@ def websocket(data: bytes) -> None:
             if lenient and data[0] & 2 and fed % 3 == 0:
                 reading.gap(5)
                 fed += 5
-            counted = reading.delivered + reading.carrier + reading.skipped + reading.missing
+            counted = (
+                reading.delivered_bytes
+                + reading.control_bytes
+                + reading.skipped_bytes
+                + reading.missing_bytes
+            )
             assert counted + reading.pending() == fed, "octets are not conserved"
         reading.finish()
         assert len(reading.take()) <= len(data) + 20
@@ -146,7 +159,7 @@ def captures(data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as out:
             out.write(data)
-        limits = CaptureLimits(inflated=1 << 22, ratio_from=1 << 16)
+        limits = CaptureLimits(max_decompressed_bytes=1 << 22, ratio_check_min_bytes=1 << 16)
         with read_sessions([path], limits=limits) as found:
             for session in found:
                 for piece in session.pieces():
@@ -169,7 +182,7 @@ def guessing(data: bytes) -> None:
         side ^= data[0] >> 1 & 1
         if at > 50:
             break
-    verdict = guess(Sample(tuple(parts), bool(data[0] & 4)))
+    verdict = detect(SessionSample(tuple(parts), bool(data[0] & 4)))
     assert verdict.evidence
     if verdict.protocol is not None:
         create(verdict.protocol)  # what is guessed can be spoken

@@ -82,7 +82,7 @@ def watched(protocol: str, frames: list[bytes], chance: Random) -> None:
         at += 1000
         observer.feed(chance.getrandbits(1), frame, at)
     observer.finish(at, True, True)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     for violation in observer.take_violations():
         assert violation.rule.name
 

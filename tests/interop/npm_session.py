@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from tests.interop.node_peer import Peer, digest, octets
 
 import polymux
-from polymux import Limits, Policy, Session, Stream
+from polymux import Limits, Session, Stream, Timeouts
 
-QUICK = Policy(pause=0.5)
-SMALL = Limits(session_buffer=1024 * 1024)
+QUICK = Timeouts(slow_reader=0.5)
+SMALL = Limits(session_buffer_bytes=1024 * 1024)
 
 
 @dataclass
@@ -93,14 +93,14 @@ async def talking(
     protocol: str,
     role: str,
     limits: Limits | None = None,
-    policy: Policy | None = None,
+    policy: Timeouts | None = None,
 ) -> AsyncIterator[Talk]:
     """We dial a peer that listens (`role` dialer), or a peer dials us (acceptor)."""
     if role == "dialer":
         async with Peer.listen(script, *arguments) as peer:
             url = f"tcp://127.0.0.1:{peer.port}"
             async with polymux.connect(
-                url, protocol=protocol, limits=limits, policy=policy
+                url, protocol=protocol, limits=limits, timeouts=policy
             ) as session:
                 await peer.event("session")
                 yield Talk(session, peer)
@@ -113,7 +113,7 @@ async def talking(
 
         async with (
             await polymux.serve(
-                keep, "tcp://127.0.0.1:0", protocol=protocol, limits=limits, policy=policy
+                keep, "tcp://127.0.0.1:0", protocol=protocol, limits=limits, timeouts=policy
             ) as server,
             Peer.connect(script, server.port, *arguments) as peer,
         ):

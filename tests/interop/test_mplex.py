@@ -149,7 +149,7 @@ async def test_names_arrive_as_they_were_given(talk: Talk, script: str, name: st
     if script == "multiplex":
         assert stream.name == name
     else:
-        assert stream.name == f"i{stream.number}"  # libp2p names its streams itself
+        assert stream.name == f"i{stream.stream_id}"  # libp2p names its streams itself
     await stream.receive_all()
     await stream.close()
     await talk.peer.result(asking)
@@ -191,10 +191,10 @@ async def test_a_hog_is_reset_and_the_others_go_on(talk: Talk) -> None:
     for i, data in enumerate(reading):
         assert digest(data) == digest(octets(i, 300_000))
     await talk.peer.event("close", stream=hog["stream"])
-    with pytest.raises(polymux.StreamAborted, match=r"not read for 0.5 s .* session_buffer="):
+    with pytest.raises(polymux.StreamAborted, match=r"not read for 0.5 s .* session_buffer_bytes="):
         await unread.receive()
     await talk.peer.result(sending)
-    assert talk.session.endpoint.inbox.unread == 0
+    assert talk.session.endpoint.receive_queue.unread_bytes == 0
     await talk.alive()
 
 

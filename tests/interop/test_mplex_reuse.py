@@ -11,7 +11,7 @@ from tests.analysis.recorded_conversation import analyse
 from tests.interop.node_peer import Peer
 
 from polymux.capture.pcapng.writer import PcapngWriter
-from polymux.record import Tap
+from polymux.record import RecordingProxy
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 
@@ -25,7 +25,7 @@ async def recorded(path: Path, half_open: str, seed: int) -> tuple[int, int]:
     with PcapngWriter(str(path)) as sink:
         async with (
             Peer.listen("multiplex", *mode) as acceptor,
-            Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{acceptor.port}", sink) as tap,
+            RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{acceptor.port}", sink) as tap,
             Peer.connect("multiplex", tap.address.port, *mode) as dialer,
         ):
             await acceptor.event("session")

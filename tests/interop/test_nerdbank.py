@@ -190,10 +190,10 @@ async def test_offers_and_acceptors_of_one_name_meet_first_come_first_served(cel
     await asyncio.sleep(0)
     offered = [await talk.peer.call("offer", name="queue") for _ in range(2)]
     late = [talk.peer.begin("offer", name="queue") for _ in range(2)]
-    assert [(await task).number for task in waiting] == [o["id"] for o in offered]
+    assert [(await task).stream_id for task in waiting] == [o["id"] for o in offered]
     assert not other.done()
     for offer in late:
-        assert (await session.accept("queue")).number == (await talk.peer.result(offer))["id"]
+        assert (await session.accept("queue")).stream_id == (await talk.peer.result(offer))["id"]
     other.cancel()
     await talk.alive()
 
@@ -205,8 +205,8 @@ async def test_anonymous_channels_are_accepted_by_id_both_ways(cell: Cell) -> No
     mine.send_nowait(octets(4, 60_000))
     await mine.end()
     offered = await talk.peer.event("offered", name="")
-    assert offered["id"] == mine.number
-    await talk.peer.call("accept", id=mine.number, incoming="late", size=10)
+    assert offered["id"] == mine.stream_id
+    await talk.peer.call("accept", id=mine.stream_id, incoming="late", size=10)
     await session.accepted(mine)
     assert await mine.receive_all() == octets(0, 10)
     made = await talk.peer.call("create")
@@ -233,9 +233,9 @@ async def test_a_window_of_64_octets_moves_a_hundred_thousand(cell: Cell) -> Non
     assert digest(await stream.receive_all()) == digest(octets(5, 100_000))
     await talk.peer.result(sending)
     if cell.version == 1:
-        assert stream._theirs.granted == -1  # it has no windows
+        assert stream.peer_half.credit_granted == -1  # it has no windows
     else:
-        assert 0 < stream._theirs.peak <= 64
+        assert 0 < stream.peer_half.peak_in_flight <= 64
     await stream.end()
     await talk.peer.call("mode", incoming="echo")
     await talk.alive()
@@ -251,8 +251,8 @@ async def test_a_slow_reader_holds_at_most_its_window(cell: Cell) -> None:
     await talk.peer.call("mode", incoming="echo")
     for _ in range(5):
         await talk.alive()
-        assert stream.lane.unread <= bound
-    while stream.lane.unread < bound:
+        assert stream.buffers.unread_bytes <= bound
+    while stream.buffers.unread_bytes < bound:
         await asyncio.sleep(0.01)
     assert digest(await stream.receive_all()) == digest(octets(7, 400_000))
     await talk.peer.result(sending)
@@ -271,12 +271,14 @@ async def test_a_hog_does_not_stop_the_others(cell: Cell) -> None:
     if cell.version == 1:
         while unread.usable:
             await asyncio.sleep(0.05)
-        with pytest.raises(polymux.StreamAborted, match=r"not read for 0.5 s .* session_buffer="):
+        with pytest.raises(
+            polymux.StreamAborted, match=r"not read for 0.5 s .* session_buffer_bytes="
+        ):
             await unread.receive()
     else:
         await asyncio.sleep(0.6)
         assert unread.usable
-        assert unread.lane.unread <= MEBIBYTE
+        assert unread.buffers.unread_bytes <= MEBIBYTE
         assert digest(await unread.receive_all()) == digest(octets(0, 4 * MEBIBYTE))
         await unread.end()
     await talk.peer.result(sending)
@@ -333,13 +335,17 @@ async def test_a_channel_that_both_have_finished_is_terminated_once_by_each(cell
     close = await talk.peer.event("close", stream=theirs["stream"])
     assert (close["ended"], close["finished"], close["error"]) == (True, True, None)
     for _ in range(100):
-        owed = [key for _, _, key in session.endpoint.protocol.duties if key == stream.record.key]
+        owed = [
+            key
+            for _, _, key in session.endpoint.protocol.pending_replies
+            if key == stream.state.key
+        ]
         if not owed:
             break
         await asyncio.sleep(0.02)
     assert not owed
     assert "nerdbank.terminated-twice" not in session.endpoint.counters.hits
-    assert stream.record.ending == "clean"
+    assert stream.state.ending == "clean"
     await talk.alive()
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.interop.node_peer import EXIT_CRASH, Peer, digest, octets
 
 import polymux
-from polymux import OmnistreamsSession, Receiver, Session
+from polymux import MessageReceiver, OmnistreamsSession, Session
 from polymux.core.frames import Frame
 from polymux.protocols.omnistreams.rules import END
 
@@ -29,7 +29,7 @@ class Talk:
     session: OmnistreamsSession
     peer: Peer
 
-    async def theirs(self, name: str, window: int = 0) -> Receiver:
+    async def theirs(self, name: str, window: int = 0) -> MessageReceiver:
         """The next stream that the peer opens under this name."""
         while True:
             receiver = await self.session.accept(window=window)
@@ -107,7 +107,7 @@ async def echoed(talk: Talk, name: str, messages: list[bytes]) -> list[bytes]:
         return [message async for message in receiver]
 
 
-async def answer(session: OmnistreamsSession, receiver: Receiver) -> None:
+async def answer(session: OmnistreamsSession, receiver: MessageReceiver) -> None:
     """Send back what comes, on a stream with the same metadata."""
     async with await session.open(receiver.metadata) as sender:
         async for message in receiver:
@@ -123,7 +123,7 @@ async def test_a_hundred_streams_of_ours_come_back(talk: Talk) -> None:
             for message in messages[name]:
                 await sender.send(message)
 
-    async def collect(receiver: Receiver) -> tuple[str, list[bytes]]:
+    async def collect(receiver: MessageReceiver) -> tuple[str, list[bytes]]:
         return receiver.name, [message async for message in receiver]
 
     async with asyncio.TaskGroup() as tasks:
@@ -154,7 +154,7 @@ async def test_our_window_of_ten_is_what_the_peer_may_send(talk: Talk) -> None:
     await talk.session.receive_control()
     status = await talk.peer.call("status", stream=opened["stream"])
     assert (status["granted"], status["messages"]) == (10, 10)
-    assert len(receiver.lane.inbox) == 10
+    assert len(receiver.buffers.received) == 10
     first = [await receiver.receive() for _ in range(4)]
     assert (await talk.peer.call("status", stream=opened["stream"]))["granted"] == 10
     first.append(await receiver.receive())  # half the window: it is given back
@@ -278,7 +278,7 @@ async def test_an_id_that_the_peer_gave_up_in_silence_is_used_again(talk: Talk) 
         await receiver.receive()
     await talk.peer.call("send", stream=opened["stream"], text="mine", end=True)
     assert [message async for message in again] == [b"mine"]
-    assert receiver.record not in talk.session._live
+    assert receiver.state not in talk.session.streams
     hits = talk.session.endpoint.counters.hits
     assert hits.pop("omnistreams.create-on-open-id") == 1
 
@@ -302,8 +302,8 @@ async def test_a_peer_that_crashes_ends_the_session_in_one_line() -> None:
         connecting = polymux.connect(f"ws://127.0.0.1:{peer.port}/omnistreams", protocol=PROTOCOL)
         session = cast(OmnistreamsSession, await connecting)
         sender = await session.open("s")
-        session.endpoint.put(Frame(END, 2 * 77), force=True)  # an id that it does not know
-        session._flush_soon()
+        session.endpoint.send_frame(Frame(END, 2 * 77), force=True)  # an id that it does not know
+        session.schedule_flush()
         await peer.event("crash")
         assert await peer.exit() == EXIT_CRASH
         await session.wait_closed()

@@ -65,7 +65,7 @@ def test_what_a_peer_breaks_is_counted_by_its_rule_and_the_session_as_failed() -
     asyncio.run(run())
     assert value(meter, "violations", "mplex", "mplex.id-reused") == 1
     assert value(meter, "violations", "mplex", "mplex.unknown-stream") >= 503
-    assert value(meter, "limit_hits", "mplex", "unknown_burst") == 1
+    assert value(meter, "limit_hits", "mplex", "unknown_stream_burst") == 1
     assert value(meter, "sessions_failed", "mplex", "acceptor", "violation") == 1
     assert value(meter, "sessions_failed", "mplex", "acceptor", "limit") == 1
 

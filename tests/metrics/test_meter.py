@@ -21,10 +21,10 @@ class Session:
 
     def __init__(self, protocol: str = "mplex", side: int = 1) -> None:
         self.endpoint = Endpoint(create(protocol, Limits(), side), side, direct=True)
-        self.written = 0
+        self.bytes_sent = 0
         self.failure: Exception | None = None
-        self.live = 0
-        self.pauses = 0
+        self.open_streams = 0
+        self.read_pauses = 0
 
 
 def value(meter: Meter, name: str, *labels: str) -> int:
@@ -69,7 +69,7 @@ def test_traffic_is_the_same_before_and_after_the_end() -> None:
     session = Session()
     meter.begun(session)
     session.endpoint.receive(bytes.fromhex("08 00 0a 03 616263 0a 01 64"), 0.0)
-    session.written, session.live, session.pauses = 17, 1, 2
+    session.bytes_sent, session.open_streams, session.read_pauses = 17, 1, 2
     open_figures = {f.name: f.values for f in meter.collect()}
     assert open_figures["bytes"] == {
         ("mplex", "acceptor", "in"): 10,
@@ -102,10 +102,10 @@ def test_limits_and_rules_are_told_apart() -> None:
     session = Session()
     meter.begun(session)
     session.endpoint.receive(bytes.fromhex("0a00") * 3, 0.0)
-    session.endpoint.counters.count("pending", 5)
+    session.endpoint.counters.count("accept_backlog", 5)
     session.endpoint.counters.count("write")
     assert value(meter, "violations", "mplex", "mplex.unknown-stream") == 3
-    assert value(meter, "limit_hits", "mplex", "pending") == 5
+    assert value(meter, "limit_hits", "mplex", "accept_backlog") == 5
     assert value(meter, "limit_hits", "mplex", "write") == 1
 
 

@@ -21,8 +21,8 @@ from polymux.core.errors import PolymuxError
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create
-from polymux.testing.properties import shred, taken, watcher_of
-from polymux.testing.simulator import World
+from polymux.testing.properties import new_middle_observer, split_randomly, take_rows
+from polymux.testing.simulator import Simulation
 
 ROOT = Path(__file__).parents[2]
 KNOWN = ROOT / "tests" / "vectors" / "recorded_verdicts.json"
@@ -33,7 +33,13 @@ PROTOCOLS = ["mplex", "mplex:ids=counting", "nerdbank:version=1", "nerdbank:vers
              "minmux:profile=tests/attacks/profile.toml"]  # fmt: skip
 BATCHES = 8
 CASES = 12  # of each batch
-TIGHT = Limits(frame=1024, control=1024, metadata=1024, held=1024, name=512)
+TIGHT = Limits(
+    max_frame_bytes=1024,
+    max_control_bytes=1024,
+    max_metadata_bytes=1024,
+    max_prehandshake_bytes=1024,
+    max_name_bytes=512,
+)
 
 Found = tuple[object, ...]
 
@@ -41,31 +47,35 @@ Found = tuple[object, ...]
 def seen(observer: Observer) -> Found:
     """All that a watcher has to say, but for its sentences."""
     observer.finish(10**15, True, False)
-    said = sorted((v.rule.name, int(v.sender), v.ordinal, v.offset, v.stream, str(v.certainty))
-                  for v in observer.take_violations())  # fmt: skip
-    streams = [s.save() for s in (*observer.take_gone(), *observer.protocol.streams.all())]
-    return taken(observer), said, streams, observer.balanced()
+    said = sorted(
+        (v.rule.name, int(v.sender), v.frame_index, v.byte_offset, v.stream, str(v.certainty))
+        for v in observer.take_violations()
+    )
+    streams = [
+        s.save() for s in (*observer.take_removed_streams(), *observer.protocol.streams.all())
+    ]
+    return take_rows(observer), said, streams, observer.accounts_for_all_bytes()
 
 
 def lived(protocol: str, chance: Random) -> Found:
     """Two honest ends: what they write, and what the middle sees."""
-    world = World(protocol, chance.randrange(10**6))
+    world = Simulation(protocol, chance.randrange(10**6))
     world.run(20)
     octets = [(side, data) for side, data, _ in world.record]
-    return octets, seen(world.middle), [end.counters.hits for end in world.ends]
+    return octets, seen(world.middle_observer), [end.counters.hits for end in world.ends]
 
 
 def damaged(protocol: str, chance: Random) -> Found:
     """The same with some octets changed, in pieces of any size, by either side."""
-    world = World(protocol, chance.randrange(10**6))
+    world = Simulation(protocol, chance.randrange(10**6))
     world.run(20)
-    watcher = watcher_of(protocol)
+    watcher = new_middle_observer(protocol)
     at = 0
     for side, data, _ in world.record:
         octets = bytearray(data)
         if octets and chance.random() < 0.1:
             octets[chance.randrange(len(octets))] = chance.choice([0, 1, 2, 127, 128, 255])
-        for piece in shred(bytes(octets), chance):
+        for piece in split_randomly(bytes(octets), chance):
             at += 7
             watcher.feed(side, piece, at)
         if chance.random() < 0.03:
@@ -79,7 +89,7 @@ def twisted(protocol: str, chance: Random) -> Found:
     data = mutated(chance, seeds)
     watcher = Observer(create(protocol, TIGHT))
     side = chance.getrandbits(1)
-    for at, piece in enumerate(shred(data, chance)):
+    for at, piece in enumerate(split_randomly(data, chance)):
         watcher.feed(side, piece, at)
         side ^= chance.random() < 0.3
     return seen(watcher), answered(protocol, hello(protocol) + mutated(chance, seeds), chance)
@@ -102,7 +112,7 @@ def answered(protocol: str, data: bytes, chance: Random) -> Found:
     end.start(bytes(16))
     out: list[object] = []
     try:
-        for piece in shred(data, chance):
+        for piece in split_randomly(data, chance):
             for event in end.receive(piece, 1.0):
                 out.append((type(event).__name__, event.stream.label() if event.stream else ""))
                 if event.stream is not None and chance.random() < 0.2:

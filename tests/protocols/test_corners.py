@@ -9,13 +9,17 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, NoFreeIds
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID
-from polymux.core.side import Sight, Vantage
-from polymux.core.varint import BAD, SHORT, put_varu64
-from polymux.protocols.minmux.item_codecs import BOUND, Items, Prefixed
+from polymux.core.side import Causality, Vantage
+from polymux.core.varint import INCOMPLETE, INVALID, put_varu64
+from polymux.protocols.minmux.item_codecs import MAX_PLAUSIBLE_SIZE, ItemDecoder, Prefixed
 from polymux.protocols.mplex.protocol import MAX_ID, Mplex
 from polymux.protocols.nerdbank.protocol import Nerdbank
-from polymux.protocols.omnistreams.id_history import KEPT, Past, load_past
-from polymux.protocols.registry import BadProtocolString, create, names, parse
+from polymux.protocols.omnistreams.id_history import (
+    MAX_TRACKED_REQUESTS,
+    IdHistory,
+    load_id_history,
+)
+from polymux.protocols.registry import BadProtocolString, create, parse_protocol, protocol_names
 
 # --- protocol strings
 
@@ -55,24 +59,28 @@ def test_a_protocol_string_that_makes_no_sense_says_what_would(text: str, told: 
 def test_options_reach_their_protocol() -> None:
     counting = create("mplex:ids=counting,max_frame=77")
     assert isinstance(counting, Mplex)
-    assert counting.counting
-    assert counting.max_frame == 77
-    assert not create("mplex:ids=parity").counting  # type: ignore[attr-defined]  # it is an Mplex
+    assert counting.sequential_ids
+    assert counting.max_frame_bytes == 77
+    assert not create("mplex:ids=parity").sequential_ids  # type: ignore[attr-defined]  # it is an Mplex
     limits = Limits()
     three = create("nerdbank:window=5000,seeded=102400+500", limits)
     assert isinstance(three, Nerdbank)
-    assert (three.major, three.seeded, limits.window) == (3, (102400, 500), 5000)
+    assert (three.major_version, three.seeded_windows, limits.receive_window) == (
+        3,
+        (102400, 500),
+        5000,
+    )
     one = create("nerdbank:window=1,seeded=1", limits)
     assert isinstance(one, Nerdbank)
-    assert (one.seeded, limits.window) == ((1,), 1)
-    assert str(parse("nerdbank: version=1 , window=7")) == "nerdbank:version=1,window=7"
-    assert str(parse("mplex")) == "mplex"
-    assert names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
+    assert (one.seeded_windows, limits.receive_window) == ((1,), 1)
+    assert str(parse_protocol("nerdbank: version=1 , window=7")) == "nerdbank:version=1,window=7"
+    assert str(parse_protocol("mplex")) == "mplex"
+    assert protocol_names() == ["mplex", "nerdbank", "omnistreams", "streamux", "minmux"]
 
 
 @pytest.mark.parametrize(("frame", "taken"), [(0, 65536), (1, 1), (70_000, 70_000)])
 def test_nerdbank_frames_are_limited_as_asked_and_by_default(frame: int, taken: int) -> None:
-    assert create("nerdbank", Limits(frame=frame)).max_frame == taken
+    assert create("nerdbank", Limits(max_frame_bytes=frame)).max_frame_bytes == taken
 
 
 # --- ids
@@ -84,9 +92,9 @@ def test_the_last_mplex_id_is_the_last(counting: bool, step: int) -> None:
     assert isinstance(protocol, Mplex)
     end = Endpoint(protocol, 0)
     first, second = end.open(b"x"), end.open(b"y")
-    assert second.number - first.number == step
-    protocol.next0 = MAX_ID
-    assert end.open(b"z").number == MAX_ID == 2**60 - 1
+    assert second.stream_id - first.stream_id == step
+    protocol.next_dialer_id = MAX_ID
+    assert end.open(b"z").stream_id == MAX_ID == 2**60 - 1
     with pytest.raises(NoFreeIds):
         end.open(b"none")
 
@@ -103,21 +111,23 @@ def test_before_the_handshakes_have_met_there_is_no_id_to_open_with(text: str) -
 def test_the_odd_party_begins_with_one_and_the_other_with_two(odd: int, number: int) -> None:
     protocol = create("nerdbank:version=2", vantage=0)
     assert isinstance(protocol, Nerdbank)
-    protocol.handshaken = True
-    protocol.odd = odd
+    protocol.handshake_done = True
+    protocol.odd_id_side = odd
     end = Endpoint(protocol, 0)
-    assert [end.open(b"x").number for _ in range(3)] == [number, number + 2, number + 4]
+    assert [end.open(b"x").stream_id for _ in range(3)] == [number, number + 2, number + 4]
 
 
 def test_offers_of_version_three_begin_behind_the_seeded_channels() -> None:
     end = Endpoint(create("nerdbank:seeded=500+600", vantage=0), 0)
-    assert [end.open(b"x").number for _ in range(2)] == [3, 4]
+    assert [end.open(b"x").stream_id for _ in range(2)] == [3, 4]
 
 
 # --- Minmux items with a length before them
 
 
-@pytest.mark.parametrize("length", [0, 1, 247, 248, 65536, BOUND - 1, BOUND])
+@pytest.mark.parametrize(
+    "length", [0, 1, 247, 248, 65536, MAX_PLAUSIBLE_SIZE - 1, MAX_PLAUSIBLE_SIZE]
+)
 def test_an_item_may_say_any_length_up_to_the_bound(length: int) -> None:
     out = BytesWriter()
     put_varu64(out, length)
@@ -125,12 +135,12 @@ def test_an_item_may_say_any_length_up_to_the_bound(length: int) -> None:
     codec = Prefixed()
     assert codec.measure(b"??" + head, 2, 2 + len(head)) == len(head) + length
     for cut in range(len(head)):
-        assert codec.measure(head, 0, cut) == SHORT
+        assert codec.measure(head, 0, cut) == INCOMPLETE
 
 
 @pytest.mark.parametrize("head", [b"\xff\x20" + bytes(6) + b"\x01", b"\xff" + b"\xff" * 8])
 def test_no_item_is_longer_than_the_bound(head: bytes) -> None:
-    assert Prefixed().measure(head, 0, 9) == BAD
+    assert Prefixed().measure(head, 0, 9) == INVALID
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 100])
@@ -138,45 +148,45 @@ def test_items_come_out_of_pieces_of_any_size(step: int) -> None:
     codec = Prefixed()
     wanted = [b"", b"a", b"bc" * 200, b"", b"d" * 9]
     octets = b"".join(codec.encode(item) for item in wanted)
-    items = Items(codec, 500)
+    items = ItemDecoder(codec, 500)
     found: list[bytes] = []
     for start in range(0, len(octets), step):
         found += items.feed(memoryview(octets)[start : start + step])
     assert found == wanted
-    assert items.held == 0
+    assert items.buffered_bytes == 0
 
 
 def test_an_item_of_the_limit_is_taken_and_one_octet_more_is_not() -> None:
     codec = Prefixed()
-    assert Items(codec, 11).feed(codec.encode(b"x" * 10)) == [b"x" * 10]
+    assert ItemDecoder(codec, 11).feed(codec.encode(b"x" * 10)) == [b"x" * 10]
     with pytest.raises(ValueError, match=r"more than 10 octets; raise Items\(limit=...\)"):
-        Items(codec, 10).feed(codec.encode(b"x" * 10))
+        ItemDecoder(codec, 10).feed(codec.encode(b"x" * 10))
     with pytest.raises(ValueError, match="no item can begin like this"):
-        Items(codec).feed(b"\xff" * 9)
+        ItemDecoder(codec).feed(b"\xff" * 9)
 
 
 # --- what an omnistreams id remembers
 
 
 def test_requests_past_those_kept_are_added_to_the_newest() -> None:
-    past = Past()
-    for ordinal in range(KEPT + 3):
-        past.request(ordinal, 2)
-    assert past.firsts == list(range(KEPT))
-    assert past.lasts == [*range(KEPT - 1), KEPT + 2]
-    assert past.amounts == [2] * (KEPT - 1) + [8]
-    assert load_past(past.save()).save() == past.save()
+    past = IdHistory()
+    for ordinal in range(MAX_TRACKED_REQUESTS + 3):
+        past.add_request(ordinal, 2)
+    assert past.first_request_indexes == list(range(MAX_TRACKED_REQUESTS))
+    assert past.last_request_indexes == [*range(MAX_TRACKED_REQUESTS - 1), MAX_TRACKED_REQUESTS + 2]
+    assert past.amounts == [2] * (MAX_TRACKED_REQUESTS - 1) + [8]
+    assert load_id_history(past.save()).save() == past.save()
 
 
 def test_requests_that_were_paid_from_make_room_for_others() -> None:
-    past, sight = Past(), Sight(Vantage.MIDDLE)
-    for ordinal in range(KEPT):
-        past.request(ordinal, 3)
-    for _ in range(KEPT):
-        assert past.pay(0, sight) == 3
-    assert past.pay(0, sight) == 0
-    assert (past.reached, len(past.amounts)) == (KEPT, KEPT)
-    past.request(1000, 7)  # those read do not count as kept
-    assert past.pay(0, sight) == 7
-    assert (past.reached, past.firsts, past.amounts) == (1, [1000], [7])
-    assert past.pay(0, sight) == 0
+    past, sight = IdHistory(), Causality(Vantage.MIDDLE)
+    for ordinal in range(MAX_TRACKED_REQUESTS):
+        past.add_request(ordinal, 3)
+    for _ in range(MAX_TRACKED_REQUESTS):
+        assert past.use_next_request(0, sight) == 3
+    assert past.use_next_request(0, sight) == 0
+    assert (past.entries_used, len(past.amounts)) == (MAX_TRACKED_REQUESTS, MAX_TRACKED_REQUESTS)
+    past.add_request(1000, 7)  # those read do not count as kept
+    assert past.use_next_request(0, sight) == 7
+    assert (past.entries_used, past.first_request_indexes, past.amounts) == (1, [1000], [7])
+    assert past.use_next_request(0, sight) == 0

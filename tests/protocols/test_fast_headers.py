@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.protocol import Protocol
@@ -19,11 +19,20 @@ varints = st.integers(0, 2**40).map(
 mplex_headers = st.tuples(varints, varints, st.binary(max_size=4)).map(b"".join)
 
 
-def fields(head: Head) -> tuple[int, ...]:
+def fields(head: FrameHeader) -> tuple[int, ...]:
     return (
-        head.kind, head.key, head.number, head.opener, head.size, head.tail, head.units, head.parts,
-        head.amount, head.text_size, head.flaws,
-    )  # fmt: skip
+        head.kind,
+        head.key,
+        head.stream_id,
+        head.opener,
+        head.payload_size,
+        head.trailer_size,
+        head.credit_cost,
+        head.parts_left,
+        head.amount,
+        head.text_size,
+        head.format_violations,
+    )
 
 
 @given(st.one_of(mplex_headers, st.binary(max_size=12)), st.integers(0, 1))
@@ -33,9 +42,9 @@ def fields(head: Head) -> tuple[int, ...]:
 @example(b"\xff\x7f\xff\x7f", 1)
 def test_mplex_headers_are_read_the_same_both_ways(data: bytes, sender: int) -> None:
     book = Mplex(Limits(), 2)
-    short, general = Head(), Head()
-    at = book.header(sender, data, 0, len(data), short)
-    assert at == book.long_header(sender, data, 0, len(data), general)
+    short, general = FrameHeader(), FrameHeader()
+    at = book.decode_header(sender, data, 0, len(data), short)
+    assert at == book.decode_header_slow(sender, data, 0, len(data), general)
     if at > 0:
         assert fields(short) == fields(general)
 
@@ -53,9 +62,9 @@ def test_streamux_headers_are_read_the_same_both_ways(
     observer = Observer(book)
     observer.feed(0, bytes([1, *ours, 0]), 0)
     observer.feed(1, bytes([1, *theirs, 0]), 0)
-    short, general = Head(), Head()
-    at = book.header(sender, data, 0, len(data), short)
-    assert at == book.long_header(sender, data, 0, len(data), general)
+    short, general = FrameHeader(), FrameHeader()
+    at = book.decode_header(sender, data, 0, len(data), short)
+    assert at == book.decode_header_slow(sender, data, 0, len(data), general)
     if at > 0:
         assert fields(short) == fields(general)
 
@@ -75,16 +84,16 @@ def test_mplex_content_is_judged_and_applied_the_same_both_ways(
     saved = observer.protocol.save()
     for side, number, flag in ((s, n, f) for s in (0, 1) for n in (0, 1, 2) for f in (1, 2)):
         ways = []
-        for way in (Mplex.ordinary, Protocol.ordinary):
+        for way in (Mplex.validate_and_apply_content, Protocol.validate_and_apply_content):
             book = Mplex(Limits(), vantage)
             book.load(saved)
-            book.sight.freeze(side)
-            head = Head()
-            book.header(side, bytes([number << 3 | flag, 3]) + b"abc", 0, 5, head)
+            book.causality.snapshot_seen(side)
+            head = FrameHeader()
+            book.decode_header(side, bytes([number << 3 | flag, 3]) + b"abc", 0, 5, head)
             stream = book.streams.find(head.key)
             if stream is not None:
                 passed = way(book, side, head, stream, 7)
                 if passed:
-                    assert book.touched is stream
-                ways.append((passed, book.counted, book.save()))
+                    assert book.frame_stream is stream
+                ways.append((passed, book.content_counts, book.save()))
         assert ways[:1] == ways[1:]

@@ -20,7 +20,9 @@ def watched(text: str, pieces: Pieces, vantage: int = Vantage.MIDDLE, cut: int =
 
 
 def reported(observer: Observer) -> list[tuple[str, int, int, str]]:
-    return [(v.rule.name, int(v.sender), v.ordinal, v.stream) for v in observer.take_violations()]
+    return [
+        (v.rule.name, int(v.sender), v.frame_index, v.stream) for v in observer.take_violations()
+    ]
 
 
 def endings(observer: Observer) -> dict[str, tuple[str, int]]:
@@ -37,7 +39,7 @@ def test_a_reply_that_crossed_its_cancel_leaves_the_exchange_cancelled(place: Va
     observer = watched("streamux", CROSSING, place)
     assert endings(observer) == {"d4": ("cancelled", 0)}
     (stream,) = observer.protocol.streams.all()
-    assert (stream.dialer.octets, stream.acceptor.octets) == (1, 2)
+    assert (stream.dialer.content_bytes, stream.acceptor.content_bytes) == (1, 2)
     assert reported(observer) == []
 
 

@@ -7,30 +7,9 @@ from pathlib import Path
 import pytest
 
 import polymux.protocols
-from polymux.protocols.registry import create, names
+from polymux.protocols.registry import create, protocol_names
 
 FOLDER = Path(polymux.protocols.__file__).parent
-NAMES = {
-    # constants whose name abbreviates the rule's
-    "ACCEPTED_UNKNOWN": "accepted-unknown-offer",
-    "ACKED_TOO_MUCH": "acknowledged-too-much",
-    "AFTER_COMPLETED": "content-after-completed",
-    "AFTER_TERMINATION": "frame-after-termination",
-    "AFTER_PEER_TERMINATION": "frame-after-peer-termination",
-    "BEFORE_ACCEPTANCE": "content-before-acceptance",
-    "NO_WINDOW": "offer-without-window",
-    "UNANSWERED": "termination-unanswered",
-    "NONCANONICAL": "varint-noncanonical",
-    "TOO_LONG": "frame-too-long",
-    "UNKNOWN": "unknown-stream",
-    "WRONG_ROLE": "wrong-role-flag",
-    "AFTER_CLOSE": "write-after-close",
-    "AFTER_RESET": "write-after-reset",
-    "AFTER_PEER_RESET": "write-after-peer-reset",
-    "CLOSE_PAYLOAD": "close-with-payload",
-    "RESET_PAYLOAD": "reset-with-payload",
-    "RESET_OVER": "reset-after-close",
-}
 
 
 def bits(protocol: str) -> dict[str, int]:
@@ -51,11 +30,11 @@ def test_each_bit_stands_for_the_rule_it_is_named_after(protocol: str) -> None:
     for name, bit in bits(protocol).items():
         index = bit.bit_length() - 1
         assert bit == 2**index
-        expected = NAMES.get(name, name.lower().replace("_", "-"))
+        expected = name.lower().replace("_", "-")
         assert rules[index].name == f"{protocol}.{expected}"
 
 
-@pytest.mark.parametrize("protocol", names())
+@pytest.mark.parametrize("protocol", protocol_names())
 def test_no_two_rules_have_one_name_and_all_fit_a_verdict(protocol: str) -> None:
     rules = create(protocol).rules
     assert len({rule.name for rule in rules}) == len(rules) <= 61

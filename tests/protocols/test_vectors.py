@@ -9,7 +9,7 @@ import pytest
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.side import Vantage
-from polymux.protocols.registry import create, names
+from polymux.protocols.registry import create, protocol_names
 
 VECTORS = Path(__file__).parent.parent / "vectors"
 SIDES = {"d": 0, "a": 1}
@@ -19,7 +19,7 @@ Vector = dict[str, Any]
 
 def load() -> list[Vector]:
     found: list[Vector] = []
-    for name in names():
+    for name in protocol_names():
         for path in sorted((VECTORS / name).glob("*.json")):
             for vector in json.loads(path.read_text()):
                 found.append({**vector, "file": f"{name}/{path.stem}"})
@@ -41,19 +41,21 @@ def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
         observer.feed(side, data, at)
     ended = vector.get("ended", True)
     observer.finish(at + 1000, ended, ended)
-    assert observer.balanced(), "octets are not conserved"
+    assert observer.accounts_for_all_bytes(), "octets are not conserved"
     found = observer.take_violations()
     p = observer.protocol
     assert observer.rows is not None
     rows = [(b, i) for b in observer.rows.take() for i in range(b.used)]
     return {
-        "violations": sorted([LETTERS[v.sender], v.ordinal, v.rule.name] for v in found),
+        "violations": sorted([LETTERS[v.sender], v.frame_index, v.rule.name] for v in found),
         "kinds": [[LETTERS[b.sender[i]], p.kind_name(int(b.kind[i]))] for b, i in rows],
         "crossed": sorted(
-            [LETTERS[b.sender[i]], b.ordinal[i]] for b, i in rows if b.verdict[i] == 1
+            [LETTERS[b.sender[i]], b.frame_index[i]] for b, i in rows if b.verdict[i] == 1
         ),
-        "lost": [LETTERS[s] for s in (0, 1) if observer.conversation.direction(s).lost],
-        "streams": {s.label(): describe(observer, s) for s in [*p.streams.gone, *p.streams.all()]},
+        "lost": [LETTERS[s] for s in (0, 1) if observer.connection.direction(s).decoding_stopped],
+        "streams": {
+            s.label(): describe(observer, s) for s in [*p.streams.removed, *p.streams.all()]
+        },
     }
 
 
@@ -61,10 +63,10 @@ def describe(observer: Observer, stream: Any) -> dict[str, Any]:
     halves = (stream.dialer, stream.acceptor)
     return {
         "ending": observer.protocol.ending(stream),
-        "octets": [half.octets for half in halves],
-        "units": [half.units for half in halves],
+        "octets": [half.content_bytes for half in halves],
+        "units": [half.content_units for half in halves],
         "frames": [half.frames for half in halves],
-        "granted": [half.granted for half in halves],
+        "granted": [half.credit_granted for half in halves],
         "reset_by": LETTERS[stream.reset_by] if stream.reset_by >= 0 else None,
         "name": stream.name.decode("utf-8", "replace") if stream.name is not None else None,
         "error": stream.error.decode("utf-8", "replace") if stream.error is not None else None,
@@ -111,14 +113,14 @@ def test_a_conversation_is_judged_as_its_vector_says(vector: Vector) -> None:
         assert watch(vector, way) == seen, f"cut as {[(s, d.hex()) for s, d in way]}"
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", protocol_names())
 def test_every_rule_has_a_vector_that_breaks_it(name: str) -> None:
     rules = {rule.name for rule in create(name).rules}
     broken = {rule for vector in load() for _, _, rule in vector.get("violations", [])}
     assert rules - broken == set()
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", protocol_names())
 def test_every_rule_says_what_it_means_and_where_it_stands(name: str) -> None:
     for rule in create(name).rules:
         assert rule.name.startswith(f"{name}.")

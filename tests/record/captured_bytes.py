@@ -31,10 +31,15 @@ def talks(*paths: object) -> list[Talk]:
                 octets[piece.side] += b"?" * piece.size if piece.is_gap else piece.data
             found.append(
                 Talk(
-                    session.dialer, session.acceptor, (bytes(octets[0]), bytes(octets[1])),
-                    session.gaps, session.ends, session.protocol_hint, session.vantage_hint,
+                    session.dialer,
+                    session.acceptor,
+                    (bytes(octets[0]), bytes(octets[1])),
+                    session.missing_bytes,
+                    session.ends,
+                    session.protocol_hint,
+                    session.vantage_hint,
                 )
-            )  # fmt: skip
+            )
     return found
 
 

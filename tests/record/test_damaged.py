@@ -14,7 +14,7 @@ from tests.capture import capture_builder as build
 from tests.capture.hostile_files import CORPUS
 from tests.record.record_process import POLYMUX, polymux
 
-from polymux.capture import PcapngWriter, TcpScribe, hint_comment
+from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment
 
 MEMORY = 256 << 20
 
@@ -26,7 +26,7 @@ def recording(tmp_path: Path) -> tuple[Path, list[int]]:
     ends = []
     with PcapngWriter(str(path)) as writer:
         comment = hint_comment("mplex", "middle")
-        scribe = TcpScribe(
+        scribe = TcpConnectionWriter(
             writer, ("192.0.2.1", 4000), ("192.0.2.2", 9000), 10**18, comment=comment
         )
         scribe.data(0, b"\0\1a", 10**18)  # a stream named "a"

@@ -15,15 +15,15 @@ from tests.record.captured_bytes import Talk, talks
 from tests.record.certificate_authority import Authority
 
 from polymux.capture import PcapngWriter
-from polymux.record import Tap
-from polymux.record.proxy_connection import Pair
-from polymux.record.tls_contexts import connecting, listening
+from polymux.record import RecordingProxy
+from polymux.record.proxy_connection import ProxyConnection
+from polymux.record.tls_contexts import client_context, server_context
 
 ONE_READ = 256 * 1024  # octets that a loop reads at once, asyncio's own and uvloop
 HELD = 0.05  # seconds in which whatever a dialer does has come to the tap
 
 
-class LateTap(Tap):
+class LateTap(RecordingProxy):
     """Reaches for the acceptor only when it is told to."""
 
     def __init__(
@@ -32,9 +32,9 @@ class LateTap(Tap):
         super().__init__(listen, upstream, sink, tls=tls)
         self.told = asyncio.Event()
 
-    async def reach(self, pair: Pair) -> None:
+    async def connect_upstream(self, connection: ProxyConnection) -> None:
         await self.told.wait()
-        await super().reach(pair)
+        await super().connect_upstream(connection)
 
 
 class Acceptor:
@@ -56,18 +56,18 @@ class Acceptor:
         self._server.close()
 
 
-async def all_gone(tap: Tap) -> None:
+async def all_gone(tap: RecordingProxy) -> None:
     async with asyncio.timeout(5):
-        while tap.counts.open:
+        while tap.stats.open:
             await asyncio.sleep(0.01)
 
 
-async def dial(tap: Tap, authority: Authority) -> asyncio.StreamWriter:
+async def dial(tap: RecordingProxy, authority: Authority) -> asyncio.StreamWriter:
     address = tap.address
     if address.scheme == "unix":
         return (await asyncio.open_unix_connection(address.path))[1]
     secure = address.scheme == "tls"
-    trusts, name = (connecting(authority.ca), "localhost") if secure else (None, None)
+    trusts, name = (client_context(authority.ca), "localhost") if secure else (None, None)
     found = await asyncio.open_connection(
         "127.0.0.1", address.port, ssl=trusts, server_hostname=name
     )
@@ -88,7 +88,7 @@ async def test_a_dialer_that_has_ended_before_the_acceptor_is_reached_is_heard_b
     upstream = await acceptor.listen()
     out = tmp_path / "tap.pcapng"
     url = f"unix://{tmp_path / 'near'}" if carrier == "unix" else f"{carrier}://127.0.0.1:0"
-    own = listening(authority.cert, authority.key)
+    own = server_context(authority.cert, authority.key)
     with PcapngWriter(str(out)) as sink:
         tap = LateTap(url, upstream, sink, own)
         async with tap:
@@ -116,15 +116,15 @@ async def test_of_what_is_said_too_early_little_is_kept_and_all_is_passed_on(
     acceptor = Acceptor()
     upstream = await acceptor.listen()
     out = tmp_path / "tap.pcapng"
-    own = listening(authority.cert, authority.key)
+    own = server_context(authority.cert, authority.key)
     with PcapngWriter(str(out)) as sink:
         tap = LateTap(f"{carrier}://127.0.0.1:0", upstream, sink, own)
         async with tap:
             writer = await dial(tap, authority)
             writer.write(data)
             await asyncio.sleep(2 * HELD)
-            (pair,) = tap._pairs
-            assert sum(map(len, pair._early)) <= ONE_READ
+            (pair,) = tap._connections
+            assert sum(map(len, pair._early_chunks)) <= ONE_READ
             tap.told.set()
             writer.close()
             async with asyncio.timeout(10):
@@ -156,7 +156,7 @@ async def test_what_was_said_over_tls_is_passed_on_although_its_dialer_has_left(
     acceptor = Acceptor()
     upstream = await acceptor.listen()
     out = tmp_path / "tap.pcapng"
-    own, trusts = listening(authority.cert, authority.key), connecting(authority.ca)
+    own, trusts = server_context(authority.cert, authority.key), client_context(authority.ca)
     with PcapngWriter(str(out)) as sink:
         tap = LateTap("tls://127.0.0.1:0", upstream, sink, own)
         async with tap:

@@ -16,8 +16,8 @@ from websockets.frames import Frame
 from websockets.protocol import CLIENT, SERVER, Protocol
 
 from polymux.capture import PcapngWriter
-from polymux.record import Tap
-from polymux.record.tls_contexts import connecting, listening
+from polymux.record import RecordingProxy
+from polymux.record.tls_contexts import client_context, server_context
 
 
 def same(room: Room, out: Path) -> None:
@@ -33,14 +33,17 @@ def same(room: Room, out: Path) -> None:
 
 
 async def talk_through(
-    room: Room, tap: Tap, where: Callable[[], int | str], tls: ssl.SSLContext | None = None
+    room: Room,
+    tap: RecordingProxy,
+    where: Callable[[], int | str],
+    tls: ssl.SSLContext | None = None,
 ) -> None:
     await room.dial_all(where(), tls=tls)
     await asyncio.sleep(0.2)
     await room.settle()
     await room.close()
     async with asyncio.timeout(5):
-        while tap.counts.open:
+        while tap.stats.open:
             await asyncio.sleep(0.01)
 
 
@@ -50,16 +53,16 @@ async def test_tls_is_ended_at_the_tap_and_the_file_has_what_was_inside(
     tmp_path: Path, authority: Authority, near: str, far: str
 ) -> None:
     room = Room()
-    own = listening(authority.cert, authority.key)
+    own = server_context(authority.cert, authority.key)
     port = await room.listen(own if far == "tls" else None)
     out = tmp_path / "tap.pcapng"
     with PcapngWriter(str(out)) as sink:
-        tap = Tap(
+        tap = RecordingProxy(
             f"{near}://127.0.0.1:0", f"{far}://localhost:{port}", sink,
-            tls=own, upstream_tls=connecting(authority.ca),
+            tls=own, upstream_tls=client_context(authority.ca),
         )  # fmt: skip
         async with tap:
-            dials = connecting(authority.ca) if near == "tls" else None
+            dials = client_context(authority.ca) if near == "tls" else None
             await talk_through(room, tap, lambda: tap.address.port, dials)
     same(room, out)
 
@@ -78,7 +81,7 @@ async def test_unix_sockets_are_recorded_like_any_other(
     out = tmp_path / "tap.pcapng"
     with PcapngWriter(str(out)) as sink:
         own = f"unix://{listen}" if near == "unix" else "tcp://127.0.0.1:0"
-        async with Tap(own, url, sink) as tap:
+        async with RecordingProxy(own, url, sink) as tap:
             await talk_through(room, tap, lambda: listen if near == "unix" else tap.address.port)
     same(room, out)
     recorded = talks(out)
@@ -118,26 +121,26 @@ async def test_websocket_traffic_passes_as_it_is(
             await connection.send(message)
 
     out = tmp_path / "tap.pcapng"
-    own = listening(authority.cert, authority.key)
+    own = server_context(authority.cert, authority.key)
     secure = scheme == "wss"
     with PcapngWriter(str(out)) as sink:
         async with websockets.serve(
             echo, "127.0.0.1", 0, ssl=own if secure else None, compression=None
         ) as server:
             port = server.sockets[0].getsockname()[1]
-            tap = Tap(
+            tap = RecordingProxy(
                 f"{scheme}://127.0.0.1:0/chat", f"{scheme}://localhost:{port}/chat", sink,
-                protocol="omnistreams", tls=own, upstream_tls=connecting(authority.ca),
+                protocol="omnistreams", tls=own, upstream_tls=client_context(authority.ca),
             )  # fmt: skip
             async with tap:
                 url = tap.url.replace("127.0.0.1", "localhost")
-                trusts = connecting(authority.ca) if secure else None
+                trusts = client_context(authority.ca) if secure else None
                 async with websockets.connect(url, ssl=trusts, compression=None) as connection:
                     for message in MESSAGES:
                         await connection.send(message)
                         assert await connection.recv() == message
                 async with asyncio.timeout(5):
-                    while tap.counts.open:
+                    while tap.stats.open:
                         await asyncio.sleep(0.01)
     assert got == MESSAGES
     (talk,) = talks(out)
@@ -153,7 +156,7 @@ async def test_a_reset_is_passed_on_as_a_reset(tmp_path: Path) -> None:
     port = await room.listen()
     out = tmp_path / "tap.pcapng"
     with PcapngWriter(str(out)) as sink:
-        async with Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
+        async with RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
             await room.dial_all(tap.address.port, 1)
             await room.settle()
             sock = room.dialers[1].transport.get_extra_info("socket")
@@ -171,7 +174,7 @@ async def test_a_tap_that_is_stopped_makes_up_no_end(tmp_path: Path) -> None:
     port = await room.listen()
     out = tmp_path / "tap.pcapng"
     with PcapngWriter(str(out)) as sink:
-        async with Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
+        async with RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
             await room.dial_all(tap.address.port)
             await asyncio.sleep(0.05)
     await room.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import polymux
 from polymux.capture import PcapngWriter, read_sessions
 from polymux.metrics import Meter
-from polymux.record import Collector, Recorder, Tap
+from polymux.record import Collector, Recorder, RecordingProxy
 
 
 async def idle(session: polymux.Session) -> None:
@@ -24,7 +24,7 @@ async def test_captured_sessions_taps_collectors_and_meters_name_themselves(tmp_
             async with polymux.connect(server.url, protocol="mplex") as session:
                 async with session.open("a"):
                     assert repr(meter) == "<polymux meter, sessions open: 1>"
-            async with Tap("tcp://127.0.0.1:0", server.url, sink) as tap:
+            async with RecordingProxy("tcp://127.0.0.1:0", server.url, sink) as tap:
                 assert repr(tap) == f"<polymux tap at {tap.url} to {server.url}>"
     (seen,) = [repr(session) for session in read_sessions([path])]
     assert seen.startswith("<polymux TCP session of 127.0.0.1:")

@@ -10,7 +10,7 @@ import polymux
 from polymux.capture import read_sessions
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
-from polymux.record import Tap
+from polymux.record import RecordingProxy
 
 
 async def echo(session: polymux.Session) -> None:
@@ -42,7 +42,7 @@ async def test_a_tapped_session_echoes_and_stands_in_the_file(
     with PcapngWriter(path) as sink:
         async with (
             await polymux.serve(echo, "tcp://127.0.0.1:0", protocol=protocol) as server,
-            Tap("tcp://127.0.0.1:0", server.url, sink, protocol=protocol) as tap,
+            RecordingProxy("tcp://127.0.0.1:0", server.url, sink, protocol=protocol) as tap,
         ):
             async with polymux.connect(tap.url, protocol=protocol) as session:
                 stream = await session.open("through the tap")
@@ -54,7 +54,7 @@ async def test_a_tapped_session_echoes_and_stands_in_the_file(
                 await stream.end()
             assert got == data
             await asyncio.sleep(0.1)
-            counts = tap.counts
+            counts = tap.stats
     ((hint, octets),) = recorded([path])
     assert hint == protocol
     assert [len(octets[0]), len(octets[1])] == [counts.bytes_dialer, counts.bytes_acceptor]
@@ -65,11 +65,11 @@ async def test_a_refused_upstream_is_counted_and_said(tmp_path: Path) -> None:
     gone = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
     await gone.close()
     with PcapngWriter(str(tmp_path / "x.pcapng")) as sink:
-        async with Tap("tcp://127.0.0.1:0", gone.url, sink) as tap:
+        async with RecordingProxy("tcp://127.0.0.1:0", gone.url, sink) as tap:
             reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
             assert await reader.read() == b""
             writer.close()
-    assert tap.counts.refused == 1
+    assert tap.stats.refused == 1
     assert "tcp://127.0.0.1" in tap.failure
 
 
@@ -83,7 +83,7 @@ async def test_half_close_passes_through_the_tap(tmp_path: Path) -> None:
     port = server.sockets[0].getsockname()[1]
     path = str(tmp_path / "half.pcapng")
     with PcapngWriter(path) as sink:
-        async with Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
+        async with RecordingProxy("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", sink) as tap:
             reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
             writer.write(b"question")
             writer.write_eof()
@@ -104,8 +104,10 @@ async def test_a_session_spans_rotated_files(tmp_path: Path) -> None:
 
     server = await asyncio.start_server(sink_all, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    writer_of_files = RotatingWriter(str(tmp_path / "r.pcapng"), octets=50_000)
-    async with Tap("tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", writer_of_files) as tap:
+    writer_of_files = RotatingWriter(str(tmp_path / "r.pcapng"), max_bytes=50_000)
+    async with RecordingProxy(
+        "tcp://127.0.0.1:0", f"tcp://127.0.0.1:{port}", writer_of_files
+    ) as tap:
         reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
         for start in range(0, len(data), 5000):
             writer.write(data[start : start + 5000])

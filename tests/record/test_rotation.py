@@ -12,7 +12,7 @@ from tests.record.captured_bytes import by_number, talks
 from tests.record.logging_peers import Room
 from tests.record.record_process import Child, strace
 
-from polymux.capture import index_file, index_range, plan
+from polymux.capture import index_file, index_range, plan_ranges
 
 
 async def consume(folder: Path, seen: set[str], enough: int) -> None:
@@ -54,7 +54,9 @@ async def test_published_files_are_whole_and_sessions_span_them(
     assert any(one & other for one, other in itertools.pairwise(spans))
     for file in files:
         assert {talk.protocol for talk in talks(file)} <= {"mplex"}
-        ranges = [index_range(str(file), span).summary for span in plan(str(file), target=100_000)]
+        ranges = [
+            index_range(str(file), span).summary for span in plan_ranges(str(file), target=100_000)
+        ]
         assert sum(part.packets for part in ranges) == index_file(str(file)).summary.packets
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import polymux
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.analysis.session.summary import SessionSummary
 from polymux.capture import PcapngWriter, read_sessions
-from polymux.record import Recorder, Tap
+from polymux.record import Recorder, RecordingProxy
 
 PROTOCOLS = ["mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]
 SEEN = ("stream", "opener", "name", "ending", "bytes_dialer", "bytes_acceptor")
@@ -56,7 +56,9 @@ class Story:
         with read_sessions([str(path)]) as reading:
             assert [file.status for file in reading.files] == ["whole"]
             (session,) = reading
-            self.summary: SessionSummary = walk(session, Plan().with_content(), emit)
+            self.summary: SessionSummary = analyze_session(
+                session, AnalysisOptions().with_content(), emit
+            )
 
     @property
     def streams(self) -> list[tuple[Any, ...]]:
@@ -81,7 +83,7 @@ async def test_both_peers_and_a_tap_between_them_record_the_same(
         await polymux.serve(
             echo, "tcp://127.0.0.1:0", protocol=protocol, recorder=Recorder(sinks[2])
         ) as server,
-        Tap("tcp://127.0.0.1:0", server.url, sinks[1], protocol=protocol) as tap,
+        RecordingProxy("tcp://127.0.0.1:0", server.url, sinks[1], protocol=protocol) as tap,
     ):
         async with polymux.connect(
             tap.url, protocol=protocol, recorder=Recorder(sinks[0])
@@ -94,7 +96,7 @@ async def test_both_peers_and_a_tap_between_them_record_the_same(
             assert await reset.receive() == b"never mind"
             reset.abort()
         async with asyncio.timeout(5):
-            while tap.counts.open:
+            while tap.stats.open:
                 await asyncio.sleep(0.01)
     for sink in sinks:
         sink.close()

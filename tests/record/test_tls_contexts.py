@@ -16,8 +16,8 @@ from tests.record.logging_peers import Room
 from tests.record.record_process import Child, polymux
 
 from polymux.capture import PcapngWriter
-from polymux.record import BadCertificate, Tap
-from polymux.record.tls_contexts import connecting, listening
+from polymux.record import BadCertificate, RecordingProxy
+from polymux.record.tls_contexts import client_context, server_context
 
 NOT_VERIFIED = b"polymux: the upstream's certificate was not verified"
 
@@ -27,12 +27,12 @@ def test_a_private_key_that_others_may_use_is_refused(authority: Authority, mode
     os.chmod(authority.key, mode)
     try:
         with pytest.raises(BadCertificate, match=f"open to others .mode {mode:04o}.: chmod 600"):
-            listening(authority.cert, authority.key)
+            server_context(authority.cert, authority.key)
         with pytest.raises(BadCertificate, match="open to others"):
-            connecting(cert=authority.cert, key=authority.key)
+            client_context(cert=authority.cert, key=authority.key)
     finally:
         os.chmod(authority.key, 0o600)
-    listening(authority.cert, authority.key)
+    server_context(authority.cert, authority.key)
 
 
 def test_a_key_in_the_file_of_its_certificate_is_looked_at_too(
@@ -42,9 +42,9 @@ def test_a_key_in_the_file_of_its_certificate_is_looked_at_too(
     both.write_bytes(Path(authority.cert).read_bytes() + Path(authority.key).read_bytes())
     both.chmod(0o644)
     with pytest.raises(BadCertificate, match="open to others"):
-        listening(str(both))
+        server_context(str(both))
     both.chmod(0o600)
-    listening(str(both))
+    server_context(str(both))
 
 
 def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(
@@ -61,7 +61,7 @@ def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(
     )
     locked.chmod(0o600)
     with pytest.raises(BadCertificate, match="is encrypted"):
-        listening(authority.cert, str(locked))
+        server_context(authority.cert, str(locked))
 
 
 def test_files_that_are_no_certificates_are_one_clear_line(
@@ -71,13 +71,13 @@ def test_files_that_are_no_certificates_are_one_clear_line(
     text.write_text("not a certificate\n")
     other, _ = authority.issue("other.example")
     attempts: list[Callable[[], ssl.SSLContext]] = [
-        lambda: listening(str(text), authority.key),
-        lambda: listening(str(tmp_path / "missing.pem"), authority.key),
-        lambda: listening(authority.cert, str(tmp_path / "missing.key")),
-        lambda: listening(other, authority.key),
-        lambda: connecting(str(text)),
-        lambda: connecting(str(tmp_path / "missing.pem")),
-        lambda: listening(authority.cert, authority.key, str(text)),
+        lambda: server_context(str(text), authority.key),
+        lambda: server_context(str(tmp_path / "missing.pem"), authority.key),
+        lambda: server_context(authority.cert, str(tmp_path / "missing.key")),
+        lambda: server_context(other, authority.key),
+        lambda: client_context(str(text)),
+        lambda: client_context(str(tmp_path / "missing.pem")),
+        lambda: server_context(authority.cert, authority.key, str(text)),
     ]
     for attempt in attempts:
         with pytest.raises(BadCertificate, match=r"\.(pem|key)\b.*: ") as caught:
@@ -86,7 +86,7 @@ def test_files_that_are_no_certificates_are_one_clear_line(
         assert "_ssl.c" not in str(caught.value)
 
 
-async def refused(tap: Tap) -> str:
+async def refused(tap: RecordingProxy) -> str:
     """Somebody dials the tap, whose upstream must not be trusted; returns what the tap said."""
     async with tap:
         reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
@@ -94,7 +94,7 @@ async def refused(tap: Tap) -> str:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await asyncio.wait_for(reader.readexactly(1), 5)
         writer.close()
-    assert tap.counts.refused == 1
+    assert tap.stats.refused == 1
     return tap.failure
 
 
@@ -102,17 +102,19 @@ async def test_an_upstream_that_cannot_prove_who_it_is_gets_nothing(
     tmp_path: Path, authority: Authority
 ) -> None:
     room = Room()
-    port = await room.listen(listening(authority.cert, authority.key))
+    port = await room.listen(server_context(authority.cert, authority.key))
     stranger = Authority(tmp_path / "stranger")
     cases = [
-        (f"tls://localhost:{port}", connecting(stranger.ca), "not trusted"),
-        (f"tls://127.0.0.1:{port}", connecting(authority.ca), "not valid for '127.0.0.1'"),
+        (f"tls://localhost:{port}", client_context(stranger.ca), "not trusted"),
+        (f"tls://127.0.0.1:{port}", client_context(authority.ca), "not valid for '127.0.0.1'"),
         (f"tls://localhost:{port}", None, "not trusted"),
     ]
     out = tmp_path / "tap.pcapng"
     with PcapngWriter(str(out)) as sink:
         for url, context, word in cases:
-            said = await refused(Tap("tcp://127.0.0.1:0", url, sink, upstream_tls=context))
+            said = await refused(
+                RecordingProxy("tcp://127.0.0.1:0", url, sink, upstream_tls=context)
+            )
             assert said.startswith(f"{url}: ")
             assert word in said
     await room.close()
@@ -123,7 +125,7 @@ async def test_an_upstream_that_cannot_prove_who_it_is_gets_nothing(
 async def ask_without_certificate(port: int, authority: Authority) -> None:
     """In TLS 1.3 the refusal comes with the first read."""
     reader, _ = await asyncio.open_connection(
-        "127.0.0.1", port, ssl=connecting(authority.ca), server_hostname="localhost"
+        "127.0.0.1", port, ssl=client_context(authority.ca), server_hostname="localhost"
     )
     await asyncio.wait_for(reader.readexactly(1), 5)
 
@@ -132,21 +134,23 @@ async def test_client_certificates_are_asked_for_and_shown(
     tmp_path: Path, authority: Authority
 ) -> None:
     room = Room()
-    asks = listening(authority.cert, authority.key, authority.ca)
+    asks = server_context(authority.cert, authority.key, authority.ca)
     port = await room.listen(asks)
     cert, key = authority.issue("tap.example")
     out = tmp_path / "tap.pcapng"
     with PcapngWriter(str(out)) as sink:
-        tap = Tap(
+        tap = RecordingProxy(
             "tls://127.0.0.1:0", f"tls://localhost:{port}", sink, tls=asks,
-            upstream_tls=connecting(authority.ca, cert=cert, key=key),
+            upstream_tls=client_context(authority.ca, cert=cert, key=key),
         )  # fmt: skip
         async with tap:
-            await room.dial_all(tap.address.port, 1, connecting(authority.ca, cert=cert, key=key))
+            await room.dial_all(
+                tap.address.port, 1, client_context(authority.ca, cert=cert, key=key)
+            )
             await room.settle()
             with pytest.raises((ssl.SSLError, ConnectionError, asyncio.IncompleteReadError)):
                 await ask_without_certificate(tap.address.port, authority)
-            assert tap.counts.connections == 1
+            assert tap.stats.connections == 1
     await room.close()
 
 
@@ -154,7 +158,7 @@ async def test_insecure_warns_and_is_noted_in_the_capture(
     tmp_path: Path, authority: Authority
 ) -> None:
     room = Room()
-    port = await room.listen(listening(authority.cert, authority.key))
+    port = await room.listen(server_context(authority.cert, authority.key))
     out = tmp_path / "tap.pcapng"
     arguments = (
         "tls://127.0.0.1:0", f"tls://127.0.0.1:{port}", "-o", str(out), "--protocol", "mplex",
@@ -162,7 +166,7 @@ async def test_insecure_warns_and_is_noted_in_the_capture(
     )  # fmt: skip
     async with Child(*arguments, "--insecure") as tap:
         assert "warning: the upstream's certificate is not verified" in tap.text
-        await room.dial_all(tap.port, 1, connecting(authority.ca))
+        await room.dial_all(tap.port, 1, client_context(authority.ca))
         await room.settle()
         assert await tap.stop() == 0
     await room.close()

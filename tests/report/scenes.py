@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tests.report.table_builder import START, Play, Stage, write_tables
 
-from polymux.analysis.schema.tables import BUCKETS, TABLES, bucket_width_us
+from polymux.analysis.schema.tables import TABLES, TIMELINE_BUCKETS, bucket_width_us
 
 SECOND = 1_000_000
 
@@ -126,9 +126,9 @@ def crowd(folder: Path, frames: int, streams: int = 240, sessions: int = 6) -> P
     lasted = 60 * SECOND
     per_session = streams // sessions
     with (
-        pq.ParquetWriter(folder / "frames" / "part-0.parquet", TABLES["frames"].arrow()) as out,
+        pq.ParquetWriter(folder / "frames" / "part-0.parquet", TABLES["frames"].to_arrow()) as out,
         pq.ParquetWriter(
-            folder / "timeline" / "part-0.parquet", TABLES["timeline"].arrow()
+            folder / "timeline" / "part-0.parquet", TABLES["timeline"].to_arrow()
         ) as line,
     ):
         for number in range(sessions):
@@ -151,7 +151,7 @@ def _ones(rows: int) -> pa.Array:
 
 def _parts(id: str, frames: int, streams: int, lasted: int) -> list[pa.Table]:
     """The frames of one session in parts of at most 100,000."""
-    schema = TABLES["frames"].arrow()
+    schema = TABLES["frames"].to_arrow()
     parts = []
     for first in range(0, frames, 100_000):
         rows = min(100_000, frames - first)
@@ -179,21 +179,21 @@ def _parts(id: str, frames: int, streams: int, lasted: int) -> list[pa.Table]:
 
 def _evenly(id: str, frames: int, streams: int, lasted: int) -> pa.Table:
     """A timeline in which every stream has its share of every bucket it can have."""
-    assert bucket_width_us(lasted) * BUCKETS == lasted
-    rows = streams * BUCKETS
+    assert bucket_width_us(lasted) * TIMELINE_BUCKETS == lasted
+    rows = streams * TIMELINE_BUCKETS
     place = pc.subtract(pc.cumulative_sum(_ones(rows)), 1)
-    number = pc.divide(place, BUCKETS)
+    number = pc.divide(place, TIMELINE_BUCKETS)
     share = max(1, frames // rows)
     columns = {
         "session_id": pa.repeat(id, rows),
         "stream": pc.binary_join_element_wise("d", number.cast(pa.string()), ""),
         "sender": pa.repeat("dialer", rows),
-        "bucket": pc.subtract(place, pc.multiply(number, BUCKETS)),
+        "bucket": pc.subtract(place, pc.multiply(number, TIMELINE_BUCKETS)),
         "frames": pc.multiply(_ones(rows), share),
         "bytes": pc.add(pc.bit_wise_and(pc.multiply(place, 2654435761), 0x1FFF), share * 32_000),
         "blocked_us": pc.multiply(_ones(rows), 0),
     }
-    schema = TABLES["timeline"].arrow()
+    schema = TABLES["timeline"].to_arrow()
     return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 

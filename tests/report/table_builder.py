@@ -20,7 +20,7 @@ def write_tables(folder: Path, rows: dict[str, list[Values]]) -> Path:
         (folder / name).mkdir(parents=True, exist_ok=True)
         if not rows.get(name):
             continue
-        schema = table.arrow()
+        schema = table.to_arrow()
         columns = {}
         for field in schema:
             values = [row.get(field.name) for row in rows[name]]
@@ -41,7 +41,7 @@ class Stage:
         return write_tables(folder, self.rows)
 
     def capture(self, file: str, status: str = "whole", **more: object) -> None:
-        row: Values = dict.fromkeys(TABLES["captures"].names(), 0)
+        row: Values = dict.fromkeys(TABLES["captures"].column_names(), 0)
         row |= {
             "file": file,
             "format": "pcapng",

@@ -28,7 +28,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ReportInfo]:
 
 @pytest.mark.timeout(900 if SOAK else 120)
 def test_size_hardly_grows_with_the_capture(reports: dict[int, ReportInfo]) -> None:
-    sizes = [info.octets for info in reports.values()]
+    sizes = [info.size_bytes for info in reports.values()]
     assert max(sizes) <= 5_000_000
     assert max(sizes) <= 2 * min(sizes)
 
@@ -46,8 +46,8 @@ def test_streams_that_grow_with_the_frames_do_not_break_the_size(tmp_path: Path)
     many = write_report(
         crowd(tmp_path / "many", 200_000, streams=6_000, sessions=60), tmp_path / "many.html"
     )
-    assert many.octets <= 5_000_000
-    assert many.octets <= 2 * few.octets
+    assert many.size_bytes <= 5_000_000
+    assert many.size_bytes <= 2 * few.size_bytes
 
 
 MEASURED = """

@@ -13,7 +13,7 @@ from tests.report.scenes import crowd, story
 from tests.report.table_builder import Play, Stage, write_tables
 
 from polymux.report import ReportError, rows_to_read, write, write_report
-from polymux.report.load.timelines import Lane
+from polymux.report.load.timelines import StreamTimeline
 
 
 def data_of(file: Path) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def data_of(file: Path) -> dict[str, Any]:
 def test_a_report_is_one_file_and_says_what_was_found(tmp_path: Path) -> None:
     info = write_report(story().write(tmp_path / "tables"), tmp_path / "r.html", title="Night")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["r.html", "tables"]
-    assert info.octets == (tmp_path / "r.html").stat().st_size
+    assert info.size_bytes == (tmp_path / "r.html").stat().st_size
     assert (info.sessions, info.sessions_detailed, info.frames, info.frames_shown) == (
         3, 3, 2542, 2542,
     )  # fmt: skip
@@ -239,12 +239,12 @@ def test_of_many_frames_those_around_trouble_are_kept(tmp_path: Path) -> None:
 
 
 def test_lane_texts_keep_octets_to_half_a_percent() -> None:
-    lane = Lane()
+    lane = StreamTimeline()
     wanted = [0, -1, 1, 2, 3, 1000, 1024, 65_535, 10**6, 10**9, 1 << 60]
     for bucket, octets in enumerate(wanted):
-        lane.octets[0][bucket] = max(0, octets)
+        lane.content_bytes[0][bucket] = max(0, octets)
         lane.frames[0][bucket] = 1 if octets else 0
-    text = lane.text(0)
+    text = lane.encode(0)
     assert len(text) == 1000
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     for bucket, octets in enumerate(wanted):
@@ -257,9 +257,9 @@ def test_lane_texts_keep_octets_to_half_a_percent() -> None:
 
 
 def test_times_without_leave_become_spans() -> None:
-    lane = Lane()
+    lane = StreamTimeline()
     lane.blocked = [(0, 3, 900), (0, 4, 1000), (0, 6, 400), (1, 4, 1000), (0, 9, 500)]
-    assert lane.spans(1000) == [[0, 3, 4], [0, 9, 9], [1, 4, 4]]
+    assert lane.blocked_spans(1000) == [[0, 3, 4], [0, 9, 9], [1, 4, 4]]
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_texts_of_any_length_do_not_break_the_size(tmp_path: Path) -> None:
                            detail="長" * 900)  # fmt: skip
         play.end(1000)
     info = write_report(stage.write(tmp_path / "tables"), tmp_path / "r.html")
-    assert 1_000_000 < info.octets <= 5_000_000
+    assert 1_000_000 < info.size_bytes <= 5_000_000
     assert len(data_of(tmp_path / "r.html")["details"]) == 12
 
 
@@ -322,12 +322,12 @@ def test_a_report_that_would_be_too_large_shows_less(
 ) -> None:
     tables = crowd(tmp_path / "tables", 20_000)
     full = write_report(tables, tmp_path / "r.html")
-    monkeypatch.setattr(write, "MAX_OCTETS", 400_000)
+    monkeypatch.setattr(write, "MAX_REPORT_BYTES", 400_000)
     less = write_report(tables, tmp_path / "r.html")
-    assert less.octets <= 400_000 < full.octets
+    assert less.size_bytes <= 400_000 < full.size_bytes
     assert 0 < less.frames_shown < full.frames_shown
     assert less.frames == full.frames
-    monkeypatch.setattr(write, "MAX_OCTETS", 1000)
+    monkeypatch.setattr(write, "MAX_REPORT_BYTES", 1000)
     with pytest.raises(ReportError, match="does not fit into 1,000 octets"):
         write_report(tables, tmp_path / "r.html")
 

@@ -12,7 +12,7 @@ import psutil  # type: ignore[import-untyped]  # it has no types of its own
 
 from polymux.spark.runtime import class_data_sharing as classdata
 from polymux.spark.runtime.java import find_java
-from polymux.spark.runtime.settings import QUICK_START
+from polymux.spark.runtime.settings import FAST_START_OPTIONS
 from polymux.spark.runtime.spark_home import spark_home
 
 HOST = ["--host", "127.0.0.1", "--webui-port", "0"]
@@ -28,7 +28,7 @@ class Cluster:
 
     def __init__(self, folder: Path) -> None:
         java = find_java()
-        quick = " ".join([*QUICK_START, *classdata.options(java)])
+        quick = " ".join([*FAST_START_OPTIONS, *classdata.java_options(java)])
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -46,7 +46,7 @@ class Cluster:
             "SPARK_PUBLIC_DNS": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{quick} -Dspark.master.rest.enabled=false",
-            "SPARK_LAUNCHER_OPTS": " ".join(QUICK_START),
+            "SPARK_LAUNCHER_OPTS": " ".join(FAST_START_OPTIONS),
         }
         self._registered = 0
         self._running: dict[str, subprocess.Popen[bytes]] = {}

@@ -4,29 +4,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from polymux.analysis.options import Plan
-from polymux.analysis.output.parquet import TableWriter, fill_empty
-from polymux.analysis.session.analyzer import walk
-from polymux.capture import PcapngWriter, TcpScribe, hint_comment, read_sessions
-from polymux.capture.synthesis.packet_builder import Burst
-from polymux.testing.simulator import World
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.parquet import TableWriter, write_empty_tables
+from polymux.analysis.session.analyzer import analyze_session
+from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment, read_sessions
+from polymux.capture.synthesis.packet_builder import PacketBurst
+from polymux.testing.simulator import Simulation
 
 START = 1_700_000_000_000_000_000
 PROTOCOLS = ("mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2")
 
 
-def conversations(seed: int, count: int) -> list[tuple[str, World]]:
+def conversations(seed: int, count: int) -> list[tuple[str, Simulation]]:
     """Some conversations that have come to their end."""
     found = []
     for number in range(count):
         text = PROTOCOLS[number % len(PROTOCOLS)]
-        world = World(text, seed + number)
+        world = Simulation(text, seed + number)
         world.run(80)
         found.append((text, world))
     return found
 
 
-def record(paths: Sequence[Path], talks: list[tuple[str, World]], seed: int = 0) -> None:
+def record(paths: Sequence[Path], talks: list[tuple[str, Simulation]], seed: int = 0) -> None:
     """Write the conversations into these files, interleaved; each may span all of them."""
     rng = Random(seed)
     events = []
@@ -36,7 +36,7 @@ def record(paths: Sequence[Path], talks: list[tuple[str, World]], seed: int = 0)
     events.sort(key=lambda event: event[0])
     cuts = sorted(rng.sample(range(1, len(events)), len(paths) - 1)) if len(paths) > 1 else []
     bounds = [0, *cuts, len(events)]
-    scribes: dict[int, TcpScribe] = {}
+    scribes: dict[int, TcpConnectionWriter] = {}
     sink = Switch()
     last = START
     for path, begin, end in zip(paths, bounds[:-1], bounds[1:], strict=True):
@@ -44,7 +44,7 @@ def record(paths: Sequence[Path], talks: list[tuple[str, World]], seed: int = 0)
             sink.turn_to(writer)
             for at, number, side, data in events[begin:end]:
                 if number not in scribes:
-                    scribes[number] = TcpScribe(
+                    scribes[number] = TcpConnectionWriter(
                         sink, ("192.0.2.1", 40_000 + number), ("198.51.100.2", 9000), at,
                         comment=hint_comment(talks[number][0], "middle"),
                     )  # fmt: skip
@@ -91,23 +91,23 @@ class Switch:
     """Passes packets to whichever file is being written."""
 
     def __init__(self) -> None:
-        self.file = 0
+        self.comment_epoch = 0
         self._writer: PcapngWriter | None = None
 
     def turn_to(self, writer: PcapngWriter) -> None:
         self._writer = writer
-        self.file += 1
+        self.comment_epoch += 1
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         assert self._writer is not None
         self._writer.burst(burst)
 
 
 def without_spark(paths: Sequence[Path], out: Path) -> None:
     """The same tables by the walk alone."""
-    plan = Plan().with_content()
+    plan = AnalysisOptions().with_content()
     with TableWriter(out, "part-0") as writer, read_sessions(map(str, paths)) as reading:
         for session in reading:
-            walk(session, plan, writer.emit)
-        writer.captures(reading.files)
-    fill_empty(out)
+            analyze_session(session, plan, writer.emit)
+        writer.add_captures(reading.files)
+    write_empty_tables(out)

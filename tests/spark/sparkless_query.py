@@ -7,13 +7,13 @@ import os
 import shutil
 from pathlib import Path
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.table_digest import digest_tables
-from polymux.spark.datasource.stream_reader import AllTables
-from polymux.spark.streaming.micro_batches import Follower
-from polymux.spark.streaming.offset import Place
-from polymux.spark.streaming.open_sessions import Waits
-from polymux.spark.streaming.table_output import FollowTables
+from polymux.spark.datasource.stream_reader import AllTablesReader
+from polymux.spark.streaming.micro_batches import FolderFollower
+from polymux.spark.streaming.offset import FolderOffset
+from polymux.spark.streaming.open_sessions import SessionTimeouts
+from polymux.spark.streaming.table_output import StreamingTables
 
 BEGIN = 1_700_000_000_000  # milliseconds
 ALL = 1 << 62
@@ -22,20 +22,20 @@ ALL = 1 << 62
 class Run:
     """Follows `inbox` into `out`. `kill` loses everything that is not an offset or a table."""
 
-    def __init__(self, inbox: Path, out: Path, waits: Waits) -> None:
+    def __init__(self, inbox: Path, out: Path, waits: SessionTimeouts) -> None:
         inbox.mkdir(exist_ok=True)
         self.inbox = inbox
         self.out = out
         self.waits = waits
         self.now = BEGIN
-        self.offsets: list[str] = [json.dumps(Place().offset())]
+        self.offsets: list[str] = [json.dumps(FolderOffset().to_dict())]
         self.kill()
 
     def kill(self) -> None:
-        self.tables = FollowTables(str(self.out), {"content": "true"})
+        self.tables = StreamingTables(str(self.out), {"content": "true"})
         self.tables.checkpoint.mkdir(exist_ok=True)
-        self.follower = Follower(
-            str(self.inbox), waits=self.waits, clock=lambda: self.now * 1_000_000
+        self.follower = FolderFollower(
+            str(self.inbox), timeouts=self.waits, clock=lambda: self.now * 1_000_000
         )
 
     def put(self, source: Path, name: str = "", octets: int = -1) -> None:
@@ -47,27 +47,32 @@ class Run:
     def step(self, seconds: float = 0.1, most: int = ALL) -> bool:
         """Time passes, and there is a batch if there is anything to do."""
         self.now += int(seconds * 1000)
-        start = Place.read(json.loads(self.offsets[-1]))
-        end = self.follower.next(start, most)
+        start = FolderOffset.from_dict(json.loads(self.offsets[-1]))
+        end = self.follower.next_offset(start, most)
         if end == start:
             return False
-        self.offsets.append(json.dumps(end.offset()))
+        self.offsets.append(json.dumps(end.to_dict()))
         self.run_last()
         return True
 
     def run_last(self) -> None:
         """The last batch; it may have been run before."""
-        start, end = (Place.read(json.loads(offset)) for offset in self.offsets[-2:])
-        reader = AllTables(
-            str(self.inbox), Plan().with_content(), (), self.waits, ALL, str(self.tables.staging)
+        start, end = (FolderOffset.from_dict(json.loads(offset)) for offset in self.offsets[-2:])
+        reader = AllTablesReader(
+            str(self.inbox),
+            AnalysisOptions().with_content(),
+            (),
+            self.waits,
+            ALL,
+            str(self.tables.staging),
         )
-        told = [reader.write(work) for work in self.follower.go_on(start, end)]
+        told = [reader.write(work) for work in self.follower.plan_batch(start, end)]
         self.tables.publish(len(self.offsets) - 2, told)
 
     def settle(self) -> None:
         """Until nothing is open any more."""
         for _ in range(10):
-            self.step(self.waits.patience + 1)
+            self.step(self.waits.idle_timeout + 1)
 
     def digest(self) -> dict[str, str]:
         return digest_tables(self.out)

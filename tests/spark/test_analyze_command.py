@@ -14,13 +14,13 @@ from click.testing import CliRunner
 from rich.console import Console
 from tests.spark.random_captures import conversations, record, without_spark
 
-from polymux.analysis.output.parquet import fill_empty
-from polymux.capture import FileSummary, PcapngWriter, TcpScribe
-from polymux.cli.commands.analyze import analyze, print_summary, stages
+from polymux.analysis.output.parquet import write_empty_tables
+from polymux.capture import FileSummary, PcapngWriter, TcpConnectionWriter
+from polymux.cli.commands.analyze import analyze, print_summary, stage_progress
 from polymux.core.errors import PolymuxError
 from polymux.report import write_report
 from polymux.spark.batch import pipeline
-from polymux.spark.batch.analyze_stage import Outcome
+from polymux.spark.batch.analyze_stage import StageResult
 from polymux.spark.runtime import session
 
 if TYPE_CHECKING:
@@ -112,12 +112,12 @@ def test_no_name_of_a_file_is_obeyed_by_the_terminal(
 ) -> None:
     out = tmp_path / "\x1b[2J[red]tables"
     out.mkdir()
-    fill_empty(out)
+    write_empty_tables(out)
     unread = FileSummary(
-        "/caps/\x1b]0;mine\x07x.pcap", None, "unreadable", error="not a capture", offset=0
+        "/caps/\x1b]0;mine\x07x.pcap", None, "unreadable", error="not a capture", error_offset=0
     )
     monkeypatch.chdir(tmp_path)
-    print_summary(pipeline.Analysis(str(out), [unread], Outcome()), "")
+    print_summary(pipeline.Analysis(str(out), [unread], StageResult()), "")
     said = capsys.readouterr()
     assert "\x1b" not in said.err + said.out
     assert said.err == ("/caps/\\u001b]0;mine\\u0007x.pcap: unreadable at octet 0: not a capture\n")
@@ -137,8 +137,8 @@ def test_the_command_uses_the_running_session_and_leaves_it_running(
 def test_a_bar_shows_every_stage(spark: "SparkSession", capture: str, tmp_path: Path) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
-    with stages(spark, console) as tell:
-        pipeline.analyze(spark, [capture], str(tmp_path / "t"), stage=tell)
+    with stage_progress(spark, console) as tell:
+        pipeline.analyze(spark, [capture], str(tmp_path / "t"), on_stage=tell)
     shown = screen.getvalue()
     assert all(stage in shown for stage in ("index", "walk", "publish"))
     assert "━" in shown
@@ -157,7 +157,7 @@ def test_content_is_its_owners_alone_and_findings_fail_if_asked(
 ) -> None:
     path = tmp_path / "broken.pcapng"
     with PcapngWriter(path, sync="none") as writer:
-        scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("192.0.2.2", 9000), 10**18)
+        scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("192.0.2.2", 9000), 10**18)
         for at, data in enumerate((b"\x08\x04good", b"\x0c\x00", b"\x0a\x04late")):
             scribe.data(0, data, 10**18 + at)
         scribe.close(10**18 + 9)

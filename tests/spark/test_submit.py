@@ -11,7 +11,7 @@ from tests.spark.random_captures import conversations, record, without_spark
 from polymux.analysis.output.table_digest import digest_tables
 from polymux.spark.runtime import class_data_sharing as classdata
 from polymux.spark.runtime.java import find_java
-from polymux.spark.runtime.settings import QUICK_START
+from polymux.spark.runtime.settings import FAST_START_OPTIONS
 from polymux.spark.runtime.spark_home import importable_environ, spark_home
 
 pytestmark = pytest.mark.timeout(300)  # a Java of its own, on a machine that may be busy
@@ -40,7 +40,7 @@ def test_a_program_under_spark_submit_keeps_its_session(tmp_path: Path) -> None:
     record([capture], conversations(21, 6))
     without_spark([capture], tmp_path / "plain")
     program.write_text(PROGRAM)
-    quick = " ".join([*QUICK_START, *classdata.options(find_java())])
+    quick = " ".join([*FAST_START_OPTIONS, *classdata.java_options(find_java())])
     done = subprocess.run(
         [
             spark_home() / "bin" / "spark-submit", "--master", "local[2]",

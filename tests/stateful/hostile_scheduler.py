@@ -10,13 +10,18 @@ from tests.aio.streamux_helpers import held
 from tests.stateful.misbehaving_applications import Actor, actor_for, quietly
 
 import polymux
-from polymux import Limits, Policy, Session, StreamuxSession
-from polymux.aio.transports.memory import Pipe
+from polymux import Limits, Session, StreamuxSession, Timeouts
+from polymux.aio.transports.memory import MemoryTransport
 
 PAUSE = 2.0
-POLICY = Policy(pause=PAUSE, close=5.0)
-LIMITS = {"session_buffer": 20_000, "stream_buffer": 4_000, "window": 5_000, "pending": 6,
-          "streams": 40}  # fmt: skip
+POLICY = Timeouts(slow_reader=PAUSE, close=5.0)
+LIMITS = {
+    "session_buffer_bytes": 20_000,
+    "stream_buffer_bytes": 4_000,
+    "receive_window": 5_000,
+    "accept_backlog": 6,
+    "max_streams": 40,
+}
 STEPS = 60
 LONG = 300.0  # virtual seconds in which everything that can end has ended
 
@@ -39,7 +44,7 @@ class Stage:
         self.loop = asyncio.get_running_loop()
 
     async def run(self) -> None:
-        near, far = await polymux.pipe(self.protocol, limits=Limits(**LIMITS), policy=POLICY)
+        near, far = await polymux.pipe(self.protocol, limits=Limits(**LIMITS), timeouts=POLICY)
         self.sessions = [near, far]
         for session in self.sessions:
             self.delay(session)
@@ -62,7 +67,7 @@ class Stage:
     def delay(self, session: Session) -> None:
         """Octets take a while, another one each time, so that everything crosses everything."""
         pipe: Any = session.transport
-        assert isinstance(pipe, Pipe)
+        assert isinstance(pipe, MemoryTransport)
         plain = pipe._deliver
 
         def schedule() -> None:
@@ -91,7 +96,7 @@ class Stage:
         """No pause is ever longer than its clock allows."""
         while True:
             for session in self.sessions:
-                since = session._pacing.paused_at
+                since = session.read_backpressure.paused_at
                 if since:
                     self.longest_pause = max(self.longest_pause, self.loop.time() - since)
             await asyncio.sleep(0.25)
@@ -129,15 +134,17 @@ class Stage:
         for side, session in enumerate(self.sessions):
             endpoint = session.endpoint
             left = {
-                "streams": len(session._live),
-                "arrivals": len(session._arrivals),
-                "theirs": session._theirs,
-                "unread": endpoint.inbox.unread,
-                "queued": endpoint.outbox.queued,
-                "turns": len(endpoint.outbox.turns) - endpoint.outbox.turn,
-                "control": len(endpoint.outbox.control),
-                "duties": sum(1 for duty in endpoint.protocol.duties.values() if duty.side == side),
-                "paused": int(session._pacing.paused_at != 0),
+                "streams": len(session.streams),
+                "arrivals": len(session.accept_queue),
+                "theirs": session.peer_stream_count,
+                "unread": endpoint.receive_queue.unread_bytes,
+                "queued": endpoint.scheduler.ready_bytes,
+                "turns": len(endpoint.scheduler.ready_streams) - endpoint.scheduler.next_ready,
+                "control": len(endpoint.scheduler.control_queue),
+                "duties": sum(
+                    1 for duty in endpoint.protocol.pending_replies.values() if duty.side == side
+                ),
+                "paused": int(session.read_backpressure.paused_at != 0),
             }
             if isinstance(session, StreamuxSession):
                 left.update(held(session))
@@ -158,4 +165,4 @@ class Stage:
             raise Stuck(f"{self.protocol} seed {self.seed}: closing took {taken:.1f} s")
         for session in self.sessions:
             assert session.closed.done()
-            assert not session._live, f"{self.protocol} seed {self.seed}: streams after the end"
+            assert not session.streams, f"{self.protocol} seed {self.seed}: streams after the end"

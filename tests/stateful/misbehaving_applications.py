@@ -17,10 +17,10 @@ from polymux import (
     Call,
     ItemReceiver,
     ItemSender,
+    MessageReceiver,
+    MessageSender,
     MinmuxSession,
     OmnistreamsSession,
-    Receiver,
-    Sender,
     Session,
     Stream,
     StreamuxSession,
@@ -87,7 +87,7 @@ class Actor:
 
     async def calm(self) -> None:
         """Take what waits, end everything, read everything."""
-        while len(self.session._arrivals):
+        while len(self.session.accept_queue):
             await self.accept()
         await asyncio.gather(*[self.finish(stream) for stream in list(self.streams)])
 
@@ -101,7 +101,7 @@ class Actor:
 
 def reads(stream: Stream) -> bool:
     """Is somebody reading already? One at a time may."""
-    return stream._reader is not None and stream._reader.state != IDLE
+    return stream.read_waiter is not None and stream.read_waiter.state != IDLE
 
 
 class MessageActor(Actor):
@@ -111,12 +111,12 @@ class MessageActor(Actor):
         return [*super().acts(), self.control, self.listen]
 
     async def send(self) -> None:
-        senders = [stream for stream in self.streams if isinstance(stream, Sender)]
+        senders = [stream for stream in self.streams if isinstance(stream, MessageSender)]
         if senders:
             await self.chance.choice(senders).send(self.octets())
 
     async def receive(self) -> None:
-        readers = [s for s in self.streams if isinstance(s, Receiver) and not reads(s)]
+        readers = [s for s in self.streams if isinstance(s, MessageReceiver) and not reads(s)]
         if readers:
             await self.chance.choice(readers).receive()
 
@@ -128,7 +128,7 @@ class MessageActor(Actor):
 
     async def finish(self, stream: Any) -> None:
         with contextlib.suppress(polymux.PolymuxError):
-            if isinstance(stream, Sender):
+            if isinstance(stream, MessageSender):
                 await stream.end()
             else:
                 async with stream:

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, StreamEnded
 from polymux.core.events import Accepted, Credit, Event, Opened
-from polymux.core.streams import OPEN, Stream
+from polymux.core.streams import OPEN, StreamState
 from polymux.protocols.minmux.packets import stop_read, stop_write
 from polymux.protocols.registry import create
 
@@ -30,7 +30,7 @@ class World:
         self.ends = [Endpoint(create(protocol, vantage=side), side) for side in (0, 1)]
         self.scripts = [list(script) for script in scripts]
         self.links: list[list[bytes]] = [[], []]
-        self.streams: list[Stream | None] = [None, None]
+        self.streams: list[StreamState | None] = [None, None]
         for side, end in enumerate(self.ends):
             end.start(bytes([side + 1]) * 16)
         self.settle()
@@ -39,8 +39,8 @@ class World:
     def begin(self, accepted: bool) -> None:
         near = self.ends[0]
         if self.protocol == "minmux":
-            self.streams[0] = near.protocol.prepare(0, 1)
-            self.streams[1] = self.ends[1].protocol.prepare(1, 1)
+            self.streams[0] = near.protocol.reserve_stream(0, 1)
+            self.streams[1] = self.ends[1].protocol.reserve_stream(1, 1)
             return
         stream = self.streams[0] = near.open(b"" if self.protocol == "streamux" else b"x")
         if self.protocol == "streamux":
@@ -84,7 +84,7 @@ class World:
             elif what == "accept":
                 end.accept(stream)
             elif what == "stop":
-                end.put(stop_write(1) if side == 0 else stop_read(1))
+                end.send_frame(stop_write(1) if side == 0 else stop_read(1))
         except (StreamEnded, LocalProtocolError):
             pass  # told no: nothing has changed
 
@@ -143,9 +143,14 @@ class World:
         found = []
         for side, end in enumerate(self.ends):
             streams = [s.label() for s in end.protocol.streams.all() if not s.over]
-            duties = [d.kind for d in end.protocol.duties.values() if d.side == side]
-            kept = {"streams": streams, "duties": duties, "queued": end.outbox.queued,
-                    "answers": len(end.outbox.control), "broken": end.counters.hits}  # fmt: skip
+            duties = [d.kind for d in end.protocol.pending_replies.values() if d.side == side]
+            kept = {
+                "streams": streams,
+                "duties": duties,
+                "queued": end.scheduler.ready_bytes,
+                "answers": len(end.scheduler.control_queue),
+                "broken": end.counters.hits,
+            }
             found += [f"side {side} {name}: {what}" for name, what in kept.items() if what]
         return found
 

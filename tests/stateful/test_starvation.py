@@ -17,14 +17,14 @@ def test_items_that_no_credit_will_ever_come_for_do_not_keep_a_stream_alive(orde
             await asyncio.sleep(1)
             await sender.send(bytes(3000))
             await asyncio.sleep(1)
-            assert sender.lane.queued == 2000
+            assert sender.buffers.queued_bytes == 2000
             ends = [reader, sender] if order == "reader first" else [sender, reader]
             for end in ends:
                 await end.close()
                 await asyncio.sleep(0 if order == "at once" else 1)
             await asyncio.sleep(1)
-            assert (len(near._live), len(far._live)) == (0, 0)
-            assert near.endpoint.outbox.queued == 0
+            assert (len(near.streams), len(far.streams)) == (0, 0)
+            assert near.endpoint.scheduler.ready_bytes == 0
             assert near.failure is far.failure is None
 
     with asyncio.Runner(loop_factory=ClockLoop) as runner:

@@ -8,9 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from polymux.protocols.registry import create
-from polymux.testing.header_scan import Chain
-from polymux.testing.properties import shred, taken, watcher_of
-from polymux.testing.simulator import World
+from polymux.testing.header_scan import HeaderScan
+from polymux.testing.properties import new_middle_observer, split_randomly, take_rows
+from polymux.testing.simulator import Simulation
 
 Found = tuple[int, int, int, int]  # where it begins, its octets with its payload, kind, payload
 
@@ -22,12 +22,19 @@ def chained(text: str, sender: int, data: bytes, rng: Random) -> list[Found]:
     pos = 0
     while pos < len(data):
         window = data[pos : pos + rng.choice((30, 200, 5000))]
-        chain = Chain(rng.choice((1, 3, 1000)))
+        chain = HeaderScan(rng.choice((1, 3, 1000)))
         after = pos + chain.read(protocol, sender, window, 0, pos)
         for i in range(chain.used):
-            end = chain.content[i] + chain.size[i]
-            found.append((chain.offset[i], end - chain.offset[i], chain.kind[i], chain.size[i]))
-            assert chain.content[i] - chain.offset[i] == chain.width[i]
+            end = chain.payload_offset[i] + chain.payload_size[i]
+            found.append(
+                (
+                    chain.header_offset[i],
+                    end - chain.header_offset[i],
+                    chain.kind[i],
+                    chain.payload_size[i],
+                )
+            )
+            assert chain.payload_offset[i] - chain.header_offset[i] == chain.header_size[i]
         if after == pos:  # the window ends inside a header, and so does the direction
             break
         pos = after
@@ -37,16 +44,16 @@ def chained(text: str, sender: int, data: bytes, rng: Random) -> list[Found]:
 @pytest.mark.parametrize("text", ["mplex", "nerdbank:version=3"])
 def test_the_loop_finds_what_the_chain_of_headers_finds(text: str) -> None:
     for seed in range(20):
-        world = World(text, seed)
+        world = Simulation(text, seed)
         world.run(80)
         rng = Random(seed)
-        observer = watcher_of(text)
+        observer = new_middle_observer(text)
         whole = [b"", b""]
         for side, data, at in world.record:
             whole[side] += data
-            for piece in shred(data, rng):
+            for piece in split_randomly(data, rng):
                 observer.feed(side, piece, at)
-        rows = taken(observer)
+        rows = take_rows(observer)
         for side in (0, 1):
             seen = [(row[3], row[4], row[5], row[10]) for row in rows if row[0] == side]
             assert seen == chained(text, side, whole[side], rng)
@@ -58,13 +65,15 @@ def test_the_loop_finds_what_the_chain_of_headers_finds(text: str) -> None:
 def test_views_of_the_payloads_are_the_payloads(payloads: list[bytes], cut: int) -> None:
     data = b"".join(b"\x0a" + bytes([len(payload)]) + payload for payload in payloads)
     data = data[: len(data) - cut]
-    chain = Chain(100)
+    chain = HeaderScan(100)
     chain.read(create("mplex"), 0, data, 0, 1000)
     assume(chain.used > 0)
-    views = chain.views(data, 1000)
+    views = chain.payload_views(data, 1000)
     buffers = [None, pa.py_buffer(views), pa.py_buffer(data)]
     column = pa.Array.from_buffers(pa.binary_view(), chain.used, buffers)
     column.validate(full=True)
-    expected = [data[chain.content[i] - 1000 :][: chain.size[i]] for i in range(chain.used)]
+    expected = [
+        data[chain.payload_offset[i] - 1000 :][: chain.payload_size[i]] for i in range(chain.used)
+    ]
     assert column.cast(pa.binary()).to_pylist() == expected
     assert cut or expected == payloads

@@ -6,10 +6,15 @@ from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.side import Vantage
 from polymux.testing import MODELS
-from polymux.testing.models.base import Talk
-from polymux.testing.models.minmux import header, varu64
-from polymux.testing.models.mplex import number
-from polymux.testing.models.nerdbank_wire import CODES, body, frame, handshake
+from polymux.testing.models.base import ModelConversation
+from polymux.testing.models.minmux import encode_header, encode_varu64
+from polymux.testing.models.mplex import encode_uvarint
+from polymux.testing.models.nerdbank_wire import (
+    CODES,
+    encode_frame,
+    encode_handshake,
+    encode_payload,
+)
 
 
 @pytest.mark.parametrize(
@@ -18,46 +23,48 @@ from polymux.testing.models.nerdbank_wire import CODES, body, frame, handshake
      (2**64 - 1, "ff" + "ff" * 8)],
 )  # fmt: skip
 def test_numbers_of_minmux_are_written_as_varu64(value: int, octets: str) -> None:
-    assert varu64(value).hex() == octets
+    assert encode_varu64(value).hex() == octets
 
 
 def test_ids_of_minmux_above_62_follow_the_header() -> None:
-    assert header(0, 62).hex() == "3e"
-    assert header(2, 63).hex() == "bf00"
-    assert header(1, 311).hex() == "7ff8f8"
+    assert encode_header(0, 62).hex() == "3e"
+    assert encode_header(2, 63).hex() == "bf00"
+    assert encode_header(1, 311).hex() == "7ff8f8"
 
 
 def test_numbers_of_mplex_are_unsigned_varints() -> None:
-    assert number(77 * 8 + 2).hex() == "ea04"
-    assert number(127).hex() == "7f"
+    assert encode_uvarint(77 * 8 + 2).hex() == "ea04"
+    assert encode_uvarint(127).hex() == "7f"
 
 
 def test_frames_of_nerdbank_are_those_seen_on_the_wire() -> None:
-    offer = body(3, "offer", 102400, b"echo")
-    assert frame(3, CODES["offer"], 1, 1, offer).hex() == "94000101c40b92a46563686fce00019000"
-    assert frame(2, CODES["processed"], 2, 0, body(2, "processed", 20480, b"")).hex() == (
-        "930502c40491cd5000"
+    offer = encode_payload(3, "offer", 102400, b"echo")
+    assert (
+        encode_frame(3, CODES["offer"], 1, 1, offer).hex() == "94000101c40b92a46563686fce00019000"
     )
-    assert frame(1, CODES["offer"], 1, 0, body(1, "offer", 0, b"echo")).hex() == (
+    assert encode_frame(
+        2, CODES["processed"], 2, 0, encode_payload(2, "processed", 20480, b"")
+    ).hex() == ("930502c40491cd5000")
+    assert encode_frame(1, CODES["offer"], 1, 0, encode_payload(1, "offer", 0, b"echo")).hex() == (
         "000000000100046563686f"
     )
-    assert frame(3, CODES["terminate"], 1, -1, b"").hex() == "930401ff"
-    assert handshake(2, bytes(16)).hex() == "92920200c410" + "00" * 16
+    assert encode_frame(3, CODES["terminate"], 1, -1, b"").hex() == "930401ff"
+    assert encode_handshake(2, bytes(16)).hex() == "92920200c410" + "00" * 16
 
 
 @pytest.mark.parametrize("protocol", sorted(MODELS))
 def test_a_seed_makes_the_same_conversation_every_time(protocol: str) -> None:
-    one, other = (Talk(MODELS[protocol], 7) for _ in range(2))
-    assert one.places["middle"].chunks == other.places["middle"].chunks
+    one, other = (ModelConversation(MODELS[protocol], 7) for _ in range(2))
+    assert one.traces["middle"].chunks == other.traces["middle"].chunks
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "streamux", "omnistreams"])
 def test_an_observer_that_is_told_the_wrong_place_reports_honest_peers(protocol: str) -> None:
     reported = 0
     for seed in range(200):
-        talk = Talk(MODELS[protocol], seed)
-        observer = Observer(talk.model.observed(Vantage.DIALER))
-        for side, data in talk.places["middle"].chunks:
+        talk = ModelConversation(MODELS[protocol], seed)
+        observer = Observer(talk.model.observer_protocol(Vantage.DIALER))
+        for side, data in talk.traces["middle"].chunks:
             observer.feed(side, data, 0)
         found = observer.take_violations()
         reported += any(v.rule.severity is not Severity.NOTE for v in found)
@@ -68,9 +75,9 @@ def test_an_observer_that_is_told_the_wrong_place_reports_honest_peers(protocol:
 def test_frames_cross_in_flight(protocol: str) -> None:
     crossed = 0
     for seed in range(20):
-        talk = Talk(MODELS[protocol], seed)
+        talk = ModelConversation(MODELS[protocol], seed)
         sent = [0, 0]
-        for packet in talk.places["middle"].passed:
-            crossed += packet.index >= 0 and packet.known < sent[1 - packet.sender]
+        for packet in talk.traces["middle"].passed_frames:
+            crossed += packet.index >= 0 and packet.peer_frames_read < sent[1 - packet.sender]
             sent[packet.sender] += packet.index >= 0
     assert crossed > 20

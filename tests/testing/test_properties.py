@@ -8,10 +8,10 @@ from polymux.core import connection
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
-from polymux.testing import CHECKS
+from polymux.testing import PROPERTIES
 from polymux.testing.properties import (
-    a_pretender_in_the_middle_is_wrong,
-    honest_peers_may_use_ids_again,
+    a_wrong_vantage_reports_false_violations,
+    honest_peers_may_reuse_ids,
 )
 
 COMPILED = not connection.__file__.endswith(".py")
@@ -34,7 +34,7 @@ PROTOCOLS = [
 ]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", PROPERTIES, ids=lambda check: check.__name__)
 @pytest.mark.parametrize(("protocol", "other"), PROTOCOLS)
 def test_the_battery(protocol: str, other: str, check: object) -> None:
     assert callable(check)
@@ -42,11 +42,11 @@ def test_the_battery(protocol: str, other: str, check: object) -> None:
 
 
 def test_the_battery_lets_mplex_peers_use_ids_again() -> None:
-    honest_peers_may_use_ids_again("mplex:ids=counting", range(RUNS))
+    honest_peers_may_reuse_ids("mplex:ids=counting", range(RUNS))
 
 
 def test_the_naive_rule_convicts_honest_peers_and_is_found_out() -> None:
-    assert a_pretender_in_the_middle_is_wrong("mplex", range(200))
+    assert a_wrong_vantage_reports_false_violations("mplex", range(200))
 
 
 def test_a_frame_longer_than_the_readers_reset_is_not_convicted() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.report.hostile_texts import HOSTILE
 
-from polymux.text.sanitize import ELLIPSIS, visible
+from polymux.text.sanitize import ELLIPSIS, escape_hidden
 
 
 @pytest.mark.parametrize(
@@ -30,22 +30,22 @@ from polymux.text.sanitize import ELLIPSIS, visible
     ],
 )
 def test_hidden_characters_are_shown_as_escapes(given_text: str, shown: str) -> None:
-    assert visible(given_text) == shown
+    assert escape_hidden(given_text) == shown
 
 
 def test_a_long_text_is_cut_and_says_so() -> None:
-    assert visible("x" * 10, 10) == "x" * 10
-    assert visible("x" * 11, 10) == "x" * 10 + ELLIPSIS
+    assert escape_hidden("x" * 10, 10) == "x" * 10
+    assert escape_hidden("x" * 11, 10) == "x" * 10 + ELLIPSIS
 
 
 def test_an_escape_is_never_cut_in_two() -> None:
-    assert visible("ab\u202e", 7) == "ab" + ELLIPSIS
-    assert visible("ab\u202e", 8) == "ab\\u202e"
+    assert escape_hidden("ab\u202e", 7) == "ab" + ELLIPSIS
+    assert escape_hidden("ab\u202e", 8) == "ab\\u202e"
 
 
 @given(st.text() | st.sampled_from(HOSTILE), st.integers(min_value=0, max_value=60))
 def test_nothing_hidden_is_ever_left(text: str, limit: int) -> None:
-    shown = visible(text, limit)
+    shown = escape_hidden(text, limit)
     assert all(
         unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
         for character in shown
@@ -55,4 +55,4 @@ def test_nothing_hidden_is_ever_left(text: str, limit: int) -> None:
 
 @given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126)))
 def test_printable_ascii_is_never_changed(text: str) -> None:
-    assert visible(text) == text
+    assert escape_hidden(text) == text

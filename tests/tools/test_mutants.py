@@ -43,7 +43,7 @@ def test_all_codecs_and_rules_are_in_reach() -> None:
     assert {"protocols/mplex/protocol.py", "core/varint.py", "protocols/nerdbank/state.py",
             "protocols/streamux/validation.py", "protocols/minmux/codec.py",
             "protocols/omnistreams/state.py"} <= names  # fmt: skip
-    kinds = Counter(mutant.what for path in files() for mutant in mutants_of(path))
+    kinds = Counter(mutant.description for path in files() for mutant in mutants_of(path))
     assert sum(kinds.values()) > 2000
     assert len(kinds) == 6, kinds
 
@@ -55,7 +55,7 @@ def test_a_mutant_knows_its_function_and_the_lines_of_its_statement() -> None:
     assert found
     assert all(m.line <= m.last for m in found)
     outside = [m for m in mutants_of(MPLEX) if not m.function]
-    assert {m.what for m in outside} <= {"one more", "flipped", "operator"}
+    assert {m.description for m in outside} <= {"one more", "flipped", "operator"}
 
 
 @pytest.mark.timeout(300)

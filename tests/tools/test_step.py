@@ -10,7 +10,7 @@ FAILS = "print('what went wrong'); raise SystemExit(3)"
 
 
 def test_a_quiet_command_is_reported_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    assert step.run("installing", [sys.executable, "-c", SLOW], every=0.2) == 0
+    assert step.run("installing", [sys.executable, "-c", SLOW], interval=0.2) == 0
     first, *during, last = capsys.readouterr().out.splitlines()
     assert first == "installing ..."
     assert any(line.endswith(", Collecting pyspark") for line in during)

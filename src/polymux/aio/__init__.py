@@ -19,13 +19,36 @@ from polymux.aio.streams.duplex import Stream
 from polymux.aio.streams.exchanges import Call, Exchange
 from polymux.aio.streams.item_receiver import ItemReceiver
 from polymux.aio.streams.items import ItemSender
-from polymux.aio.streams.messages import Receiver, Sender
+from polymux.aio.streams.messages import MessageReceiver, MessageSender
 from polymux.aio.transports.memory import pipe
 from polymux.aio.urls import BadUrl
 
 __all__ = [
-    "BadUrl", "Call", "Connecting", "Exchange", "ItemReceiver", "ItemSender", "MinmuxSession",
-    "NerdbankSession", "OmnistreamsSession", "Pending", "Receiver", "Sender", "Server",
-    "Session", "SessionLimit", "Stream", "StreamuxSession", "Unreachable", "as_asyncio_streams",
-    "connect", "minmux", "mplex", "nerdbank", "omnistreams", "pipe", "serve", "streamux",
-]  # fmt: skip
+    "BadUrl",
+    "Call",
+    "Connecting",
+    "Exchange",
+    "ItemReceiver",
+    "ItemSender",
+    "MessageReceiver",
+    "MessageSender",
+    "MinmuxSession",
+    "NerdbankSession",
+    "OmnistreamsSession",
+    "Pending",
+    "Server",
+    "Session",
+    "SessionLimit",
+    "Stream",
+    "StreamuxSession",
+    "Unreachable",
+    "as_asyncio_streams",
+    "connect",
+    "minmux",
+    "mplex",
+    "nerdbank",
+    "omnistreams",
+    "pipe",
+    "serve",
+    "streamux",
+]

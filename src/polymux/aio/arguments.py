@@ -11,14 +11,14 @@ from types import FunctionType
 from typing import Any
 
 from polymux.core.errors import LocalProtocolError, Unsupported
-from polymux.core.limits import Limits, Policy
+from polymux.core.limits import Limits, Timeouts
 from polymux.core.protocol import Protocol
 
-MOST = (1 << 63) - 1
-WORD = (1 << 64) - 1
+MAX_I64 = (1 << 63) - 1
+MAX_U64 = (1 << 64) - 1
 
 
-def seconds(value: object, name: str = "a time") -> float:
+def check_seconds(value: object, name: str = "a time") -> float:
     """A time in seconds, 0 or more."""
     if not isinstance(value, int | float):
         raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
@@ -27,7 +27,7 @@ def seconds(value: object, name: str = "a time") -> float:
     return value
 
 
-def octets_of_name(name: object) -> bytes:
+def encode_name(name: object) -> bytes:
     """A stream's name: text is sent as UTF-8."""
     if isinstance(name, str):
         return name.encode()
@@ -36,18 +36,20 @@ def octets_of_name(name: object) -> bytes:
     raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
 
 
-def check_window(window: object, most: int = MOST, unit: str = "octets") -> None:
+def check_window(window: object, max_window: int = MAX_I64, unit: str = "octets") -> None:
     """A window that was asked for; 0 stands for the usual one."""
     if not isinstance(window, int):
         raise TypeError(f"a window is an int, not {type(window).__name__}")
-    if not 0 <= window <= most:
-        raise LocalProtocolError(f"a window is 0 to {most} {unit} (0: the usual), not {window}")
+    if not 0 <= window <= max_window:
+        raise LocalProtocolError(
+            f"a window is 0 to {max_window} {unit} (0: the usual), not {window}"
+        )
 
 
-def check_opening(protocol: Protocol, window: object) -> None:
+def check_stream_window(protocol: Protocol, window: object) -> None:
     """The window of a stream to be opened or accepted."""
     check_window(window)
-    if window and not protocol.credit:
+    if window and not protocol.has_credit:
         raise Unsupported(f"this {protocol.name} session has no windows: leave window=... out")
 
 
@@ -55,11 +57,11 @@ def check_amount(amount: object) -> None:
     """Items or credit of a Minmux stream."""
     if not isinstance(amount, int):
         raise TypeError(f"an amount is an int, not {type(amount).__name__}")
-    if not 0 <= amount <= WORD:
+    if not 0 <= amount <= MAX_U64:
         raise LocalProtocolError(f"an amount is 0 to 2^64-1 items, not {amount}")
 
 
-def check_limit(limit: object) -> None:
+def check_read_limit(limit: object) -> None:
     """How much a call may read."""
     if not isinstance(limit, int):
         raise TypeError(f"limit is a number of octets, not {type(limit).__name__}")
@@ -67,23 +69,23 @@ def check_limit(limit: object) -> None:
         raise ValueError(f"limit is 0 or more octets, not {limit}")
 
 
-def check_work(work: object, at_once: object) -> None:
+def check_concurrent_handler(handler: object, max_concurrent: object) -> None:
     """What `each` and `answer` are to run, and for how many at once."""
-    check_handler(work, "the work")
-    if not isinstance(at_once, int):
-        raise TypeError(f"at_once is an int, not {type(at_once).__name__}")
-    if at_once < 1:
-        raise ValueError(f"at_once is 1 or more, not {at_once}")
+    check_handler(handler, "the work")
+    if not isinstance(max_concurrent, int):
+        raise TypeError(f"at_once is an int, not {type(max_concurrent).__name__}")
+    if max_concurrent < 1:
+        raise ValueError(f"at_once is 1 or more, not {max_concurrent}")
 
 
-def check_settings(protocol: object, limits: object, policy: object) -> None:
+def check_session_options(protocol: object, limits: object, timeouts: object) -> None:
     """What `connect`, `serve` and `pipe` have in common."""
     if not isinstance(protocol, str):
         raise TypeError(f"protocol is a text such as 'mplex', not {type(protocol).__name__}")
     if limits is not None and not isinstance(limits, Limits):
         raise TypeError(f"limits is a polymux.Limits, not {type(limits).__name__}")
-    if policy is not None and not isinstance(policy, Policy):
-        raise TypeError(f"policy is a polymux.Policy, not {type(policy).__name__}")
+    if timeouts is not None and not isinstance(timeouts, Timeouts):
+        raise TypeError(f"timeouts is a polymux.Timeouts, not {type(timeouts).__name__}")
 
 
 def check_handler(handler: object, what: str = "the handler") -> None:
@@ -95,7 +97,7 @@ def check_handler(handler: object, what: str = "the handler") -> None:
         raise TypeError(f"{what} is an async function, not {type(handler).__name__}")
     if inspect.iscoroutinefunction(handler):
         return
-    function = plain_function(handler)
+    function = underlying_function(handler)
     name = getattr(function, "__qualname__", repr(handler))
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
         raise TypeError(f"{what} {name} has a yield: it must be an async function without")
@@ -106,7 +108,7 @@ def check_handler(handler: object, what: str = "the handler") -> None:
         raise TypeError(f"{what} {name} is a plain function: write `async def`")
 
 
-def plain_function(handler: Callable[..., Any]) -> object:
+def underlying_function(handler: Callable[..., Any]) -> object:
     """The function that is called in the end: behind partial, a method, a decorator or __call__."""
     function: Any = handler
     while isinstance(function, partial):

@@ -7,53 +7,53 @@ import ssl
 from collections.abc import Callable
 from typing import TypedDict, Unpack, overload
 
-from polymux.aio.arguments import check_settings, seconds
-from polymux.aio.errors import NotListening, Unreachable, again, why
+from polymux.aio.arguments import check_seconds, check_session_options
+from polymux.aio.errors import NotListening, Unreachable, copy_of, describe_os_error
 from polymux.aio.factory import (
     MINMUX,
     NERDBANK,
     OMNISTREAMS,
     STREAMUX,
-    name_peer,
-    prepare_socket,
-    session_maker,
+    configure_tcp_keepalive,
+    session_factory,
+    set_peer_name,
 )
-from polymux.aio.hooks import Recording
-from polymux.aio.metering import Metering
+from polymux.aio.hooks import RecorderFactory
+from polymux.aio.metering import SessionMeter
 from polymux.aio.pending import Pending
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
-from polymux.aio.session.peer_diagnosis import still_awaited
+from polymux.aio.session.peer_diagnosis import missing_handshake_hint
 from polymux.aio.session.session import Session
 from polymux.aio.transports.process import start_process
-from polymux.aio.transports.stdio import use_stdio
-from polymux.aio.transports.websocket import carried, dial
+from polymux.aio.transports.stdio import open_stdio_session
+from polymux.aio.transports.websocket import connect_websocket, protocol_for_scheme
 from polymux.aio.urls import Address, parse_url
-from polymux.core.limits import Limits, Policy
+from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import DIALER
 
 __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
 Connecting = Pending
 
-RETRY = 0.1  # seconds between two tries while nothing listens
-ABSENT = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
+RETRY_SECONDS = 0.1  # seconds between two tries while nothing listens
+HOST_ABSENT_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
 class ConnectOptions(TypedDict, total=False):
     """What `connect` takes beside the URL and the protocol, whatever the protocol is."""
 
     limits: Limits | None
-    policy: Policy | None
+    timeouts: Timeouts | None
     tls: ssl.SSLContext | None
     server_hostname: str | None
     timeout: float
     wait: float
     opens_per_second: float
-    recorder: Recording | None
-    meter: Metering | None
+    recorder: RecorderFactory | None
+    meter: SessionMeter | None
 
 
 @overload
@@ -79,14 +79,14 @@ def connect(
     *,
     protocol: str,
     limits: Limits | None = None,
-    policy: Policy | None = None,
+    timeouts: Timeouts | None = None,
     tls: ssl.SSLContext | None = None,
     server_hostname: str | None = None,
     timeout: float = 10.0,
     wait: float = 0.0,
     opens_per_second: float = 0.0,
-    recorder: Recording | None = None,
-    meter: Metering | None = None,
+    recorder: RecorderFactory | None = None,
+    meter: SessionMeter | None = None,
 ) -> Pending[Session]:
     """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
 
@@ -97,31 +97,31 @@ def connect(
     `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
     `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
     """
-    check_settings(protocol, limits, policy)
-    seconds(timeout, "timeout")
-    seconds(wait, "wait")
+    check_session_options(protocol, limits, timeouts)
+    check_seconds(timeout, "timeout")
+    check_seconds(wait, "wait")
     address = parse_url(url)
-    text = carried(protocol, address.scheme)
-    make = session_maker(text, DIALER, limits, policy, opens_per_second, recorder, meter)
+    text = protocol_for_scheme(protocol, address.scheme)
+    make = session_factory(text, DIALER, limits, timeouts, opens_per_second, recorder, meter)
 
     async def once() -> Session:
         session: Session | None = None
         try:
             async with asyncio.timeout(timeout):
-                session = await reach(address, make, tls, server_hostname, timeout)
-                prepare_socket(session)
-                name_peer(session, str(address))
+                session = await open_transport(address, make, tls, server_hostname, timeout)
+                configure_tcp_keepalive(session)
+                set_peer_name(session, str(address))
                 await asyncio.shield(session.ready)
-                session._check_open()
+                session.check_open()
         except TimeoutError:
             what = "answer" if session is None else "handshake"
             late = f"no {what} within {timeout:g} s"
-            hint = "" if session is None else still_awaited(session)
+            hint = "" if session is None else missing_handshake_hint(session)
             if session is not None:
                 session.abort(late)
                 await session.wait_closed()
                 if session.failure is not None and str(session.failure) != late:  # of a child
-                    raise again(session.failure) from None
+                    raise copy_of(session.failure) from None
             raise Unreachable(f"{address}: {late}{hint}; allow more with timeout=...") from None
         except BaseException:
             if session is not None:
@@ -140,13 +140,13 @@ def connect(
                     raise
                 if loop.time() >= latest:
                     raise NotListening(f"{problem}, for {wait:g} s") from None
-            await asyncio.sleep(min(RETRY, latest - loop.time()))
+            await asyncio.sleep(min(RETRY_SECONDS, latest - loop.time()))
 
     connect.__qualname__ = "connect"
     return Pending(connect())
 
 
-async def reach(
+async def open_transport(
     address: Address,
     make: Callable[[], Session],
     tls: ssl.SSLContext | None,
@@ -161,7 +161,7 @@ async def reach(
         elif address.scheme == "exec":
             session = await start_process(address.command, make)
         elif address.scheme == "stdio":
-            session = await use_stdio(make)
+            session = await open_stdio_session(make)
         elif address.scheme in ("tcp", "tls"):
             context = None
             if address.scheme == "tls":
@@ -172,10 +172,10 @@ async def reach(
                 ssl_handshake_timeout=timeout if context else None,
             )  # fmt: skip
         else:
-            session = await dial(address, make, tls, server_hostname, timeout)
+            session = await connect_websocket(address, make, tls, server_hostname, timeout)
     except ssl.SSLCertVerificationError as problem:
         raise Unreachable(
-            f"{address}: {why(problem)}; give a context that trusts its issuer with tls=..."
+            f"{address}: {describe_os_error(problem)}; give a context that trusts its issuer with tls=..."
         ) from None
     except ConnectionRefusedError:
         raise NotListening(f"{address}: nobody listens there") from None
@@ -189,12 +189,14 @@ async def reach(
             + ("; does it speak TLS 1.2 or later?" if secure else "")
         ) from None
     except OSError as problem:
-        raise kind_of(problem, address)(f"{address}: {why(problem)}") from None
+        raise unreachable_class(problem, address)(
+            f"{address}: {describe_os_error(problem)}"
+        ) from None
     return session
 
 
-def kind_of(problem: OSError, address: Address) -> type[Unreachable]:
+def unreachable_class(problem: OSError, address: Address) -> type[Unreachable]:
     """Could a peer that has yet to start be the reason: no socket, no name, no host?"""
     absent = isinstance(problem, FileNotFoundError) and address.scheme == "unix"
-    absent = absent or isinstance(problem, socket.gaierror) or problem.errno in ABSENT
+    absent = absent or isinstance(problem, socket.gaierror) or problem.errno in HOST_ABSENT_ERRNOS
     return NotListening if absent else Unreachable

@@ -10,7 +10,7 @@ from typing import Literal, Unpack
 
 from polymux.aio.connect import ConnectOptions, connect
 from polymux.aio.pending import Pending
-from polymux.aio.protocol_entry import Protocol, spelled_out
+from polymux.aio.protocol_entry import ProtocolEntry, with_explicit_keywords
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
@@ -20,14 +20,14 @@ from polymux.aio.session.session import Session
 from polymux.aio.transports.memory import PipeOptions, pipe
 
 
-class Mplex(Protocol[Session]):
+class MplexEntry(ProtocolEntry[Session]):
     """`connect`, `serve` and `pipe` for mplex, with its options as keywords.
 
     `ids`: how this side numbers its streams. `max_frame`: bytes of content accepted in a frame.
     `preamble`: `multistream` (libp2p's multistream-select) or bytes in hex, exchanged first.
     """
 
-    @spelled_out(connect, ConnectOptions)
+    @with_explicit_keywords(connect, ConnectOptions)
     def connect(
         self,
         url: str,
@@ -42,7 +42,7 @@ class Mplex(Protocol[Session]):
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return self._connect(url, text, arguments)
 
-    @spelled_out(serve, ServeOptions)
+    @with_explicit_keywords(serve, ServeOptions)
     def serve(
         self,
         handler: Callable[[Session], Awaitable[None]],
@@ -58,7 +58,7 @@ class Mplex(Protocol[Session]):
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
-    @spelled_out(pipe, PipeOptions)
+    @with_explicit_keywords(pipe, PipeOptions)
     async def pipe(
         self,
         options: str = "",
@@ -73,7 +73,7 @@ class Mplex(Protocol[Session]):
         return await self._pipe(text, arguments)
 
 
-class Nerdbank(Protocol[NerdbankSession]):
+class NerdbankEntry(ProtocolEntry[NerdbankSession]):
     """`connect`, `serve` and `pipe` for nerdbank, with its options as keywords.
 
     `version`: 1, 2 or 3 (the default); both sides must speak the same. `window`: bytes the peer may
@@ -81,7 +81,7 @@ class Nerdbank(Protocol[NerdbankSession]):
     were configured with (v3). `preamble`: bytes in hex, exchanged first.
     """
 
-    @spelled_out(connect, ConnectOptions)
+    @with_explicit_keywords(connect, ConnectOptions)
     def connect(
         self,
         url: str,
@@ -97,7 +97,7 @@ class Nerdbank(Protocol[NerdbankSession]):
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return self._connect(url, text, arguments)
 
-    @spelled_out(serve, ServeOptions)
+    @with_explicit_keywords(serve, ServeOptions)
     def serve(
         self,
         handler: Callable[[NerdbankSession], Awaitable[None]],
@@ -114,7 +114,7 @@ class Nerdbank(Protocol[NerdbankSession]):
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
-    @spelled_out(pipe, PipeOptions)
+    @with_explicit_keywords(pipe, PipeOptions)
     async def pipe(
         self,
         options: str = "",
@@ -130,7 +130,7 @@ class Nerdbank(Protocol[NerdbankSession]):
         return await self._pipe(text, arguments)
 
 
-class Omnistreams(Protocol[OmnistreamsSession]):
+class OmnistreamsEntry(ProtocolEntry[OmnistreamsSession]):
     """`connect`, `serve` and `pipe` for omnistreams, with its options as keywords.
 
     `numbering` of the message types: `spec`, the default, or `legacy` (npm omnistreams).
@@ -138,7 +138,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
     hex, exchanged first.
     """
 
-    @spelled_out(connect, ConnectOptions)
+    @with_explicit_keywords(connect, ConnectOptions)
     def connect(
         self,
         url: str,
@@ -153,7 +153,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return self._connect(url, text, arguments)
 
-    @spelled_out(serve, ServeOptions)
+    @with_explicit_keywords(serve, ServeOptions)
     def serve(
         self,
         handler: Callable[[OmnistreamsSession], Awaitable[None]],
@@ -169,7 +169,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
-    @spelled_out(pipe, PipeOptions)
+    @with_explicit_keywords(pipe, PipeOptions)
     async def pipe(
         self,
         options: str = "",
@@ -184,7 +184,7 @@ class Omnistreams(Protocol[OmnistreamsSession]):
         return await self._pipe(text, arguments)
 
 
-class Streamux(Protocol[StreamuxSession]):
+class StreamuxEntry(ProtocolEntry[StreamuxSession]):
     """`connect`, `serve` and `pipe` for streamux, with its options as keywords.
 
     What this side announces: `length_bits` and `id_bits` (together 14 or 30; give both), and
@@ -192,7 +192,7 @@ class Streamux(Protocol[StreamuxSession]):
     protocol string. `preamble`: bytes in hex, exchanged first.
     """
 
-    @spelled_out(connect, ConnectOptions)
+    @with_explicit_keywords(connect, ConnectOptions)
     def connect(
         self,
         url: str,
@@ -214,7 +214,7 @@ class Streamux(Protocol[StreamuxSession]):
         )
         return self._connect(url, text, arguments)
 
-    @spelled_out(serve, ServeOptions)
+    @with_explicit_keywords(serve, ServeOptions)
     def serve(
         self,
         handler: Callable[[StreamuxSession], Awaitable[None]],
@@ -237,7 +237,7 @@ class Streamux(Protocol[StreamuxSession]):
         )
         return self._serve(handler, url, text, arguments)
 
-    @spelled_out(pipe, PipeOptions)
+    @with_explicit_keywords(pipe, PipeOptions)
     async def pipe(
         self,
         options: str = "",
@@ -259,7 +259,7 @@ class Streamux(Protocol[StreamuxSession]):
         return await self._pipe(text, arguments)
 
 
-class Minmux(Protocol[MinmuxSession]):
+class MinmuxEntry(ProtocolEntry[MinmuxSession]):
     """`connect`, `serve` and `pipe` for minmux, with its options as keywords.
 
     `profile`: the TOML file that says which streams there are. `canonical=False` also takes numbers
@@ -267,7 +267,7 @@ class Minmux(Protocol[MinmuxSession]):
     `preamble`: bytes in hex, exchanged first.
     """
 
-    @spelled_out(connect, ConnectOptions)
+    @with_explicit_keywords(connect, ConnectOptions)
     def connect(
         self,
         url: str,
@@ -285,7 +285,7 @@ class Minmux(Protocol[MinmuxSession]):
         )
         return self._connect(url, text, arguments)
 
-    @spelled_out(serve, ServeOptions)
+    @with_explicit_keywords(serve, ServeOptions)
     def serve(
         self,
         handler: Callable[[MinmuxSession], Awaitable[None]],
@@ -304,7 +304,7 @@ class Minmux(Protocol[MinmuxSession]):
         )
         return self._serve(handler, url, text, arguments)
 
-    @spelled_out(pipe, PipeOptions)
+    @with_explicit_keywords(pipe, PipeOptions)
     async def pipe(
         self,
         options: str = "",
@@ -322,8 +322,8 @@ class Minmux(Protocol[MinmuxSession]):
         return await self._pipe(text, arguments)
 
 
-mplex = Mplex("mplex", Session)
-nerdbank = Nerdbank("nerdbank", NerdbankSession)
-omnistreams = Omnistreams("omnistreams", OmnistreamsSession)
-streamux = Streamux("streamux", StreamuxSession)
-minmux = Minmux("minmux", MinmuxSession)
+mplex = MplexEntry("mplex", Session)
+nerdbank = NerdbankEntry("nerdbank", NerdbankSession)
+omnistreams = OmnistreamsEntry("omnistreams", OmnistreamsSession)
+streamux = StreamuxEntry("streamux", StreamuxSession)
+minmux = MinmuxEntry("minmux", MinmuxSession)

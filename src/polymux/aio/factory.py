@@ -5,8 +5,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, Literal
 
-from polymux.aio.hooks import Recording
-from polymux.aio.metering import Metering
+from polymux.aio.hooks import RecorderFactory
+from polymux.aio.metering import SessionMeter
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
@@ -15,8 +15,8 @@ from polymux.aio.session.preamble import Preamble
 from polymux.aio.session.session import Session
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import Unsupported
-from polymux.core.limits import Limits, Policy
-from polymux.protocols.registry import create, parse
+from polymux.core.limits import Limits, Timeouts
+from polymux.protocols.registry import create, parse_protocol
 
 # Protocol strings by which a type checker knows the class of the session.
 NERDBANK = Literal["nerdbank", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]
@@ -27,7 +27,7 @@ STREAMUX = Literal["streamux"]
 MINMUX = Literal["minmux"]
 
 # Protocols with verbs of their own have a session class of their own.
-SESSIONS: dict[str, type[Session]] = {
+SESSION_CLASSES: dict[str, type[Session]] = {
     "mplex": Session,
     "nerdbank": NerdbankSession,
     "omnistreams": OmnistreamsSession,
@@ -36,17 +36,17 @@ SESSIONS: dict[str, type[Session]] = {
 }
 
 
-LONGEST = 32767  # seconds between keepalive probes: no system allows more
+MAX_KEEPALIVE_SECONDS = 32767  # seconds between keepalive probes: no system allows more
 
 
-def session_maker(
+def session_factory(
     protocol: str,
     side: int,
     limits: Limits | None,
-    policy: Policy | None,
+    timeouts: Timeouts | None,
     opens_per_second: float,
-    recorder: Recording | None = None,
-    meter: Metering | None = None,
+    recorder: RecorderFactory | None = None,
+    meter: SessionMeter | None = None,
 ) -> Callable[[], Session]:
     """Check what was asked for now; make sessions of it later."""
     if not isinstance(opens_per_second, int | float):
@@ -54,19 +54,19 @@ def session_maker(
         raise TypeError(f"opens_per_second is a number, not {given}")
     if not opens_per_second >= 0:
         raise ValueError(f"opens_per_second is 0 (no bound) or more, not {opens_per_second}")
-    name = parse(protocol).name
-    preamble = parse(protocol).options.get("preamble", "")
+    name = parse_protocol(protocol).name
+    preamble = parse_protocol(protocol).options.get("preamble", "")
     if preamble:
         Preamble(preamble, name, side)
     create(protocol)  # a bad option is an error here, not at the first connection
-    kind = SESSIONS.get(name)
+    kind = SESSION_CLASSES.get(name)
     if kind is None:
-        raise Unsupported(f"no live sessions of {name}: choose one of {', '.join(SESSIONS)}")
+        raise Unsupported(f"no live sessions of {name}: choose one of {', '.join(SESSION_CLASSES)}")
 
     def make() -> Session:
-        own = Limits(**vars_of(limits)) if limits is not None else Limits()
+        own = Limits(**limits_as_dict(limits)) if limits is not None else Limits()
         endpoint = Endpoint(create(protocol, own, side), side, direct=True)
-        session = kind(endpoint, policy if policy is not None else Policy(), opens_per_second)
+        session = kind(endpoint, timeouts if timeouts is not None else Timeouts(), opens_per_second)
         session.meter = meter
         if preamble:
             session.preamble = Preamble(preamble, name, side)
@@ -77,16 +77,16 @@ def session_maker(
     return make
 
 
-def vars_of(limits: Limits) -> dict[str, int]:
+def limits_as_dict(limits: Limits) -> dict[str, int]:
     return {name: getattr(limits, name) for name in limits.names()}
 
 
-def prepare_socket(session: Session) -> None:
+def configure_tcp_keepalive(session: Session) -> None:
     """Notice a peer that vanished: keepalive probes, and a limit on unacknowledged data."""
-    sock = ask_transport(session, "socket")
+    sock = transport_info(session, "socket")
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    interval = max(1, int(min(session.policy.keepalive, LONGEST)))
+    interval = max(1, int(min(session.timeouts.keepalive_interval, MAX_KEEPALIVE_SECONDS)))
     options = [
         (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
         (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", -1), interval),
@@ -100,15 +100,15 @@ def prepare_socket(session: Session) -> None:
                 sock.setsockopt(level, option, value)
 
 
-def name_peer(session: Session, fallback: str) -> None:
-    found = ask_transport(session, "peername")
+def set_peer_name(session: Session, fallback: str) -> None:
+    found = transport_info(session, "peername")
     if isinstance(found, tuple):
         session.peer = f"{found[0]}:{found[1]}"
     else:
         session.peer = fallback
 
 
-def ask_transport(session: Session, name: str) -> Any:
+def transport_info(session: Session, name: str) -> Any:
     """What the transport knows of itself, or None."""
     with contextlib.suppress(AttributeError):  # what uvloop says once the connection is gone
         if session.transport is not None:

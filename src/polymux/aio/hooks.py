@@ -27,16 +27,16 @@ class SessionRecorder(Protocol):
         """The connection is gone; with an error, the peer or the network broke it."""
 
 
-Recording = Callable[[str, int], SessionRecorder]
+RecorderFactory = Callable[[str, int], SessionRecorder]
 """Given the protocol string and our side, the recorder of one new session."""
 
 
-def write_formed(session: "Session") -> None:
+def flush_before_read(session: "Session") -> None:
     """Frames formed before reading leave before it: who records us then never sees this side send,
     after what it read, what it said without knowing it."""
     transport = session.transport
-    if transport is not None and not session._ending.shut and not transport.is_closing():
+    if transport is not None and not session.shutdown.io_stopped and not transport.is_closing():
         data = session.endpoint.data_to_send(0)
         if data:
-            session._leaving.written += len(data)
+            session.socket_writer.bytes_sent += len(data)
             transport.write(data)

@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from polymux.aio.session.session import Session
 
 
-class Metering(Protocol):
+class SessionMeter(Protocol):
     """Hears of each session once when it begins and once when it has ended."""
 
     def begun(self, session: "Session") -> None:

@@ -15,10 +15,10 @@ from polymux.protocols.registry import BadProtocolString
 S = TypeVar("S", bound=Session)
 F = TypeVar("F", bound=Callable[..., object])
 
-Value = str | int | float | os.PathLike[str] | Sequence[int] | None
+OptionValue = str | int | float | os.PathLike[str] | Sequence[int] | None
 
 
-def spelled_out(general: Callable[..., object], options: type) -> Callable[[F], F]:
+def with_explicit_keywords(general: Callable[..., object], options: type) -> Callable[[F], F]:
     """Have `help` show the keywords of `general` in place of `**arguments: Unpack[options]`."""
     parameters = inspect.signature(general).parameters
     common = [parameters[name] for name in options.__annotations__]
@@ -33,7 +33,7 @@ def spelled_out(general: Callable[..., object], options: type) -> Callable[[F], 
     return spell
 
 
-class Protocol(Generic[S]):
+class ProtocolEntry(Generic[S]):
     """One protocol, to connect, to serve and to try out. `options` is what may follow its name in a
     protocol string, such as `version=2`; keywords say the same. One that is None has the
     protocol's default."""
@@ -60,12 +60,12 @@ class Protocol(Generic[S]):
     async def _pipe(self, text: str, arguments: PipeOptions) -> tuple[S, S]:
         return cast(tuple[S, S], await pipe(text, **arguments))
 
-    def _text(self, options: str, **named: Value) -> str:
+    def _text(self, options: str, **named: OptionValue) -> str:
         """The protocol string of these options."""
         pairs = [options] if options else []
         for key, value in named.items():
             if value is not None:
-                text = as_text(value)
+                text = option_text(value)
                 if "," in text or text != text.strip():
                     raise BadProtocolString(
                         f"{key}={text!r}: no option may hold a comma, or begin or end with a space"
@@ -74,7 +74,7 @@ class Protocol(Generic[S]):
         return f"{self.name}:{','.join(pairs)}" if pairs else self.name
 
 
-def as_text(value: Value) -> str:
+def option_text(value: OptionValue) -> str:
     """An option as a protocol string has it."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -5,25 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from polymux.analysis.detection.detector import Verdict, contradiction, guess, settle
-from polymux.analysis.detection.other_protocols import preamble_octets, preamble_size
-from polymux.analysis.detection.sample import GLANCE, LOOK, Sample, attempt, take_sample
-from polymux.analysis.detection.signatures import SCORERS
+from polymux.analysis.detection.detector import Detection, detect, find_mismatch, select_variant
+from polymux.analysis.detection.other_protocols import preamble_bytes, preamble_size
+from polymux.analysis.detection.sample import (
+    FULL_SAMPLE_BYTES,
+    SHORT_SAMPLE_BYTES,
+    SessionSample,
+    take_sample,
+    try_protocol,
+)
+from polymux.analysis.detection.signatures import SIGNATURES
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import TcpSession
-from polymux.protocols.registry import BadProtocolString, create, parse
+from polymux.protocols.registry import BadProtocolString, create, parse_protocol
 
 AUTO = "auto"
-DOUBT = "the bytes look like "  # how the note of a session begins whose protocol was named wrongly
-ALWAYS = frozenset(TABLES) - {"captures", "content"}
-_SEARCHED = 1 << 20  # octets in which the first frame is looked for, where the start is missing
-_ALIGNMENTS = 256  # places tried
-_FRAMES = 3  # frames that must follow one another
-_SENSE = 0.95  # and the share of them that must fit
+MISMATCH_PREFIX = (
+    "the bytes look like "  # how the note of a session begins whose protocol was named wrongly
+)
+DEFAULT_TABLES = frozenset(TABLES) - {"captures", "content"}
+_ALIGNMENT_SEARCH_BYTES = (
+    1 << 20
+)  # octets in which the first frame is looked for, where the start is missing
+_MAX_ALIGNMENTS = 256  # places tried
+_MIN_ALIGNED_FRAMES = 3  # frames that must follow one another
+_MIN_ALIGNED_FIT = 0.95  # and the share of them that must fit
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AnalysisOptions:
     """`protocol` is `auto` or a protocol string for every session; `ports` names the protocol
     behind a port and is the more exact word. `tables` are the tables somebody wants. `stream`
     names the only stream whose content is wanted (`d1`).
@@ -33,19 +43,21 @@ class Plan:
 
     protocol: str = AUTO
     ports: Mapping[int, str] = field(default_factory=dict)
-    tables: frozenset[str] = ALWAYS
-    stream: str = ""
+    tables: frozenset[str] = DEFAULT_TABLES
+    content_stream: str = ""
 
     def __post_init__(self) -> None:
         for text in (self.protocol, *self.ports.values()):
             if text != AUTO:
-                check(text)
+                check_protocol_string(text)
 
-    def with_content(self) -> Plan:
+    def with_content(self) -> AnalysisOptions:
         """The same, with the content table."""
-        return Plan(self.protocol, self.ports, self.tables | {"content"}, self.stream)
+        return AnalysisOptions(
+            self.protocol, self.ports, self.tables | {"content"}, self.content_stream
+        )
 
-    def given(self, session: TcpSession) -> str:
+    def protocol_for(self, session: TcpSession) -> str:
         """What the caller said about this session: a protocol string, or `auto`."""
         for end in (session.acceptor, session.dialer):
             text = self.ports.get(int(end.rpartition(":")[2]))
@@ -54,11 +66,11 @@ class Plan:
         return self.protocol
 
 
-def check(text: str) -> None:
+def check_protocol_string(text: str) -> None:
     """Raise BadProtocolString if this protocol string cannot be used."""
     create(text)
     try:
-        preamble_octets(parse(text).options.get("preamble", ""))
+        preamble_bytes(parse_protocol(text).options.get("preamble", ""))
     except ValueError as problem:
         raise BadProtocolString(f"{text!r}: {problem}") from None
 
@@ -74,68 +86,79 @@ def parse_ports(pairs: Iterable[str]) -> dict[int, str]:
     return ports
 
 
-def choose(
-    session: TcpSession, plan: Plan, sample: Sample, searched: Sample | None = None
-) -> Verdict:
+def select_protocol(
+    session: TcpSession,
+    options: AnalysisOptions,
+    sample: SessionSample,
+    alignment_sample: SessionSample | None = None,
+) -> Detection:
     """The protocol to read a session as: what was said, else what the capture notes, else what its
     first octets, the sample, show.
 
     Where the beginning was not captured, the first frame is looked for in `searched`; None reads
     the session once more for it, which a session on a pipe cannot do.
     """
-    text, source = plan.given(session), "given"
+    text, source = options.protocol_for(session), "given"
     if text == AUTO and session.protocol_hint:
         text, source = session.protocol_hint, "noted in the capture"
         try:
-            check(text)
+            check_protocol_string(text)
         except BadProtocolString as problem:
-            found = guess(sample)
+            found = detect(sample)
             note = f"{found.evidence}; the capture notes a protocol that cannot be used: {problem}"
             return replace(found, evidence=note)
     if text == AUTO:
-        found = guess(sample)
+        found = detect(sample)
         if found.protocol is None:
             return found
-        return _aligned(found, session, searched)
-    choice = parse(text)
+        return _with_alignment(found, session, alignment_sample)
+    choice = parse_protocol(text)
     preamble = choice.options.get("preamble", "")
     skip = (0, 0)
     if preamble:
         skip = (preamble_size(preamble, sample.head(0)), preamble_size(preamble, sample.head(1)))
-    rest = sample.without(skip)
-    settled, found_out = settle(choice.name, choice.options, rest)
+    rest = sample.skipping(skip)
+    settled, found_out = select_variant(choice.name, choice.options, rest)
     evidence = f"{source}: {text}" + (f"; {found_out}" if found_out else "")
-    doubt, other = "", contradiction(settled, choice.options, rest)
+    doubt, other = "", find_mismatch(settled, choice.options, rest)
     if other:
         said = "the option says" if source == "given" else "the capture notes"
-        doubt = f"{DOUBT}{other}, but {said} {text}: it is read as {text}, and what is found is "
+        doubt = f"{MISMATCH_PREFIX}{other}, but {said} {text}: it is read as {text}, and what is found is "
         doubt += "only possible"
-    return _aligned(Verdict(settled, evidence, 100, skip, doubt=doubt), session, searched)
+    return _with_alignment(
+        Detection(settled, evidence, 100, skip, mismatch=doubt), session, alignment_sample
+    )
 
 
-def _aligned(verdict: Verdict, session: TcpSession, searched: Sample | None) -> Verdict:
+def _with_alignment(
+    detection: Detection, session: TcpSession, alignment_sample: SessionSample | None
+) -> Detection:
     """Where the beginning was not captured: skip to the first place where a frame may begin."""
-    if session.saw_syn or verdict.protocol is None or verdict.skip != (0, 0):
-        return verdict
-    sample = searched if searched is not None else take_sample(session, _SEARCHED)
-    skip = tuple(_alignment(verdict.protocol, sample.only(side), side) for side in (0, 1))
-    return replace(verdict, skip=(skip[0], skip[1]))
+    if session.saw_syn or detection.protocol is None or detection.skip_bytes != (0, 0):
+        return detection
+    sample = (
+        alignment_sample
+        if alignment_sample is not None
+        else take_sample(session, _ALIGNMENT_SEARCH_BYTES)
+    )
+    skip = tuple(_find_alignment(detection.protocol, sample.only(side), side) for side in (0, 1))
+    return replace(detection, skip_bytes=(skip[0], skip[1]))
 
 
-def _alignment(text: str, sample: Sample, side: int) -> int:
+def _find_alignment(protocol: str, sample: SessionSample, side: int) -> int:
     """The offset at which the frames of one side begin to make sense; 0 if nowhere.
 
     Only where a packet begins can be tried: senders write whole frames, most of the time.
     """
-    scorer = next((each for each in SCORERS if each.name == parse(text).name), None)
-    excused = scorer.excused if scorer is not None else ()
+    scorer = next((each for each in SIGNATURES if each.name == parse_protocol(protocol).name), None)
+    excused = scorer.excused_rules if scorer is not None else ()
     for number, boundary in enumerate(sample.boundaries(side)):
-        if number >= _ALIGNMENTS:
+        if number >= _MAX_ALIGNMENTS:
             break
-        rest = sample.without((boundary, boundary))
-        if attempt(text, rest.first(GLANCE), excused).share < _SENSE:
+        rest = sample.skipping((boundary, boundary))
+        if try_protocol(protocol, rest.first(SHORT_SAMPLE_BYTES), excused).fit < _MIN_ALIGNED_FIT:
             continue
-        trial = attempt(text, rest.first(LOOK), excused)
-        if trial.share >= _SENSE and trial.fitting >= _FRAMES:
+        trial = try_protocol(protocol, rest.first(FULL_SAMPLE_BYTES), excused)
+        if trial.fit >= _MIN_ALIGNED_FIT and trial.valid_frames >= _MIN_ALIGNED_FRAMES:
             return boundary
     return 0

@@ -7,45 +7,45 @@ a range into `FlowRefs` rows, `sessions_of` turns the rows of one flow back into
 Imports only `core`. What touches every packet lives in `hot` and is compiled.
 """
 
-from polymux.capture.io.file_pool import Files, find_captures
+from polymux.capture.io.file_pool import FilePool, find_captures
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.file_summary import FileSummary, combine
+from polymux.capture.packets.file_summary import FileSummary, merge_summaries
 from polymux.capture.packets.flow_filter import FlowFilter, endpoint_text, flow_endpoints
-from polymux.capture.packets.indexer import FileIndex, FlowRefs, Range, index_file, index_range
+from polymux.capture.packets.indexer import FileIndex, FileRange, FlowRefs, index_file, index_range
 from polymux.capture.pcapng.comments import hint_comment, read_hint
 from polymux.capture.pcapng.repair import Repair, recover, repair
 from polymux.capture.pcapng.rotation import RotatingWriter
-from polymux.capture.pcapng.split_index import plan, write_index
-from polymux.capture.pcapng.writer import Missed, PcapngWriter
-from polymux.capture.reader import Reading, read_sessions
-from polymux.capture.synthesis.tcp_connection import TcpScribe
-from polymux.capture.tcp.sessions import Batch, Piece, TcpSession, sessions_of
+from polymux.capture.pcapng.split_index import plan_ranges, write_index
+from polymux.capture.pcapng.writer import PcapngWriter, WriteLoss
+from polymux.capture.reader import CaptureReader, read_sessions
+from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
+from polymux.capture.tcp.sessions import StreamBatch, StreamPiece, TcpSession, sessions_of
 
 __all__ = [
-    "Batch",
     "CaptureLimits",
+    "CaptureReader",
     "FileIndex",
+    "FilePool",
+    "FileRange",
     "FileSummary",
-    "Files",
     "FlowFilter",
     "FlowRefs",
-    "Missed",
     "PcapngWriter",
-    "Piece",
-    "Range",
-    "Reading",
     "Repair",
     "RotatingWriter",
-    "TcpScribe",
+    "StreamBatch",
+    "StreamPiece",
+    "TcpConnectionWriter",
     "TcpSession",
-    "combine",
+    "WriteLoss",
     "endpoint_text",
     "find_captures",
     "flow_endpoints",
     "hint_comment",
     "index_file",
     "index_range",
-    "plan",
+    "merge_summaries",
+    "plan_ranges",
     "read_hint",
     "read_sessions",
     "recover",

@@ -12,32 +12,34 @@ GIB = 1 << 30
 class CaptureLimits:
     """What a capture file may ask of us. Every limit is named in the error it causes."""
 
-    block: int = 16 * MIB
+    max_block_bytes: int = 16 * MIB
     """Octets of a pcapng block; libpcap and Wireshark refuse larger ones too."""
-    snap: int = 256 * 1024
+    max_packet_bytes: int = 256 * 1024
     """Octets of a packet; the largest snap length in use. At most 1 MiB - 1."""
-    interfaces: int = 65536
+    max_interfaces: int = 65536
     """Interfaces described in a section."""
-    flows: int = 1_000_000
+    max_flows: int = 1_000_000
     """TCP flows in a file; packets of further flows are counted as other."""
-    inflated: int = 64 * GIB
+    max_decompressed_bytes: int = 64 * GIB
     """Octets a compressed file, a pipe or stdin may become."""
-    ratio: int = 200
+    max_compression_ratio: int = 200
     """Inflated over compressed octets, looked at once `ratio_from` octets came out."""
-    ratio_from: int = GIB
+    ratio_check_min_bytes: int = GIB
     """Below this size no compression is called a bomb."""
-    out_of_order: int = 4 * MIB
+    max_out_of_order_bytes: int = 4 * MIB
     """Octets of a direction held back behind a hole."""
-    held_segments: int = 65536
+    max_out_of_order_segments: int = 65536
     """Segments of a direction held back behind a hole."""
-    hole_wait_ns: int = 3_000_000_000
+    hole_timeout_ns: int = 3_000_000_000
     """How long a hole may wait for a retransmission before it is a gap."""
-    window: int = MIB // 2
+    read_window_bytes: int = MIB // 2
     """Octets of a file looked at in one go; what fits the processor's cache is fastest."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             if getattr(self, field.name) <= 0:
                 raise ValueError(f"limit {field.name} must be positive")
-        if self.snap >= MIB:
-            raise ValueError(f"limit snap={self.snap} must be under {MIB}: references count so far")
+        if self.max_packet_bytes >= MIB:
+            raise ValueError(
+                f"limit snap={self.max_packet_bytes} must be under {MIB}: references count so far"
+            )

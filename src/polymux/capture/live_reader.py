@@ -13,13 +13,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from polymux.capture.io.pipes import Pipe
+from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.file_summary import FileSummary, combine
+from polymux.capture.packets.file_summary import FileSummary, merge_summaries
 from polymux.capture.packets.flow_filter import FlowFilter
 from polymux.capture.packets.indexer import (
+    FileRange,
     FlowRefs,
-    Range,
     flow_rows,
     range_at,
     scanner_for,
@@ -29,22 +29,24 @@ from polymux.capture.packets.packet_refs import (
     CAPTURED_BITS,
     CAPTURED_MASK,
     FIN,
-    RECORD,
+    REF_BYTES,
     RST,
-    SAME_PACKET,
+    SAME_PACKET_MASK,
     SYN,
 )
 from polymux.capture.pcapng.comments import read_hint
-from polymux.capture.tcp.events import OCTETS, Events
-from polymux.capture.tcp.flow_order import Flow, Recent, SessionCut
+from polymux.capture.tcp.events import PAYLOAD, TcpEvents
+from polymux.capture.tcp.flow_order import ConnectionSplitter, DuplicateFilter, FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
-from polymux.capture.tcp.ref_storage import Blob, Store
-from polymux.capture.tcp.session_survey import Survey
-from polymux.capture.tcp.sessions import Batch, TcpSession
+from polymux.capture.tcp.ref_storage import RefBlock, RefWindowCache
+from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.sessions import StreamBatch, TcpSession
 
-FLOWS: Final = 16_384  # flows whose state is kept; beyond it the one silent for longest is ended
-_WORDS = struct.Struct("<qqqq").unpack_from
-_ROWS: Final = 256  # events of a batch
+MAX_TRACKED_FLOWS: Final = (
+    16_384  # flows whose state is kept; beyond it the one silent for longest is ended
+)
+_unpack_ref = struct.Struct("<qqqq").unpack_from
+_EVENTS_PER_BATCH: Final = 256  # events of a batch
 
 
 class LiveSession(TcpSession):
@@ -53,125 +55,146 @@ class LiveSession(TcpSession):
     def __init__(
         self,
         flow: bytes,
-        survey: Survey,
+        prescan: SessionPrescan,
         path: str,
         hints: tuple[str, ...],
         limits: CaptureLimits,
         ports: Iterable[int],
     ) -> None:
         super().__init__(
-            flow, Flow(), survey, 0, [path], [hints], [], limits, frozenset(ports)
+            flow, FlowOrder(), prescan, 0, [path], [hints], [], limits, frozenset(ports)
         )  # fmt: skip
         self.over = False
         """Both sides have ended, or it was given up: nothing more comes."""
-        self._walk = Reassembler(
-            self._order, 0, 0, self._flip, True, limits.out_of_order, limits.held_segments,
-            limits.hole_wait_ns,
-        )  # fmt: skip
-        self._out = self._walk.out = Events(_ROWS)
-        self._seen = 0  # rows of it whose payload is in `_parts`
+        self._reassembler = Reassembler(
+            self._order,
+            0,
+            0,
+            self._flip,
+            True,
+            limits.max_out_of_order_bytes,
+            limits.max_out_of_order_segments,
+            limits.hole_timeout_ns,
+        )
+        self._out = self._reassembler.out = TcpEvents(_EVENTS_PER_BATCH)
+        self._joined_rows = 0  # rows of it whose payload is in `_parts`
         self._parts: list[bytes] = []
-        self._batches: list[Batch] = []
-        self._offsets: list[int] = []  # where payload lies that waits behind holes, ascending
-        self._payloads: list[bytes] = []
-        self._waiting = 0  # octets of it
-        self._most = 2 * limits.out_of_order
-        self._many = 4 * limits.held_segments
+        self._batches: list[StreamBatch] = []
+        self._buffered_offsets: list[
+            int
+        ] = []  # where payload lies that waits behind holes, ascending
+        self._buffered_payloads: list[bytes] = []
+        self._buffered_bytes = 0  # octets of it
+        self._max_buffered_bytes = 2 * limits.max_out_of_order_bytes
+        self._max_buffered_segments = 4 * limits.max_out_of_order_segments
 
-    def take_batches(self) -> list[Batch]:
-        self._turn(0)
+    def take_batches(self) -> list[StreamBatch]:
+        self._start_batch(0)
         found, self._batches = self._batches, []
         return found
 
-    def packet(self, refs: bytes, pos: int, direction: int, data: bytes, base: int) -> None:
+    def add_packet(self, refs: bytes, pos: int, direction: int, data: bytes, base: int) -> None:
         """The next packet, by its reference; `data` is the capture from offset `base` on."""
-        place, at, _, _ = _WORDS(refs, pos)
-        walk = self._walk
-        self._turn(int(walk.room()))
+        place, at, _, _ = _unpack_ref(refs, pos)
+        walk = self._reassembler
+        self._start_batch(int(walk.max_rows_per_packet()))
         self.ended_at = max(self.ended_at, at)
         side = direction ^ self._flip
         lane, peer = (walk.dialer, walk.acceptor) if side == 0 else (walk.acceptor, walk.dialer)
         walk.packet(refs, pos, lane, peer, 0)
         offset, size = place >> CAPTURED_BITS, place & CAPTURED_MASK
         payload = data[offset - base : offset - base + size]
-        if size and lane.head < len(lane.held):
-            self._offsets.append(int(offset))
-            self._payloads.append(payload)
-            self._waiting += size
-        self._collect(int(offset), payload)
-        if self._waiting and peer.head >= len(peer.held) and lane.head >= len(lane.held):
-            self._keep([])
-        elif self._waiting > self._most or len(self._offsets) > self._many:
-            self._prune()
-        ends = walk.dialer.ended(walk.acceptor), walk.acceptor.ended(walk.dialer)
+        if size and lane.buffer_head < len(lane.buffered):
+            self._buffered_offsets.append(int(offset))
+            self._buffered_payloads.append(payload)
+            self._buffered_bytes += size
+        self._join_payload(int(offset), payload)
+        if (
+            self._buffered_bytes
+            and peer.buffer_head >= len(peer.buffered)
+            and lane.buffer_head >= len(lane.buffered)
+        ):
+            self._set_buffered([])
+        elif (
+            self._buffered_bytes > self._max_buffered_bytes
+            or len(self._buffered_offsets) > self._max_buffered_segments
+        ):
+            self._drop_unneeded()
+        ends = walk.dialer.end_state(walk.acceptor), walk.acceptor.end_state(walk.dialer)
         self.over = "rst" in ends or None not in ends
 
     def close(self) -> None:
         """Nothing more will come: holes are gaps now."""
-        walk = self._walk
+        walk = self._reassembler
         if not walk.closed:
             walk.closed = True
             for lane in (walk.dialer, walk.acceptor):
-                self._turn(int(walk.room()))
-                walk.close(lane)
-                self._collect(0, b"")
-            self._learn(walk)
+                self._start_batch(int(walk.max_rows_per_packet()))
+                walk.close_direction(lane)
+                self._join_payload(0, b"")
+            self._store_totals(walk)
         self.over = True
 
-    def hint(self, text: str) -> None:
+    def set_hint(self, text: str) -> None:
         """A comment of ours on one of its packets; the first one counts."""
         if not self.protocol_hint:
             self.protocol_hint, self.vantage_hint = read_hint(text)
 
-    def _collect(self, offset: int, payload: bytes) -> None:
+    def _join_payload(self, offset: int, payload: bytes) -> None:
         """Join the payload of the events that the last packet made."""
         out = self._out
         count = int(out.count)
-        if count == self._seen:
+        if count == self._joined_rows:
             return
         kinds, sizes, offsets = out.kind, out.size, out.offset
-        for n in range(self._seen, count):
-            if kinds[n] == OCTETS:
+        for n in range(self._joined_rows, count):
+            if kinds[n] == PAYLOAD:
                 start, size = int(offsets[n]), int(sizes[n])
                 if offset <= start and start + size <= offset + len(payload):
                     self._parts.append(payload[start - offset : start - offset + size])
                 else:
-                    self._parts.append(self._held(start, size))
-        self._seen = count
+                    self._parts.append(self._buffered_payload(start, size))
+        self._joined_rows = count
 
-    def _held(self, start: int, size: int) -> bytes:
-        n = bisect_right(self._offsets, start) - 1
-        payload = self._payloads[n]
-        begin = start - self._offsets[n]
+    def _buffered_payload(self, start: int, size: int) -> bytes:
+        n = bisect_right(self._buffered_offsets, start) - 1
+        payload = self._buffered_payloads[n]
+        begin = start - self._buffered_offsets[n]
         assert begin + size <= len(payload), "a segment that is let out is new or was held"
         return payload[begin : begin + size]
 
-    def _prune(self) -> None:
+    def _drop_unneeded(self) -> None:
         """Forget payload that nothing waits for any more."""
-        walk = self._walk
+        walk = self._reassembler
         wanted = {
-            bisect_right(self._offsets, held.offset) - 1
+            bisect_right(self._buffered_offsets, held.offset) - 1
             for lane in (walk.dialer, walk.acceptor)
-            for held in lane.held[lane.head :]
+            for held in lane.buffered[lane.buffer_head :]
         }
-        self._keep([(self._offsets[n], self._payloads[n]) for n in sorted(wanted) if n >= 0])
+        self._set_buffered(
+            [
+                (self._buffered_offsets[n], self._buffered_payloads[n])
+                for n in sorted(wanted)
+                if n >= 0
+            ]
+        )
 
-    def _keep(self, kept: list[tuple[int, bytes]]) -> None:
-        self._offsets = [offset for offset, _ in kept]
-        self._payloads = [payload for _, payload in kept]
-        self._waiting = sum(map(len, self._payloads))
+    def _set_buffered(self, kept: list[tuple[int, bytes]]) -> None:
+        self._buffered_offsets = [offset for offset, _ in kept]
+        self._buffered_payloads = [payload for _, payload in kept]
+        self._buffered_bytes = sum(map(len, self._buffered_payloads))
 
-    def _turn(self, room: int) -> None:
+    def _start_batch(self, rows_needed: int) -> None:
         """Begin another batch unless this one has room for so many more events, and any at all."""
         out = self._out
-        if out.count == 0 and out.rows >= room:
+        if out.count == 0 and out.capacity >= rows_needed:
             return
-        if room and out.rows - out.count >= room:
+        if rows_needed and out.capacity - out.count >= rows_needed:
             return
         if out.count:
-            self._batches.append(Batch(out, b"".join(self._parts)))
-        self._out = self._walk.out = Events(max(_ROWS, room))
-        self._seen = 0
+            self._batches.append(StreamBatch(out, b"".join(self._parts)))
+        self._out = self._reassembler.out = TcpEvents(max(_EVENTS_PER_BATCH, rows_needed))
+        self._joined_rows = 0
         self._parts = []
 
 
@@ -179,13 +202,15 @@ class _LiveFlow:
     """The two endpoints of a connection, and their latest session."""
 
     def __init__(self) -> None:
-        self.cut = SessionCut()
-        self.recent = Recent()
-        self.place = 0
+        self.splitter = ConnectionSplitter()
+        self.duplicates = DuplicateFilter()
+        self.packet_index = 0
         self.session: LiveSession | None = None
-        self.began = 0  # the instant of its first packet, which may stand before its first payload
+        self.started_at = (
+            0  # the instant of its first packet, which may stand before its first payload
+        )
         # A SYN that may begin another session: its reference and direction, its payload and offset.
-        self.asked: tuple[bytes, int, bytes, int] = (b"", 0, b"", 0)
+        self.pending_syn: tuple[bytes, int, bytes, int] = (b"", 0, b"", 0)
 
 
 class LiveCapture:
@@ -197,7 +222,7 @@ class LiveCapture:
 
     def __init__(
         self,
-        pipe: Pipe,
+        pipe: CapturePipe,
         *,
         limits: CaptureLimits | None = None,
         wanted: FlowFilter | None = None,
@@ -206,7 +231,7 @@ class LiveCapture:
         self._pipe = pipe
         self._limits = limits or CaptureLimits()
         self._wanted = wanted or FlowFilter()
-        self._scanner = scanner_for(Range(), self._limits)
+        self._scanner = scanner_for(FileRange(), self._limits)
         self._flows: OrderedDict[bytes, _LiveFlow] = OrderedDict()
 
     def __iter__(self) -> Iterator[LiveSession | None]:
@@ -214,7 +239,7 @@ class LiveCapture:
         held: list[bytes] = []
         octets = base = begun = packets = 0
         parts: list[FileSummary] = []
-        while not scanner.broken:
+        while not scanner.aborted:
             data = self._pipe.read()
             if data is None:
                 yield None
@@ -223,31 +248,31 @@ class LiveCapture:
                 break
             held.append(data)
             octets += len(data)
-            if octets < scanner.need:
+            if octets < scanner.bytes_needed:
                 continue
             window = b"".join(held)
             done = int(scanner.scan(window, base))
             packets += int(scanner.table.tcp_packets())
-            yield from self._hand_on(window, base)
+            yield from self._dispatch_window(window, base)
             base += done
             octets = len(window) - done
             held = [window[done:]]
-            if scanner.table.flows.count > FLOWS:
+            if scanner.table.flows.count > MAX_TRACKED_FLOWS:
                 # The table of flows only grows, and each window costs as much as it is long.
                 parts.append(
-                    summary_of(self._pipe, scanner, Range(begun), base, b"", None, packets)
+                    summary_of(self._pipe, scanner, FileRange(begun), base, b"", None, packets)
                 )
                 scanner = self._scanner = scanner_for(range_at(scanner, base, -1), self._limits)
                 begun, packets = base, 0
         left = b"".join(held)
-        parts.append(summary_of(self._pipe, scanner, Range(begun), base, left, None, packets))
-        self.summary = combine(parts)
+        parts.append(summary_of(self._pipe, scanner, FileRange(begun), base, left, None, packets))
+        self.summary = merge_summaries(parts)
         for flow in self._flows.values():
             if flow.session is not None and not flow.session.over:
                 flow.session.close()
                 yield flow.session
 
-    def _hand_on(self, window: bytes, base: int) -> Iterator[LiveSession]:
+    def _dispatch_window(self, window: bytes, base: int) -> Iterator[LiveSession]:
         """The packets of one window to their sessions."""
         touched: dict[LiveSession, None] = {}
         lanes: dict[bytes, list[FlowRefs]] = {}
@@ -257,20 +282,22 @@ class LiveCapture:
             flow = self._flows.setdefault(key, _LiveFlow())
             self._flows.move_to_end(key)
             records = sorted(
-                (_WORDS(row.refs, pos)[0], row.direction, row.refs, pos)
+                (_unpack_ref(row.refs, pos)[0], row.direction, row.refs, pos)
                 for row in rows
-                for pos in range(0, len(row.refs), RECORD)
+                for pos in range(0, len(row.refs), REF_BYTES)
             )
             for _, direction, refs, pos in records:
-                self._packet(key, flow, refs[pos : pos + RECORD], direction, window, base, touched)
-        while len(self._flows) > FLOWS:
+                self._dispatch_packet(
+                    key, flow, refs[pos : pos + REF_BYTES], direction, window, base, touched
+                )
+        while len(self._flows) > MAX_TRACKED_FLOWS:
             oldest = self._flows.popitem(last=False)[1].session
             if oldest is not None and not oldest.over:
                 oldest.close()
                 touched[oldest] = None
         yield from touched
 
-    def _packet(
+    def _dispatch_packet(
         self,
         key: bytes,
         flow: _LiveFlow,
@@ -278,49 +305,53 @@ class LiveCapture:
         direction: int,
         window: bytes,
         base: int,
-        touched: dict[LiveSession, None],
+        updated: dict[LiveSession, None],
     ) -> None:
-        place, at, both, header = _WORDS(refs, 0)
+        place, at, both, header = _unpack_ref(refs, 0)
         captured = place & CAPTURED_MASK
-        if flow.recent.seen(at, captured * 2 + direction, both, header & SAME_PACKET):
+        if flow.duplicates.is_duplicate(
+            at, captured * 2 + direction, both, header & SAME_PACKET_MASK
+        ):
             return
         flags, size = (header >> 16) & 255, captured + (header >> 32)
-        starts = int(flow.cut.starts_at(both, flags, size, direction, flow.place))
+        starts = int(flow.splitter.session_start(both, flags, size, direction, flow.packet_index))
         if starts >= 0:
             if flow.session is not None and not flow.session.over:
                 flow.session.close()
-                touched[flow.session] = None
+                updated[flow.session] = None
             flow.session = None
-            flow.began = at
-            if starts < flow.place:  # with a SYN that is proven only now
-                asked, towards, payload, offset = flow.asked
-                flow.began = _WORDS(asked, 0)[1]
-                flow.session = self._begin(key, asked, towards, flow.began)
-                flow.session.packet(asked, 0, towards, payload, offset)
-        elif flow.cut.asked >= 0 and flow.cut.asked_at == flow.place:
+            flow.started_at = at
+            if starts < flow.packet_index:  # with a SYN that is proven only now
+                asked, towards, payload, offset = flow.pending_syn
+                flow.started_at = _unpack_ref(asked, 0)[1]
+                flow.session = self._start_session(key, asked, towards, flow.started_at)
+                flow.session.add_packet(asked, 0, towards, payload, offset)
+        elif flow.splitter.pending_isn >= 0 and flow.splitter.pending_index == flow.packet_index:
             offset = place >> CAPTURED_BITS
             payload = window[offset - base : offset - base + captured]
-            flow.asked = refs, direction, payload, offset
-        flow.place += 1
+            flow.pending_syn = refs, direction, payload, offset
+        flow.packet_index += 1
         # Where the beginning was not captured, nothing is known before the first payload.
         if flow.session is None and (flags & SYN or (size and not flags & (FIN | RST))):
-            flow.session = self._begin(key, refs, direction, flow.began)
+            flow.session = self._start_session(key, refs, direction, flow.started_at)
         session = flow.session
         if session is None or session.over:
             return
         number = (header >> 24) & 255
         if number:
-            session.hint(self._scanner.hints[number])
-        session.packet(refs, 0, direction, window, base)
+            session.set_hint(self._scanner.hints[number])
+        session.add_packet(refs, 0, direction, window, base)
         if session.over:
             session.close()
-        touched[session] = None
+        updated[session] = None
 
-    def _begin(self, key: bytes, refs: bytes, direction: int, began: int) -> LiveSession:
-        place, at, both, header = _WORDS(refs, 0)
-        survey = Survey()
-        blob = Blob((refs, None, 1), direction, 0, 0, Store())
-        survey.take(blob, (place & CAPTURED_MASK) + (header >> 32), both, header, at)
-        survey.first_at = began
+    def _start_session(
+        self, key: bytes, refs: bytes, direction: int, started_at: int
+    ) -> LiveSession:
+        place, at, both, header = _unpack_ref(refs, 0)
+        survey = SessionPrescan()
+        blob = RefBlock((refs, None, 1), direction, 0, 0, RefWindowCache())
+        survey.add_packet(blob, (place & CAPTURED_MASK) + (header >> 32), both, header, at)
+        survey.first_at = started_at
         hints = tuple(self._scanner.hints)
         return LiveSession(key, survey, self._pipe.path, hints, self._limits, self._wanted.ports)

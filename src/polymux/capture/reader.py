@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from polymux.capture.io.file_pool import Files, find_captures
+from polymux.capture.io.file_pool import FilePool, find_captures
 from polymux.capture.io.paths import AnyPaths
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import UNREADABLE, FileSummary
@@ -16,10 +16,10 @@ from polymux.core.errors import CaptureError
 
 # Flows put in order at a time. Who reads their payload in between drives what this needs out of
 # the processor's caches, so it is done for many at once.
-AHEAD = 64
+FLOWS_ORDERED_AT_ONCE = 64
 
 
-class Reading:
+class CaptureReader:
     """Captures that were read: iterate it for the sessions, as often as needed.
 
     `files` has a summary for each file; nothing raises because a file is bad. Flows come by the
@@ -27,8 +27,8 @@ class Reading:
     as a context, when the payload is no longer needed.
     """
 
-    def __init__(self, files: Files, indexes: Iterable[FileIndex], wanted: FlowFilter) -> None:
-        self._files = files
+    def __init__(self, pool: FilePool, indexes: Iterable[FileIndex], wanted: FlowFilter) -> None:
+        self._pool = pool
         self._wanted = wanted
         self.files: list[FileSummary] = []
         self._flows: dict[bytes, list[FlowRefs]] = {}
@@ -42,7 +42,7 @@ class Reading:
             return min(row.first_at for row in self._flows[flow]), flow
 
         flows = iter(sorted(self._flows, key=first))
-        while ahead := list(itertools.islice(flows, AHEAD)):
+        while ahead := list(itertools.islice(flows, FLOWS_ORDERED_AT_ONCE)):
             found = [self._sessions(flow) for flow in ahead]
             for sessions in found:
                 yield from sessions
@@ -50,15 +50,15 @@ class Reading:
     def _sessions(self, flow: bytes) -> list[TcpSession]:
         return sessions_of(
             self._flows[flow],
-            self._files.reader,
-            limits=self._files.limits,
+            self._pool.reader,
+            limits=self._pool.limits,
             ports=self._wanted.ports,
         )
 
     def close(self) -> None:
-        self._files.close()
+        self._pool.close()
 
-    def __enter__(self) -> Reading:
+    def __enter__(self) -> CaptureReader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,7 +72,7 @@ def read_sessions(
     ports: Iterable[int] = (),
     filters: Iterable[str] = (),
     verify: bool = False,
-) -> Reading:
+) -> CaptureReader:
     """Index files and directories and give their sessions. `paths` is one path or several.
 
     `ports` are listening ports, `filters` are `host:port`, `host` or `:port`; with either, only
@@ -80,14 +80,14 @@ def read_sessions(
     `verify`: see `index_file`.
     """
     wanted = FlowFilter(ports, filters)
-    files = Files(limits)
+    files = FilePool(limits)
     indexes = [_index(files, path, wanted, verify) for path in find_captures(paths)]
-    return Reading(files, indexes, wanted)
+    return CaptureReader(files, indexes, wanted)
 
 
-def _index(files: Files, path: str, wanted: FlowFilter, verify: bool) -> FileIndex:
+def _index(pool: FilePool, path: str, wanted: FlowFilter, verify: bool) -> FileIndex:
     try:
-        source = files.source(path)
+        source = pool.source(path)
     except CaptureError as failure:
         return FileIndex(FileSummary(path, None, UNREADABLE, error=str(failure)))
-    return index_file(path, limits=files.limits, wanted=wanted, source=source, verify=verify)
+    return index_file(path, limits=pool.limits, wanted=wanted, source=source, verify=verify)

@@ -34,10 +34,17 @@ COMMANDS = (
 
 ALIASES = {"analyse": "analyze"}
 
-FINDINGS, USAGE, UNREADABLE, NO_PEER, LIMIT, INTERRUPTED = 1, 2, 3, 4, 5, 130
+EXIT_FINDINGS, EXIT_USAGE, EXIT_UNREADABLE, EXIT_NO_PEER, EXIT_LIMIT, EXIT_INTERRUPTED = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    130,
+)
 
 
-class ReaderGone(Exception):
+class OutputClosed(Exception):
     """Whoever read our output has closed it, as `head` does: nothing is wrong."""
 
 
@@ -45,7 +52,7 @@ class Interrupted(Exception):
     """Ctrl-C; told apart here because click would answer it with an empty line."""
 
 
-class Commands(click.Group):
+class LazyCommands(click.Group):
     """Finds a command by importing its module."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -68,20 +75,20 @@ class Commands(click.Group):
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            raise ReaderGone from None
+            raise OutputClosed from None
         except KeyboardInterrupt:
             raise Interrupted from None
         except ModuleNotFoundError as problem:
-            from polymux.spark.runtime.doctor import extra_with
+            from polymux.spark.runtime.doctor import extra_providing
 
-            extra = extra_with(problem.name or "")
+            extra = extra_providing(problem.name or "")
             if extra is None:
                 raise
             raise MissingExtra(extra, f"polymux {ctx.invoked_subcommand}") from None
 
 
 @click.group(
-    cls=Commands,
+    cls=LazyCommands,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Example: polymux demo",
 )
@@ -95,35 +102,35 @@ def main() -> None:
     try:
         sys.exit(cli(standalone_mode=False))
     except (click.exceptions.Abort, Interrupted, KeyboardInterrupt):
-        drop_output()
+        discard_output()
         # A terminal has shown ^C.
         click.echo("\n" * sys.stderr.isatty() + "polymux: interrupted", err=True)
-        sys.exit(INTERRUPTED)
+        sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as problem:
-        from polymux.text.sanitize import visible
+        from polymux.text.sanitize import escape_hidden
 
         said = io.StringIO()
         problem.show(said)
-        click.echo("\n".join(map(visible, said.getvalue().split("\n"))), err=True, nl=False)
+        click.echo("\n".join(map(escape_hidden, said.getvalue().split("\n"))), err=True, nl=False)
         sys.exit(problem.exit_code)
-    except ReaderGone:
-        drop_output()
+    except OutputClosed:
+        discard_output()
         sys.exit(0)
     except OSError as problem:  # what reads files and peers has errors of its own
-        from polymux.text.sanitize import visible
+        from polymux.text.sanitize import escape_hidden
 
-        drop_output()
+        discard_output()
         reason = problem.strerror or str(problem)
-        click.echo(visible(f"polymux: the output cannot be written: {reason}"), err=True)
-        sys.exit(LIMIT)
+        click.echo(escape_hidden(f"polymux: the output cannot be written: {reason}"), err=True)
+        sys.exit(EXIT_LIMIT)
     except PolymuxError as problem:
-        from polymux.text.sanitize import visible
+        from polymux.text.sanitize import escape_hidden
 
-        click.echo(visible(f"polymux: {problem}"), err=True)
-        sys.exit(exit_code(problem))
+        click.echo(escape_hidden(f"polymux: {problem}"), err=True)
+        sys.exit(exit_code_for(problem))
 
 
-def drop_output() -> None:
+def discard_output() -> None:
     """Let what is left of standard output go: the interpreter flushes it once more at its end."""
     try:
         sys.stdout.flush()
@@ -132,14 +139,14 @@ def drop_output() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def exit_code(problem: PolymuxError) -> int:
+def exit_code_for(error: PolymuxError) -> int:
     """The code of what ended a command: see `docs/commands.md`."""
     from polymux.aio.connect import Unreachable
 
-    if isinstance(problem, CaptureError | UnreadableInput):
-        return UNREADABLE
-    if isinstance(problem, LimitExceeded | UnwritableOutput):  # before: one that ended the session
-        return LIMIT
-    if isinstance(problem, Unreachable | SessionClosed | StreamAborted):
-        return NO_PEER
-    return USAGE
+    if isinstance(error, CaptureError | UnreadableInput):
+        return EXIT_UNREADABLE
+    if isinstance(error, LimitExceeded | UnwritableOutput):  # before: one that ended the session
+        return EXIT_LIMIT
+    if isinstance(error, Unreachable | SessionClosed | StreamAborted):
+        return EXIT_NO_PEER
+    return EXIT_USAGE

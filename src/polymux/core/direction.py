@@ -4,131 +4,210 @@
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polymux.core.frames import Head
-from polymux.core.streams import OPEN, Stream
+from polymux.core.frames import FrameHeader
+from polymux.core.streams import OPEN, StreamState
 
 
 class Direction:
     """Octets of one side, in order. `open` while a frame's payload goes on past its chunk."""
 
     __slots__ = (
-        "amount", "at", "before", "began", "begun", "carrier", "content", "counted", "done",
-        "flaws", "framed", "frames", "gap", "heap", "holed", "key", "kind", "lost", "missed",
-        "need", "number", "octets", "offset", "open", "opener", "ordinal", "parts", "payload",
-        "pending", "reason", "rest", "side", "size", "stream", "text", "undecoded", "units",
+        "amount",
+        "received_at",
+        "state_before",
+        "frame_offset",
+        "frame_started",
+        "overhead_bytes",
+        "is_content",
+        "content_counts",
+        "frame_bytes_seen",
+        "format_violations",
+        "framed_bytes",
+        "frames",
+        "missing_bytes",
+        "unjoined",
+        "stopped_by_gap",
+        "key",
+        "kind",
+        "decoding_stopped",
+        "frames_missing",
+        "bytes_needed",
+        "stream_id",
+        "total_bytes",
+        "offset",
+        "in_payload",
+        "opener",
+        "frame_index",
+        "parts_left",
+        "payload_size",
+        "pending",
+        "stop_reason",
+        "part_bytes_left",
+        "side",
+        "frame_size",
+        "stream",
+        "text",
+        "undecoded_bytes",
+        "credit_cost",
         "verdict",
-    )  # fmt: skip
+    )
 
     def __init__(self, side: i64) -> None:
         self.side: i64 = side
         self.pending: bytes = b""  # octets of a frame that cannot be read yet
-        self.heap: BytesWriter = BytesWriter()  # what came after `pending`, until `need` is there
-        self.need: i64 = 0  # octets that must be waiting before another look is worth it
+        self.unjoined: BytesWriter = (
+            BytesWriter()
+        )  # what came after `pending`, until `need` is there
+        self.bytes_needed: i64 = 0  # octets that must be waiting before another look is worth it
         self.offset: i64 = 0  # of the first pending octet, or of the next to come
-        self.begun: bool = False  # has the frame at `offset` begun to pass?
-        self.at: i64 = 0  # when octets last came
-        self.lost: bool = False  # the start of the next frame is unknown
-        self.holed: bool = False  # lost because octets are missing
-        self.missed: bool = False  # frames are missing, and decoding goes on behind them
-        self.reason: str = ""
+        self.frame_started: bool = False  # has the frame at `offset` begun to pass?
+        self.received_at: i64 = 0  # when octets last came
+        self.decoding_stopped: bool = False  # the start of the next frame is unknown
+        self.stopped_by_gap: bool = False  # lost because octets are missing
+        self.frames_missing: bool = False  # frames are missing, and decoding goes on behind them
+        self.stop_reason: str = ""
         # What the octets came to: octets = framed + gap + undecoded + carrier.
-        self.octets: i64 = 0
-        self.framed: i64 = 0
-        self.gap: i64 = 0
-        self.undecoded: i64 = 0
-        self.carrier: i64 = 0
+        self.total_bytes: i64 = 0
+        self.framed_bytes: i64 = 0
+        self.missing_bytes: i64 = 0
+        self.undecoded_bytes: i64 = 0
+        self.overhead_bytes: i64 = 0
         self.frames: i64 = 0
         # The open frame:
-        self.open: bool = False
-        self.rest: i64 = 0  # octets of its current part still to come
-        self.parts: i64 = 0  # parts still to be sized
-        self.done: i64 = 0  # octets of it that have passed
-        self.stream: Stream | None = None
-        self.counted: bool = False
-        self.content: bool = False
+        self.in_payload: bool = False
+        self.part_bytes_left: i64 = 0  # octets of its current part still to come
+        self.parts_left: i64 = 0  # parts still to be sized
+        self.frame_bytes_seen: i64 = 0  # octets of it that have passed
+        self.stream: StreamState | None = None
+        self.content_counts: bool = False
+        self.is_content: bool = False
         self.kind: i64 = 0
         self.key: i64 = 0
-        self.number: i64 = 0
+        self.stream_id: i64 = 0
         self.opener: i64 = 0
         self.amount: int = -1
-        self.units: i64 = 0
-        self.ordinal: i64 = 0
-        self.began: i64 = 0
-        self.size: i64 = 0
-        self.payload: i64 = 0
+        self.credit_cost: i64 = 0
+        self.frame_index: i64 = 0
+        self.frame_offset: i64 = 0
+        self.frame_size: i64 = 0
+        self.payload_size: i64 = 0
         self.verdict: i64 = 0
-        self.before: i64 = OPEN
-        self.flaws: i64 = 0  # rules its shape has broken so far
+        self.state_before: i64 = OPEN
+        self.format_violations: i64 = 0  # rules its shape has broken so far
         self.text: bytes = b""
 
-    def begin(
-        self, head: Head, stream: Stream | None, counted: bool, content: bool, ordinal: i64,
-        began: i64, header: i64, verdict: i64, before: i64,
-    ) -> None:  # fmt: skip
+    def start_payload(
+        self,
+        head: FrameHeader,
+        stream: StreamState | None,
+        content_counts: bool,
+        is_content: bool,
+        frame_index: i64,
+        frame_offset: i64,
+        header_size: i64,
+        verdict: i64,
+        state_before: i64,
+    ) -> None:
         """A frame's header has passed, its payload has not."""
-        self.open = True
-        self.rest = head.size
-        self.parts = head.parts
-        self.done = header
+        self.in_payload = True
+        self.part_bytes_left = head.payload_size
+        self.parts_left = head.parts_left
+        self.frame_bytes_seen = header_size
         self.stream = stream
-        self.counted = counted
-        self.content = content
+        self.content_counts = content_counts
+        self.is_content = is_content
         self.kind = head.kind
         self.key = head.key
-        self.number = head.number
+        self.stream_id = head.stream_id
         self.opener = head.opener
         self.amount = head.amount
-        self.units = head.units
-        self.ordinal = ordinal
-        self.began = began
-        self.size = header + head.size
-        self.payload = head.size
+        self.credit_cost = head.credit_cost
+        self.frame_index = frame_index
+        self.frame_offset = frame_offset
+        self.frame_size = header_size + head.payload_size
+        self.payload_size = head.payload_size
         self.verdict = verdict
-        self.before = before
-        self.flaws = head.flaws
+        self.state_before = state_before
+        self.format_violations = head.format_violations
         self.text = b""
 
-    def fills(self, stream: Stream) -> bool:
+    def is_mid_content(self, stream: StreamState) -> bool:
         """Is content of this stream passing, and not yet whole?"""
-        return self.open and self.content and self.stream is stream
+        return self.in_payload and self.is_content and self.stream is stream
 
-    def partial(self) -> bool:
+    def has_unseen_frames(self) -> bool:
         """Are there frames of this side that were not seen?"""
-        return self.lost or self.missed
+        return self.decoding_stopped or self.frames_missing
 
-    def waiting(self) -> i64:
+    def buffered_bytes(self) -> i64:
         """Octets of a frame that cannot be read yet."""
-        return len(self.pending) + len(self.heap)
+        return len(self.pending) + len(self.unjoined)
 
-    def gather(self) -> None:
+    def join_buffered(self) -> None:
         """Put everything that waits into `pending`."""
-        self.need = 0
-        if len(self.heap) > 0:
-            later = self.heap.getvalue()
-            self.heap = BytesWriter()  # gone before the next copy is made
+        self.bytes_needed = 0
+        if len(self.unjoined) > 0:
+            later = self.unjoined.getvalue()
+            self.unjoined = BytesWriter()  # gone before the next copy is made
             self.pending = self.pending + later
 
-    def balanced(self) -> bool:
+    def accounts_for_all_bytes(self) -> bool:
         """Conservation: every octet is in a frame, a gap, the carrier, or undecoded."""
-        waiting = self.waiting() + (self.done if self.open else 0)
-        return self.octets == self.framed + self.gap + self.undecoded + self.carrier + waiting
+        waiting = self.buffered_bytes() + (self.frame_bytes_seen if self.in_payload else 0)
+        return (
+            self.total_bytes
+            == self.framed_bytes
+            + self.missing_bytes
+            + self.undecoded_bytes
+            + self.overhead_bytes
+            + waiting
+        )
 
     def save(self) -> dict[str, object]:
-        self.gather()
+        self.join_buffered()
         return {
-            "pending": self.pending, "reason": self.reason, "text": self.text,
-            "flags": [self.begun, self.lost, self.open, self.counted, self.content, self.holed,
-                      self.missed],
+            "pending": self.pending,
+            "reason": self.stop_reason,
+            "text": self.text,
+            "flags": [
+                self.frame_started,
+                self.decoding_stopped,
+                self.in_payload,
+                self.content_counts,
+                self.is_content,
+                self.stopped_by_gap,
+                self.frames_missing,
+            ],
             "numbers": [
-                self.offset, self.at, self.octets, self.framed, self.gap, self.undecoded,
-                self.carrier, self.frames, self.rest, self.parts, self.done, self.kind, self.key,
-                self.number, self.opener, self.amount, self.units, self.ordinal, self.began,
-                self.size, self.payload, self.verdict, self.before, self.flaws,
+                self.offset,
+                self.received_at,
+                self.total_bytes,
+                self.framed_bytes,
+                self.missing_bytes,
+                self.undecoded_bytes,
+                self.overhead_bytes,
+                self.frames,
+                self.part_bytes_left,
+                self.parts_left,
+                self.frame_bytes_seen,
+                self.kind,
+                self.key,
+                self.stream_id,
+                self.opener,
+                self.amount,
+                self.credit_cost,
+                self.frame_index,
+                self.frame_offset,
+                self.frame_size,
+                self.payload_size,
+                self.verdict,
+                self.state_before,
+                self.format_violations,
             ],
             "stream": self.stream.serial if self.stream is not None else -1,
-        }  # fmt: skip
+        }
 
-    def load(self, saved: dict[str, object], stream: Stream | None) -> None:
+    def load(self, saved: dict[str, object], stream: StreamState | None) -> None:
         pending, reason, text = saved["pending"], saved["reason"], saved["text"]
         flags, n = saved["flags"], saved["numbers"]
         assert isinstance(pending, bytes)
@@ -136,14 +215,34 @@ class Direction:
         assert isinstance(text, bytes)
         assert isinstance(flags, list)
         assert isinstance(n, list)
-        self.pending, self.reason, self.text = pending, reason, text
-        self.begun, self.lost, self.open = flags[0], flags[1], flags[2]
-        self.counted, self.content, self.holed = flags[3], flags[4], flags[5]
-        self.missed = flags[6]
-        self.offset, self.at, self.octets, self.framed = n[0], n[1], n[2], n[3]
-        self.gap, self.undecoded, self.carrier, self.frames = n[4], n[5], n[6], n[7]
-        self.rest, self.parts, self.done, self.kind = n[8], n[9], n[10], n[11]
-        self.key, self.number, self.opener, self.amount = n[12], n[13], n[14], n[15]
-        self.units, self.ordinal, self.began, self.size = n[16], n[17], n[18], n[19]
-        self.payload, self.verdict, self.before, self.flaws = n[20], n[21], n[22], n[23]
+        self.pending, self.stop_reason, self.text = pending, reason, text
+        self.frame_started, self.decoding_stopped, self.in_payload = flags[0], flags[1], flags[2]
+        self.content_counts, self.is_content, self.stopped_by_gap = flags[3], flags[4], flags[5]
+        self.frames_missing = flags[6]
+        self.offset, self.received_at, self.total_bytes, self.framed_bytes = n[0], n[1], n[2], n[3]
+        self.missing_bytes, self.undecoded_bytes, self.overhead_bytes, self.frames = (
+            n[4],
+            n[5],
+            n[6],
+            n[7],
+        )
+        self.part_bytes_left, self.parts_left, self.frame_bytes_seen, self.kind = (
+            n[8],
+            n[9],
+            n[10],
+            n[11],
+        )
+        self.key, self.stream_id, self.opener, self.amount = n[12], n[13], n[14], n[15]
+        self.credit_cost, self.frame_index, self.frame_offset, self.frame_size = (
+            n[16],
+            n[17],
+            n[18],
+            n[19],
+        )
+        self.payload_size, self.verdict, self.state_before, self.format_violations = (
+            n[20],
+            n[21],
+            n[22],
+            n[23],
+        )
         self.stream = stream

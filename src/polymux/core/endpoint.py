@@ -3,7 +3,7 @@
 
 from mypy_extensions import i64
 
-from polymux.core.connection import Conversation
+from polymux.core.connection import Connection
 from polymux.core.errors import (
     LimitExceeded,
     LocalProtocolError,
@@ -13,19 +13,19 @@ from polymux.core.errors import (
     StreamEnded,
 )
 from polymux.core.events import Aborted, Event
-from polymux.core.flood_guard import Guard
+from polymux.core.flood_guard import FloodGuard
 from polymux.core.frames import Frame
 from polymux.core.limits import Counters, Limits
 from polymux.core.protocol import NO_ID, Protocol
-from polymux.core.receive_queue import Inbox
-from polymux.core.rules import CROSSED, Certainty, Reaction, Violation, broken
-from polymux.core.send_scheduler import Outbox
+from polymux.core.receive_queue import ReceiveQueue
+from polymux.core.rules import CROSSED, Certainty, Reaction, Violation, rules_in_mask
+from polymux.core.send_scheduler import SendScheduler
 from polymux.core.side import Side
-from polymux.core.streams import ABORTED, NEVER, OPEN, Lane, Stream
-from polymux.core.websocket.layer import WEBSOCKET, Enveloped
-from polymux.core.websocket.live_layer import LiveCarrier
+from polymux.core.streams import ABORTED, NEVER, OPEN, StreamBuffers, StreamState
+from polymux.core.websocket.layer import WEBSOCKET, MessageProtocol
+from polymux.core.websocket.live_layer import LiveWebSocketLayer
 
-NANO = 1_000_000_000
+NS_PER_SECOND = 1_000_000_000
 
 
 class Endpoint:
@@ -38,20 +38,26 @@ class Endpoint:
         self.protocol = protocol
         self.side: i64 = side
         self.limits: Limits = protocol.limits
-        self.inbox: Inbox = Inbox(side, direct, protocol.messages)
-        self.conversation: Conversation = Conversation(protocol, self.inbox, None)
-        self.conversation.refuses = 1 - side
-        self.outbox: Outbox = Outbox(self.conversation, side)
+        self.receive_queue: ReceiveQueue = ReceiveQueue(side, direct, protocol.content_is_messages)
+        self.connection: Connection = Connection(protocol, self.receive_queue, None)
+        self.connection.enforced_side = 1 - side
+        self.scheduler: SendScheduler = SendScheduler(self.connection, side)
         self.counters: Counters = Counters()
-        self.guard: Guard = Guard(self.limits, self.counters)
-        self.guard.watch(self.inbox, self.conversation.direction(1 - side), self.conversation.head)
-        self.failure: Violation | None = None
-        self.faults: dict[str, str] = {}  # stream label to what the peer broke on it just now
-        self.owing: bool = False  # something is owed that is answered when it can leave
+        self.flood_guard: FloodGuard = FloodGuard(self.limits, self.counters)
+        self.flood_guard.set_chunk_limits(
+            self.receive_queue, self.connection.direction(1 - side), self.connection.head
+        )
+        self.fatal_violation: Violation | None = None
+        self.abort_reasons: dict[
+            str, str
+        ] = {}  # stream label to what the peer broke on it just now
+        self.has_deferred_replies: bool = (
+            False  # something is owed that is answered when it can leave
+        )
         self.now: i64 = 0
-        self.carrier: LiveCarrier | None = None
-        if isinstance(protocol, Enveloped) and protocol.carrier == WEBSOCKET:
-            self.carrier = LiveCarrier(self.conversation, protocol, side)
+        self.websocket: LiveWebSocketLayer | None = None
+        if isinstance(protocol, MessageProtocol) and protocol.carrier == WEBSOCKET:
+            self.websocket = LiveWebSocketLayer(self.connection, protocol, side)
 
     # --- octets
 
@@ -60,132 +66,142 @@ class Endpoint:
 
     def start(self, nonce: bytes = b"") -> None:
         """Say the first words the protocol asks for. `nonce`: 16 random octets or more."""
-        if self.carrier is not None:
-            self.carrier.sow(nonce)
-        hello = self.protocol.hello(self.side, nonce)
+        if self.websocket is not None:
+            self.websocket.seed_masking_keys(nonce)
+        hello = self.protocol.handshake_frame(self.side, nonce)
         if hello is not None:
-            self.outbox.say(hello, self.now)
+            self.scheduler.send_frame(hello, self.now)
 
     def receive(self, data: bytes, now: float) -> list[Event]:
         """Octets from the peer; what happened.
 
         PeerViolation or LimitExceeded when the session must end; nothing more can come of it then.
         """
-        self.guard.answers(len(self.outbox.control))
-        self.now = int(now * NANO)
-        if self.carrier is None:
-            self.conversation.feed(1 - self.side, data, self.now)
+        self.flood_guard.check_reply_queue(len(self.scheduler.control_queue))
+        self.now = int(now * NS_PER_SECOND)
+        if self.websocket is None:
+            self.connection.receive(1 - self.side, data, self.now)
         else:
-            self.carrier.feed(1 - self.side, data, self.now)
-            self.inbox.idle += self.carrier.hollow()
-        self.settle()
+            self.websocket.receive(1 - self.side, data, self.now)
+            self.receive_queue.empty_frames += self.websocket.take_empty_frames()
+        self._after_receive()
         return self.take_events()
 
     def take_events(self) -> list[Event]:
         """What happened since the last call; our own frames can end streams too."""
-        events = self.inbox.events
-        self.inbox.events = []
+        events = self.receive_queue.events
+        self.receive_queue.events = []
         return events
 
-    def settle(self) -> None:
+    def _after_receive(self) -> None:
         """See what the peer broke, give up faulted streams, and pay what is owed."""
-        c = self.conversation
-        if c.violations or c.tallied:
-            self.note_violations()
-        self.guard.weigh(self.inbox, c, self.now)
+        c = self.connection
+        if c.violations or c.has_tolerated:
+            self._count_violations()
+        self.flood_guard.charge_chunk(self.receive_queue, c, self.now)
         d = c.direction(1 - self.side)
-        if d.lost:
-            raise PeerViolation(d.reason)
-        if c.faulted:
-            self.give_up_faulted()
-        if self.protocol.duties:
-            self.pay(False)
-        if self.inbox.shed:
-            self.acknowledge_shed()
+        if d.decoding_stopped:
+            raise PeerViolation(d.stop_reason)
+        if c.streams_to_abort:
+            self._abort_violating_streams()
+        if self.protocol.pending_replies:
+            self._queue_replies(False)
+        if self.receive_queue.discarded_streams:
+            self._return_credit_for_discarded()
 
-    def note_violations(self) -> None:
+    def _count_violations(self) -> None:
         """Count what was broken; PeerViolation if it cannot be put up with."""
-        c = self.conversation
-        if c.tallied:
-            c.tallied = False
+        c = self.connection
+        if c.has_tolerated:
+            c.has_tolerated = False
             for i, rule in enumerate(self.protocol.rules):
-                if c.tallies[i] > 0:
-                    self.counters.count(rule.name, c.tallies[i])
-                    c.tallies[i] = 0
-        lost = c.direction(1 - self.side).lost
+                if c.tolerated_counts[i] > 0:
+                    self.counters.count(rule.name, c.tolerated_counts[i])
+                    c.tolerated_counts[i] = 0
+        lost = c.direction(1 - self.side).decoding_stopped
         for violation in c.violations:
             self.counters.count(violation.rule.name)
             if violation.rule.reaction is Reaction.STREAM:
-                self.faults[violation.stream] = f"{violation.rule.name}: {violation.detail}"
-            if self.failure is None and lost and violation.rule.reaction is Reaction.SESSION:
-                self.failure = violation
+                self.abort_reasons[violation.stream] = f"{violation.rule.name}: {violation.detail}"
+            if (
+                self.fatal_violation is None
+                and lost
+                and violation.rule.reaction is Reaction.SESSION
+            ):
+                self.fatal_violation = violation
         c.violations.clear()
-        if self.failure is not None:
-            raise PeerViolation(str(self.failure))
+        if self.fatal_violation is not None:
+            raise PeerViolation(str(self.fatal_violation))
 
-    def give_up_faulted(self) -> None:
+    def _abort_violating_streams(self) -> None:
         """Abort the streams on which the peer broke a rule; the event's text names the rule."""
-        c = self.conversation
-        for stream in list(c.faulted.values()):
+        c = self.connection
+        for stream in list(c.streams_to_abort.values()):
             own = stream.half(self.side)
-            if own.final == NEVER and own.state != ABORTED and not stream.over:
-                self.guard.provoke(self.now)
-                reason = self.faults.get(stream.label(), "protocol error").encode()
+            if own.last_frame_index == NEVER and own.state != ABORTED and not stream.over:
+                self.flood_guard.charge_forced_abort(self.now)
+                reason = self.abort_reasons.get(stream.label(), "protocol error").encode()
                 self.abort(stream, reason)
-                self.inbox.events.append(Aborted(stream, reason))
-        c.faulted.clear()
-        self.faults.clear()
+                self.receive_queue.events.append(Aborted(stream, reason))
+        c.streams_to_abort.clear()
+        self.abort_reasons.clear()
 
-    def turn_away(self, stream: Stream, text: bytes = b"") -> None:
+    def reject_stream(self, stream: StreamState, text: bytes = b"") -> None:
         """Refuse a stream the peer has opened. LimitExceeded if it opens too many such."""
-        self.guard.provoke(self.now)
+        self.flood_guard.charge_forced_abort(self.now)
         self.abort(stream, text)
 
-    def acknowledge_shed(self) -> None:
+    def _return_credit_for_discarded(self) -> None:
         """Content came that nobody will read. A peer with leave gets it back, so that it can come
         to its end; one without is stopped once it has sent a stream's share for nothing."""
-        for stream in self.inbox.shed:
-            lane = stream.lane
+        for stream in self.receive_queue.discarded_streams:
+            lane = stream.buffers
             if lane is None:
                 continue
-            size = lane.unread
-            lane.unread = 0
+            size = lane.unread_bytes
+            lane.unread_bytes = 0
             theirs = stream.half(1 - self.side)
             if theirs.window >= 0:
-                if stream.half(self.side).final == NEVER:
+                if stream.half(self.side).last_frame_index == NEVER:
                     self.read(stream, size)
-            elif theirs.granted < 0:
-                lane.held += size
-                if lane.held > self.limits.stream_buffer:
-                    lane.held = 0
+            elif theirs.credit_granted < 0:
+                lane.unreturned_credit += size
+                if lane.unreturned_credit > self.limits.stream_buffer_bytes:
+                    lane.unreturned_credit = 0
                     self.abort(stream)
-        self.inbox.shed.clear()
+        self.receive_queue.discarded_streams.clear()
 
-    def pay(self, leaving: bool) -> None:
+    def _queue_replies(self, flushing: bool) -> None:
         """Queue what this side owes, as far as it may be sent now and the queue has room.
 
         What depends on who reads here is answered only when it is `leaving`: it may have come
         together with octets that nobody could have read yet.
         """
-        duties = self.protocol.duties
-        room: i64 = self.limits.control_queue
+        duties = self.protocol.pending_replies
+        room: i64 = self.limits.max_queued_replies
         for duty in list(duties.values()):
             if duty.side != self.side:
-                if len(duties) > self.limits.remembered:  # the peer owes without end: let it
+                if (
+                    len(duties) > self.limits.closed_streams_remembered
+                ):  # the peer owes without end: let it
                     del duties[(duty.side, duty.kind, duty.key)]
                 continue
-            if not duty.due and len(self.outbox.control) < room:
-                if not leaving and self.protocol.hesitates(duty):
-                    self.owing = True
+            if not duty.queued and len(self.scheduler.control_queue) < room:
+                if not flushing and self.protocol.defers_reply(duty):
+                    self.has_deferred_replies = True
                     continue
-                frame = self.protocol.paying(duty)
+                frame = self.protocol.reply_frame(duty)
                 if frame is None:
                     continue
-                duty.due = True
+                duty.queued = True
                 stream = self.protocol.streams.find(duty.key)
-                if stream is not None and stream.lane is not None and self.protocol.silences(duty):
-                    self.outbox.drop(stream.lane)
-                self.outbox.control.append(frame)
+                if (
+                    stream is not None
+                    and stream.buffers is not None
+                    and self.protocol.reply_discards_queued(duty)
+                ):
+                    self.scheduler.discard_outgoing(stream.buffers)
+                self.scheduler.control_queue.append(frame)
 
     def data_to_send(self, room: i64 = 262144) -> bytes:
         """The next octets for the peer; empty when there is nothing to send.
@@ -197,191 +213,199 @@ class Endpoint:
 
     def chunks_to_send(self, room: i64 = 262144) -> list[bytes]:
         """The same in pieces, large payloads not copied; the caller owns the list."""
-        chunks = self.outbox.flush(self.now, room)
-        self.owing = False
-        if self.protocol.duties:  # what has just been formed can oblige us too
-            self.pay(True)
-            if len(self.outbox.control) > 0:
-                chunks.extend(self.outbox.flush(self.now, 0))
-        return chunks if self.carrier is None else self.carrier.wrap(chunks)
+        chunks = self.scheduler.flush(self.now, room)
+        self.has_deferred_replies = False
+        if self.protocol.pending_replies:  # what has just been formed can oblige us too
+            self._queue_replies(True)
+            if len(self.scheduler.control_queue) > 0:
+                chunks.extend(self.scheduler.flush(self.now, 0))
+        return chunks if self.websocket is None else self.websocket.encode(chunks)
 
     def pending(self) -> bool:
         """Is anything waiting that could be sent now?"""
-        if self.owing or (self.carrier is not None and self.carrier.pending()):
+        if self.has_deferred_replies or (self.websocket is not None and self.websocket.pending()):
             return True
-        return len(self.outbox.control) > 0 or self.outbox.turn < len(self.outbox.turns)
+        return len(self.scheduler.control_queue) > 0 or self.scheduler.next_ready < len(
+            self.scheduler.ready_streams
+        )
 
-    def hang_up(self, code: int = 1000, reason: str = "") -> None:
+    def close_websocket(self, code: int = 1000, reason: str = "") -> None:
         """Close the carrier, where it has a way to say so, after what can be sent now."""
-        if self.carrier is not None:
-            self.carrier.hang_up(code, reason)
+        if self.websocket is not None:
+            self.websocket.queue_close(code, reason)
 
     def finish(self) -> bool:
         """The peer will send no more. False if it stopped in the middle of a frame."""
-        if self.carrier is not None:
-            return self.carrier.course(1 - self.side).decoder.pending() == 0
-        d = self.conversation.direction(1 - self.side)
-        return not d.open and d.waiting() == 0
+        if self.websocket is not None:
+            return self.websocket.direction_decoder(1 - self.side).decoder.pending() == 0
+        d = self.connection.direction(1 - self.side)
+        return not d.in_payload and d.buffered_bytes() == 0
 
     # --- verbs
 
-    def open(self, name: bytes = b"", window: int = 0) -> Stream:
+    def open(self, name: bytes = b"", window: int = 0) -> StreamState:
         """Open a stream. Nothing is sent or changed if it is refused."""
-        if len(name) > self.protocol.max_name:
+        if len(name) > self.protocol.max_name_bytes:
             raise LimitExceeded(
-                f"a name of {len(name)} octets is over the limit of {self.protocol.max_name}; "
-                "raise it with Limits(name=...) or, for metadata, Limits(metadata=...)"
+                f"a name of {len(name)} octets is over the limit of {self.protocol.max_name_bytes}; "
+                "raise it with Limits(max_name_bytes=...) or, for metadata, Limits(max_metadata_bytes=...)"
             )
-        if not self.protocol.handshaken:
+        if not self.protocol.handshake_done:
             raise LocalProtocolError("the peer's handshake has not come yet")
         key = self.protocol.allocate(self.side)
         if key == NO_ID:
             raise NoFreeIds("every stream id this side may use is taken; use a new connection")
-        frame = self.protocol.opening(self.side, key, name, window or self.protocol.window)
+        frame = self.protocol.open_frame(
+            self.side, key, name, window or self.protocol.receive_window
+        )
         if frame is None:
-            stream = self.protocol.prepare(self.side, key)
-            stream.lane = Lane()
+            stream = self.protocol.reserve_stream(self.side, key)
+            stream.buffers = StreamBuffers()
             return stream
-        self.outbox.say(frame, self.now)
+        self.scheduler.send_frame(frame, self.now)
         opened = self.protocol.streams.find(key)
         assert opened is not None
         return opened
 
-    def accept(self, stream: Stream, window: int = 0) -> None:
+    def accept(self, stream: StreamState, window: int = 0) -> None:
         """Accept a stream the peer offered, where the protocol asks for it."""
-        frame = self.protocol.accepting(self.side, stream, window or self.protocol.window)
+        frame = self.protocol.accept_frame(
+            self.side, stream, window or self.protocol.receive_window
+        )
         if frame is not None:
-            self.put(frame)
+            self.send_frame(frame)
 
-    def send(self, stream: Stream, data: bytes) -> None:
+    def send(self, stream: StreamState, data: bytes) -> None:
         """Queue content; it leaves when the peer gives leave and it is this stream's turn."""
-        lane = self.open_lane(stream)
-        if len(data) == 0 and not self.protocol.messages:
+        lane = self._send_buffers(stream)
+        if len(data) == 0 and not self.protocol.content_is_messages:
             return
-        self.check(stream, data)
+        self.check_content(stream, data)
         lane.outgoing.append(data)
-        self.outbox.load(stream, lane, len(data))
+        self.scheduler.enqueue(stream, lane, len(data))
 
-    def send_many(self, stream: Stream, pieces: list[bytes]) -> None:
+    def send_many(self, stream: StreamState, pieces: list[bytes]) -> None:
         """Queue many pieces, each a frame of its own where it fits; all of them, or none."""
-        lane = self.open_lane(stream)
-        outbox = self.outbox
+        lane = self._send_buffers(stream)
+        outbox = self.scheduler
         before = len(lane.outgoing)
         size: i64 = 0
         try:
             for data in pieces:  # each is judged with those before it already queued
-                if len(data) > 0 or self.protocol.messages:
-                    self.check(stream, data)
+                if len(data) > 0 or self.protocol.content_is_messages:
+                    self.check_content(stream, data)
                     lane.outgoing.append(data)
-                    outbox.load(stream, lane, len(data))
+                    outbox.enqueue(stream, lane, len(data))
                     size += len(data)
         except PolymuxError:
             del lane.outgoing[before:]
-            outbox.unload(lane, size)
+            outbox.undo_enqueue(lane, size)
             raise
 
-    def open_lane(self, stream: Stream) -> Lane:
+    def _send_buffers(self, stream: StreamState) -> StreamBuffers:
         """The lane of a stream on which this side may still send."""
-        lane = stream.lane
-        if lane is None or lane.ending or stream.half(self.side).state != OPEN:
+        lane = stream.buffers
+        if lane is None or lane.end_queued or stream.half(self.side).state != OPEN:
             raise StreamEnded(f"stream {stream.label()} has ended on this side")
         return lane
 
-    def check(self, stream: Stream, data: bytes) -> None:
+    def check_content(self, stream: StreamState, data: bytes) -> None:
         """Refuse content that could never leave."""
-        if self.protocol.messages and len(data) > self.protocol.send_frame:
+        if self.protocol.content_is_messages and len(data) > self.protocol.max_sent_frame_bytes:
             raise LimitExceeded(
-                f"a message of {len(data)} octets: limit frame={self.protocol.send_frame}; raise "
-                f"it with Limits(frame=...)"
+                f"a message of {len(data)} octets: limit max_frame_bytes={self.protocol.max_sent_frame_bytes}; raise "
+                f"it with Limits(max_frame_bytes=...)"
             )
-        problem = self.protocol.refuse(self.side, stream, data)
+        problem = self.protocol.send_error(self.side, stream, data)
         if problem:
             raise LocalProtocolError(problem)
 
-    def end(self, stream: Stream) -> None:
+    def end(self, stream: StreamState) -> None:
         """End this side's half after what is queued has left. Ending twice changes nothing."""
-        lane = stream.lane
-        if lane is not None and stream.half(self.side).state == OPEN and not lane.ending:
-            problem = self.protocol.refuse_end(self.side, stream)
+        lane = stream.buffers
+        if lane is not None and stream.half(self.side).state == OPEN and not lane.end_queued:
+            problem = self.protocol.end_error(self.side, stream)
             if problem:
                 raise LocalProtocolError(f"stream {stream.label()}: {problem}")
-            lane.ending = True
-            self.outbox.add(stream, lane)
+            lane.end_queued = True
+            self.scheduler.schedule(stream, lane)
 
-    def abort(self, stream: Stream, text: bytes = b"") -> None:
+    def abort(self, stream: StreamState, text: bytes = b"") -> None:
         """Give the stream up: drop what is queued and unread, and tell the peer unless it is over.
 
         Aborting twice changes nothing.
         """
-        lane = stream.lane
+        lane = stream.buffers
         if lane is not None:
-            self.outbox.drop(lane)
-            self.inbox.drop(lane)
-            if lane.given_up:
+            self.scheduler.discard_outgoing(lane)
+            self.receive_queue.discard(lane)
+            if lane.aborted:
                 return
-            lane.given_up = True
+            lane.aborted = True
         own = stream.half(self.side)
-        if own.final == NEVER and not stream.over:
-            self.answer(stream, self.protocol.aborting(self.side, stream, text))
+        if own.last_frame_index == NEVER and not stream.over:
+            self.queue_frame(stream, self.protocol.abort_frame(self.side, stream, text))
 
-    def stop_reading(self, stream: Stream) -> None:
+    def stop_reading(self, stream: StreamState) -> None:
         """Drop what waits and what will come; the peer is told where the protocol can say so."""
-        lane = stream.lane
-        if lane is None or lane.dropped:
+        lane = stream.buffers
+        if lane is None or lane.discarding:
             return
-        units: i64 = len(lane.inbox)
-        size = self.inbox.drop(lane)
+        units: i64 = len(lane.received)
+        size = self.receive_queue.discard(lane)
         if stream.half(1 - self.side).state == OPEN and not stream.over:
-            self.answer(stream, self.protocol.refusing(self.side, stream))
-            self.read(stream, units if self.protocol.messages else size)
+            self.queue_frame(stream, self.protocol.stop_reading_frame(self.side, stream))
+            self.read(stream, units if self.protocol.content_is_messages else size)
 
-    def read(self, stream: Stream, amount: int) -> None:
+    def read(self, stream: StreamState, amount: int) -> None:
         """The application has read `amount` units: give leave back at half the window."""
-        lane = stream.lane
+        lane = stream.buffers
         half = stream.half(1 - self.side)
-        if lane is None or half.granted < 0 or half.state != OPEN or stream.over:
+        if lane is None or half.credit_granted < 0 or half.state != OPEN or stream.over:
             return
-        lane.held += amount
-        if lane.held * 2 >= (lane.window if lane.window > 0 else half.window):
-            amount = lane.held
-            lane.held = 0
-            self.answer(stream, self.protocol.granting(self.side, stream, amount))
+        lane.unreturned_credit += amount
+        if lane.unreturned_credit * 2 >= (
+            lane.target_window if lane.target_window > 0 else half.window
+        ):
+            amount = lane.unreturned_credit
+            lane.unreturned_credit = 0
+            self.queue_frame(stream, self.protocol.credit_frame(self.side, stream, amount))
 
-    def resume(self, stream: Stream) -> None:
+    def resume(self, stream: StreamState) -> None:
         """Leave has come or the stream was accepted: let it have its turn again."""
-        if stream.lane is not None:
-            self.outbox.add(stream, stream.lane)
+        if stream.buffers is not None:
+            self.scheduler.schedule(stream, stream.buffers)
 
-    def answer(self, stream: Stream, frame: Frame | None) -> None:
+    def queue_frame(self, stream: StreamState, frame: Frame | None) -> None:
         """Queue a frame about this use of the stream's id; it is judged when it leaves."""
         if frame is not None:
-            if frame.use < 0:
-                frame.use = stream.incarnation
-            self.outbox.control.append(frame)
+            if frame.incarnation < 0:
+                frame.incarnation = stream.incarnation
+            self.scheduler.control_queue.append(frame)
 
-    def put(self, frame: Frame, force: bool = False) -> None:
+    def send_frame(self, frame: Frame, force: bool = False) -> None:
         """Send any frame of the protocol now, after what was put before.
 
         Refused if it breaks a rule of severity error: nothing has changed then. `force` is for
         testers, attacks and replays.
         """
-        verdict = self.conversation.utter(self.side, frame, len(frame.payload))
-        if verdict & self.protocol.errors and not force:
-            raise LocalProtocolError(str(self.complaint(verdict & ~CROSSED)))
-        self.outbox.write(frame, self.now)
+        verdict = self.connection.validate_outgoing(self.side, frame, len(frame.payload))
+        if verdict & self.protocol.error_mask and not force:
+            raise LocalProtocolError(str(self._first_violation(verdict & ~CROSSED)))
+        self.scheduler.write_validated_frame(frame, self.now)
 
-    def complaint(self, verdict: i64) -> Violation:
+    def _first_violation(self, violation_mask: i64) -> Violation:
         """The first rule of a verdict on the frame at hand, as a violation."""
         p = self.protocol
-        head = self.conversation.head
+        head = self.connection.head
         bit: i64 = 1
-        while not verdict & p.errors & bit:
+        while not violation_mask & p.error_mask & bit:
             bit <<= 1
         stream = p.streams.find(head.key)
         return Violation(
-            broken(p.rules, bit)[0],
+            rules_in_mask(p.rules, bit)[0],
             Side(self.side),
-            p.sight.sent(self.side),
+            p.causality.frames_sent(self.side),
             0,
             self.now,
             stream.label() if stream is not None else "",
@@ -389,6 +413,6 @@ class Endpoint:
             p.explain(bit, self.side, head, stream),
         )
 
-    def take(self, lane: Lane) -> list[bytes | memoryview]:
+    def take_received(self, buffers: StreamBuffers) -> list[bytes | memoryview]:
         """Everything that waits in a stream's lane."""
-        return self.inbox.take(lane)
+        return self.receive_queue.take_received(buffers)

@@ -7,7 +7,7 @@ an observer into content rows, or into nothing.
 
 from mypy_extensions import i64, mypyc_attr
 
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 
 
 @mypyc_attr(acyclic=True)
@@ -16,7 +16,7 @@ class Event:
 
     __slots__ = ("stream",)
 
-    def __init__(self, stream: Stream | None) -> None:
+    def __init__(self, stream: StreamState | None) -> None:
         self.stream = stream
 
     def __repr__(self) -> str:
@@ -40,7 +40,7 @@ class Data(Event):
 
     __slots__ = ("data", "final")
 
-    def __init__(self, stream: Stream | None, data: bytes | memoryview, final: bool) -> None:
+    def __init__(self, stream: StreamState | None, data: bytes | memoryview, final: bool) -> None:
         super().__init__(stream)
         self.data = data
         self.final = final
@@ -62,7 +62,7 @@ class Aborted(Event):
 
     __slots__ = ("text",)
 
-    def __init__(self, stream: Stream | None, text: bytes) -> None:
+    def __init__(self, stream: StreamState | None, text: bytes) -> None:
         super().__init__(stream)
         self.text = text
 
@@ -78,7 +78,7 @@ class Control(Event):
 
     __slots__ = ("amount", "kind", "text")
 
-    def __init__(self, stream: Stream | None, kind: i64, amount: int, text: bytes) -> None:
+    def __init__(self, stream: StreamState | None, kind: i64, amount: int, text: bytes) -> None:
         super().__init__(stream)
         self.kind: i64 = kind
         self.amount: int = amount
@@ -90,53 +90,55 @@ class Crossed(Event):
     """A frame crossed our stop in flight and was dropped; nobody did wrong."""
 
 
-class Sink:
+class EventSink:
     """Told of everything that passes; does nothing itself.
 
     `reading`: it wants the content of frames; `marking`: and to know where each of them ends.
     """
 
-    reading: bool = True
-    marking: bool = True
+    wants_content: bool = True
+    wants_frame_ends: bool = True
 
-    def opened(self, sender: i64, stream: Stream) -> None:
+    def opened(self, sender: i64, stream: StreamState) -> None:
         return
 
-    def accepted(self, sender: i64, stream: Stream) -> None:
+    def accepted(self, sender: i64, stream: StreamState) -> None:
         return
 
     def content(
-        self, sender: i64, stream: Stream, data: bytes, start: i64, end: i64, final: bool
+        self, sender: i64, stream: StreamState, data: bytes, start: i64, end: i64, final: bool
     ) -> None:
         return
 
-    def finished(self, sender: i64, stream: Stream | None, ordinal: i64, at: i64) -> None:
+    def content_frame_ended(
+        self, sender: i64, stream: StreamState | None, frame_index: i64, timestamp: i64
+    ) -> None:
         """A content frame is whole; everything since the last one was its payload."""
         return
 
-    def granted(self, sender: i64, stream: Stream) -> None:
+    def granted(self, sender: i64, stream: StreamState) -> None:
         return
 
-    def ended(self, sender: i64, stream: Stream) -> None:
+    def ended(self, sender: i64, stream: StreamState) -> None:
         return
 
-    def aborted(self, sender: i64, stream: Stream, text: bytes) -> None:
+    def aborted(self, sender: i64, stream: StreamState, text: bytes) -> None:
         return
 
-    def closed(self, stream: Stream) -> None:
+    def closed(self, stream: StreamState) -> None:
         return
 
     def control(
-        self, sender: i64, stream: Stream | None, kind: i64, amount: int, text: bytes
+        self, sender: i64, stream: StreamState | None, kind: i64, amount: int, text: bytes
     ) -> None:
         return
 
-    def crossed(self, sender: i64, stream: Stream) -> None:
+    def crossed(self, sender: i64, stream: StreamState) -> None:
         return
 
 
-class Silence(Sink):
+class NullSink(EventSink):
     """Nobody wants to hear anything."""
 
     def __init__(self) -> None:
-        self.reading = self.marking = False
+        self.wants_content = self.wants_frame_ends = False

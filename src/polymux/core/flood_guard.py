@@ -9,69 +9,82 @@ from mypy_extensions import i64
 
 from polymux.core.direction import Direction
 from polymux.core.errors import LimitExceeded
-from polymux.core.frames import Head
-from polymux.core.limits import Bucket, Counters, Limits
+from polymux.core.frames import FrameHeader
+from polymux.core.limits import Counters, Limits, TokenBucket
 from polymux.core.proceedings import Proceedings
-from polymux.core.receive_queue import Inbox
+from polymux.core.receive_queue import ReceiveQueue
 
 
-class Guard:
+class FloodGuard:
     """The buckets of one session. Every refusal names its limit and is counted under that name."""
 
     def __init__(self, limits: Limits, counters: Counters) -> None:
         self.limits = limits
         self.counters = counters
-        self.resets = Bucket(limits.open_reset_burst, limits.open_reset_rate)
-        self.provoked = Bucket(limits.open_reset_burst, limits.open_reset_rate)
-        self.unknown = Bucket(limits.unknown_burst, limits.unknown_rate)
-        self.idle = Bucket(limits.idle_burst, limits.idle_rate)
+        self.reset_bucket = TokenBucket(limits.open_reset_burst, limits.open_reset_rate)
+        self.forced_abort_bucket = TokenBucket(limits.open_reset_burst, limits.open_reset_rate)
+        self.unknown_stream_bucket = TokenBucket(
+            limits.unknown_stream_burst, limits.unknown_stream_rate
+        )
+        self.empty_frame_bucket = TokenBucket(limits.empty_frame_burst, limits.empty_frame_rate)
 
-    def watch(self, inbox: Inbox, direction: Direction, head: Head) -> None:
+    def set_chunk_limits(
+        self, receive_queue: ReceiveQueue, direction: Direction, head: FrameHeader
+    ) -> None:
         """Tell the inbox when to stop in the middle of a chunk: far past what a bucket allows."""
-        inbox.most_openings = self.limits.streams + self.limits.open_reset_burst
-        inbox.most_idle = 2 * self.limits.idle_burst
-        inbox.stopped = direction
-        inbox.head = head
+        receive_queue.max_opens_per_chunk = self.limits.max_streams + self.limits.open_reset_burst
+        receive_queue.max_empty_per_chunk = 2 * self.limits.empty_frame_burst
+        receive_queue.guarded_direction = direction
+        receive_queue.head = head
 
-    def weigh(self, inbox: Inbox, seen: Proceedings, now: i64) -> None:
+    def charge_chunk(self, receive_queue: ReceiveQueue, connection: Proceedings, now: i64) -> None:
         """After a chunk. LimitExceeded when a bucket is empty: the session is to end."""
-        resets, openings = inbox.resets, inbox.openings
+        resets, openings = receive_queue.peer_resets, receive_queue.peer_opens
         # Frames that bring something pay for as many that bring nothing.
-        idle = inbox.idle + seen.late - inbox.parts
-        strays = seen.strays
-        flooded = openings > inbox.most_openings
-        inbox.resets = 0
-        inbox.openings = 0
-        inbox.idle = 0
-        inbox.parts = 0
-        seen.late = 0
-        seen.strays = 0
+        idle = (
+            receive_queue.empty_frames
+            + connection.closed_stream_frames
+            - receive_queue.content_parts
+        )
+        strays = connection.unknown_stream_frames
+        flooded = openings > receive_queue.max_opens_per_chunk
+        receive_queue.peer_resets = 0
+        receive_queue.peer_opens = 0
+        receive_queue.empty_frames = 0
+        receive_queue.content_parts = 0
+        connection.closed_stream_frames = 0
+        connection.unknown_stream_frames = 0
         if flooded:  # whatever the bucket holds: the rest of the chunk was not decoded
-            self.refuse("open_reset_burst", "the peer opens streams too fast")
+            self.raise_limit_exceeded("open_reset_burst", "the peer opens streams too fast")
         if resets > 0:
-            self.charge(self.resets, "open_reset_burst", resets, now,
-                        "the peer opens and gives up streams too fast")  # fmt: skip
+            self._charge(
+                self.reset_bucket,
+                "open_reset_burst",
+                resets,
+                now,
+                "the peer opens and gives up streams too fast",
+            )
         if strays > 0:
-            self.charge(self.unknown, "unknown_burst", strays, now,
+            self._charge(self.unknown_stream_bucket, "unknown_stream_burst", strays, now,
                         "too many frames for streams that do not exist")  # fmt: skip
         if idle > 0:
-            self.charge(self.idle, "idle_burst", idle, now,
+            self._charge(self.empty_frame_bucket, "empty_frame_burst", idle, now,
                         "too many frames that carry nothing")  # fmt: skip
 
-    def provoke(self, now: i64) -> None:
+    def charge_forced_abort(self, now: i64) -> None:
         """The peer has made us give up or turn away one of its streams."""
-        self.charge(self.provoked, "open_reset_burst", 1, now,
+        self._charge(self.forced_abort_bucket, "open_reset_burst", 1, now,
                     "the peer makes us give up streams too fast")  # fmt: skip
 
-    def answers(self, waiting: i64) -> None:
+    def check_reply_queue(self, queued_replies: i64) -> None:
         """Answers are left from before more octets are read: does the peer take them?"""
-        if waiting >= self.limits.control_queue:
-            self.refuse("control_queue", "the peer does not read our answers")
+        if queued_replies >= self.limits.max_queued_replies:
+            self.raise_limit_exceeded("max_queued_replies", "the peer does not read our answers")
 
-    def charge(self, bucket: Bucket, limit: str, amount: i64, now: i64, what: str) -> None:
+    def _charge(self, bucket: TokenBucket, limit: str, amount: i64, now: i64, what: str) -> None:
         if not bucket.take(float(now) / 1e9, float(amount)):
-            self.refuse(limit, what)
+            self.raise_limit_exceeded(limit, what)
 
-    def refuse(self, limit: str, what: str) -> None:
+    def raise_limit_exceeded(self, limit: str, what: str) -> None:
         self.counters.count(limit)
         raise LimitExceeded(f"{what}: {self.limits.describe(limit)}")

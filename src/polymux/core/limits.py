@@ -9,43 +9,59 @@ from dataclasses import dataclass, field, fields
 
 KIB = 1024
 MIB = 1024 * 1024
-MOST = 0x1000000000000000  # so that two of them can be added
+MAX_LIMIT = 0x1000000000000000  # so that two of them can be added
 
 
 @dataclass
 class Limits:
-    """All limits of a session. `Limits(streams=4096)` raises one; the rest keep their defaults."""
+    """All limits of a session. `Limits(max_streams=4096)` raises one; the rest keep their defaults."""
 
-    frame: int = 0  # octets of content in a received frame; 0: the protocol's own default
-    control: int = 64 * KIB  # octets of any other frame: it is buffered whole before it is judged
-    name: int = 4 * KIB  # a name is for people and keys, not a payload
-    metadata: int = 64 * KIB  # omnistreams metadata and error texts
-    streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
-    pending: int = 1024  # streams the peer opened that the application has not taken yet
-    own_streams: int = 1000  # streams of ours, open or given up lately: a peer like us takes these
-    stream_buffer: int = 256 * KIB  # unread octets of one stream where the protocol has no credit
-    session_buffer: int = 16 * MIB  # octets of all streams together, unread or still to be sent
-    message: int = 16 * MIB  # octets of one message or last item put together from many frames
-    window: int = MIB  # what we announce where the protocol has windows
-    window_peer: int = 64 * MIB  # the largest window we believe
-    window_grown: int = 16 * MIB  # the largest a window becomes when the peer asks for more
-    window_growth: int = 64 * MIB  # what all windows together grow beyond what was announced
-    control_queue: int = 4096  # answers that wait to leave: two for each stream of either side
+    max_frame_bytes: int = 0  # octets of content in a received frame; 0: the protocol's own default
+    max_control_bytes: int = (
+        64 * KIB
+    )  # octets of any other frame: it is buffered whole before it is judged
+    max_name_bytes: int = 4 * KIB  # a name is for people and keys, not a payload
+    max_metadata_bytes: int = 64 * KIB  # omnistreams metadata and error texts
+    max_streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
+    accept_backlog: int = 1024  # streams the peer opened that the application has not taken yet
+    max_own_streams: int = (
+        1000  # streams of ours, open or given up lately: a peer like us takes these
+    )
+    stream_buffer_bytes: int = (
+        256 * KIB
+    )  # unread octets of one stream where the protocol has no credit
+    session_buffer_bytes: int = (
+        16 * MIB
+    )  # octets of all streams together, unread or still to be sent
+    max_message_bytes: int = (
+        16 * MIB
+    )  # octets of one message or last item put together from many frames
+    receive_window: int = MIB  # what we announce where the protocol has windows
+    max_peer_window: int = 64 * MIB  # the largest window we believe
+    max_receive_window: int = 16 * MIB  # the largest a window becomes when the peer asks for more
+    max_window_growth_total: int = (
+        64 * MIB
+    )  # what all windows together grow beyond what was announced
+    max_queued_replies: int = 4096  # answers that wait to leave: two for each stream of either side
     open_reset_burst: int = 1000  # streams opened and given up at once
     open_reset_rate: int = 33  # and a second, from then on
-    unknown_burst: int = 500  # frames for streams that do not exist
-    unknown_rate: int = 100
-    idle_burst: int = 1000  # empty, control and unknown frames that spend no credit
-    idle_rate: int = 100
-    remembered: int = 4096  # closed streams a live session can still tell from unknown ones
-    held: int = 64 * KIB  # octets kept until the other direction's handshake is known
+    unknown_stream_burst: int = 500  # frames for streams that do not exist
+    unknown_stream_rate: int = 100
+    empty_frame_burst: int = 1000  # empty, control and unknown frames that spend no credit
+    empty_frame_rate: int = 100
+    closed_streams_remembered: int = (
+        4096  # closed streams a live session can still tell from unknown ones
+    )
+    max_prehandshake_bytes: int = (
+        64 * KIB
+    )  # octets kept until the other direction's handshake is known
 
     def __post_init__(self) -> None:
         for name in self.names():
             value: object = getattr(self, name)
             if not isinstance(value, int):
                 raise TypeError(f"limit {name} is an int, not {type(value).__name__}")
-            if not 0 <= value <= MOST:
+            if not 0 <= value <= MAX_LIMIT:
                 raise ValueError(f"limit {name} is 0 to 2^60, not {value}")
 
     def describe(self, name: str) -> str:
@@ -58,14 +74,14 @@ class Limits:
 
 
 @dataclass
-class Policy:
+class Timeouts:
     """Times in seconds, and choices that are not limits."""
 
     handshake: float = 10.0  # for the peer's first octets, and for half-open connections
-    header: float = 10.0  # to finish a frame that has begun and is not content
+    frame: float = 10.0  # to finish a frame that has begun and is not content
     write: float = 30.0  # a peer that takes nothing for this long is gone
-    keepalive: float = 15.0  # TCP keepalive interval; two missed probes end the connection
-    pause: float = 5.0  # how long a slow reader may hold up a session without credit
+    keepalive_interval: float = 15.0  # TCP keepalive interval; two missed probes end the connection
+    slow_reader: float = 5.0  # how long a slow reader may hold up a session without credit
     close: float = 10.0  # for queued data to leave during a graceful close
     awake: float = 0.0002  # to stay awake for an answer, where that gains a good deal; 0: never
 
@@ -88,23 +104,25 @@ class Counters:
         self.hits[name] = self.hits.get(name, 0) + amount
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket: `burst` at once, `rate` a second after that. Time is an argument."""
 
-    __slots__ = ("burst", "last", "level", "rate")
+    __slots__ = ("burst", "last_refill", "tokens", "rate")
 
     def __init__(self, burst: int, rate: int) -> None:
         self.burst: float = float(burst)
         self.rate: float = float(rate)
-        self.level: float = float(burst)
-        self.last: float = -1.0
+        self.tokens: float = float(burst)
+        self.last_refill: float = -1.0
 
     def take(self, now: float, tokens: float = 1.0) -> bool:
         """Take tokens if they are there; False when the bucket is empty."""
-        if self.last >= 0.0:
-            self.level = min(self.burst, self.level + max(0.0, now - self.last) * self.rate)
-        self.last = now
-        if self.level < tokens:
+        if self.last_refill >= 0.0:
+            self.tokens = min(
+                self.burst, self.tokens + max(0.0, now - self.last_refill) * self.rate
+            )
+        self.last_refill = now
+        if self.tokens < tokens:
             return False
-        self.level -= tokens
+        self.tokens -= tokens
         return True

@@ -73,18 +73,18 @@ class Violation:
         self,
         rule: Rule,
         sender: Side,
-        ordinal: int,
-        offset: int,
-        at: int,
+        frame_index: int,
+        byte_offset: int,
+        time: int,
         stream: str,
         certainty: Certainty,
         detail: str,
     ) -> None:
         self.rule = rule
         self.sender = sender
-        self.ordinal = ordinal
-        self.offset = offset
-        self.at = at
+        self.frame_index = frame_index
+        self.byte_offset = byte_offset
+        self.time = time
         self.stream = stream
         self.certainty = certainty
         self.detail = detail
@@ -96,28 +96,32 @@ class Violation:
         where = f" on {self.stream}" if self.stream else ""
         return (
             f"{self.rule.name}{where}: {self.detail} "
-            f"(frame {self.ordinal} of the {self.sender.name.lower()}, octet {self.offset}; "
+            f"(frame {self.frame_index} of the {self.sender.name.lower()}, octet {self.byte_offset}; "
             f"{self.rule.section})"
         )
 
 
-class Duty:
+class PendingReply:
     """Something `side` owes on a stream: the kind of frame that would pay it, and since when."""
 
-    def __init__(self, side: i64, kind: i64, key: i64, rule: i64, since: i64, at: i64) -> None:
+    def __init__(
+        self, side: i64, kind: i64, key: i64, rule: i64, request_index: i64, requested_at: i64
+    ) -> None:
         self.side: i64 = side
         self.kind: i64 = kind
         self.key: i64 = key
         self.rule: i64 = rule  # the bit to report if it is never paid; 0: nothing to report
-        self.since: i64 = since  # ordinal, among the other side's frames, of what it answers
-        self.at: i64 = at
-        self.due: bool = False  # the frame that pays it is already queued
+        self.request_index: i64 = (
+            request_index  # ordinal, among the other side's frames, of what it answers
+        )
+        self.requested_at: i64 = requested_at
+        self.queued: bool = False  # the frame that pays it is already queued
 
     def save(self) -> list[int]:
-        return [self.side, self.kind, self.key, self.rule, self.since, self.at]
+        return [self.side, self.kind, self.key, self.rule, self.request_index, self.requested_at]
 
 
-def mask(rules: tuple[Rule, ...], severities: tuple[Severity, ...]) -> i64:
+def severity_mask(rules: tuple[Rule, ...], severities: tuple[Severity, ...]) -> i64:
     """The verdict bits of all rules with one of these severities."""
     bits: i64 = 0
     bit: i64 = 1
@@ -139,17 +143,17 @@ def reaction_mask(rules: tuple[Rule, ...], reaction: Reaction) -> i64:
     return bits
 
 
-def octets_text(count: int) -> str:
+def byte_count_text(count: int) -> str:
     """`1 octet`, `2 octets`: for the details of violations."""
     return "1 octet" if count == 1 else f"{count} octets"
 
 
-def broken(rules: tuple[Rule, ...], verdict: i64) -> list[Rule]:
+def rules_in_mask(rules: tuple[Rule, ...], violation_mask: i64) -> list[Rule]:
     """The rules whose bits stand in a verdict."""
     found: list[Rule] = []
     bit: i64 = 1
     for rule in rules:
-        if verdict & bit:
+        if violation_mask & bit:
             found.append(rule)
         bit <<= 1
     return found

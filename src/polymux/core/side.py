@@ -8,7 +8,7 @@ from mypy_extensions import i64
 
 DIALER: Final[i64] = 0
 ACCEPTOR: Final[i64] = 1
-NOBODY: Final[i64] = 2  # opened by neither side: a stream both were configured with
+NEITHER_SIDE: Final[i64] = 2  # opened by neither side: a stream both were configured with
 
 
 class Side(IntEnum):
@@ -38,7 +38,7 @@ class Vantage(IntEnum):
 UNORDERED: Final[i64] = 3
 
 
-class Sight:
+class Causality:
     """Per side: frames sent, and how many of the other side's frames it has provably read.
 
     `freeze` is called at the first octet of a side's frame: what the sender can know in that frame
@@ -46,75 +46,82 @@ class Sight:
     """
 
     __slots__ = (
-        "arriving0", "arriving1", "beside", "frozen0", "frozen1", "read0", "read1", "sent0",
+        "arriving0", "arriving1", "vantage", "snapshot0", "snapshot1", "read0", "read1", "sent0",
         "sent1",
     )  # fmt: skip
 
     def __init__(self, vantage: i64) -> None:
-        self.beside: i64 = vantage
+        self.vantage: i64 = vantage
         self.sent0: i64 = 0
         self.sent1: i64 = 0
         self.read0: i64 = 0
         self.read1: i64 = 0
-        self.frozen0: i64 = 0
-        self.frozen1: i64 = 0
+        self.snapshot0: i64 = 0
+        self.snapshot1: i64 = 0
         self.arriving0: i64 = 0  # 1: bytes of the dialer's last frame are still to come
         self.arriving1: i64 = 0
 
-    def sent(self, side: i64) -> i64:
+    def frames_sent(self, side: i64) -> i64:
         """Frames this side has sent; also the ordinal of its next one."""
         return self.sent0 if side == DIALER else self.sent1
 
-    def step(self, side: i64, frames: i64 = 1) -> None:
+    def record_sent(self, side: i64, frames: i64 = 1) -> None:
         """One more frame of this side, or several, have passed."""
         if side == DIALER:
             self.sent0 += frames
         else:
             self.sent1 += frames
 
-    def freeze(self, side: i64) -> None:
+    def snapshot_seen(self, side: i64) -> None:
         """A frame of this side begins: what it knows now is what it knows in that frame."""
         if side == DIALER:
-            self.frozen0 = self.sent1 - self.arriving1 if self.beside == DIALER else self.read0
+            self.snapshot0 = self.sent1 - self.arriving1 if self.vantage == DIALER else self.read0
         else:
-            self.frozen1 = self.sent0 - self.arriving0 if self.beside == ACCEPTOR else self.read1
+            self.snapshot1 = self.sent0 - self.arriving0 if self.vantage == ACCEPTOR else self.read1
 
-    def arrive(self, side: i64, rest: i64) -> None:
+    def set_arriving(self, side: i64, arriving: i64) -> None:
         """Are bytes of this side's last frame still to come (1), or has it passed whole (0)?"""
         if side == DIALER:
-            self.arriving0 = rest
+            self.arriving0 = arriving
         else:
-            self.arriving1 = rest
+            self.arriving1 = arriving
 
-    def knows(self, side: i64, ordinal: i64) -> bool:
+    def had_seen(self, side: i64, frame_index: i64) -> bool:
         """When its current frame began, had this side provably read the other's `ordinal`?"""
-        return ordinal < (self.frozen0 if side == DIALER else self.frozen1)
+        return frame_index < (self.snapshot0 if side == DIALER else self.snapshot1)
 
-    def known(self, side: i64) -> i64:
+    def seen_count(self, side: i64) -> i64:
         """How many of the other's frames it had provably read when its current frame began."""
-        return self.frozen0 if side == DIALER else self.frozen1
+        return self.snapshot0 if side == DIALER else self.snapshot1
 
-    def proves(self, side: i64, ordinal: i64) -> None:
+    def record_seen(self, side: i64, frame_index: i64) -> None:
         """This side has just answered the other's frame `ordinal`, so it had read up to there."""
         if side == DIALER:
-            if ordinal >= self.read0:
-                self.read0 = ordinal + 1
-        elif ordinal >= self.read1:
-            self.read1 = ordinal + 1
+            if frame_index >= self.read0:
+                self.read0 = frame_index + 1
+        elif frame_index >= self.read1:
+            self.read1 = frame_index + 1
 
     def save(self) -> list[int]:
         return [
-            self.beside, self.sent0, self.sent1, self.read0, self.read1, self.frozen0, self.frozen1,
-            self.arriving0, self.arriving1,
-        ]  # fmt: skip
+            self.vantage,
+            self.sent0,
+            self.sent1,
+            self.read0,
+            self.read1,
+            self.snapshot0,
+            self.snapshot1,
+            self.arriving0,
+            self.arriving1,
+        ]
 
     def load(self, saved: list[int]) -> None:
-        self.beside = saved[0]
+        self.vantage = saved[0]
         self.sent0 = saved[1]
         self.sent1 = saved[2]
         self.read0 = saved[3]
         self.read1 = saved[4]
-        self.frozen0 = saved[5]
-        self.frozen1 = saved[6]
+        self.snapshot0 = saved[5]
+        self.snapshot1 = saved[6]
         self.arriving0 = saved[7]
         self.arriving1 = saved[8]

@@ -10,18 +10,20 @@ from typing import Final
 from librt.strings import BytesWriter, read_f64_be
 from mypy_extensions import i64, u8
 
-SHORT: Final[i64] = -1
-BAD: Final[i64] = -2
-HOLD: Final[i64] = -3  # readable only once the other direction has said more
+INCOMPLETE: Final[i64] = -1
+INVALID: Final[i64] = -2
+AWAITING_HANDSHAKE: Final[i64] = -3  # readable only once the other direction has said more
 
-MOST_VALUES: Final[i64] = 4096  # that are stepped over in one place; a frame has five
-HUGE: Final[i64] = 0x7FFFFFFFFFFFFFFF  # stands for everything larger
-PAST_HUGE: Final = 0x8000000000000000  # a plain int: an i64 on either side would narrow the other
+MAX_SKIPPED_VALUES: Final[i64] = 4096  # that are stepped over in one place; a frame has five
+I64_MAX: Final[i64] = 0x7FFFFFFFFFFFFFFF  # stands for everything larger
+I64_MAX_PLUS_1: Final = (
+    0x8000000000000000  # a plain int: an i64 on either side would narrow the other
+)
 
 
-def clipped(amount: int) -> i64:
+def clamp_to_i64(amount: int) -> i64:
     """An amount as tables and frames hold it: 2**63-1 stands for everything larger."""
-    return HUGE if amount >= PAST_HUGE else i64(amount)
+    return I64_MAX if amount >= I64_MAX_PLUS_1 else i64(amount)
 
 
 # --- unsigned base-128 varints (mplex): at most nine octets, so at most 63 bits
@@ -29,7 +31,7 @@ def clipped(amount: int) -> i64:
 
 def uvarint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     if pos >= end:
-        return 0, SHORT
+        return 0, INCOMPLETE
     octet: i64 = data[pos]
     if octet < 128:
         return octet, pos + 1
@@ -44,8 +46,8 @@ def uvarint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
             return value, pos
         shift += 7
         if shift > 56:
-            return 0, BAD
-    return 0, SHORT
+            return 0, INVALID
+    return 0, INCOMPLETE
 
 
 def put_uvarint(out: BytesWriter, value: i64) -> None:
@@ -61,17 +63,17 @@ def put_uvarint(out: BytesWriter, value: i64) -> None:
 
 def varu64(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     if pos >= end:
-        return 0, SHORT
+        return 0, INCOMPLETE
     octet: i64 = data[pos]
     if octet < 248:
         return octet, pos + 1
     width: i64 = octet - 247
     if width > end - pos - 1:
-        return 0, SHORT
-    return unsigned(data, pos + 1, width), pos + 1 + width
+        return 0, INCOMPLETE
+    return read_big_endian(data, pos + 1, width), pos + 1 + width
 
 
-def unsigned(data: bytes, pos: i64, width: i64) -> i64:
+def read_big_endian(data: bytes, pos: i64, width: i64) -> i64:
     """`width` octets (1 to 8) big endian, as 64 bits; 2**63 and more come out negative."""
     value: i64 = data[pos]
     if width == 8 and value > 127:
@@ -116,7 +118,7 @@ def put_big_endian(out: BytesWriter, value: i64, width: i64) -> None:
 def msgpack_int(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     """An integer in any form, or a float64 that is a whole number (JavaScript writes those)."""
     if pos >= end:
-        return 0, SHORT
+        return 0, INCOMPLETE
     code: i64 = data[pos]
     if code < 0x80:
         return code, pos + 1
@@ -132,14 +134,14 @@ def msgpack_int(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     elif code == 0xCF or code == 0xD3 or code == 0xCB:
         width = 8
     else:
-        return 0, BAD
+        return 0, INVALID
     if width > end - pos - 1:
-        return 0, SHORT
+        return 0, INCOMPLETE
     if code == 0xCB:
-        return whole_float(data, pos + 1), pos + 9
-    value = unsigned(data, pos + 1, width)
+        return float_as_integer(data, pos + 1), pos + 9
+    value = read_big_endian(data, pos + 1, width)
     if code == 0xCF and value < 0:
-        value = HUGE
+        value = I64_MAX
     elif code == 0xD0 and value > 127:
         value -= 256
     elif code == 0xD1 and value > 32767:
@@ -149,11 +151,11 @@ def msgpack_int(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     return value, pos + 1 + width
 
 
-def whole_float(data: bytes, pos: i64) -> i64:
+def float_as_integer(data: bytes, pos: i64) -> i64:
     """The float64 at `pos` as an integer; HUGE if too large, -1 if it is no whole number >= 0."""
     number: float = read_f64_be(data, pos)
     if number >= 9.0e18:
-        return HUGE
+        return I64_MAX
     if not number >= 0.0:
         return -1
     whole = int(number)
@@ -165,7 +167,7 @@ def whole_float(data: bytes, pos: i64) -> i64:
 def msgpack_blob(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     """The head of a binary, a string or nil (read as empty): (octets, where they start)."""
     if pos >= end:
-        return 0, SHORT
+        return 0, INCOMPLETE
     code: i64 = data[pos]
     if code == 0xC0:
         return 0, pos + 1
@@ -179,16 +181,16 @@ def msgpack_blob(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     elif code == 0xC6 or code == 0xDB:
         width = 4
     else:
-        return 0, BAD
+        return 0, INVALID
     if width > end - pos - 1:
-        return 0, SHORT
-    return unsigned(data, pos + 1, width), pos + 1 + width
+        return 0, INCOMPLETE
+    return read_big_endian(data, pos + 1, width), pos + 1 + width
 
 
 def msgpack_array(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     """The head of an array: (elements, where the first starts)."""
     if pos >= end:
-        return 0, SHORT
+        return 0, INCOMPLETE
     code: i64 = data[pos]
     if 0x90 <= code <= 0x9F:
         return code - 0x90, pos + 1
@@ -198,10 +200,10 @@ def msgpack_array(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     elif code == 0xDD:
         width = 4
     else:
-        return 0, BAD
+        return 0, INVALID
     if width > end - pos - 1:
-        return 0, SHORT
-    return unsigned(data, pos + 1, width), pos + 1 + width
+        return 0, INCOMPLETE
+    return read_big_endian(data, pos + 1, width), pos + 1 + width
 
 
 def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
@@ -209,12 +211,12 @@ def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
 
     BAD for more values than anybody has a use for: looking for their end would be work for nothing.
     """
-    left = MOST_VALUES
+    left = MAX_SKIPPED_VALUES
     while values > 0:
         if values > left:
-            return BAD
+            return INVALID
         if pos >= end:
-            return SHORT
+            return INCOMPLETE
         code: i64 = data[pos]
         values -= 1
         left -= 1
@@ -228,19 +230,19 @@ def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
         elif code < 0xC0:
             size = 1 + (code & 31)
         elif code == 0xC1:
-            return BAD
+            return INVALID
         else:
-            size, more = spacious(data, pos, end, code)
+            size, more = value_extent(data, pos, end, code)
             if size < 0:
-                return SHORT
+                return INCOMPLETE
             values += more
         if size > end - pos:
-            return SHORT
+            return INCOMPLETE
         pos += size
     return pos
 
 
-def spacious(data: bytes, pos: i64, end: i64, code: i64) -> tuple[i64, i64]:
+def value_extent(data: bytes, pos: i64, end: i64, code: i64) -> tuple[i64, i64]:
     """Octets of a value's head and body (-1: cut short), and the values nested in it."""
     if 0xCA <= code <= 0xD3:  # floats and integers
         if code == 0xCA:
@@ -261,7 +263,7 @@ def spacious(data: bytes, pos: i64, end: i64, code: i64) -> tuple[i64, i64]:
         width = 4
     if width > end - pos - 1:
         return -1, 0
-    count = unsigned(data, pos + 1, width)
+    count = read_big_endian(data, pos + 1, width)
     if code == 0xDC or code == 0xDD:
         return 1 + width, count
     if code == 0xDE or code == 0xDF:

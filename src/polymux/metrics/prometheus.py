@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PREFIX = "polymux_"
 
 
-def library() -> Any:
+def prometheus_library() -> Any:
     """The library, or one clear line with the command that installs it."""
     try:
         import prometheus_client
@@ -25,12 +25,12 @@ def library() -> Any:
     return prometheus_client
 
 
-class Collector:
+class MeterCollector:
     """What a registry asks; a fresh look at the meter each time."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
-        self._core = library().core
+        self._core = prometheus_library().core
 
     def collect(self) -> Iterator[Any]:
         for family in self.meter.collect():
@@ -47,13 +47,13 @@ class Collector:
 
 def register(meter: Meter, registry: CollectorRegistry | None = None) -> None:
     """Add the meter to a registry, prometheus-client's usual one if none is given."""
-    client = library()
-    (registry if registry is not None else client.REGISTRY).register(Collector(meter))
+    client = prometheus_library()
+    (registry if registry is not None else client.REGISTRY).register(MeterCollector(meter))
 
 
 def prometheus_text(meter: Meter) -> bytes:
     """Everything the meter knows, in Prometheus's text format."""
-    client = library()
+    client = prometheus_library()
     registry = client.CollectorRegistry()
     register(meter, registry)
     text: bytes = client.generate_latest(registry)

@@ -3,17 +3,17 @@
 
 from typing import Final
 
-MOST: Final = 2**60  # larger numbers do not fit where they are counted with
+MAX_OPTION_VALUE: Final = 2**60  # larger numbers do not fit where they are counted with
 
 
-def whole(text: str, name: str, least: int) -> int:
+def parse_integer(text: str, name: str, minimum: int) -> int:
     """A whole number of at least `least` and at most 2**60, or a ValueError that says so."""
     try:
         value = int(text)
     except ValueError:
         raise ValueError(f"{name} is a whole number, not {text!r}") from None
-    if value < least:
-        raise ValueError(f"{name} is at least {least}, not {value}")
-    if value > MOST:
-        raise ValueError(f"{name} is at most {MOST}, not {text}")
+    if value < minimum:
+        raise ValueError(f"{name} is at least {minimum}, not {value}")
+    if value > MAX_OPTION_VALUE:
+        raise ValueError(f"{name} is at most {MAX_OPTION_VALUE}, not {text}")
     return value

@@ -20,7 +20,7 @@ class BadProtocolString(PolymuxError):
     """A protocol string that cannot be used; the text says what is wrong and what would do."""
 
 
-class Choice:
+class ProtocolSpec:
     """A protocol string, taken apart."""
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
@@ -33,29 +33,29 @@ class Choice:
         return self.name + ":" + ",".join(f"{key}={value}" for key, value in self.options.items())
 
 
-Maker = Callable[[dict[str, str], Limits, i64], Protocol]
+ProtocolFactory = Callable[[dict[str, str], Limits, i64], Protocol]
 
 # One line a protocol: its maker, and the keys its string may have.
-MAKERS: dict[str, tuple[Maker, tuple[str, ...]]] = {
+PROTOCOLS: dict[str, tuple[ProtocolFactory, tuple[str, ...]]] = {
     "mplex": (mplex.from_options, ("ids", "max_frame")),
     "nerdbank": (nerdbank.from_options, ("version", "window", "seeded")),
     "omnistreams": (omnistreams.from_options, ("numbering", "carrier")),
     "streamux": (streamux.from_options, ("length_bits", "id_bits", "timeout")),
     "minmux": (minmux.from_options, ("profile", "canonical", "oops")),
 }
-COMMON = ("preamble",)
+COMMON_OPTIONS = ("preamble",)
 
 
-def names() -> list[str]:
-    return list(MAKERS)
+def protocol_names() -> list[str]:
+    return list(PROTOCOLS)
 
 
-def parse(text: str) -> Choice:
+def parse_protocol(text: str) -> ProtocolSpec:
     """Take a protocol string apart and check its name and keys."""
     name, _, rest = text.strip().partition(":")
-    if name not in MAKERS:
-        raise BadProtocolString(f"no protocol {name!r}: choose one of {', '.join(MAKERS)}")
-    allowed = MAKERS[name][1] + COMMON
+    if name not in PROTOCOLS:
+        raise BadProtocolString(f"no protocol {name!r}: choose one of {', '.join(PROTOCOLS)}")
+    allowed = PROTOCOLS[name][1] + COMMON_OPTIONS
     options: dict[str, str] = {}
     for pair in rest.split(",") if rest else []:
         key, equals, value = pair.partition("=")
@@ -65,13 +65,13 @@ def parse(text: str) -> Choice:
                 f"{text!r}: {pair!r} is no option of {name}; it has {', '.join(allowed)}"
             )
         options[key] = value.strip()
-    return Choice(name, options)
+    return ProtocolSpec(name, options)
 
 
 def create(text: str, limits: Limits | None = None, vantage: int = Vantage.MIDDLE) -> Protocol:
     """A fresh rule book for one conversation."""
-    choice = parse(text)
-    maker = MAKERS[choice.name][0]
+    choice = parse_protocol(text)
+    maker = PROTOCOLS[choice.name][0]
     try:
         return maker(choice.options, limits if limits is not None else Limits(), vantage)
     except ValueError as problem:

@@ -17,47 +17,49 @@ from dataclasses import dataclass
 from functools import partial
 
 from polymux.aio import Server, Session, serve
-from polymux.aio.hooks import Recording
+from polymux.aio.hooks import RecorderFactory
 from polymux.capture import write_index
 from polymux.capture.io.paths import AnyPath, one_path
-from polymux.capture.pcapng.rotation import RotatingWriter, numbered
-from polymux.capture.pcapng.writer import PART
+from polymux.capture.pcapng.rotation import RotatingWriter, rotation_files
+from polymux.capture.pcapng.writer import PART_SUFFIX
 from polymux.core.errors import CaptureError, PolymuxError
-from polymux.core.limits import Limits, Policy
-from polymux.record.crash_recovery import Leftovers, recover_left
-from polymux.record.durable_log import Journal, NotDurable, Sync
-from polymux.record.ingest import Holding
+from polymux.core.limits import Limits, Timeouts
+from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
+from polymux.record.durable_log import DurableLog, NotDurable, SyncPolicy
+from polymux.record.ingest import SessionIngest
 from polymux.record.session_recorder import Recorder
 
 log = logging.getLogger("polymux.record")
 
 MIB = 1024 * 1024
-NAME = "collect.pcapng"
-LEAST_BUDGET = 64 * 1024  # octets a session without credit may have waiting, however many there are
+CAPTURE_NAME = "collect.pcapng"
+MIN_SESSION_BUFFER_BYTES = (
+    64 * 1024
+)  # octets a session without credit may have waiting, however many there are
 
 
 @dataclass
-class Bounds:
+class CollectorLimits:
     """What one client and all of them may take. 0 of `per_host` means as many as in all."""
 
     clients: int = 1024  # sessions at once
     per_host: int = 0  # of them from one address
     streams: int = 1024  # streams a session may have open
-    buffer: int = 256 * MIB  # octets in memory, all sessions together
-    session_buffer: int = 16 * MIB  # and one of them
+    buffer_bytes: int = 256 * MIB  # octets in memory, all sessions together
+    session_buffer_bytes: int = 16 * MIB  # and one of them
 
 
 @dataclass
-class Counts:
+class CollectorStats:
     """What has come so far."""
 
     sessions: int = 0
     open: int = 0
-    turned_away: int = 0
+    rejected: int = 0
     streams: int = 0
     open_streams: int = 0
 
-    def opened(self, change: int) -> None:
+    def stream_count_changed(self, change: int) -> None:
         self.open_streams += change
         self.streams += max(0, change)
 
@@ -80,42 +82,42 @@ class Collector:
         self,
         out: AnyPath,
         *,
-        sync: Sync = "always",
-        rotate_octets: int = 64 * MIB,
+        sync: SyncPolicy = "always",
+        rotate_bytes: int = 64 * MIB,
         rotate_seconds: float = 10.0,
-        bounds: Bounds | None = None,
-        policy: Policy | None = None,
-        early: Sequence[int] = (),
+        limits: CollectorLimits | None = None,
+        timeouts: Timeouts | None = None,
+        minmux_streams: Sequence[int] = (),
         comment: str = "",
-        around: Callable[[Recording], Recording] | None = None,
+        wrap_recorder: Callable[[RecorderFactory], RecorderFactory] | None = None,
     ) -> None:
         self.out = one_path(out)
-        self.counts = Counts()
-        self.bounds = bounds or Bounds()
-        self.policy = policy or Policy()
-        self.recovered = Leftovers()
+        self.stats = CollectorStats()
+        self.limits = limits or CollectorLimits()
+        self.timeouts = timeouts or Timeouts()
+        self.recovered = RecoveryResult()
         """What an earlier collector had left in the directory."""
         self.published: list[str] = []
         self._sync = sync
-        self._rotation = (rotate_octets, rotate_seconds or 3600.0)
-        self._early = list(early)
+        self._rotation = (rotate_bytes, rotate_seconds or 3600.0)
+        self._minmux_streams = list(minmux_streams)
         self._comment = comment
-        self._around = around
-        self._journal: Journal | None = None
+        self._wrap_recorder = wrap_recorder
+        self._durable_log: DurableLog | None = None
         self._servers: list[Server] = []
-        self._sessions: dict[Session, Holding | None] = {}
-        self._hosts: Counter[str] = Counter()
+        self._sessions: dict[Session, SessionIngest | None] = {}
+        self._sessions_per_host: Counter[str] = Counter()
         self._failed = asyncio.Event()
-        self._full = False
+        self._disk_full = False
         self._closing = False
 
     def __repr__(self) -> str:
         return f"<polymux collector at {', '.join(self.urls) or 'no URL yet'} into {self.out}>"
 
     @property
-    def journal(self) -> Journal:
-        assert self._journal is not None, "the collector was not started"
-        return self._journal
+    def durable_log(self) -> DurableLog:
+        assert self._durable_log is not None, "the collector was not started"
+        return self._durable_log
 
     @property
     def urls(self) -> list[str]:
@@ -124,38 +126,43 @@ class Collector:
     @property
     def failure(self) -> str:
         """Why nothing can be promised any more; empty while all is well."""
-        return self.journal.failure
+        return self.durable_log.failure
 
     async def start(self) -> None:
         """Publish what was left in the directory, and begin the first file."""
-        path = os.path.join(self.out, NAME)
+        path = os.path.join(self.out, CAPTURE_NAME)
         try:
             os.makedirs(self.out, exist_ok=True)
         except OSError as problem:
             raise CaptureError(f"cannot be made: {problem.strerror}", self.out) from None
         loop = asyncio.get_running_loop()
-        self.recovered = await loop.run_in_executor(None, partial(recover_all, path))
+        self.recovered = await loop.run_in_executor(None, partial(recover_and_index, path))
         octets, seconds = self._rotation
         writer = RotatingWriter(
-            path, octets=octets, seconds=seconds, sync="none", index=True, background=True,
+            path, max_bytes=octets, max_seconds=seconds, sync="none", index=True, background=True,
             comment=self._comment,
         )  # fmt: skip
-        self._journal = Journal(writer, self._sync, self._when_full, self._failed.set)
+        self._durable_log = DurableLog(writer, self._sync, self._on_disk_full, self._failed.set)
 
     async def listen(self, url: str, protocol: str, *, tls: ssl.SSLContext | None = None) -> str:
         """Take sessions of `protocol` at `url`; returns where, as port 0 takes a free one."""
-        bounds = self.bounds
+        bounds = self.limits
         limits = Limits(
-            streams=bounds.streams, pending=max(128, bounds.streams),
-            session_buffer=bounds.session_buffer,
+            max_streams=bounds.streams, accept_backlog=max(128, bounds.streams),
+            session_buffer_bytes=bounds.session_buffer_bytes,
         )  # fmt: skip
-        recorder: Recording = Recorder(self.journal)
-        if self._around is not None:
-            recorder = self._around(recorder)
+        recorder: RecorderFactory = Recorder(self.durable_log)
+        if self._wrap_recorder is not None:
+            recorder = self._wrap_recorder(recorder)
         server = await serve(
-            self._take, url, protocol=protocol, limits=limits, policy=self.policy, tls=tls,
+            self._handle_session,
+            url,
+            protocol=protocol,
+            limits=limits,
+            timeouts=self.timeouts,
+            tls=tls,
             recorder=recorder,
-        )  # fmt: skip
+        )
         self._servers.append(server)
         return server.url
 
@@ -175,20 +182,20 @@ class Collector:
             return self.published
         self._closing = True
         for server in self._servers:
-            if server._listener is not None:
-                server._listener.close()
+            if server.listener is not None:
+                server.listener.close()
         loop = asyncio.get_running_loop()
         limit = loop.time() + grace
-        while self.counts.open_streams and loop.time() < limit and not self._failed.is_set():
+        while self.stats.open_streams and loop.time() < limit and not self._failed.is_set():
             await asyncio.sleep(0.01)
         try:
             if self._sessions and not self.failure:
                 async with asyncio.timeout(max(1.0, grace)):
-                    await self.journal.durable()
+                    await self.durable_log.wait_durable()
         except (NotDurable, TimeoutError) as problem:
             log.warning("the last octets are not durable: %s", problem or "the disk is too slow")
         await asyncio.gather(*(server.close() for server in self._servers))
-        self.published = await self.journal.close()
+        self.published = await self.durable_log.close()
         return self.published
 
     async def __aenter__(self) -> Collector:
@@ -200,55 +207,57 @@ class Collector:
 
     # --- sessions
 
-    async def _take(self, session: Session) -> None:
+    async def _handle_session(self, session: Session) -> None:
         """The life of one session."""
         host = session.peer.rpartition(":")[0]
-        refusal = self._refusal(host)
+        refusal = self._reject_reason(host)
         if refusal:
-            self.counts.turned_away += 1
+            self.stats.rejected += 1
             log.warning("%s turned away: %s", session, refusal)
             session.abort(refusal)
             return
-        holding = Holding(session, self.journal, self.counts.opened, self._early)
-        self.counts.sessions += 1
-        self.counts.open += 1
-        self._hosts[host] += 1
+        holding = SessionIngest(
+            session, self.durable_log, self.stats.stream_count_changed, self._minmux_streams
+        )
+        self.stats.sessions += 1
+        self.stats.open += 1
+        self._sessions_per_host[host] += 1
         self._sessions[session] = holding
-        self._share_out()
-        if self._full:
-            session._pacing.hold(True)
+        self._divide_memory()
+        if self._disk_full:
+            session.read_backpressure.hold(True)
         try:
             await holding.run()
         finally:
-            self.counts.open -= 1
-            self._hosts[host] -= 1
-            if not self._hosts[host]:
-                del self._hosts[host]
+            self.stats.open -= 1
+            self._sessions_per_host[host] -= 1
+            if not self._sessions_per_host[host]:
+                del self._sessions_per_host[host]
             del self._sessions[session]
-            self._share_out()
+            self._divide_memory()
 
-    def _refusal(self, host: str) -> str:
-        bounds = self.bounds
-        if self.journal.failure:
-            return self.journal.failure
-        if self.counts.open >= bounds.clients:
+    def _reject_reason(self, host: str) -> str:
+        bounds = self.limits
+        if self.durable_log.failure:
+            return self.durable_log.failure
+        if self.stats.open >= bounds.clients:
             return f"limit clients={bounds.clients}: so many sessions are open"
-        if bounds.per_host and self._hosts[host] >= bounds.per_host:
+        if bounds.per_host and self._sessions_per_host[host] >= bounds.per_host:
             return f"limit per_host={bounds.per_host}: so many sessions come from there"
         return ""
 
-    def _share_out(self) -> None:
+    def _divide_memory(self) -> None:
         """Divide the memory between the sessions: together they never hold more than the limit."""
-        bounds = self.bounds
-        share = max(LEAST_BUDGET, bounds.buffer // max(1, len(self._sessions)))
+        bounds = self.limits
+        share = max(MIN_SESSION_BUFFER_BYTES, bounds.buffer_bytes // max(1, len(self._sessions)))
         for session in self._sessions:
-            session.endpoint.limits.session_buffer = min(bounds.session_buffer, share)
+            session.endpoint.limits.session_buffer_bytes = min(bounds.session_buffer_bytes, share)
 
-    def _when_full(self, full: bool) -> None:
+    def _on_disk_full(self, full: bool) -> None:
         """No room on the disk: nobody is read from until there is."""
-        self._full = full
+        self._disk_full = full
         for session in self._sessions:
-            session._pacing.hold(full)
+            session.read_backpressure.hold(full)
 
 
 async def collect(
@@ -257,18 +266,18 @@ async def collect(
     protocol: str,
     out: AnyPath,
     tls: ssl.SSLContext | None = None,
-    sync: Sync = "always",
-    rotate_octets: int = 64 * MIB,
+    sync: SyncPolicy = "always",
+    rotate_bytes: int = 64 * MIB,
     rotate_seconds: float = 10.0,
-    bounds: Bounds | None = None,
-    policy: Policy | None = None,
-    early: Sequence[int] = (),
+    limits: CollectorLimits | None = None,
+    timeouts: Timeouts | None = None,
+    minmux_streams: Sequence[int] = (),
 ) -> Collector:
     """A collector that listens at one URL; see `Collector`. Close it, or use it in `async with`
     a `Collector`, when done."""
     collector = Collector(
-        out, sync=sync, rotate_octets=rotate_octets, rotate_seconds=rotate_seconds,
-        bounds=bounds, policy=policy, early=early,
+        out, sync=sync, rotate_bytes=rotate_bytes, rotate_seconds=rotate_seconds,
+        limits=limits, timeouts=timeouts, minmux_streams=minmux_streams,
     )  # fmt: skip
     await collector.start()
     try:
@@ -279,15 +288,15 @@ async def collect(
     return collector
 
 
-def recover_all(path: str) -> Leftovers:
+def recover_and_index(path: str) -> RecoveryResult:
     """Publish what was left, and give every file that has none its index."""
-    found = recover_left(path)
-    for _, name in numbered(path):
-        if name.endswith(PART) or os.path.exists(f"{name}.idx"):
+    found = recover_partial_captures(path)
+    for _, name in rotation_files(path):
+        if name.endswith(PART_SUFFIX) or os.path.exists(f"{name}.idx"):
             continue
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{name}.idx{PART}")  # its writer was killed
+                os.unlink(f"{name}.idx{PART_SUFFIX}")  # its writer was killed
             write_index(name)
         except (PolymuxError, OSError) as problem:  # readers do without
             found.problems.append(f"{name}: has no index: {problem}")

@@ -8,22 +8,22 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from polymux.capture.pcapng.writer import RETRY, DiskFull
-from polymux.capture.synthesis.packet_builder import Burst
+from polymux.capture.pcapng.writer import RETRY_SECONDS, DiskFull
+from polymux.capture.synthesis.packet_builder import PacketBurst
 
 log = logging.getLogger("polymux.record")
 
 
-class Offers(Protocol):
+class RetryableSink(Protocol):
     """A sink that can be asked again: `PcapngWriter` or `RotatingWriter`."""
 
     @property
-    def file(self) -> int: ...
+    def comment_epoch(self) -> int: ...
 
-    def offer_burst(self, burst: Burst) -> None: ...
+    def offer_burst(self, burst: PacketBurst) -> None: ...
 
 
-class Patience:
+class DiskFullQueue:
     """A sink that keeps what finds no room, in order, and offers it again until there is.
 
     `when_full(True)` is called when packets begin to wait and `when_full(False)` when all are
@@ -31,61 +31,61 @@ class Patience:
     packet is in the file goes through `after`.
     """
 
-    def __init__(self, sink: Offers, when_full: Callable[[bool], None]) -> None:
+    def __init__(self, sink: RetryableSink, on_full_change: Callable[[bool], None]) -> None:
         self._sink = sink
-        self._when_full = when_full
+        self._on_full_change = on_full_change
         self._waiting: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self.octets = 0
+        self.waiting_bytes = 0
         """Octets of the packets that wait."""
 
     @property
-    def file(self) -> int:
-        return self._sink.file
+    def comment_epoch(self) -> int:
+        return self._sink.comment_epoch
 
     @property
     def full(self) -> bool:
         return bool(self._waiting)
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         """Write now, or as soon as there is room and everything before it is written."""
 
         def write() -> None:
             self._sink.offer_burst(burst)
-            self.octets -= burst.octets
+            self.waiting_bytes -= burst.packet_bytes
 
-        self.octets += burst.octets
-        self.after(write)
+        self.waiting_bytes += burst.packet_bytes
+        self.call_when_written(write)
 
-    def after(self, act: Callable[[], None]) -> None:
+    def call_when_written(self, callback: Callable[[], None]) -> None:
         """Do it once everything written before is in the file; now, if nothing waits."""
         if not self._waiting:
             try:
-                act()
+                callback()
                 return
             except DiskFull as full:
                 log.warning("%s: traffic waits until there is room to record it", full)
-                self._waiting.append(act)
-                self._timer = asyncio.get_running_loop().call_later(RETRY, self._try_again)
-                self._when_full(True)
+                self._waiting.append(callback)
+                self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry)
+                self._on_full_change(True)
                 return
-        self._waiting.append(act)
+        self._waiting.append(callback)
 
-    def give_up(self) -> int:
+    def discard_waiting(self) -> int:
         """Wait no longer: what waits is neither written nor passed on. Returns its octets."""
         if self._timer is not None:
             self._timer.cancel()
         self._waiting.clear()
-        lost, self.octets = self.octets, 0
+        lost, self.waiting_bytes = self.waiting_bytes, 0
         return lost
 
-    def _try_again(self) -> None:
+    def _retry(self) -> None:
         try:
             while self._waiting:
                 self._waiting[0]()
                 self._waiting.popleft()
         except DiskFull:
-            self._timer = asyncio.get_running_loop().call_later(RETRY, self._try_again)
+            self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry)
             return
         log.warning("there is room again: traffic goes on")
-        self._when_full(False)
+        self._on_full_change(False)

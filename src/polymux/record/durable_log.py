@@ -14,22 +14,22 @@ from typing import Literal
 
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import DiskFull
-from polymux.capture.synthesis.packet_builder import Burst
+from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import PolymuxError
-from polymux.record.disk_full_queue import Patience
+from polymux.record.disk_full_queue import DiskFullQueue
 
 log = logging.getLogger("polymux.record")
 
-TICK = 0.25  # seconds between looks at the age of the current file
+TICK_SECONDS = 0.25  # seconds between looks at the age of the current file
 
-Sync = float | Literal["always", "none"]
+SyncPolicy = float | Literal["always", "none"]
 
 
 class NotDurable(PolymuxError):
     """What was written may be lost: the disk failed. Nobody may be told that it is safe."""
 
 
-class Journal:
+class DurableLog:
     """A sink for recorders, over a rotation of captures.
 
     `sync`: "always" syncs as soon as somebody waits, a number at most so often (seconds), "none"
@@ -41,135 +41,141 @@ class Journal:
     def __init__(
         self,
         writer: RotatingWriter,
-        sync: Sync,
-        when_full: Callable[[bool], None],
-        when_failed: Callable[[], None],
+        sync: SyncPolicy,
+        on_full_change: Callable[[bool], None],
+        on_failure: Callable[[], None],
     ) -> None:
-        assert writer._worker is not None, "syncs run beside the event loop"
+        assert writer.worker is not None, "syncs run beside the event loop"
         self.writer = writer
-        self.patience = Patience(writer, when_full)
-        self._when_failed = when_failed
+        self.disk_full_queue = DiskFullQueue(writer, on_full_change)
+        self._on_failure = on_failure
         self.failure = ""
         self.syncs = 0
-        self.octets = 0
+        self.bytes_written = 0
         """Octets of packets that were handed in, and of those that are durable."""
-        self.safe = 0
+        self.bytes_durable = 0
         self._sync = sync
         self._loop = asyncio.get_running_loop()
-        self._waiting: asyncio.Future[None] | None = None  # for the sync after the running one
-        self._covered: asyncio.Future[None] | None = None  # the running one
+        self._next_sync: asyncio.Future[None] | None = None  # for the sync after the running one
+        self._running_sync: asyncio.Future[None] | None = None  # the running one
         self._timer: asyncio.Handle | None = None
         self._synced_at = -1e9
-        self._unsafe_since = 0.0
-        self._ticker = self._loop.call_later(TICK, self._tick)
+        self._not_durable_since = 0.0
+        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
 
     @property
-    def file(self) -> int:
-        return self.writer.file
+    def comment_epoch(self) -> int:
+        return self.writer.comment_epoch
 
     @property
     def lag(self) -> float:
         """Seconds since the oldest octet came that is not durable; 0 if all are."""
-        return time.monotonic() - self._unsafe_since if self.octets > self.safe else 0.0
+        return (
+            time.monotonic() - self._not_durable_since
+            if self.bytes_written > self.bytes_durable
+            else 0.0
+        )
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         """Append packets; they have reached the system when this returns, or the disk is full."""
-        if self.octets == self.safe:
-            self._unsafe_since = time.monotonic()
-        self.octets += burst.octets
-        if not self.patience.full:
+        if self.bytes_written == self.bytes_durable:
+            self._not_durable_since = time.monotonic()
+        self.bytes_written += burst.packet_bytes
+        if not self.disk_full_queue.full:
             try:
                 self.writer.offer_burst(burst)
                 return
             except DiskFull:
                 pass  # they were not written, and wait from now on
-        self.patience.burst(burst)
+        self.disk_full_queue.burst(burst)
 
-    async def durable(self) -> None:
+    async def wait_durable(self) -> None:
         """Wait until everything handed in so far is durable. Raises NotDurable if it never will.
 
         If cancelled, the sync goes on for the others.
         """
         if self.failure:
             raise NotDurable(self.failure)
-        if self._waiting is None:
-            self._waiting = self._loop.create_future()
-            self._waiting.add_done_callback(_heard)
-            self._ask()
-        await asyncio.shield(self._waiting)
+        if self._next_sync is None:
+            self._next_sync = self._loop.create_future()
+            self._next_sync.add_done_callback(_retrieve_exception)
+            self._schedule_sync()
+        await asyncio.shield(self._next_sync)
 
     async def close(self) -> list[str]:
         """Publish what is left; returns the names of all files. No sessions may write any more."""
         self._ticker.cancel()
         if self._timer is not None:
             self._timer.cancel()
-        lost = self.patience.give_up()
+        lost = self.disk_full_queue.discard_waiting()
         if lost:
             self._fail(f"stopped while the disk was full: {lost} octets of packets are not there")
-        for future in (self._covered, self._waiting):
+        for future in (self._running_sync, self._next_sync):
             if future is not None and not future.done():
                 future.set_exception(NotDurable(self.failure or "the journal was closed"))
-        self._waiting = None
+        self._next_sync = None
         if not self.writer.packets and not self.failure:
             await self._loop.run_in_executor(None, self.writer.discard)
             return []
         names = await self._loop.run_in_executor(None, self.writer.close)
         # Every file was synced before it was published.
-        if not (self.failure or self.writer.failures or self.writer.missed.packets):
-            self.safe = self.octets
+        if not (self.failure or self.writer.failures or self.writer.loss.packets):
+            self.bytes_durable = self.bytes_written
         return names
 
     # --- syncing
 
-    def _ask(self) -> None:
+    def _schedule_sync(self) -> None:
         """Somebody waits: begin now, or when the interval is over."""
-        if self._covered is not None or self._timer is not None:
+        if self._running_sync is not None or self._timer is not None:
             return
         if isinstance(self._sync, str):
-            self._timer = self._loop.call_soon(self._begin)  # others of this turn come along
+            self._timer = self._loop.call_soon(self._start_sync)  # others of this turn come along
         else:
             due = self._synced_at + self._sync - self._loop.time()
-            self._timer = self._loop.call_later(max(0.0, due), self._begin)
+            self._timer = self._loop.call_later(max(0.0, due), self._start_sync)
 
-    def _begin(self) -> None:
+    def _start_sync(self) -> None:
         self._timer = None
-        self._covered, self._waiting = self._waiting, None
+        self._running_sync, self._next_sync = self._next_sync, None
         self._synced_at = self._loop.time()
-        self.patience.after(self._submit)
+        self.disk_full_queue.call_when_written(self._submit_sync)
 
-    def _submit(self) -> None:
+    def _submit_sync(self) -> None:
         """Everything that was handed in is written: sync it."""
-        mark = self.octets
+        mark = self.bytes_written
         if self._sync == "none":
-            self._done(mark)
+            self._on_sync_done(mark)
             return
-        current = self.writer._writer
-        worker = self.writer._worker
+        current = self.writer.current_writer
+        worker = self.writer.worker
         assert worker is not None
         # One thread, in order: files that were rotated out before this are synced before it.
-        running = worker.submit(current._sync_now, current._fd)
-        running.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._done, mark))
+        running = worker.submit(current.sync_descriptor, current.fd)
+        running.add_done_callback(
+            lambda _: self._loop.call_soon_threadsafe(self._on_sync_done, mark)
+        )
 
-    def _done(self, mark: int) -> None:
+    def _on_sync_done(self, synced_bytes: int) -> None:
         self.syncs += 1
-        covered, self._covered = self._covered, None
-        missed = self.writer.missed
+        covered, self._running_sync = self._running_sync, None
+        missed = self.writer.loss
         if missed.packets:
             self._fail(f"{missed.packets} packets could not be written: {missed.error}")
         if self.writer.sync_error:
             self._fail(f"a sync failed: {self.writer.sync_error}")
         if not self.failure:
-            self.safe = mark
-            self._unsafe_since = self._synced_at_clock()
+            self.bytes_durable = synced_bytes
+            self._not_durable_since = self._sync_started_monotonic()
         if covered is not None and not covered.done():
             if self.failure:
                 covered.set_exception(NotDurable(self.failure))
             else:
                 covered.set_result(None)
-        if self._waiting is not None:
-            self._ask()
+        if self._next_sync is not None:
+            self._schedule_sync()
 
-    def _synced_at_clock(self) -> float:
+    def _sync_started_monotonic(self) -> float:
         """When the octets that came since the sync began came at the earliest."""
         return time.monotonic() - (self._loop.time() - self._synced_at)
 
@@ -177,15 +183,15 @@ class Journal:
         if not self.failure:
             self.failure = problem
             log.error("nothing can be promised any more: %s", problem)
-            self._when_failed()
+            self._on_failure()
 
     def _tick(self) -> None:
-        self._ticker = self._loop.call_later(TICK, self._tick)
-        if not self.patience.full:
+        self._ticker = self._loop.call_later(TICK_SECONDS, self._tick)
+        if not self.disk_full_queue.full:
             self.writer.tick()
 
 
-def _heard(future: asyncio.Future[None]) -> None:
+def _retrieve_exception(future: asyncio.Future[None]) -> None:
     """Whoever waited may be gone: a failure that nobody takes is no complaint of the loop's."""
     if not future.cancelled():
         future.exception()

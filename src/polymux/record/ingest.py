@@ -18,48 +18,58 @@ from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import PolymuxError, StreamEnded
 from polymux.core.streams import OPEN
 from polymux.protocols.nerdbank.protocol import Nerdbank
-from polymux.record.durable_log import Journal, NotDurable
+from polymux.record.durable_log import DurableLog, NotDurable
 
 log = logging.getLogger("polymux.record")
 
-GLANCE = 0.02  # seconds between looks for streams that nobody opens (Minmux)
-EASE = 0.02  # seconds in which what came without credit may share a sync
-HURRY = 8  # unless it is an eighth of the session's budget: reading must not have to stop for it
-ITEMS = 64 * 1024  # octets of credit for such a stream; 16 items where they say their own length
+STREAM_POLL_SECONDS = 0.02  # seconds between looks for streams that nobody opens (Minmux)
+SYNC_SHARING_SECONDS = 0.02  # seconds in which what came without credit may share a sync
+SYNC_NOW_DIVISOR = (
+    8  # unless it is an eighth of the session's budget: reading must not have to stop for it
+)
+ITEM_CREDIT_BYTES = (
+    64 * 1024
+)  # octets of credit for such a stream; 16 items where they say their own length
 
 
-class Holding:
+class SessionIngest:
     """One session of a collector: every stream the peer has, until the session ends."""
 
     def __init__(
-        self, session: Session, journal: Journal, opened: Callable[[int], None], early: list[int]
+        self,
+        session: Session,
+        durable_log: DurableLog,
+        on_stream_count: Callable[[int], None],
+        minmux_streams: list[int],
     ) -> None:
         self.session = session
-        self._journal = journal
-        self._opened = opened  # told +1 and -1
-        self._early = early
+        self._durable_log = durable_log
+        self._on_stream_count = on_stream_count  # told +1 and -1
+        self._minmux_streams = minmux_streams
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held: dict[Stream, int] = {}  # units that came and have no leave yet
-        self._unread: dict[Stream, None] = {}  # streams whose lanes hold what is not durable
-        self._something = asyncio.Event()
-        self._much = asyncio.Event()
-        self.open = 0
+        self._uncredited: dict[Stream, int] = {}  # units that came and have no leave yet
+        self._unread_streams: dict[
+            Stream, None
+        ] = {}  # streams whose lanes hold what is not durable
+        self._data_arrived = asyncio.Event()
+        self._buffer_filling = asyncio.Event()
+        self.open_streams = 0
         """Streams that are not finished."""
 
     async def run(self) -> None:
         """Take in what the peer sends until it ends the session."""
         session = self.session
-        settling = asyncio.create_task(self._settle())
+        settling = asyncio.create_task(self._grant_durable_credit())
         try:
             if isinstance(session, OmnistreamsSession):
-                self._start(self._hear_controls(session))
+                self._create_task(self._discard_controls(session))
             if isinstance(session, NerdbankSession):
-                self._take_seeded(session)
+                self._start_seeded(session)
             if isinstance(session, MinmuxSession):
-                await self._take_items(session)
+                await self._ingest_minmux(session)
             else:
                 async for stream in session.incoming:
-                    self._hold(stream)
+                    self._start_stream(stream)
             # The peer sends no more; what it ended can still be answered.
             while self._tasks:
                 await asyncio.wait(self._tasks)
@@ -68,79 +78,82 @@ class Holding:
                 task.cancel()
             await asyncio.gather(settling, *self._tasks, return_exceptions=True)
 
-    def _start(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.create_task(self._guard(work))
+    def _create_task(self, coroutine: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(self._run_isolated(coroutine))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _guard(self, work: Coroutine[object, object, None]) -> None:
+    async def _run_isolated(self, coroutine: Coroutine[object, object, None]) -> None:
         """What happens to one stream is no matter of the others; a failed disk is."""
         try:
-            await work
+            await coroutine
         except NotDurable as problem:
             self.session.abort(str(problem))
         except PolymuxError as problem:
             log.debug("%s: %s", self.session, problem)
 
-    def _hold(self, stream: Stream) -> None:
-        self._start(self._follow(stream))
+    def _start_stream(self, stream: Stream) -> None:
+        self._create_task(self._ingest_stream(stream))
 
-    async def _follow(self, stream: Stream) -> None:
+    async def _ingest_stream(self, stream: Stream) -> None:
         """One stream from its first octet to its end, and the answer to that."""
-        self.open += 1
-        self._opened(1)
+        self.open_streams += 1
+        self._on_stream_count(1)
         try:
             if isinstance(stream, ItemReceiver):
-                await self._take_each(stream)
-            elif self.session.endpoint.protocol.credit:
-                await self._take_all(stream)
+                await self._read_items(stream)
+            elif self.session.endpoint.protocol.has_credit:
+                await self._read_with_credit(stream)
             else:
-                await self._leave_until_durable(stream)
-            await self._journal.durable()
-            count_as_read(stream, stream.lane.unread)
+                await self._read_without_credit(stream)
+            await self._durable_log.wait_durable()
+            mark_durable(stream, stream.buffers.unread_bytes)
             if isinstance(stream, Call):
                 await stream.reply()
             else:
                 await stream.close()
         finally:
-            self._held.pop(stream, None)
-            self._unread.pop(stream, None)
-            if stream.lane.unread:
-                stream._set_aside()
-            self.open -= 1
-            self._opened(-1)
+            self._uncredited.pop(stream, None)
+            self._unread_streams.pop(stream, None)
+            if stream.buffers.unread_bytes:
+                stream.discard_unread()
+            self.open_streams -= 1
+            self._on_stream_count(-1)
 
     # --- the three ways to take a stream in
 
-    async def _take_all(self, stream: Stream) -> None:
+    async def _read_with_credit(self, stream: Stream) -> None:
         """With credit: take at once, and owe the leave."""
-        endpoint = stream._endpoint
-        lane = stream.lane
-        counts_messages = endpoint.protocol.messages
+        endpoint = stream.endpoint
+        lane = stream.buffers
+        counts_messages = endpoint.protocol.content_is_messages
         while True:
-            if lane.inbox:
-                octets = lane.unread
-                parts = endpoint.take(lane)
-                self._owe(stream, len(parts) if counts_messages else octets)
-            elif stream._is_over():
+            if lane.received:
+                octets = lane.unread_bytes
+                parts = endpoint.take_received(lane)
+                self._defer_credit(stream, len(parts) if counts_messages else octets)
+            elif stream.check_eof():
                 return
             else:
-                await stream._wait_to_receive()
+                await stream.wait_readable()
 
-    async def _leave_until_durable(self, stream: Stream) -> None:
+    async def _read_without_credit(self, stream: Stream) -> None:
         """Without credit: what is not durable counts as unread, against the session's budget. The
         octets themselves are in the capture and let go."""
-        lane = stream.lane
-        while not stream._is_over():
-            if lane.inbox:
-                lane.inbox.clear()
-                self._unread[stream] = None
-                self._something.set()
-                if stream._endpoint.inbox.unread * HURRY > stream._endpoint.limits.session_buffer:
-                    self._much.set()
-            await stream._wait_to_receive()
+        lane = stream.buffers
+        while not stream.check_eof():
+            if lane.received:
+                lane.received.clear()
+                self._unread_streams[stream] = None
+                self._data_arrived.set()
+                if (
+                    stream.endpoint.receive_queue.unread_bytes * SYNC_NOW_DIVISOR
+                    > stream.endpoint.limits.session_buffer_bytes
+                ):
+                    self._buffer_filling.set()
+            await stream.wait_readable()
 
-    async def _take_each(self, stream: ItemReceiver) -> None:
+    async def _read_items(self, stream: ItemReceiver) -> None:
         """Items: credit is given by hand, for as many as came."""
         seen = 0
         while True:
@@ -148,103 +161,105 @@ class Holding:
                 await stream.receive()
             except StreamEnded:
                 return
-            whole = 1 if stream._parts is not None else stream._whole - seen
-            seen = stream._whole
+            whole = 1 if stream.item_decoder is not None else stream.items_delivered - seen
+            seen = stream.items_delivered
             if whole:
-                self._owe(stream, whole)
+                self._defer_credit(stream, whole)
 
     # --- leave
 
-    def _owe(self, stream: Stream, units: int) -> None:
-        self._held[stream] = self._held.get(stream, 0) + units
-        self._something.set()
+    def _defer_credit(self, stream: Stream, units: int) -> None:
+        self._uncredited[stream] = self._uncredited.get(stream, 0) + units
+        self._data_arrived.set()
 
-    async def _settle(self) -> None:
+    async def _grant_durable_credit(self) -> None:
         """Give leave for what has become durable, as long as there is anybody to give it to."""
         while True:
-            await self._something.wait()
-            if not self._held:
+            await self._data_arrived.wait()
+            if not self._uncredited:
                 with contextlib.suppress(TimeoutError):  # nobody waits to hear of it
-                    async with asyncio.timeout(EASE):  # let more come along
-                        await self._much.wait()
-            self._something.clear()
-            self._much.clear()
-            held, self._held = self._held, {}
-            unread = {stream: stream.lane.unread for stream in self._unread}
-            self._unread.clear()
+                    async with asyncio.timeout(SYNC_SHARING_SECONDS):  # let more come along
+                        await self._buffer_filling.wait()
+            self._data_arrived.clear()
+            self._buffer_filling.clear()
+            held, self._uncredited = self._uncredited, {}
+            unread = {stream: stream.buffers.unread_bytes for stream in self._unread_streams}
+            self._unread_streams.clear()
             try:
-                await self._journal.durable()
+                await self._durable_log.wait_durable()
             except NotDurable as problem:
                 self.session.abort(str(problem))
                 return
             for stream, octets in unread.items():
-                count_as_read(stream, octets)
+                mark_durable(stream, octets)
             for stream, units in held.items():
                 try:
-                    give_leave(stream, units)
+                    grant_credit(stream, units)
                 except PolymuxError as problem:
                     log.debug("%s: %s", self.session, problem)
 
     # --- streams that come in other ways than by being opened
 
-    async def _hear_controls(self, session: OmnistreamsSession) -> None:
+    async def _discard_controls(self, session: OmnistreamsSession) -> None:
         async for _ in session.controls:
             pass
 
-    def _take_seeded(self, session: NerdbankSession) -> None:
+    def _start_seeded(self, session: NerdbankSession) -> None:
         protocol = session.endpoint.protocol
         assert isinstance(protocol, Nerdbank)
-        for number in range(len(protocol.seeded or ())):
-            self._hold(session.seeded(number))
+        for number in range(len(protocol.seeded_windows or ())):
+            self._start_stream(session.seeded(number))
 
-    async def _take_items(self, session: MinmuxSession) -> None:
+    async def _ingest_minmux(self, session: MinmuxSession) -> None:
         """Streams of which the peer said anything, a promise will do; and those named before."""
-        for number in self._early:
-            self._hold(begin_items(session, number))
-        while session._over is None:
-            for record in list(session._strangers):
+        for number in self._minmux_streams:
+            self._start_stream(open_item_receiver(session, number))
+        while session.close_reason is None:
+            for record in list(session.unclaimed_streams):
                 if record.opener != session.endpoint.side:
-                    self._hold(begin_items(session, record.number % (1 << 64)))
-            await asyncio.wait([session.closed], timeout=GLANCE)
+                    self._start_stream(open_item_receiver(session, record.stream_id % (1 << 64)))
+            await asyncio.wait([session.closed], timeout=STREAM_POLL_SECONDS)
 
 
-def begin_items(session: MinmuxSession, number: int) -> ItemReceiver:
+def open_item_receiver(session: MinmuxSession, stream_id: int) -> ItemReceiver:
     """A receiver that gives credit only when told to, with the first of it given."""
-    stream = session.receiver(number, window=0)
-    size = stream._shape.item
-    if not stream._done:
-        stream.grant(16 if size < 0 else max(1, ITEMS // max(1, size)))
+    stream = session.receiver(stream_id, window=0)
+    size = stream.stream_format.item_size
+    if not stream.all_received:
+        stream.grant(16 if size < 0 else max(1, ITEM_CREDIT_BYTES // max(1, size)))
     return stream
 
 
-def count_as_read(stream: Stream, octets: int) -> None:
+def mark_durable(stream: Stream, size: int) -> None:
     """So many of the octets that a stream has unread are in the capture, and durable."""
-    lane = stream.lane
-    if 0 < octets <= lane.unread and not lane.dropped:
-        lane.unread -= octets
-        stream._endpoint.inbox.unread -= octets
-        if not lane.unread:
-            lane.inbox.clear()
-        stream._have_read(octets)
+    lane = stream.buffers
+    if 0 < size <= lane.unread_bytes and not lane.discarding:
+        lane.unread_bytes -= size
+        stream.endpoint.receive_queue.unread_bytes -= size
+        if not lane.unread_bytes:
+            lane.received.clear()
+        stream.credit_read(size)
 
 
-def give_leave(stream: Stream, units: int) -> None:
+def grant_credit(stream: Stream, units: int) -> None:
     """Leave for all of it now, also where half a window is not reached: a sender may wait to hear
     that its last octet is safe."""
-    endpoint = stream._endpoint
-    theirs = stream._theirs
+    endpoint = stream.endpoint
+    theirs = stream.peer_half
     if isinstance(stream, ItemReceiver):
-        if theirs.limit >= 0:  # the writer has no use for more than it has announced
-            units = min(units, theirs.limit - (theirs.granted - theirs.spent))
-        if units > 0 and theirs.state == OPEN and stream._is_current():
+        if theirs.promised_limit >= 0:  # the writer has no use for more than it has announced
+            units = min(
+                units, theirs.promised_limit - (theirs.credit_granted - theirs.credit_spent)
+            )
+        if units > 0 and theirs.state == OPEN and stream.is_current():
             stream.grant(units)
         return
-    stream._have_read(units)
-    lane = stream.lane
-    if lane.held and theirs.state == OPEN and not stream.record.over:
-        held = lane.held
-        lane.held = 0
-        endpoint.answer(
-            stream.record, endpoint.protocol.granting(endpoint.side, stream.record, held)
+    stream.credit_read(units)
+    lane = stream.buffers
+    if lane.unreturned_credit and theirs.state == OPEN and not stream.state.over:
+        held = lane.unreturned_credit
+        lane.unreturned_credit = 0
+        endpoint.queue_frame(
+            stream.state, endpoint.protocol.credit_frame(endpoint.side, stream.state, held)
         )
-        stream.session._flush_soon()
+        stream.session.schedule_flush()

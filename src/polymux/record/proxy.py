@@ -15,28 +15,34 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from polymux.aio.errors import Unreachable, why
+from polymux.aio.errors import Unreachable, describe_os_error
 from polymux.aio.urls import Address, BadUrl, parse_url
 from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink
-from polymux.record.disk_full_queue import Patience
-from polymux.record.proxy_connection import ACCEPTOR, DIALER, FULL, Ear, Pair
+from polymux.record.disk_full_queue import DiskFullQueue
+from polymux.record.proxy_connection import (
+    ACCEPTOR,
+    DIALER,
+    HOLD_DISK_FULL,
+    ProxyConnection,
+    ProxySide,
+)
 
 log = logging.getLogger("polymux.record")
 
-TICK = 0.25  # seconds between looks at the writer's clock
-REACH = 10.0  # seconds to connect to the upstream, and for a TLS handshake
-CLOSE = 2.0  # seconds for what was recorded to leave when the tap is closed
-LOCAL = "127.0.0.1"  # stands for both ends of a Unix socket
-UNNAMED = 1  # and this port for its listening end
+TICK_SECONDS = 0.25  # seconds between looks at the writer's clock
+CONNECT_TIMEOUT_SECONDS = 10.0  # seconds to connect to the upstream, and for a TLS handshake
+CLOSE_TIMEOUT_SECONDS = 2.0  # seconds for what was recorded to leave when the tap is closed
+UNIX_SOCKET_HOST = "127.0.0.1"  # stands for both ends of a Unix socket
+UNIX_SOCKET_PORT = 1  # and this port for its listening end
 
-End = tuple[str, int]
+HostPort = tuple[str, int]
 
 
 @dataclass
-class TapCounts:
+class ProxyStats:
     """What has passed: connections taken, open and not forwarded, and octets by who sent them."""
 
     connections: int = 0
@@ -44,21 +50,21 @@ class TapCounts:
     refused: int = 0
     bytes_dialer: int = 0
     bytes_acceptor: int = 0
-    dropped: int = 0
+    dropped_bytes: int = 0
     """Octets of packets that waited for room on the disk when the tap was closed."""
 
-    def passed(self, side: int, octets: int) -> None:
+    def add_bytes(self, side: int, size: int) -> None:
         if side == DIALER:
-            self.bytes_dialer += octets
+            self.bytes_dialer += size
         else:
-            self.bytes_acceptor += octets
+            self.bytes_acceptor += size
 
 
-Watch = Callable[[str], Callable[[int, bytes], None]]
+TrafficObserver = Callable[[str], Callable[[int, bytes], None]]
 """Given a dialer's address, what is told the side and the octets of all that passes for it."""
 
 
-class Tap:
+class RecordingProxy:
     """Listens at one URL, connects to another, and writes what passes to `sink`.
 
     `protocol` goes into the capture as a comment, so that nobody has to guess later; `note` is one
@@ -80,7 +86,7 @@ class Tap:
         server_hostname: str | None = None,
         note: str = "",
         on_full: Literal["gap", "block"] = "gap",
-        watch: Watch | None = None,
+        observer: TrafficObserver | None = None,
     ) -> None:
         self.address = parse_url(listen)
         self.upstream = parse_url(upstream)
@@ -90,12 +96,12 @@ class Tap:
         if is_secure(self.address) and tls is None:
             raise BadUrl(f"{self.address}: needs a certificate to listen with")
         self.sink = sink
-        self.patience: Patience | None = None
+        self.disk_full_queue: DiskFullQueue | None = None
         if on_full == "block":
             assert isinstance(sink, PcapngWriter | RotatingWriter), "only these can wait"
-            self.patience = Patience(sink, self._when_full)
-        self.counts = TapCounts()
-        self.watch = watch
+            self.disk_full_queue = DiskFullQueue(sink, self._on_disk_full)
+        self.stats = ProxyStats()
+        self.observer = observer
         self.comment = hint_comment(protocol or None, "middle")
         if note:
             self.comment += f"\n{note}"
@@ -105,10 +111,10 @@ class Tap:
         self._upstream_tls = upstream_tls
         self._server_hostname = server_hostname
         self._listener: asyncio.AbstractServer | None = None
-        self._pairs: set[Pair] = set()
+        self._connections: set[ProxyConnection] = set()
         self._ticker: asyncio.TimerHandle | None = None
-        self._unnamed = 0
-        self._missed = 0
+        self._unnamed_dialers = 0
+        self._missed_packets = 0
 
     def __repr__(self) -> str:
         return f"<polymux tap at {self.address} to {self.upstream}>"
@@ -123,18 +129,18 @@ class Tap:
         address = self.address
         try:
             if address.scheme == "unix":
-                self._listener = await loop.create_unix_server(self._arrive, address.path)
+                self._listener = await loop.create_unix_server(self._accept, address.path)
             else:
                 secure = is_secure(address)
                 listener = await loop.create_server(
-                    self._arrive, address.host, address.port, ssl=self._tls if secure else None,
-                    ssl_handshake_timeout=REACH if secure else None,
+                    self._accept, address.host, address.port, ssl=self._tls if secure else None,
+                    ssl_handshake_timeout=CONNECT_TIMEOUT_SECONDS if secure else None,
                 )  # fmt: skip
                 self._listener = listener
                 port = listener.sockets[0].getsockname()[1]
                 self.address = Address(address.scheme, address.host, port, address.path)
         except OSError as problem:
-            raise BadUrl(f"{address}: cannot listen there: {why(problem)}") from None
+            raise BadUrl(f"{address}: cannot listen there: {describe_os_error(problem)}") from None
         self._tick()
 
     async def close(self) -> None:
@@ -150,19 +156,19 @@ class Tap:
             if self.address.scheme == "unix":
                 with contextlib.suppress(OSError):
                     os.unlink(self.address.path)
-        if self.patience is not None:
-            self.counts.dropped += self.patience.give_up()
-        for pair in list(self._pairs):
+        if self.disk_full_queue is not None:
+            self.stats.dropped_bytes += self.disk_full_queue.discard_waiting()
+        for pair in list(self._connections):
             pair.stop()
         loop = asyncio.get_running_loop()
-        limit = loop.time() + CLOSE
-        while self._pairs and loop.time() < limit:
+        limit = loop.time() + CLOSE_TIMEOUT_SECONDS
+        while self._connections and loop.time() < limit:
             await asyncio.sleep(0.005)
-        for pair in list(self._pairs):
+        for pair in list(self._connections):
             pair.abort()
         await asyncio.sleep(0)
 
-    async def __aenter__(self) -> Tap:
+    async def __aenter__(self) -> RecordingProxy:
         await self.start()
         return self
 
@@ -172,38 +178,40 @@ class Tap:
     # --- for the pairs
 
     @property
-    def scribes_to(self) -> PacketSink:
-        return self.sink if self.patience is None else self.patience
+    def packet_sink(self) -> PacketSink:
+        return self.sink if self.disk_full_queue is None else self.disk_full_queue
 
     @property
-    def full(self) -> bool:
+    def disk_full(self) -> bool:
         """Does traffic wait for room on the disk?"""
-        return self.patience is not None and self.patience.full
+        return self.disk_full_queue is not None and self.disk_full_queue.full
 
-    def joined(self, pair: Pair) -> None:
-        self.counts.connections += 1
-        self.counts.open += 1
-        self._pairs.add(pair)
+    def connection_opened(self, connection: ProxyConnection) -> None:
+        self.stats.connections += 1
+        self.stats.open += 1
+        self._connections.add(connection)
 
-    def parted(self, pair: Pair) -> None:
-        if pair in self._pairs:
-            self._pairs.discard(pair)
-            self.counts.open -= 1
+    def connection_closed(self, connection: ProxyConnection) -> None:
+        if connection in self._connections:
+            self._connections.discard(connection)
+            self.stats.open -= 1
 
-    def names(
+    def endpoint_addresses(
         self, dialer: asyncio.Transport | None, acceptor: asyncio.Transport | None
-    ) -> tuple[End, End]:
+    ) -> tuple[HostPort, HostPort]:
         """The addresses of both peers; each dialer without one gets a port of its own."""
-        self._unnamed = self._unnamed % 60000 + 1
-        return peer_name(dialer, 1024 + self._unnamed), peer_name(acceptor, UNNAMED)
+        self._unnamed_dialers = self._unnamed_dialers % 60000 + 1
+        return peer_address(dialer, 1024 + self._unnamed_dialers), peer_address(
+            acceptor, UNIX_SOCKET_PORT
+        )
 
-    async def reach(self, pair: Pair) -> None:
+    async def connect_upstream(self, connection: ProxyConnection) -> None:
         """Connect to the upstream on behalf of somebody who connected to us."""
         loop = asyncio.get_running_loop()
         where = self.upstream
-        ear = pair.ears[ACCEPTOR]
+        ear = connection.sides[ACCEPTOR]
         try:
-            async with asyncio.timeout(REACH):
+            async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
                 if where.scheme == "unix":
                     await loop.create_unix_connection(lambda: ear, where.path)
                     return
@@ -211,55 +219,58 @@ class Tap:
                 if is_secure(where):
                     context = self._upstream_tls or ssl.create_default_context()
                 await loop.create_connection(
-                    lambda: ear, where.host, where.port, ssl=context,
+                    lambda: ear,
+                    where.host,
+                    where.port,
+                    ssl=context,
                     server_hostname=(self._server_hostname or where.host) if context else None,
-                )  # fmt: skip
+                )
         except TimeoutError:
-            self._refused(pair, f"no answer within {REACH:g} s")
+            self._on_connect_failed(connection, f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
         except (OSError, UnicodeError) as problem:  # UnicodeError: a name no host can have
-            self._refused(pair, why(problem))
+            self._on_connect_failed(connection, describe_os_error(problem))
 
     # --- inside
 
-    def _arrive(self) -> Ear:
-        return Pair(self).ears[DIALER]
+    def _accept(self) -> ProxySide:
+        return ProxyConnection(self).sides[DIALER]
 
-    def _refused(self, pair: Pair, reason: str) -> None:
-        self.counts.refused += 1
+    def _on_connect_failed(self, connection: ProxyConnection, reason: str) -> None:
+        self.stats.refused += 1
         self.failure = str(Unreachable(f"{self.upstream}: {reason}"))
         log.warning("not forwarded: %s", self.failure)
-        pair.stop()
+        connection.stop()
 
-    def _when_full(self, full: bool) -> None:
-        for pair in self._pairs:
-            for ear in pair.ears:
+    def _on_disk_full(self, full: bool) -> None:
+        for pair in self._connections:
+            for ear in pair.sides:
                 if full:
-                    ear.hold(FULL)
+                    ear.hold(HOLD_DISK_FULL)
                 else:
-                    ear.release(FULL)
+                    ear.release(HOLD_DISK_FULL)
 
     def _tick(self) -> None:
         """Let the writer keep its sync interval while nothing passes; say what it misses."""
-        self._ticker = asyncio.get_running_loop().call_later(TICK, self._tick)
+        self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         sink = self.sink
         if not isinstance(sink, PcapngWriter | RotatingWriter):
             return
         sink.tick()
-        missed = sink.missed
-        if missed.packets and not self._missed:
+        missed = sink.loss
+        if missed.packets and not self._missed_packets:
             log.warning(
                 "%s: traffic flows on and is not recorded; what is missing is counted", missed.error
             )
-        self._missed = missed.packets
+        self._missed_packets = missed.packets
 
 
 def is_secure(address: Address) -> bool:
     return address.scheme in ("tls", "wss")
 
 
-def peer_name(transport: asyncio.Transport | None, port: int) -> End:
+def peer_address(transport: asyncio.Transport | None, port: int) -> HostPort:
     """Where a peer is; for the end of a Unix socket, this machine and `port`."""
     found = transport.get_extra_info("peername") if transport is not None else None
     if isinstance(found, tuple):
         return str(found[0]), int(found[1])
-    return LOCAL, port
+    return UNIX_SOCKET_HOST, port

@@ -14,60 +14,62 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from polymux.aio.session.socket_options import look_no_further
+from polymux.aio.session.socket_options import stop_tls_read_ahead
 from polymux.capture.packets.flow_filter import endpoint_text
-from polymux.capture.synthesis.tcp_connection import TcpScribe
+from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
 
 if TYPE_CHECKING:
-    from polymux.record.proxy import Tap
+    from polymux.record.proxy import RecordingProxy
 
 DIALER, ACCEPTOR = 0, 1
 # Why a peer is not read from: the other is not reached yet, is slow, or the disk is full.
-CONNECTING, SLOW, FULL = 1, 2, 4
-LINGER = 2.0  # seconds a peer may go on after the other is gone, to end by itself
+HOLD_CONNECTING, HOLD_SLOW_PEER, HOLD_DISK_FULL = 1, 2, 4
+OTHER_PEER_GRACE_SECONDS = 2.0  # seconds a peer may go on after the other is gone, to end by itself
 
 
-class Ear(asyncio.Protocol):
+class ProxySide(asyncio.Protocol):
     """One of the two connections of a pair: what it hears is recorded, then told to the other."""
 
-    def __init__(self, pair: Pair, side: int) -> None:
-        self.pair = pair
+    def __init__(self, connection: ProxyConnection, side: int) -> None:
+        self.connection = connection
         self.side = side
         self.transport: asyncio.Transport | None = None
-        self.gone = False
-        self.finished = False  # the peer has ended its direction
+        self.closed = False
+        self.peer_ended = False  # the peer has ended its direction
         self._holds = 0
-        self._left = False  # we have closed it, not the peer
+        self._closed_by_us = False  # we have closed it, not the peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        look_no_further(transport)
-        self.pair.made(self.side)
+        stop_tls_read_ahead(transport)
+        self.connection.on_connection_made(self.side)
 
     def data_received(self, data: bytes) -> None:
         if self._holds:  # uvloop forgets it when it was told while the connection was made
             self.hold(self._holds)
-        self.pair.pass_on(self.side, data)
+        self.connection.record_and_forward(self.side, data)
 
     def eof_received(self) -> bool:
-        self.pair.ended(self.side)
+        self.connection.on_peer_end(self.side)
         # The other direction may go on; over TLS there is no such thing.
         return self.transport is not None and self.transport.can_write_eof()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.gone = True
-        if error is None and not self._left:
-            self.pair.ended(self.side)  # uvloop tells of no end that TLS was not told of
-        self.pair.lost(self.side, error)
+        self.closed = True
+        if error is None and not self._closed_by_us:
+            self.connection.on_peer_end(
+                self.side
+            )  # uvloop tells of no end that TLS was not told of
+        self.connection.on_connection_lost(self.side, error)
 
     def pause_writing(self) -> None:
-        self.pair.ears[1 - self.side].hold(SLOW)
+        self.connection.sides[1 - self.side].hold(HOLD_SLOW_PEER)
 
     def resume_writing(self) -> None:
-        self.pair.ears[1 - self.side].release(SLOW)
+        self.connection.sides[1 - self.side].release(HOLD_SLOW_PEER)
 
     @property
-    def usable(self) -> asyncio.Transport | None:
+    def writable_transport(self) -> asyncio.Transport | None:
         """The transport, while anything can be written to it."""
         transport = self.transport
         return None if transport is None or transport.is_closing() else transport
@@ -75,29 +77,29 @@ class Ear(asyncio.Protocol):
     def hold(self, reason: int) -> None:
         """Read no more from this peer until every reason is released."""
         self._holds |= reason
-        if self.usable is not None and not self.finished:
-            self.usable.pause_reading()
+        if self.writable_transport is not None and not self.peer_ended:
+            self.writable_transport.pause_reading()
 
     def release(self, reason: int) -> None:
         self._holds &= ~reason
-        if not self._holds and self.usable is not None and not self.finished:
-            self.usable.resume_reading()
+        if not self._holds and self.writable_transport is not None and not self.peer_ended:
+            self.writable_transport.resume_reading()
 
     def close(self) -> None:
         """End the connection, once what was written to it has left."""
-        if self.usable is not None:
-            self._left = True
-            self.usable.close()
+        if self.writable_transport is not None:
+            self._closed_by_us = True
+            self.writable_transport.close()
 
     def abort(self) -> None:
         """End it at once."""
-        if self.transport is not None and not self.gone:
-            self._left = True
+        if self.transport is not None and not self.closed:
+            self._closed_by_us = True
             self.transport.abort()
 
     def reset(self) -> None:
         """End the connection so that the peer sees a reset, as the other peer has made one."""
-        if self.transport is None or self.gone:
+        if self.transport is None or self.closed:
             return
         sock = self.transport.get_extra_info("socket")
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
@@ -105,81 +107,83 @@ class Ear(asyncio.Protocol):
         self.abort()
 
 
-class Pair:
+class ProxyConnection:
     """A dialer's connection to the tap and the tap's to the acceptor."""
 
-    def __init__(self, tap: Tap) -> None:
-        self.tap = tap
-        self.ears = (Ear(self, DIALER), Ear(self, ACCEPTOR))
-        self.scribe: TcpScribe | None = None
+    def __init__(self, proxy: RecordingProxy) -> None:
+        self.proxy = proxy
+        self.sides = (ProxySide(self, DIALER), ProxySide(self, ACCEPTOR))
+        self.tcp_writer: TcpConnectionWriter | None = None
         self._stopped = False
-        self._watch: Callable[[int, bytes], None] | None = None
+        self._observer: Callable[[int, bytes], None] | None = None
         # What the dialer said before the acceptor was reached. It is one read at most: the dialer
         # is held, and a loop that has read nevertheless is told again.
-        self._early: list[bytes] = []
+        self._early_chunks: list[bytes] = []
         self._connecting: asyncio.Task[None] | None = None
-        self._linger: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
 
-    def made(self, side: int) -> None:
-        tap = self.tap
-        dialer, acceptor = self.ears
+    def on_connection_made(self, side: int) -> None:
+        tap = self.proxy
+        dialer, acceptor = self.sides
         if side == DIALER:
-            tap.joined(self)
-            dialer.hold(CONNECTING)
-            self._connecting = asyncio.get_running_loop().create_task(tap.reach(self))
+            tap.connection_opened(self)
+            dialer.hold(HOLD_CONNECTING)
+            self._connecting = asyncio.get_running_loop().create_task(tap.connect_upstream(self))
             return
-        if self._stopped or dialer.usable is None:
+        if self._stopped or dialer.writable_transport is None:
             acceptor.abort()
             return
-        names = tap.names(dialer.transport, acceptor.transport)
-        if tap.watch is not None:
-            self._watch = tap.watch(endpoint_text(*names[0]))
-        self.scribe = TcpScribe(tap.scribes_to, *names, time.time_ns(), comment=tap.comment)
-        if tap.full:
-            acceptor.hold(FULL)
-            dialer.hold(FULL)
-        early, self._early = self._early, []
+        names = tap.endpoint_addresses(dialer.transport, acceptor.transport)
+        if tap.observer is not None:
+            self._observer = tap.observer(endpoint_text(*names[0]))
+        self.tcp_writer = TcpConnectionWriter(
+            tap.packet_sink, *names, time.time_ns(), comment=tap.comment
+        )
+        if tap.disk_full:
+            acceptor.hold(HOLD_DISK_FULL)
+            dialer.hold(HOLD_DISK_FULL)
+        early, self._early_chunks = self._early_chunks, []
         for data in early:
-            self.pass_on(DIALER, data)
-        if dialer.finished:
-            self._end(DIALER)
-        dialer.release(CONNECTING)
+            self.record_and_forward(DIALER, data)
+        if dialer.peer_ended:
+            self._record_end(DIALER)
+        dialer.release(HOLD_CONNECTING)
 
-    def pass_on(self, side: int, data: bytes) -> None:
+    def record_and_forward(self, side: int, data: bytes) -> None:
         """Record, then forward."""
         if self._stopped:
             return
-        if self.scribe is None:
-            self._early.append(data)
+        if self.tcp_writer is None:
+            self._early_chunks.append(data)
             return
-        self.scribe.data(side, data, time.time_ns())
-        if self._watch is not None:
-            self._watch(side, data)
-        self.tap.counts.passed(side, len(data))
-        self._then(partial(self._forward, side, data))
+        self.tcp_writer.data(side, data, time.time_ns())
+        if self._observer is not None:
+            self._observer(side, data)
+        self.proxy.stats.add_bytes(side, len(data))
+        self._after_recorded(partial(self._forward, side, data))
 
-    def ended(self, side: int) -> None:
+    def on_peer_end(self, side: int) -> None:
         """A peer closed its direction: so do we towards the other."""
-        ear = self.ears[side]
-        if ear.finished:
+        ear = self.sides[side]
+        if ear.peer_ended:
             return
-        ear.finished = True
-        if self.scribe is not None:  # else when the acceptor is reached
-            self._end(side)
+        ear.peer_ended = True
+        if self.tcp_writer is not None:  # else when the acceptor is reached
+            self._record_end(side)
 
-    def lost(self, side: int, error: Exception | None) -> None:
+    def on_connection_lost(self, side: int, error: Exception | None) -> None:
         """A connection is gone: by the peer's reset, or after its end and ours."""
-        if error is not None and self.scribe is not None and not self._stopped:
-            self.scribe.abort(side, time.time_ns())
-            self._then(self.ears[1 - side].reset)
-        elif self.scribe is not None:
-            self._then(partial(self._pass_loss, side))
+        if error is not None and self.tcp_writer is not None and not self._stopped:
+            self.tcp_writer.abort(side, time.time_ns())
+            self._after_recorded(self.sides[1 - side].reset)
+        elif self.tcp_writer is not None:
+            self._after_recorded(partial(self._on_side_closed, side))
         else:
             self.stop()
-        if all(ear.gone or ear.transport is None for ear in self.ears):
-            self.tap.parted(self)
-            if self._linger is not None:
-                self._linger.cancel()
+        if all(ear.closed or ear.transport is None for ear in self.sides):
+            self.proxy.connection_closed(self)
+            if self._linger_timer is not None:
+                self._linger_timer.cancel()
 
     def stop(self) -> None:
         """The tap ends, or the acceptor cannot be reached: nothing more is recorded.
@@ -189,51 +193,51 @@ class Pair:
         self._stopped = True
         if self._connecting is not None:
             self._connecting.cancel()
-        for ear in self.ears:
+        for ear in self.sides:
             ear.close()
 
     def abort(self) -> None:
         """At once."""
-        for ear in self.ears:
+        for ear in self.sides:
             ear.abort()
 
-    def _end(self, side: int) -> None:
-        if self.scribe is not None and not self._stopped:
-            self.scribe.end(side, time.time_ns())
-        self._then(partial(self._pass_end, side))
+    def _record_end(self, side: int) -> None:
+        if self.tcp_writer is not None and not self._stopped:
+            self.tcp_writer.end(side, time.time_ns())
+        self._after_recorded(partial(self._forward_end, side))
 
-    def _then(self, act: Callable[[], None]) -> None:
+    def _after_recorded(self, callback: Callable[[], None]) -> None:
         """Do it once everything said so far is recorded."""
-        patience = self.tap.patience
+        patience = self.proxy.disk_full_queue
         if patience is None:
-            act()
+            callback()
         else:
-            patience.after(act)
+            patience.call_when_written(callback)
 
     def _forward(self, side: int, data: bytes) -> None:
-        other = self.ears[1 - side].usable
+        other = self.sides[1 - side].writable_transport
         if other is not None:
             other.write(data)
 
-    def _pass_end(self, side: int) -> None:
-        if all(ear.finished for ear in self.ears):
-            for ear in self.ears:
+    def _forward_end(self, side: int) -> None:
+        if all(ear.peer_ended for ear in self.sides):
+            for ear in self.sides:
                 ear.close()
             return
-        other = self.ears[1 - side]
-        if other.usable is not None:
-            if other.usable.can_write_eof():
-                other.usable.write_eof()
+        other = self.sides[1 - side]
+        if other.writable_transport is not None:
+            if other.writable_transport.can_write_eof():
+                other.writable_transport.write_eof()
             else:
                 other.close()
 
-    def _pass_loss(self, side: int) -> None:
+    def _on_side_closed(self, side: int) -> None:
         """Nobody is left to hear the other peer; it has a moment to end by itself."""
-        other = self.ears[1 - side]
-        if other.usable is None or self._linger is not None:
+        other = self.sides[1 - side]
+        if other.writable_transport is None or self._linger_timer is not None:
             return
-        if other.finished:
+        if other.peer_ended:
             other.close()
         else:
             loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(LINGER, other.reset)
+            self._linger_timer = loop.call_later(OTHER_PEER_GRACE_SECONDS, other.reset)

@@ -7,18 +7,18 @@ import ssl
 import stat
 from typing import NoReturn
 
-from polymux.aio.errors import why
+from polymux.aio.errors import describe_os_error
 from polymux.capture.io.paths import AnyPath
 from polymux.core.errors import PolymuxError
 
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
+GROUP_AND_OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 
 
 class BadCertificate(PolymuxError):
     """A certificate, key or list of authorities that cannot be used; the text says why."""
 
 
-def listening(
+def server_context(
     cert: AnyPath, key: AnyPath | None = None, client_ca: AnyPath | None = None
 ) -> ssl.SSLContext:
     """A context to listen with, TLS 1.2 or later.
@@ -28,14 +28,14 @@ def listening(
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    show(context, cert, key)
+    load_certificate(context, cert, key)
     if client_ca is not None:
-        trust(context, client_ca)
+        load_authorities(context, client_ca)
         context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
-def connecting(
+def client_context(
     ca: AnyPath | None = None,
     *,
     insecure: bool = False,
@@ -50,25 +50,27 @@ def connecting(
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if ca is not None:
-        trust(context, ca)
+        load_authorities(context, ca)
     if cert is not None:
-        show(context, cert, key)
+        load_certificate(context, cert, key)
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
 
 
-def trust(context: ssl.SSLContext, ca: AnyPath) -> None:
+def load_authorities(context: ssl.SSLContext, ca: AnyPath) -> None:
     try:
         context.load_verify_locations(cafile=ca)
     except OSError as problem:
-        raise BadCertificate(f"{ca}: no authorities can be read from it: {why(problem)}") from None
+        raise BadCertificate(
+            f"{ca}: no authorities can be read from it: {describe_os_error(problem)}"
+        ) from None
 
 
-def show(context: ssl.SSLContext, cert: AnyPath, key: AnyPath | None) -> None:
+def load_certificate(context: ssl.SSLContext, cert: AnyPath, key: AnyPath | None) -> None:
     """Load a certificate and its key, which may stand in one file."""
-    check_private(key or cert)
+    check_key_permissions(key or cert)
 
     def refuse() -> NoReturn:
         # Without this OpenSSL would ask on the terminal, or wait for ever where there is none.
@@ -78,18 +80,18 @@ def show(context: ssl.SSLContext, cert: AnyPath, key: AnyPath | None) -> None:
         context.load_cert_chain(cert, key, password=refuse)
     except OSError as problem:
         names = f"{cert}" if key is None else f"{cert} with the key {key}"
-        raise BadCertificate(f"{names}: cannot be used: {why(problem)}") from None
+        raise BadCertificate(f"{names}: cannot be used: {describe_os_error(problem)}") from None
 
 
-def check_private(path: AnyPath) -> None:
+def check_key_permissions(path: AnyPath) -> None:
     """Refuse a private key that others may read."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         with open(path, "rb") as file:
             secret = b"PRIVATE KEY" in file.read(1 << 20)
     except OSError as problem:
-        raise BadCertificate(f"{path}: cannot be read: {why(problem)}") from None
-    if secret and mode & OTHERS:
+        raise BadCertificate(f"{path}: cannot be read: {describe_os_error(problem)}") from None
+    if secret and mode & GROUP_AND_OTHERS_MODE:
         raise BadCertificate(
             f"{path}: this private key is open to others (mode {mode:04o}): chmod 600 it, and "
             "replace the key if somebody may have read it"

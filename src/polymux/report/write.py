@@ -10,30 +10,30 @@ from typing import Final
 
 from polymux.capture.io.paths import open_private
 from polymux.core.errors import UnwritableOutput
-from polymux.report.budget import MAX_OCTETS, Budget
-from polymux.report.load.aborted_streams import endings
-from polymux.report.load.findings import find
-from polymux.report.load.frame_selection import pick
-from polymux.report.load.overview import look
-from polymux.report.load.payloads import Payload, read_payload
-from polymux.report.load.protocol_doubts import doubts
-from polymux.report.load.stream_selection import choose
+from polymux.report.budget import MAX_REPORT_BYTES, Budget
+from polymux.report.load.aborted_streams import load_stream_endings
+from polymux.report.load.findings import load_findings
+from polymux.report.load.frame_selection import select_frames
+from polymux.report.load.overview import load_overview
+from polymux.report.load.payloads import PayloadOption, load_payloads
+from polymux.report.load.protocol_doubts import load_protocol_mismatches
+from polymux.report.load.stream_selection import select_streams
 from polymux.report.load.tables import ReportError, Tables
-from polymux.report.load.timelines import draw
+from polymux.report.load.timelines import load_timelines
 from polymux.report.render.html import render
-from polymux.report.render.page_model import build
-from polymux.report.render.report_data import Material
-from polymux.text.sanitize import visible
+from polymux.report.render.page_model import build_page_model
+from polymux.report.render.report_data import ReportData
+from polymux.text.sanitize import escape_hidden
 
 # How often each table is read for one report.
-_READ: Final = {
+_READS_PER_TABLE: Final = {
     "captures": 1, "sessions": 2, "requests": 1, "streams": 2, "violations": 3, "stalls": 4,
     "timeline": 1, "frames": 1,
 }  # fmt: skip
-_FACTORS: Final = (1.0, 0.5, 0.2, 0.05, 0.01)
+_BUDGET_FACTORS: Final = (1.0, 0.5, 0.2, 0.05, 0.01)
 
 
-class UnwritablePage(ReportError, UnwritableOutput):
+class UnwritableReport(ReportError, UnwritableOutput):
     """The page cannot be put in its place."""
 
 
@@ -42,7 +42,7 @@ class ReportInfo:
     """What was written: where, how large, how much of the tables it shows, what it found."""
 
     path: Path
-    octets: int
+    size_bytes: int
     sessions: int
     sessions_detailed: int
     frames: int
@@ -69,23 +69,25 @@ def write_report(
     is told how many more rows were read. Raises ReportError if a table cannot be read, MissingExtra
     if pyarrow or jinja2 is not installed; a report that stood there before is then still whole.
     """
-    choice = Payload.parse(payload)
+    choice = PayloadOption.parse(payload)
     tables = Tables(Path(tables_dir), progress)
-    for factor in _FACTORS:
-        material = _gather(tables, Budget().scaled(factor), choice)
-        page = render(visible(title, 200), build(material)).encode("utf-8")
-        if len(page) <= MAX_OCTETS:
+    for factor in _BUDGET_FACTORS:
+        material = _load_report_data(tables, Budget().scaled(factor), choice)
+        page = render(escape_hidden(title, 200), build_page_model(material)).encode("utf-8")
+        if len(page) <= MAX_REPORT_BYTES:
             break
     else:
-        raise UnwritablePage(f"{tables_dir}: the report does not fit into {MAX_OCTETS:,} octets")
-    _replace(Path(out_html), page, private=choice.word != "none")
-    counts = material.found.counts
+        raise UnwritableReport(
+            f"{tables_dir}: the report does not fit into {MAX_REPORT_BYTES:,} octets"
+        )
+    _replace(Path(out_html), page, private=choice.mode != "none")
+    counts = material.findings.counts
     return ReportInfo(
         path=Path(out_html),
-        octets=len(page),
-        sessions=material.seen.session_count,
+        size_bytes=len(page),
+        sessions=material.overview.session_count,
         sessions_detailed=len(material.detailed),
-        frames=material.seen.sums["frames"],
+        frames=material.overview.totals["frames"],
         frames_shown=sum(len(picked.rows) for picked in material.frames),
         errors=counts["error"],
         warnings=counts["warning"],
@@ -97,17 +99,20 @@ def write_report(
 def rows_to_read(tables_dir: str | os.PathLike[str]) -> int:
     """About how many rows a report on these tables reads: some tables are read more than once."""
     tables = Tables(Path(tables_dir))
-    return sum(tables.rows(table) * times for table, times in _READ.items())
+    return sum(tables.row_count(table) * times for table, times in _READS_PER_TABLE.items())
 
 
-def _gather(tables: Tables, budget: Budget, choice: Payload) -> Material:
-    seen = look(tables, budget)
-    detailed = seen.sessions[: budget.detailed]
-    found = find(tables, seen, detailed, budget)
-    found.groups += [*doubts(tables, budget), *endings(tables, budget)]
-    streams = choose(tables, detailed, found, budget)
-    lanes = draw(tables, detailed, streams)
-    frames = pick(tables, detailed, streams, found, budget)
+def _load_report_data(tables: Tables, budget: Budget, payload_option: PayloadOption) -> ReportData:
+    seen = load_overview(tables, budget)
+    detailed = seen.sessions[: budget.detailed_sessions]
+    found = load_findings(tables, seen, detailed, budget)
+    found.groups += [
+        *load_protocol_mismatches(tables, budget),
+        *load_stream_endings(tables, budget),
+    ]
+    streams = select_streams(tables, detailed, found, budget)
+    lanes = load_timelines(tables, detailed, streams)
+    frames = select_frames(tables, detailed, streams, found, budget)
     wanted = {
         (group, str(row[0]), row[1])
         for group, picked in enumerate(frames)
@@ -115,11 +120,11 @@ def _gather(tables: Tables, budget: Budget, choice: Payload) -> Material:
         if isinstance(row[1], int)
     }
     ids = [session.id for session in detailed]
-    shown = read_payload(tables, ids, wanted, choice, budget.payload)
-    material = Material(seen, found, detailed, streams, lanes, frames, shown, budget)
-    for name in tables.missing:
+    shown = load_payloads(tables, ids, wanted, payload_option, budget.payload_chars)
+    material = ReportData(seen, found, detailed, streams, lanes, frames, shown, budget)
+    for name in tables.missing_tables:
         material.notes.append(f"The table {name} is missing, so what it holds is not shown.")
-    if choice.word != "none" and not shown:
+    if payload_option.mode != "none" and not shown:
         material.notes.append("Payload was asked for, but there is no content to show.")
     return material
 
@@ -134,4 +139,4 @@ def _replace(path: Path, page: bytes, private: bool) -> None:
         os.replace(part, path)
     except OSError as failure:
         part.unlink(missing_ok=True)
-        raise UnwritablePage(f"{path}: cannot be written: {failure.strerror}") from None
+        raise UnwritableReport(f"{path}: cannot be written: {failure.strerror}") from None

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from polymux.spark.batch.pipeline import Analysis, analyze
     from polymux.spark.datasource.source import PolymuxSource, register
-    from polymux.spark.runtime.doctor import Check, checks
+    from polymux.spark.runtime.doctor import InstallationCheck, checks
     from polymux.spark.runtime.java import Java, NoJava, find_java
     from polymux.spark.runtime.job_progress import Progress, progress
     from polymux.spark.runtime.session import SparkStartError, spark_session
 
 __all__ = [
     "Analysis",
-    "Check",
+    "InstallationCheck",
     "Java",
     "NoJava",
     "PolymuxSource",
@@ -32,10 +32,10 @@ __all__ = [
     "spark_session",
 ]
 
-_HOMES = {
+_LAZY_MODULES = {
     "Analysis": "batch.pipeline",
     "analyze": "batch.pipeline",
-    "Check": "runtime.doctor",
+    "InstallationCheck": "runtime.doctor",
     "Java": "runtime.java",
     "NoJava": "runtime.java",
     "PolymuxSource": "datasource.source",
@@ -50,9 +50,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _LAZY_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_LAZY_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

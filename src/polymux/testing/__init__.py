@@ -6,10 +6,16 @@ encoders of their own. Imports `protocols` and `core` only.
 """
 
 from polymux.testing.conversations import MODELS, Tally, faulty_conversations, honest_conversations
-from polymux.testing.properties import CHECKS, check_protocol
-from polymux.testing.simulator import Broken, World
+from polymux.testing.properties import PROPERTIES, check_protocol
+from polymux.testing.simulator import PropertyFailed, Simulation
 
 __all__ = [
-    "CHECKS", "MODELS", "Broken", "Tally", "World", "check_protocol", "faulty_conversations",
+    "MODELS",
+    "PROPERTIES",
+    "PropertyFailed",
+    "Simulation",
+    "Tally",
+    "check_protocol",
+    "faulty_conversations",
     "honest_conversations",
-]  # fmt: skip
+]

@@ -5,33 +5,33 @@ from random import Random
 
 from polymux.core.direction import Direction
 from polymux.core.errors import LocalProtocolError
-from polymux.core.frames import Batch
+from polymux.core.frames import FrameRows
 from polymux.core.observer import Observer
-from polymux.core.rules import Severity, broken
+from polymux.core.rules import Severity, rules_in_mask
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
-from polymux.testing.simulator import Broken, World
+from polymux.testing.simulator import PropertyFailed, Simulation
 
 Row = tuple[int, ...]
 
 
-def honest_peers_are_never_convicted(text: str, seeds: Iterable[int], other: str = "") -> None:
+def honest_peers_have_no_violations(text: str, seeds: Iterable[int], other: str = "") -> None:
     """From none of five places; and once all is delivered the five agree."""
     for seed in seeds:
-        world = World(text, seed, other=other or None)
+        world = Simulation(text, seed, acceptor_protocol=other or None)
         world.run()
         said = world.findings()
         if said:
-            raise Broken(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
-        views = world.portraits()
+            raise PropertyFailed(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
+        views = world.stream_summaries()
         for view in views[1:]:
             if view != views[0]:
                 odd = [key for key in {**views[0], **view} if view.get(key) != views[0].get(key)]
-                raise Broken(f"{text}, seed {seed}: the places disagree about {odd[:3]}: "
+                raise PropertyFailed(f"{text}, seed {seed}: the places disagree about {odd[:3]}: "
                              f"{[[v.get(key) for v in views] for key in odd[:1]]}")  # fmt: skip
 
 
-def honest_peers_may_use_ids_again(text: str, seeds: Iterable[int]) -> None:
+def honest_peers_may_reuse_ids(text: str, seeds: Iterable[int]) -> None:
     """mplex: an id may be used again as soon as its opener believes its stream over, as npm does.
 
     Frames that cross such an opening may be about either use; so the places agree on what was sent
@@ -39,143 +39,155 @@ def honest_peers_may_use_ids_again(text: str, seeds: Iterable[int]) -> None:
     """
     again = 0
     for seed in seeds:
-        world = World(text, seed, reuses=True)
+        world = Simulation(text, seed, reuse_ids=True)
         world.run()
         said = world.findings()
         if said:
-            raise Broken(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
-        again += sum(stream.incarnation > 1 for stream in world.middle.protocol.streams.all())
+            raise PropertyFailed(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
+        again += sum(
+            stream.incarnation > 1 for stream in world.middle_observer.protocol.streams.all()
+        )
     if again == 0:
-        raise Broken(f"{text}: no id was used again")
+        raise PropertyFailed(f"{text}: no id was used again")
 
 
-def liars_are_convicted_beside_them(text: str, seeds: Iterable[int], other: str = "") -> None:
+def violations_are_reported_beside_their_sender(
+    text: str, seeds: Iterable[int], other: str = ""
+) -> None:
     """A frame that the liar's own endpoint would refuse is reported by the watcher next to it."""
     caught = 0
     for seed in seeds:
-        world = World(text, seed, other=other or None)
+        world = Simulation(text, seed, acceptor_protocol=other or None)
         rng = Random(seed)
         for _ in range(rng.randrange(20, 120)):
             world.step(acting=True)
         side = rng.randrange(2)
-        end, watcher = world.ends[side], world.beside[side]
+        end, watcher = world.ends[side], world.side_observers[side]
         while end.pending():
-            world.write(side)
-        frame = world.drivers[side].lie()
-        if frame is None or not end.protocol.handshaken:
+            world.flush(side)
+        frame = world.drivers[side].random_frame()
+        if frame is None or not end.protocol.handshake_done:
             continue
-        verdict = end.conversation.utter(side, frame, len(frame.payload))
-        rules = {r.name for r in broken(end.protocol.rules, verdict & end.protocol.errors)}
+        verdict = end.connection.validate_outgoing(side, frame, len(frame.payload))
+        rules = {
+            r.name for r in rules_in_mask(end.protocol.rules, verdict & end.protocol.error_mask)
+        }
         if not rules:
             continue
         caught += 1
         watcher.take_violations()
-        end.put(frame, force=True)
+        end.send_frame(frame, force=True)
         watcher.feed(side, end.data_to_send(1 << 30), world.now)
         found = {v.rule.name for v in watcher.take_violations()}
         if not rules & found:
-            raise Broken(f"{text}, seed {seed}: {frame} breaks {rules}, the watcher says {found}")
+            raise PropertyFailed(
+                f"{text}, seed {seed}: {frame} breaks {rules}, the watcher says {found}"
+            )
     if caught == 0:
-        raise Broken(f"{text}: no lie was told, so none was caught")
+        raise PropertyFailed(f"{text}: no lie was told, so none was caught")
 
 
 def any_split_gives_the_same_rows(text: str, seeds: Iterable[int], other: str = "") -> None:
     """Rows, findings and streams do not depend on how the octets were cut."""
     for seed in seeds:
-        world = World(text, seed, other=other or None)
+        world = Simulation(text, seed, acceptor_protocol=other or None)
         world.run(60)
-        runs = joined(world.record)
-        whole = witness(text, [(side, data, 0) for side, data in runs])
+        runs = join_adjacent(world.record)
+        whole = observe(text, [(side, data, 0) for side, data in runs])
         rng = Random(seed)
-        cut = [(side, piece, 0) for side, data in runs for piece in shred(data, rng)]
-        if witness(text, cut) != whole:
-            raise Broken(f"{text}, seed {seed}: another split gives other rows")
+        cut = [(side, piece, 0) for side, data in runs for piece in split_randomly(data, rng)]
+        if observe(text, cut) != whole:
+            raise PropertyFailed(f"{text}, seed {seed}: another split gives other rows")
 
 
 def snapshots_resume_anywhere(text: str, seeds: Iterable[int], other: str = "") -> None:
     """An observer taken apart and put together again in mid-frame goes on as if never stopped."""
     for seed in seeds:
-        world = World(text, seed, other=other or None)
+        world = Simulation(text, seed, acceptor_protocol=other or None)
         world.run(60)
         rng = Random(seed)
         pieces = [
-            (side, piece, at) for side, data, at in world.record for piece in shred(data, rng)
+            (side, piece, at)
+            for side, data, at in world.record
+            for piece in split_randomly(data, rng)
         ]
-        whole = witness(text, pieces)
-        observer = watcher_of(text)
+        whole = observe(text, pieces)
+        observer = new_middle_observer(text)
         rows: list[Row] = []
         said: list[str] = []
         gone: list[str] = []
         for side, data, at in pieces:
             observer.feed(side, data, at)
             if rng.random() < 0.05:
-                rows += taken(observer)
+                rows += take_rows(observer)
                 said += [str(v) for v in observer.take_violations()]
-                gone += [repr(s.save()[:8]) for s in observer.take_gone()]
+                gone += [repr(s.save()[:8]) for s in observer.take_removed_streams()]
                 saved = observer.snapshot()
-                observer = watcher_of(text)
+                observer = new_middle_observer(text)
                 observer.restore(saved)
-        if verdict_of(observer, rows, said, gone) != whole:
-            raise Broken(f"{text}, seed {seed}: a resumed observer sees something else")
+        if final_report(observer, rows, said, gone) != whole:
+            raise PropertyFailed(f"{text}, seed {seed}: a resumed observer sees something else")
 
 
-def noise_never_raises_and_never_wedges(text: str, seeds: Iterable[int], other: str = "") -> None:
+def noise_never_raises_or_stalls_decoding(text: str, seeds: Iterable[int], other: str = "") -> None:
     """Any octets are decoded or given up; memory for what is undecoded stays bounded."""
     for seed in seeds:
         rng = Random(seed)
-        observer = watcher_of(text)
-        world = World(text, seed, other=other or None)
+        observer = new_middle_observer(text)
+        world = Simulation(text, seed, acceptor_protocol=other or None)
         world.run(30)
         octets = bytearray(b"".join(data for _, data, _ in world.record)[:4000])
         for _ in range(rng.randrange(1, 6)):
             if octets:
                 octets[rng.randrange(len(octets))] = rng.randrange(256)
         stream = rng.choice([bytes(octets), rng.randbytes(600), bytes(octets) + rng.randbytes(99)])
-        for piece in shred(stream, rng):
+        for piece in split_randomly(stream, rng):
             observer.feed(rng.randrange(2), piece, 0)
         filler = rng.randbytes(65536)
         for side in (0, 1):
-            direction = observer.conversation.direction(side)
+            direction = observer.connection.direction(side)
             for _ in range(40):
-                before = progress(direction)
+                before = decoding_progress(direction)
                 observer.feed(side, filler, 0)
-                if direction.lost:
+                if direction.decoding_stopped:
                     break
-                if direction.waiting() > 4 * (1 << 20):
-                    raise Broken(f"{text}, seed {seed}: octets pile up undecoded")
+                if direction.buffered_bytes() > 4 * (1 << 20):
+                    raise PropertyFailed(f"{text}, seed {seed}: octets pile up undecoded")
             else:
-                if before == progress(direction) and observer.protocol.handshaken:
-                    raise Broken(f"{text}, seed {seed}: wedged on noise")
+                if before == decoding_progress(direction) and observer.protocol.handshake_done:
+                    raise PropertyFailed(f"{text}, seed {seed}: wedged on noise")
         observer.finish(1, True, True)
-        if not observer.balanced():
-            raise Broken(f"{text}, seed {seed}: octets are not conserved")
+        if not observer.accounts_for_all_bytes():
+            raise PropertyFailed(f"{text}, seed {seed}: octets are not conserved")
 
 
-def a_refused_put_changes_nothing(text: str, seeds: Iterable[int], other: str = "") -> None:
+def a_rejected_frame_changes_nothing(text: str, seeds: Iterable[int], other: str = "") -> None:
     """After LocalProtocolError the endpoint's state is what it was, to the last number."""
     for seed in seeds:
-        world = World(text, seed, other=other or None)
+        world = Simulation(text, seed, acceptor_protocol=other or None)
         rng = Random(seed)
         for _ in range(rng.randrange(20, 100)):
             world.step(acting=True)
         end = world.ends[rng.randrange(2)]
         for _ in range(10):
-            frame = world.drivers[end.side].lie()
+            frame = world.drivers[end.side].random_frame()
             if frame is None:
                 break
-            end.protocol.sight.freeze(end.side)
+            end.protocol.causality.snapshot_seen(end.side)
             before = repr(end.protocol.save())
             try:
-                end.put(frame)
+                end.send_frame(frame)
             except LocalProtocolError:
                 if repr(end.protocol.save()) != before:
-                    raise Broken(f"{text}, seed {seed}: refused {frame}, yet changed") from None
+                    raise PropertyFailed(
+                        f"{text}, seed {seed}: refused {frame}, yet changed"
+                    ) from None
 
 
-def a_pretender_in_the_middle_is_wrong(text: str, seeds: Iterable[int]) -> bool:
+def a_wrong_vantage_reports_false_violations(text: str, seeds: Iterable[int]) -> bool:
     """Does the naive rule (what passed was read) convict honest peers? It should be found out."""
     for seed in seeds:
-        world = World(text, seed, middle=Vantage.DIALER)
+        world = Simulation(text, seed, middle_vantage=Vantage.DIALER)
         world.run()
         if any("middle" in line for line in world.findings()):
             return True
@@ -185,16 +197,16 @@ def a_pretender_in_the_middle_is_wrong(text: str, seeds: Iterable[int]) -> bool:
 # --- helpers
 
 
-def progress(d: Direction) -> tuple[int, ...]:
+def decoding_progress(d: Direction) -> tuple[int, ...]:
     """What must change while octets come in, or the decoder is wedged."""
-    return d.frames, d.done, d.undecoded, d.offset, int(d.lost)
+    return d.frames, d.frame_bytes_seen, d.undecoded_bytes, d.offset, int(d.decoding_stopped)
 
 
-def watcher_of(text: str) -> Observer:
+def new_middle_observer(text: str) -> Observer:
     return Observer(create(text, vantage=Vantage.MIDDLE))
 
 
-def joined(record: list[tuple[int, bytes, int]]) -> list[tuple[int, bytes]]:
+def join_adjacent(record: list[tuple[int, bytes, int]]) -> list[tuple[int, bytes]]:
     """Neighbouring octets of one side put together."""
     runs: list[tuple[int, bytes]] = []
     for side, data, _ in record:
@@ -205,7 +217,7 @@ def joined(record: list[tuple[int, bytes, int]]) -> list[tuple[int, bytes]]:
     return runs
 
 
-def shred(data: bytes, rng: Random) -> list[bytes]:
+def split_randomly(data: bytes, rng: Random) -> list[bytes]:
     pieces: list[bytes] = []
     pos = 0
     while pos < len(data):
@@ -215,7 +227,7 @@ def shred(data: bytes, rng: Random) -> list[bytes]:
     return pieces
 
 
-def taken(observer: Observer) -> list[Row]:
+def take_rows(observer: Observer) -> list[Row]:
     """The observer's rows so far, as tuples."""
     rows: list[Row] = []
     assert observer.rows is not None
@@ -224,38 +236,49 @@ def taken(observer: Observer) -> list[Row]:
     return rows
 
 
-def row_of(b: Batch, i: int) -> Row:
-    stream = (b.number[i], b.incarnation[i]) if b.opener[i] != 255 else (-1, -1)
-    return (b.sender[i], b.ordinal[i], b.at[i], b.offset[i], b.size[i], b.kind[i], b.opener[i],
-            *stream, b.amount[i], b.payload[i], b.verdict[i])  # fmt: skip
+def row_of(b: FrameRows, i: int) -> Row:
+    stream = (b.stream_id[i], b.incarnation[i]) if b.opener[i] != 255 else (-1, -1)
+    return (
+        b.sender[i],
+        b.frame_index[i],
+        b.time[i],
+        b.byte_offset[i],
+        b.size[i],
+        b.kind[i],
+        b.opener[i],
+        *stream,
+        b.amount[i],
+        b.payload_bytes[i],
+        b.verdict[i],
+    )
 
 
-def witness(text: str, pieces: list[tuple[int, bytes, int]]) -> tuple[object, ...]:
-    observer = watcher_of(text)
+def observe(text: str, pieces: list[tuple[int, bytes, int]]) -> tuple[object, ...]:
+    observer = new_middle_observer(text)
     for side, data, at in pieces:
         observer.feed(side, data, at)
-    return verdict_of(observer, [], [], [])
+    return final_report(observer, [], [], [])
 
 
-def verdict_of(
-    observer: Observer, rows: list[Row], said: list[str], gone: list[str]
+def final_report(
+    observer: Observer, rows: list[Row], violations: list[str], gone: list[str]
 ) -> tuple[object, ...]:
     """Everything an observer has to say at the end, comparable."""
     observer.finish(10**15, True, True)
-    rows = rows + taken(observer)
-    said = said + [str(v) for v in observer.take_violations()]
-    streams = gone + [repr(s.save()[:8]) for s in observer.take_gone()]
+    rows = rows + take_rows(observer)
+    violations = violations + [str(v) for v in observer.take_violations()]
+    streams = gone + [repr(s.save()[:8]) for s in observer.take_removed_streams()]
     streams += [repr(s.save()) for s in observer.protocol.streams.all()]
-    return rows, sorted(said), streams
+    return rows, sorted(violations), streams
 
 
-CHECKS: tuple[Callable[..., None], ...] = (
-    honest_peers_are_never_convicted,
-    liars_are_convicted_beside_them,
+PROPERTIES: tuple[Callable[..., None], ...] = (
+    honest_peers_have_no_violations,
+    violations_are_reported_beside_their_sender,
     any_split_gives_the_same_rows,
     snapshots_resume_anywhere,
-    noise_never_raises_and_never_wedges,
-    a_refused_put_changes_nothing,
+    noise_never_raises_or_stalls_decoding,
+    a_rejected_frame_changes_nothing,
 )
 
 
@@ -263,8 +286,8 @@ def check_protocol(text: str, runs: int = 100, seed: int = 0, other: str = "") -
     """All properties, `runs` seeded runs each. `other`: what the acceptor speaks, if it differs."""
     severities = [rule.severity for rule in create(text).rules]
     if Severity.ERROR not in severities:
-        raise Broken(f"{text} has no rule of severity error")
-    for check in CHECKS:
+        raise PropertyFailed(f"{text} has no rule of severity error")
+    for check in PROPERTIES:
         check(text, range(seed, seed + runs), other)
     if text.partition(":")[0] == "mplex":
-        honest_peers_may_use_ids_again(text, range(seed, seed + runs))
+        honest_peers_may_reuse_ids(text, range(seed, seed + runs))

@@ -9,13 +9,15 @@ import unicodedata
 from typing import Final
 
 # Controls, formats (bidi marks are among them), surrogates, private use, unassigned, separators.
-_HIDDEN: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-_BLANK: Final = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and signs without ink
-_MARKS: Final = 2  # combining marks in a row; more would climb over the lines above
+_HIDDEN_CATEGORIES: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_BLANK_CHARACTERS: Final = frozenset(
+    "\u115f\u1160\u2800\u3164\uffa0"
+)  # letters and signs without ink
+_MAX_COMBINING_MARKS: Final = 2  # combining marks in a row; more would climb over the lines above
 ELLIPSIS: Final = "…"
 
 
-def visible(text: str, limit: int = 0) -> str:
+def escape_hidden(text: str, limit: int = 0) -> str:
     r"""`text` with every hidden character as `\u202e` or `\U000e0001`.
 
     With a `limit`, the result has at most that many characters and then an ellipsis if it was cut;
@@ -23,10 +25,14 @@ def visible(text: str, limit: int = 0) -> str:
     """
     pieces: list[str] = []
     length = 0
-    marks = _MARKS  # as if full: a mark at the start would sit on whatever stands before the text
+    marks = _MAX_COMBINING_MARKS  # as if full: a mark at the start would sit on whatever stands before the text
     for character in text:
         marks = marks + 1 if unicodedata.combining(character) else 0
-        piece = character if _shows(character) and marks <= _MARKS else _escape(character)
+        piece = (
+            character
+            if _is_visible(character) and marks <= _MAX_COMBINING_MARKS
+            else _escape(character)
+        )
         if limit and length + len(piece) > limit:
             pieces.append(ELLIPSIS)
             break
@@ -35,10 +41,10 @@ def visible(text: str, limit: int = 0) -> str:
     return "".join(pieces)
 
 
-def _shows(character: str) -> bool:
+def _is_visible(character: str) -> bool:
     if " " <= character <= "~":
         return True
-    if unicodedata.category(character) in _HIDDEN or character in _BLANK:
+    if unicodedata.category(character) in _HIDDEN_CATEGORIES or character in _BLANK_CHARACTERS:
         return False
     return not character.isspace()  # any space but the plain one can pass for it
 

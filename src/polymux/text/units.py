@@ -16,41 +16,41 @@ def duration_text(ns: i64) -> str:
     if ns < 1_000_000:
         return f"{ns // 1000} us"
     if ns < 1_000_000_000:
-        return f"{trimmed(float(ns) / 1e6)} ms"
+        return f"{format_number(float(ns) / 1e6)} ms"
     if ns < 120_000_000_000:
-        return f"{trimmed(float(ns) / 1e9)} s"
+        return f"{format_number(float(ns) / 1e9)} s"
     seconds = ns // 1_000_000_000
     if seconds < 7_200:
         return f"{seconds // 60} min {seconds % 60} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
-def size_text(octets: int) -> str:
+def size_text(size: int) -> str:
     """`500 octets`, `100 KiB`, `1.5 MiB`."""
-    if octets < KIB:
-        return f"{octets} octets" if octets != 1 else "1 octet"
-    if octets < MIB:
-        return f"{trimmed(float(octets) / KIB)} KiB"
-    if octets < GIB:
-        return f"{trimmed(float(octets) / MIB)} MiB"
-    if octets < TIB:
-        return f"{trimmed(float(octets) / GIB)} GiB"
-    return f"{trimmed(float(octets) / TIB)} TiB"
+    if size < KIB:
+        return f"{size} octets" if size != 1 else "1 octet"
+    if size < MIB:
+        return f"{format_number(float(size) / KIB)} KiB"
+    if size < GIB:
+        return f"{format_number(float(size) / MIB)} MiB"
+    if size < TIB:
+        return f"{format_number(float(size) / GIB)} GiB"
+    return f"{format_number(float(size) / TIB)} TiB"
 
 
-def rate_text(octets: int, ns: i64) -> str:
+def rate_text(size: int, ns: i64) -> str:
     """So many octets in so long a time, as bits a second: `10 Mbit/s`."""
-    bits = float(octets) * 8e9 / float(ns if ns > 0 else 1)
+    bits = float(size) * 8e9 / float(ns if ns > 0 else 1)
     if bits < 1e3:
-        return f"{trimmed(bits)} bit/s"
+        return f"{format_number(bits)} bit/s"
     if bits < 1e6:
-        return f"{trimmed(bits / 1e3)} kbit/s"
+        return f"{format_number(bits / 1e3)} kbit/s"
     if bits < 1e9:
-        return f"{trimmed(bits / 1e6)} Mbit/s"
-    return f"{trimmed(bits / 1e9)} Gbit/s"
+        return f"{format_number(bits / 1e6)} Mbit/s"
+    return f"{format_number(bits / 1e9)} Gbit/s"
 
 
-def trimmed(value: float) -> str:
+def format_number(value: float) -> str:
     """Two significant digits below 10, whole numbers above; no `.0`."""
     if value >= 9.95:
         return f"{value:.0f}"

@@ -57,7 +57,7 @@ async def test_however_many_streams_end_their_stops_are_no_fault() -> None:
         assert far.endpoint.counters.hits == {}
         await session.wait_closed()
 
-    limits = Limits(idle_burst=5, idle_rate=1)
+    limits = Limits(empty_frame_burst=5, empty_frame_rate=1)
     async with (
         await polymux.serve(
             handle, "tcp://127.0.0.1:0", protocol="minmux", limits=limits
@@ -68,7 +68,7 @@ async def test_however_many_streams_end_their_stops_are_no_fault() -> None:
         async with asyncio.TaskGroup() as tasks:
             for number in range(1, 1001, 2):
                 tasks.create_task(write_all(near.sender(number), bytes(16_000), 16_000))
-        while near._live:
+        while near.streams:
             await asyncio.sleep(0.001)
         assert near.failure is None
 
@@ -91,22 +91,26 @@ async def test_a_thousand_streams_at_once_with_credit_for_one_item_at_a_time() -
         for session in (near, far):
             assert session.failure is None
             assert session.endpoint.counters.hits == {}
-            assert session._live == {}
+            assert session.streams == {}
             streams = session.protocol.streams.all()
             assert len(streams) == 1000
             for stream in streams:
                 half = stream.half(0)
-                size = len(b"%d" % (stream.number % 2**64))
+                size = len(b"%d" % (stream.stream_id % 2**64))
                 assert stream.over
-                assert (half.units, half.octets, half.spent) == (size, size, size)
-                assert half.granted in (size, size + 1)
+                assert (half.content_units, half.content_bytes, half.credit_spent) == (
+                    size,
+                    size,
+                    size,
+                )
+                assert half.credit_granted in (size, size + 1)
 
 
 @virtual
 async def test_the_largest_id_works_from_both_sides() -> None:
     async with pair() as (near, far):
         up, down = near.sender(MOST), far.sender(MOST - 1)
-        assert (up.number, down.number) == (MOST, MOST - 1)
+        assert (up.stream_id, down.stream_id) == (MOST, MOST - 1)
         assert str(up) == f"stream d{MOST}"
         one, two = far.receiver(MOST), near.receiver(MOST - 1)
         await up.send(b"up")
@@ -160,7 +164,7 @@ async def test_sending_waits_for_credit_and_cancelled_it_has_queued_nothing() ->
             await sender.send(b"world") if not finished else None
             await settled()
             assert await receiver.receive() == (b"hello" if finished else b"world"), str(cut)
-            assert sender.lane.queued == 0
+            assert sender.buffers.queued_bytes == 0
 
 
 @virtual
@@ -183,7 +187,7 @@ async def test_credit_comes_back_at_half_the_window_once_it_was_read() -> None:
         await sender.send(b"0123456789")
         await settled()
         assert sender.credit == 0
-        assert receiver.record.half(0).granted == 10
+        assert receiver.state.half(0).credit_granted == 10
         assert await receiver.receive() == b"0123456789"
         await settled()
         assert sender.credit == 10
@@ -226,7 +230,7 @@ async def test_a_reader_that_grants_nothing_costs_the_others_nothing() -> None:
             for n in (3, 5, 7):
                 tasks.create_task(write_all(near.sender(n), data, 50_000))
         assert [task.result() for task in reading] == [data] * 3
-        assert near.endpoint.outbox.queued == 0
+        assert near.endpoint.scheduler.ready_bytes == 0
         assert not waiting.done()
         waiting.cancel()
 
@@ -251,8 +255,8 @@ async def test_credit_is_given_up_on_request_or_without_and_can_be_given_again()
         receiver.grant(4)
         await settled()
         assert receiver.window == sender.credit == 6
-        half = receiver.record.half(0)
-        assert (half.granted, half.spent, half.units) == (24, 18, 10)
+        half = receiver.state.half(0)
+        assert (half.credit_granted, half.credit_spent, half.content_units) == (24, 18, 10)
         with pytest.raises(polymux.LocalProtocolError, match="no credit was given yet"):
             far.receiver(3, window=0).oops()
 
@@ -314,7 +318,7 @@ def test_whatever_the_two_sides_do_totals_agree(data: st.DataObject) -> None:
             expected = [b"".join(bytes([n]) * n for n in sizes) for sizes, _, _ in plans]
             assert [task.result() for task in reading] == expected
             await settled()
-            assert near._live == far._live == {}
+            assert near.streams == far.streams == {}
             assert near.failure is None
             assert far.failure is None
 
@@ -325,9 +329,9 @@ def test_whatever_the_two_sides_do_totals_agree(data: st.DataObject) -> None:
 async def test_what_was_said_before_reading_leaves_before_it() -> None:
     async with pair() as (near, _):
         near.sender(1).promise(5)
-        written = near.written
+        written = near.bytes_sent
         near.data_received(bytes.fromhex("0100"))  # GiveCredit
-        assert near.written == written + 2
+        assert near.bytes_sent == written + 2
         assert near.sender(1).credit == 1
 
 
@@ -346,4 +350,4 @@ async def test_receiving_everything_stops_at_a_limit(codec: Fixed | None) -> Non
             await receiver.receive()
         await sender.stop()
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}

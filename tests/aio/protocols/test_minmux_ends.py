@@ -41,8 +41,8 @@ async def test_a_limit_ends_the_stream_after_so_many_items() -> None:
         assert await read_all(receiver) == b"123456"
         assert receiver.last is None
         await settled()
-        assert sender.record.over
-        assert near._live == far._live == {}
+        assert sender.state.over
+        assert near.streams == far.streams == {}
         with pytest.raises(polymux.StreamEnded, match="is over"):
             sender.promise(1)
         assert await read_all(far.receiver(1)) == b""
@@ -77,7 +77,7 @@ async def test_a_close_does_not_wait_for_items_that_nobody_will_take() -> None:
     async with pair() as (near, far):
         loop = asyncio.get_running_loop()
         far.receiver(1, window=1).stop()
-        near.sender(1)._endpoint.send(near.sender(1).record, b"abc")
+        near.sender(1).endpoint.send(near.sender(1).state, b"abc")
         await settled()
         began = loop.time()
         await near.close()
@@ -104,9 +104,9 @@ async def test_the_last_item_needs_no_credit_and_comes_apart_from_the_others(
         assert [item async for item in receiver] == [b"aaaa", b"bbbb"]
         assert receiver.last == b"fi"
         await settled()
-        assert sender.record.over
-        half = receiver.record.half(0)
-        assert (half.units, half.octets) == (2, 10)
+        assert sender.state.over
+        half = receiver.state.half(0)
+        assert (half.content_units, half.content_bytes) == (2, 10)
 
 
 @virtual
@@ -139,12 +139,12 @@ async def test_a_stream_without_end_is_not_stopped_and_items_without_octets_are_
                 await endless.stop()
             with pytest.raises(polymux.LocalProtocolError, match="it cannot end"):
                 await endless.last(b"x")
-        assert endless.record.half(0).limit < 0
+        assert endless.state.half(0).promised_limit < 0
         sender, receiver = near.sender(7), far.receiver(7, window=2)
         await settled()
         with pytest.raises(polymux.Unsupported, match="have no octets"):
             sender.send_nowait(b"")
-        near.endpoint.put(write(7, b"", 2))
+        near.endpoint.send_frame(write(7, b"", 2))
         await sender.last(b"end")
         assert [item async for item in receiver] == [b"", b""]
         assert receiver.last == b"end"
@@ -162,12 +162,12 @@ async def test_leaving_the_block_early_stops_the_stream_and_drops_the_rest() -> 
         with pytest.raises(polymux.StreamEnded, match="closed by this side"):
             await receiver.receive()
         await settled()
-        assert far.endpoint.inbox.unread == 0
+        assert far.endpoint.receive_queue.unread_bytes == 0
         with pytest.raises(polymux.StreamEnded, match="takes 4 more items"):
             await sender.send(b"12345")
         sender.abort("enough")
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
         with pytest.raises(polymux.StreamAborted, match="enough"):
             sender.send_nowait(b"x")
 
@@ -182,11 +182,11 @@ async def test_an_id_can_be_used_again_where_the_profile_allows_it(tmp_path: Pat
             await sender.last(b"%02d" % use)
             assert await read_all(receiver) == b"x" * use
             assert receiver.last == b"%02d" % use
-            assert receiver.record.incarnation == use
+            assert receiver.state.incarnation == use
             await settled()
             with pytest.raises(polymux.StreamEnded):
                 sender.promise(1)
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
         assert near.failure is None
 
 
@@ -214,7 +214,7 @@ async def test_each_side_goes_from_use_to_use_at_its_own_pace(tmp_path: Path) ->
             tasks.create_task(read_uses(far))
         assert heard == [(b"%d" % use, b"%02d" % use) for use in range(100)]
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
         waiting = asyncio.create_task(near.sender(3).wait_over())
         await settled()
         await far.close()
@@ -224,7 +224,7 @@ async def test_each_side_goes_from_use_to_use_at_its_own_pace(tmp_path: Path) ->
 
 @virtual
 async def test_streams_nobody_asked_for_wait_within_a_limit() -> None:
-    async with pair(limits=Limits(streams=3)) as (near, far):
+    async with pair(limits=Limits(max_streams=3)) as (near, far):
         for number in (0, 2, 4):
             near.receiver(number, window=5)
         await settled()
@@ -237,7 +237,7 @@ async def test_streams_nobody_asked_for_wait_within_a_limit() -> None:
         near.receiver(8)
         await settled()
         assert isinstance(far.failure, polymux.LimitExceeded)
-        assert "limit streams=3" in str(far.failure)
+        assert "limit max_streams=3" in str(far.failure)
         with pytest.raises(polymux.SessionClosed):
             await far.sender(4).send(b"x")
 

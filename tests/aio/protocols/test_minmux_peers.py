@@ -153,16 +153,16 @@ async def test_our_own_peer_made_to_break_a_rule_is_found_out(
         receiver = far.receiver(1, window=3)
         await settled()
         for frame in frames[:-1]:
-            near.endpoint.put(frame)
+            near.endpoint.send_frame(frame)
         with pytest.raises(polymux.LocalProtocolError, match=f"minmux.{rule}"):
-            near.endpoint.put(frames[-1])
-        near.endpoint.put(frames[-1], force=True)
-        near._flush_soon()
+            near.endpoint.send_frame(frames[-1])
+        near.endpoint.send_frame(frames[-1], force=True)
+        near.schedule_flush()
         await settled()
         assert isinstance(far.failure, polymux.PeerViolation)
         assert f"minmux.{rule}" in str(far.failure)
-        assert receiver.record.half(0).units == 0
-        if not receiver._done:  # nobody who waits is left waiting
+        assert receiver.state.half(0).content_units == 0
+        if not receiver.all_received:  # nobody who waits is left waiting
             with pytest.raises(polymux.PeerViolation, match=rule):
                 await receiver.receive()
 
@@ -228,9 +228,9 @@ async def test_last_items_that_nobody_asked_for_are_kept_or_held_to_the_budget(
         assert [part async for part in late] == []
         assert late.last == b"!!"
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
     (tmp_path / "big.toml").write_text('[default]\nlast = "prefixed"\n')
-    limits = Limits(session_buffer=100_000)
+    limits = Limits(session_buffer_bytes=100_000)
     async with pair(f"minmux:profile={tmp_path}/big.toml", limits=limits) as (near, far):
         item = b"\xf9\xea\x60" + bytes(60_000)
         await near.sender(1).last(item)
@@ -239,24 +239,24 @@ async def test_last_items_that_nobody_asked_for_are_kept_or_held_to_the_budget(
         await near.sender(3).last(item)
         await settled()
         assert isinstance(far.failure, polymux.LimitExceeded)
-        assert "limit session_buffer=100000" in str(far.failure)
+        assert "limit session_buffer_bytes=100000" in str(far.failure)
     (tmp_path / "huge.toml").write_text("[default]\nlast = 17000000\n")
     async with pair(f"minmux:profile={tmp_path}/huge.toml") as (near, far):
-        with pytest.raises(polymux.LimitExceeded, match="limit message="):
+        with pytest.raises(polymux.LimitExceeded, match="limit max_message_bytes="):
             far.receiver(1)
 
 
 @virtual
 async def test_a_flood_of_words_that_carry_nothing_ends_the_session() -> None:
     for frame in (promise_write(1, 5), oops(0, 5)):
-        async with pair(limits=Limits(idle_burst=50)) as (near, far):
+        async with pair(limits=Limits(empty_frame_burst=50)) as (near, far):
             far.receiver(1)
             for _ in range(60):
-                near.endpoint.put(frame)
-            near._flush_soon()
+                near.endpoint.send_frame(frame)
+            near.schedule_flush()
             await settled()
             assert isinstance(far.failure, polymux.LimitExceeded)
-            assert "limit idle_burst=50" in str(far.failure)
+            assert "limit empty_frame_burst=50" in str(far.failure)
 
 
 @virtual

@@ -14,8 +14,8 @@ from tests.aio.virtual_clock import ClockLoop, virtual
 
 import polymux
 from polymux import Limits
-from polymux.aio.factory import session_maker
-from polymux.aio.transports.memory import Pipe
+from polymux.aio.factory import session_factory
+from polymux.aio.transports.memory import MemoryTransport
 from polymux.core.frames import Frame
 from polymux.core.observer import Observer
 from polymux.protocols.nerdbank.codec import (
@@ -40,11 +40,14 @@ async def test_offers_and_acceptors_of_a_name_meet_in_the_order_they_came() -> N
         await settled()
         offers = [await near.offer(name) for name in ("a", "c", "a", "a", "b")]
         await settled()
-        assert [task.result().number for task in waiting] == [offers[0].number, offers[2].number]
-        assert whichever.result().number == offers[1].number
-        assert other.result().number == offers[4].number
-        assert [offer.number for offer in far.offers()] == [offers[3].number]
-        assert (await far.accept("a")).number == offers[3].number
+        assert [task.result().stream_id for task in waiting] == [
+            offers[0].stream_id,
+            offers[2].stream_id,
+        ]
+        assert whichever.result().stream_id == offers[1].stream_id
+        assert other.result().stream_id == offers[4].stream_id
+        assert [offer.stream_id for offer in far.offers()] == [offers[3].stream_id]
+        assert (await far.accept("a")).stream_id == offers[3].stream_id
 
 
 @settings(max_examples=50, deadline=None)
@@ -59,14 +62,14 @@ def test_queues_are_first_in_first_out_per_name_whatever_the_order(
             takers: dict[str, list[asyncio.Task[polymux.Stream]]] = {"x": [], "y": []}
             for act, name in acts:
                 if act == "o":
-                    offered[name].append((await near.offer(name)).number)
+                    offered[name].append((await near.offer(name)).stream_id)
                 elif act == "a":
                     takers[name].append(asyncio.create_task(far.accept(name)))
                 elif takers[name] and not takers[name][-1].done():
                     takers[name].pop().cancel()
                 await settled()
             for name in "xy":
-                taken = [task.result().number for task in takers[name] if task.done()]
+                taken = [task.result().stream_id for task in takers[name] if task.done()]
                 assert taken == offered[name][: len(taken)]
                 assert len(taken) == min(len(offered[name]), len(takers[name]))
                 for task in takers[name]:
@@ -98,24 +101,24 @@ async def test_an_offer_that_is_withdrawn_is_never_handed_out() -> None:
         first = await near.offer("x")
         first.abort()
         second = await near.offer("x")
-        assert (await waiting).number == second.number
+        assert (await waiting).stream_id == second.stream_id
         with pytest.raises(polymux.LocalProtocolError, match="not waiting to be accepted"):
-            await far.accept_id(first.number)
+            await far.accept_id(first.stream_id)
         with pytest.raises(polymux.LocalProtocolError, match="neither offered nor seeded"):
             await far.accept_id(99)
 
 
 @virtual
 async def test_names_that_come_once_leave_nothing_behind() -> None:
-    async with joined("nerdbank", limits=Limits(remembered=10)) as sessions:
+    async with joined("nerdbank", limits=Limits(closed_streams_remembered=10)) as sessions:
         near, far = channels(*sessions)
         for i in range(300):
             (await near.offer(f"unique {i}")).abort()
             await settled(6)
-        assert len(far._arrivals) == 0
-        assert far._live == {}
+        assert len(far.accept_queue) == 0
+        assert far.streams == {}
         assert len(near.endpoint.protocol.streams.all()) <= 11
-        assert not near.endpoint.protocol.duties
+        assert not near.endpoint.protocol.pending_replies
 
 
 @virtual
@@ -134,7 +137,7 @@ async def test_seeded_channels_carry_content_without_an_offer() -> None:
             near.seeded(1)
         with pytest.raises(polymux.LocalProtocolError, match="neither offered nor seeded"):
             near.seeded(2)
-        assert (await near.offer("x")).number == 3
+        assert (await near.offer("x")).stream_id == 3
 
 
 # --- termination
@@ -145,7 +148,7 @@ def tapped(near: polymux.Session, far: polymux.Session) -> list[tuple[int, bytes
     passed: list[tuple[int, bytes]] = []
     for side, session in enumerate((near, far)):
         transport = session.transport
-        assert isinstance(transport, Pipe)
+        assert isinstance(transport, MemoryTransport)
         write = transport.write
 
         def note(data: bytes, side: int = side, write: Callable[[bytes], None] = write) -> None:
@@ -160,9 +163,12 @@ def tapped(near: polymux.Session, far: polymux.Session) -> list[tuple[int, bytes
 @virtual
 async def test_each_side_terminates_a_finished_channel_exactly_once(version: int) -> None:
     protocol = f"nerdbank:version={version}"
-    maker = session_maker(protocol, 0, None, None, 0.0), session_maker(protocol, 1, None, None, 0.0)
+    maker = (
+        session_factory(protocol, 0, None, None, 0.0),
+        session_factory(protocol, 1, None, None, 0.0),
+    )
     near, far = maker[0](), maker[1]()
-    pipes = Pipe(near), Pipe(far)
+    pipes = MemoryTransport(near), MemoryTransport(far)
     pipes[0].other, pipes[1].other = pipes[1], pipes[0]
     near.transport, far.transport = pipes
     passed = tapped(near, far)
@@ -186,8 +192,8 @@ async def test_each_side_terminates_a_finished_channel_exactly_once(version: int
         kinds = [int(kind) for sender, kind in rows if sender == side]
         assert kinds.count(TERMINATED) == 1
         assert kinds[-1] == TERMINATED  # nothing follows it
-    assert [v.rule.name for v in watcher.conversation.violations] == []
-    assert mine.record.ending == theirs.record.ending == "clean"
+    assert [v.rule.name for v in watcher.connection.violations] == []
+    assert mine.state.ending == theirs.state.ending == "clean"
     near.abort()
     far.abort()
     await near.wait_closed()
@@ -202,17 +208,17 @@ async def test_a_side_that_finishes_last_terminates_without_waiting_for_more(ver
         mine, theirs = await opened(near, far)
         await theirs.end()
         await settled()
-        far._ending.shut = True  # the peer does nothing any more
+        far.shutdown.io_stopped = True  # the peer does nothing any more
         await mine.end()
         await settled()
-        assert near._live == {}
-        assert (0, TERMINATED, mine.record.key) not in near.endpoint.protocol.duties
+        assert near.streams == {}
+        assert (0, TERMINATED, mine.state.key) not in near.endpoint.protocol.pending_replies
 
 
 @with_windows
 @virtual
 async def test_who_reads_no_more_says_so_and_is_obeyed(version: int) -> None:
-    limits = Limits(window=100)
+    limits = Limits(receive_window=100)
     async with joined(f"nerdbank:version={version}", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         mine.send_nowait(bytes(1000))
@@ -221,8 +227,8 @@ async def test_who_reads_no_more_says_so_and_is_obeyed(version: int) -> None:
         await settled()
         with pytest.raises(polymux.StreamEnded, match="the peer reads no more"):
             await mine.send(b"x")
-        assert near._live == far._live == {}
-        assert mine.record.ending == theirs.record.ending == "clean"
+        assert near.streams == far.streams == {}
+        assert mine.state.ending == theirs.state.ending == "clean"
 
 
 # --- windows
@@ -233,18 +239,18 @@ async def test_who_reads_no_more_says_so_and_is_obeyed(version: int) -> None:
 async def test_a_starved_reader_grants_a_wider_window_and_a_busy_one_repeats_its_own(
     version: int,
 ) -> None:
-    limits = Limits(window=1000)
+    limits = Limits(receive_window=1000)
     async with joined(f"nerdbank:version={version}", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
-        near.endpoint.put(Frame(GROWTH_REQUEST, mine.record.key))
-        near._flush_soon()
+        near.endpoint.send_frame(Frame(GROWTH_REQUEST, mine.state.key))
+        near.schedule_flush()
         await settled()
-        assert mine._own.window == 4000
+        assert mine.own_half.window == 4000
         await mine.send(b"unread")
-        near.endpoint.put(Frame(GROWTH_REQUEST, mine.record.key))
+        near.endpoint.send_frame(Frame(GROWTH_REQUEST, mine.state.key))
         await settled()
-        assert mine._own.window == 4000
-        assert (1, WINDOW_ADJUST, mine.record.key) not in near.endpoint.protocol.duties
+        assert mine.own_half.window == 4000
+        assert (1, WINDOW_ADJUST, mine.state.key) not in near.endpoint.protocol.pending_replies
         assert await theirs.receive() == b"unread"
 
 
@@ -253,29 +259,32 @@ async def test_a_starved_reader_grants_a_wider_window_and_a_busy_one_repeats_its
 async def test_a_reader_that_takes_what_came_with_the_request_counts_as_starved(
     version: int,
 ) -> None:
-    async with joined(f"nerdbank:version={version}", limits=Limits(window=1000)) as (near, far):
+    async with joined(f"nerdbank:version={version}", limits=Limits(receive_window=1000)) as (
+        near,
+        far,
+    ):
         mine, theirs = await opened(near, far)
         reading = asyncio.create_task(theirs.receive())
         await settled()
         await mine.send(b"news")
-        near.endpoint.put(Frame(GROWTH_REQUEST, mine.record.key))
+        near.endpoint.send_frame(Frame(GROWTH_REQUEST, mine.state.key))
         await settled()
         assert await reading == b"news"
-        assert mine._own.window == 4000
+        assert mine.own_half.window == 4000
 
 
 @virtual
 async def test_windows_grow_to_their_limit_and_within_the_budget_of_all() -> None:
-    limits = Limits(window=MIB, window_grown=4 * MIB, window_growth=7 * MIB)
+    limits = Limits(receive_window=MIB, max_receive_window=4 * MIB, max_window_growth_total=7 * MIB)
     async with joined("nerdbank", limits=limits) as (near, far):
         pairs = [await opened(near, far) for _ in range(3)]
 
         async def ask() -> list[int]:
             for mine, _ in pairs:
-                near.endpoint.put(Frame(GROWTH_REQUEST, mine.record.key))
-                near._flush_soon()
+                near.endpoint.send_frame(Frame(GROWTH_REQUEST, mine.state.key))
+                near.schedule_flush()
                 await settled()
-            return [mine._own.window // MIB for mine, _ in pairs]
+            return [mine.own_half.window // MIB for mine, _ in pairs]
 
         assert await ask() == [4, 4, 1]
         assert await ask() == [4, 4, 1]
@@ -288,29 +297,29 @@ async def test_windows_grow_to_their_limit_and_within_the_budget_of_all() -> Non
 @with_windows
 @virtual
 async def test_a_sender_that_stalls_asks_for_more_and_gets_it(version: int) -> None:
-    limits = Limits(window=1000)
+    limits = Limits(receive_window=1000)
     async with joined(f"nerdbank:version={version}", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         reading = asyncio.create_task(theirs.receive_all())
         await mine.send(bytes(3_000_000))
         await mine.end()
         assert len(await reading) == 3_000_000
-        assert mine._own.window > 100_000
+        assert mine.own_half.window > 100_000
 
 
 @virtual
 async def test_a_peer_that_does_not_answer_is_asked_once() -> None:
-    async with joined("nerdbank", limits=Limits(window=1000)) as (near, far):
+    async with joined("nerdbank", limits=Limits(receive_window=1000)) as (near, far):
         mine, theirs = await opened(near, far)
-        far.endpoint.protocol.limits.window_grown = 0  # refuses every wish
+        far.endpoint.protocol.limits.max_receive_window = 0  # refuses every wish
         asked = []
-        growth = near._growth._wants  # type: ignore[attr-defined]
+        growth = near._window_growth._request_if_due  # type: ignore[attr-defined]
 
         def wants(record: object) -> bool:
             asked.append(bool(growth(record)))
             return asked[-1]
 
-        near._growth._wants = wants  # type: ignore[attr-defined]
+        near._window_growth._request_if_due = wants  # type: ignore[attr-defined]
         reading = asyncio.create_task(theirs.receive_all())
         await mine.send(bytes(200_000))
         await mine.end()
@@ -322,7 +331,7 @@ async def test_a_peer_that_does_not_answer_is_asked_once() -> None:
 @with_windows
 @virtual
 async def test_a_window_of_64_octets_carries_everything(version: int) -> None:
-    limits = Limits(window=64, window_grown=64)
+    limits = Limits(receive_window=64, max_receive_window=64)
     async with joined(f"nerdbank:version={version}", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         reading = asyncio.create_task(theirs.receive_all())
@@ -330,7 +339,7 @@ async def test_a_window_of_64_octets_carries_everything(version: int) -> None:
         await mine.send(data)
         await mine.end()
         assert await reading == data
-        assert theirs._theirs.peak <= 64
+        assert theirs.peer_half.peak_in_flight <= 64
 
 
 @virtual
@@ -345,4 +354,4 @@ async def test_version_1_never_sees_the_newer_codes() -> None:
         for session in (near, far):
             assert "nerdbank.unknown-code" not in session.endpoint.counters.hits
             assert session.failure is None
-        assert READING_COMPLETED not in (mine.record.extra, theirs.record.extra)
+        assert READING_COMPLETED not in (mine.state.protocol_state, theirs.state.protocol_state)

@@ -15,8 +15,8 @@ from tests.aio.session_helpers import joined, settled
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux import Limits, OmnistreamsSession, Policy, Receiver, Sender
-from polymux.aio.streams.fast_paths import WIDEST
+from polymux import Limits, MessageReceiver, MessageSender, OmnistreamsSession, Timeouts
+from polymux.aio.streams.fast_paths import MAX_PREFETCH_MESSAGES
 
 NUMBERINGS = ["omnistreams", "omnistreams:numbering=legacy"]
 CHILD = """
@@ -35,7 +35,7 @@ asyncio.run(main())
 
 @contextlib.asynccontextmanager
 async def pair(
-    protocol: str = "omnistreams", limits: Limits | None = None, policy: Policy | None = None
+    protocol: str = "omnistreams", limits: Limits | None = None, policy: Timeouts | None = None
 ) -> AsyncIterator[tuple[OmnistreamsSession, OmnistreamsSession]]:
     async with joined(protocol, limits=limits, policy=policy) as (near, far):
         yield cast(OmnistreamsSession, near), cast(OmnistreamsSession, far)
@@ -43,7 +43,7 @@ async def pair(
 
 async def opened(
     near: OmnistreamsSession, far: OmnistreamsSession, metadata: object = b"", window: int = 0
-) -> tuple[Sender, Receiver]:
+) -> tuple[MessageSender, MessageReceiver]:
     return await near.open(metadata), await far.accept(window=window)
 
 
@@ -78,7 +78,7 @@ async def test_metadata_is_octets_text_or_json() -> None:
         assert receiver.json() == {"a": [1]}
         with pytest.raises(ValueError, match="JSON cannot say"):
             await near.open({1, 2})
-        with pytest.raises(polymux.LimitExceeded, match="metadata"):
+        with pytest.raises(polymux.LimitExceeded, match="max_metadata_bytes"):
             await near.open(bytes(65537))
 
 
@@ -131,7 +131,7 @@ async def test_send_nowait_and_send_many_wait_in_the_queue_for_credit() -> None:
         receiver = await far.accept(window=1)
         assert [message async for message in receiver] == [b"a", b"", b"c"]
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
 
 
 @virtual
@@ -148,7 +148,7 @@ async def test_a_window_above_255_is_asked_for_in_several_requests() -> None:
         assert whole.result() == data
 
 
-async def passed(sender: Sender, receiver: Receiver, size: int, count: int) -> int:
+async def passed(sender: MessageSender, receiver: MessageReceiver, size: int, count: int) -> int:
     """Send and read so many messages of this size, as many at a time as may be; the credit then."""
     while count > 0:
         batch = min(count, sender.credit)
@@ -168,7 +168,12 @@ async def test_more_messages_are_on_order_while_they_are_small_and_fewer_once_th
         sender, receiver = await opened(near, far)
         await settled()
         assert sender.credit == 64
-        for size, most in ((64, WIDEST), (400, WIDEST), (20_000, 64), (64, WIDEST)):
+        for size, most in (
+            (64, MAX_PREFETCH_MESSAGES),
+            (400, MAX_PREFETCH_MESSAGES),
+            (20_000, 64),
+            (64, MAX_PREFETCH_MESSAGES),
+        ):
             # Up to half of it is asked for again only when the other half was read.
             assert most // 2 < await passed(sender, receiver, size, 4096) <= most
 
@@ -212,7 +217,7 @@ async def test_a_readers_cancel_stops_the_writer(protocol: str) -> None:
         with pytest.raises(polymux.StreamAborted, match="cancelled by this side"):
             await receiver.receive()
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
         assert near.endpoint.counters.hits == far.endpoint.counters.hits == {}
 
 
@@ -226,7 +231,7 @@ async def test_a_writers_cancel_is_an_abort_for_the_reader() -> None:
         with pytest.raises(polymux.StreamAborted, match="aborted by the peer"):
             await receiver.receive()
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
 
 
 @virtual
@@ -239,14 +244,14 @@ async def test_a_legacy_writers_cancel_is_silent_and_keeps_its_id() -> None:
         reading = asyncio.create_task(receiver.receive())
         await settled()
         assert not reading.done()
-        assert {(await near.open()).number for _ in range(255)} == set(range(1, 256))
+        assert {(await near.open()).stream_id for _ in range(255)} == set(range(1, 256))
         opening = asyncio.create_task(near.open())
         await settled()
         assert not opening.done()
         receiver.cancel()
         await asyncio.wait([reading])
         assert isinstance(reading.exception(), polymux.StreamAborted)
-        assert (await opening).number == 0
+        assert (await opening).stream_id == 0
 
 
 @virtual
@@ -263,7 +268,7 @@ async def test_leaving_a_block_ends_a_sender_and_cancels_a_receiver() -> None:
         with pytest.raises(polymux.StreamAborted):
             await again.send(b"x")
         await settled()
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}
 
 
 @virtual
@@ -274,20 +279,20 @@ async def test_there_are_256_ids_and_each_comes_back() -> None:
         await settled()
         assert not opening.done()
         await senders[9].end()
-        assert (await opening).number == 9
-        assert len({sender.number for sender in senders}) == 256
+        assert (await opening).stream_id == 9
+        assert len({sender.stream_id for sender in senders}) == 256
         await settled()
         assert far.failure is None
 
 
 @virtual
 async def test_streams_that_nobody_takes_are_cancelled_past_the_limit() -> None:
-    async with pair(limits=Limits(pending=2)) as (near, far):
+    async with pair(limits=Limits(accept_backlog=2)) as (near, far):
         senders = [await near.open() for _ in range(3)]
         with pytest.raises(polymux.StreamAborted):
             await senders[2].send(b"x")
-        assert far.endpoint.counters.hits == {"pending": 1}
-        assert len(far._arrivals) == 2
+        assert far.endpoint.counters.hits == {"accept_backlog": 1}
+        assert len(far.accept_queue) == 2
 
 
 @virtual
@@ -304,7 +309,7 @@ async def test_control_messages_are_queued_for_whoever_reads_them() -> None:
         waiting.cancel()
         await asyncio.wait([waiting, other])
         assert other.result() == b"one"
-        with pytest.raises(polymux.LimitExceeded, match="limit frame=1048576"):
+        with pytest.raises(polymux.LimitExceeded, match="limit max_frame_bytes=1048576"):
             await near.control(bytes(1048577))
         collecting = asyncio.create_task(collect(far))
         await near.control(b"last")
@@ -318,45 +323,45 @@ async def collect(session: OmnistreamsSession) -> list[bytes]:
 
 @virtual
 async def test_control_messages_that_nobody_reads_end_the_session_by_a_named_limit() -> None:
-    async with pair(limits=Limits(session_buffer=10_000)) as (near, far):
+    async with pair(limits=Limits(session_buffer_bytes=10_000)) as (near, far):
         for _ in range(12):
             with contextlib.suppress(polymux.SessionClosed):
                 await near.control(bytes(1000))
                 await settled()
         await far.wait_closed()
-        assert "limit session_buffer=10000" in str(far.failure)
-        assert far._control_octets <= 10_000
+        assert "limit session_buffer_bytes=10000" in str(far.failure)
+        assert far._received_control_bytes <= 10_000
 
 
 @virtual
 async def test_a_message_over_the_limit_is_refused_before_it_waits() -> None:
-    async with pair(limits=Limits(frame=100)) as (near, _):
+    async with pair(limits=Limits(max_frame_bytes=100)) as (near, _):
         sender = await near.open()
-        with pytest.raises(polymux.LimitExceeded, match="limit frame=100"):
+        with pytest.raises(polymux.LimitExceeded, match="limit max_frame_bytes=100"):
             await sender.send(bytes(101))
 
 
 @virtual
 async def test_large_messages_that_nobody_reads_pause_the_session_and_not_for_ever() -> None:
-    limits = Limits(session_buffer=300_000)
-    async with pair(limits=limits, policy=Policy(pause=5)) as (near, far):
+    limits = Limits(session_buffer_bytes=300_000)
+    async with pair(limits=limits, policy=Timeouts(slow_reader=5)) as (near, far):
         slow, unread = await opened(near, far)
         quick, read = await opened(near, far)
         async with asyncio.TaskGroup() as tasks:
             job = tasks.create_task(fill(slow))
             await asyncio.sleep(1)
-            assert far._pacing.paused_at
-            assert far.endpoint.inbox.unread < 1_000_000
+            assert far.read_backpressure.paused_at
+            assert far.endpoint.receive_queue.unread_bytes < 1_000_000
             assert quick.credit > 0
             await quick.send(b"behind it")
             assert await read.receive() == b"behind it"
             await job
-        with pytest.raises(polymux.StreamAborted, match="limit session_buffer=300000"):
+        with pytest.raises(polymux.StreamAborted, match="limit session_buffer_bytes=300000"):
             await unread.receive()
         assert far.failure is None
 
 
-async def fill(sender: Sender) -> None:
+async def fill(sender: MessageSender) -> None:
     with contextlib.suppress(polymux.StreamAborted):
         while True:
             await sender.send(bytes(50_000))
@@ -395,7 +400,7 @@ async def test_a_control_message_waits_for_a_full_transport_and_is_not_sent_if_c
                 await asyncio.wait_for(near.control(bytes(10_000)), 1)
                 sent += 1
         assert 20 < sent < 60
-        assert near.endpoint.outbox.control == []
+        assert near.endpoint.scheduler.control_queue == []
         far.transport.resume_reading()
         await near.control(b"last")
         heard = [await far.receive_control() for _ in range(sent + 1)]
@@ -409,7 +414,7 @@ async def test_an_id_created_over_and_over_holds_no_memory() -> None:
         for _ in range(900):
             far.data_received(bytes.fromhex("00000002 0100"))
             await settled(3)
-        assert len(far._live) == len(far._arrivals) == far._theirs == 1
+        assert len(far.streams) == len(far.accept_queue) == far.peer_stream_count == 1
         assert far.endpoint.counters.hits == {"omnistreams.create-on-open-id": 900}
         assert far.failure is None
 
@@ -430,5 +435,9 @@ async def test_streams_without_end_leave_nothing_behind() -> None:
                 await sender.end()
                 assert await receiver.receive_all() == b""
             await settled(4)
-        assert near._live == far._live == {}
-        assert (near._theirs, far._theirs, far.endpoint.inbox.unread) == (0, 0, 0)
+        assert near.streams == far.streams == {}
+        assert (
+            near.peer_stream_count,
+            far.peer_stream_count,
+            far.endpoint.receive_queue.unread_bytes,
+        ) == (0, 0, 0)

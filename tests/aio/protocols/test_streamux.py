@@ -33,7 +33,7 @@ async def test_a_request_is_answered(size: int) -> None:
 async def test_connect_and_serve_speak_streamux_over_tcp() -> None:
     async def handle(session: Session) -> None:
         assert isinstance(session, StreamuxSession)
-        await session.answer(echo)
+        await session.serve_calls(echo)
 
     server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=SMALL)
     async with server, polymux.connect(server.url, protocol=SMALL) as session:
@@ -91,7 +91,7 @@ async def test_an_answer_before_the_request_is_whole_waits_for_it() -> None:
             call = await far.accept()
             await call.reply(b"early")
             await settled()
-            assert not exchange.lane.inbox
+            assert not exchange.buffers.received
             await exchange.end()
             assert await exchange.read() == b"early"
         assert not near.endpoint.counters.hits
@@ -100,7 +100,7 @@ async def test_an_answer_before_the_request_is_whole_waits_for_it() -> None:
 async def test_both_sides_ask_with_splits_of_their_own() -> None:
     other = "streamux:length_bits=7,id_bits=7"
     async with pair(SMALL, other=other) as (near, far):
-        answers = [asyncio.create_task(side.answer(echo)) for side in (near, far)]
+        answers = [asyncio.create_task(side.serve_calls(echo)) for side in (near, far)]
         assert near.protocol.dialect() == "10/4, 7/7"
         data = bytes(range(256)) * 20
         async with asyncio.TaskGroup() as tasks:
@@ -128,7 +128,7 @@ async def test_a_request_waits_for_a_free_id() -> None:
         waiting = [asyncio.create_task(near.request(b"%d" % n, timeout=9)) for n in range(17)]
         calls = [await far.accept() for _ in range(16)]
         await settled()
-        assert len(near._askers) == 1
+        assert len(near._id_waiters) == 1
         with pytest.raises(TimeoutError, match=r"within 0\.05 s.*timeout="):
             await near.request(b"late", timeout=0.05)
         await calls.pop(3).reply(b"first free")
@@ -153,7 +153,7 @@ async def test_a_cancelled_task_cancels_its_request_and_the_work_on_it() -> None
             stopped.set()
 
     async with pair() as (near, far):
-        task = asyncio.create_task(far.answer(forever))
+        task = asyncio.create_task(far.serve_calls(forever))
         request = asyncio.create_task(near.request(b"x"))
         await began.wait()
         request.cancel()
@@ -170,7 +170,7 @@ async def test_a_cancelled_task_cancels_its_request_and_the_work_on_it() -> None
 
 async def test_a_request_may_be_cancelled_at_any_moment_and_leaves_nothing() -> None:
     async with pair(SMALL) as (near, far):
-        task = asyncio.create_task(far.answer(echo))
+        task = asyncio.create_task(far.serve_calls(echo))
         finished = 0
         for steps in range(40):
             request = asyncio.create_task(near.request(bytes(3000)))
@@ -220,7 +220,10 @@ async def test_many_cancels_at_once_are_no_fault_of_the_peer_that_acknowledges_t
         assert far.failure is None
         assert not any(held(near).values())
         assert not any(held(far).values())
-        assert near.endpoint.guard.idle.burst == near.endpoint.limits.idle_burst
+        assert (
+            near.endpoint.flood_guard.empty_frame_bucket.burst
+            == near.endpoint.limits.empty_frame_burst
+        )
 
 
 async def test_a_handler_that_fails_leaves_the_call_unanswered_and_the_rest_unharmed(
@@ -233,7 +236,7 @@ async def test_a_handler_that_fails_leaves_the_call_unanswered_and_the_rest_unha
         await call.reply(data)
 
     async with pair() as (near, far):
-        task = asyncio.create_task(far.answer(fail))
+        task = asyncio.create_task(far.serve_calls(fail))
         with pytest.raises(TimeoutError):
             await near.request(b"bad", timeout=0.05)
         assert await near.request(b"good") == b"good"

@@ -14,27 +14,27 @@ from tests.aio.streamux_helpers import pair
 
 import polymux
 from polymux import Call
-from polymux.aio.streams.duplex import ROOM
-from polymux.aio.streams.exchanges import JOINED, Whole
+from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES
+from polymux.aio.streams.exchanges import MAX_JOINED_BYTES, MessageBuffer
 
 
-@given(st.lists(st.integers(0, JOINED), max_size=6))
+@given(st.lists(st.integers(0, MAX_JOINED_BYTES), max_size=6))
 def test_a_message_is_its_parts_in_their_order(sizes: list[int]) -> None:
-    whole = Whole()
+    whole = MessageBuffer()
     parts = [bytes([n]) * size for n, size in enumerate(sizes)]
     for part in parts:
         whole.add(part)
     assert whole.size == sum(sizes)
-    assert whole.octets() == b"".join(parts)
+    assert whole.getvalue() == b"".join(parts)
 
 
 def test_a_large_message_is_never_held_twice() -> None:
     part = bytes(100_000)
-    whole = Whole()
+    whole = MessageBuffer()
     tracemalloc.start()
     for _ in range(100):
         whole.add(part)
-    assert len(whole.octets()) == 10_000_000
+    assert len(whole.getvalue()) == 10_000_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 14_000_000
@@ -49,14 +49,16 @@ async def test_no_new_work_is_begun_while_the_peer_takes_nothing(size: int) -> N
         await call.reply(await call.read())
 
     async with pair("streamux") as (near, far):
-        answering = asyncio.create_task(far.answer(work))
+        answering = asyncio.create_task(far.serve_calls(work))
         first = asyncio.create_task(near.request(bytes(size), timeout=0))
         await first
         far.pause_writing()
         asked = [asyncio.create_task(near.request(bytes(60_000), timeout=0)) for _ in range(12)]
         for _ in range(50):
             await settled()
-        assert far.endpoint.outbox.queued >= ROOM  # their answers have taken the room there is
+        assert (
+            far.endpoint.scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
+        )  # their answers have taken the room there is
         before = len(begun)
         asked += [asyncio.create_task(near.request(bytes(60_000), timeout=0)) for _ in range(28)]
         for _ in range(50):

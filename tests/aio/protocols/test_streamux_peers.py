@@ -55,7 +55,7 @@ async def place(limits: polymux.Limits | None = None) -> AsyncIterator[Place]:
 
     async def handle(session: StreamuxSession) -> None:
         sessions.append(session)
-        await session.answer(echo)
+        await session.serve_calls(echo)
 
     server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=SMALL, limits=limits)
     async with server, polymux.connect(server.url, protocol=SMALL) as good:
@@ -164,9 +164,9 @@ async def test_an_id_used_again_while_the_last_chunk_still_comes_in_mixes_nothin
         assert isinstance(session, StreamuxSession)
         first = asyncio.create_task(session.request(b"a"))
         second = asyncio.create_task(session.request(b"b"))
-        while not session.endpoint.inbox.dropped and not first.done():
+        while not session.endpoint.receive_queue.discarded_bytes and not first.done():
             await asyncio.sleep(0.01)
-            if session._live and next(iter(session._live.values()))._theirs.spent:
+            if session.streams and next(iter(session.streams.values())).peer_half.credit_spent:
                 break
         assert await session.request(b"c") == b"xx"
         assert await first == b"hello"
@@ -227,7 +227,7 @@ async def test_a_connection_that_ends_inside_the_last_chunk_ends_no_message() ->
 
 
 async def test_a_message_without_end_is_capped_and_keeps_no_memory() -> None:
-    async with place(polymux.Limits(message=100_000)) as here:
+    async with place(polymux.Limits(max_message_bytes=100_000)) as here:
         await here.say(GOOD)
         assert await here.hear(4) == "010a0432"
         for _ in range(40):
@@ -236,9 +236,9 @@ async def test_a_message_without_end_is_capped_and_keeps_no_memory() -> None:
             await settled(5)
         await here.others_are_well()
         session = here.bad()
-        assert session.endpoint.counters.hits["message"] == 1
-        assert not session._live
-        assert session.endpoint.inbox.unread == 0
+        assert session.endpoint.counters.hits["max_message_bytes"] == 1
+        assert not session.streams
+        assert session.endpoint.receive_queue.unread_bytes == 0
         await here.say("5680 68656c6c6f")  # another id is served as ever
         assert await here.hear(7) == "56c068656c6c6f"
         await here.say("0500")
@@ -248,23 +248,25 @@ async def test_a_message_without_end_is_capped_and_keeps_no_memory() -> None:
 
 
 async def test_a_reply_over_the_cap_is_cancelled() -> None:
-    async with place(polymux.Limits(message=1000)) as here:
+    async with place(polymux.Limits(max_message_bytes=1000)) as here:
         server = here.server
-        limits = polymux.Limits(message=100)
+        limits = polymux.Limits(max_message_bytes=100)
         async with polymux.connect(server.url, protocol=SMALL, limits=limits) as session:
             assert isinstance(session, StreamuxSession)
-            with pytest.raises(polymux.LimitExceeded, match="more than 100 octets; limit message"):
+            with pytest.raises(
+                polymux.LimitExceeded, match="more than 100 octets; limit max_message_bytes"
+            ):
                 await session.request(bytes(500))
             assert await session.request(bytes(50)) == bytes(50)
 
 
 async def test_calls_past_the_limit_are_left_unanswered_and_counted() -> None:
-    async with place(polymux.Limits(streams=2)) as here:
+    async with place(polymux.Limits(max_streams=2)) as here:
         await here.say(GOOD)
         assert await here.hear(4) == "010a0432"
         await here.say("1000 61 1100 61 1280 61 0080")  # two that stay open, a third, and an end
         assert await here.hear(3) == "10c061"
-        assert here.bad().endpoint.counters.hits == {"streams": 1}
+        assert here.bad().endpoint.counters.hits == {"max_streams": 1}
         await here.say("0200")
         assert await here.hear(2) == "0240"
 
@@ -279,5 +281,5 @@ async def test_floods_of_keep_alives_end_the_session_but_cancels_may_be_many() -
         assert here.bad().failure is None
         await here.say(bytes.fromhex("0080") * 5000)
         await here.is_cut_off()
-        assert "limit idle_burst" in str(here.bad().failure)
+        assert "limit empty_frame_burst" in str(here.bad().failure)
         await here.others_are_well()

@@ -98,10 +98,10 @@ async def test_a_soak_gets_every_reply_right_and_leaks_nothing(
 
     async def handle(session: StreamuxSession) -> None:
         served.append(session)
-        await session.answer(mirror)
+        await session.serve_calls(mirror)
 
     server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol=other)
-    limits = polymux.Limits(own_streams=2000)
+    limits = polymux.Limits(max_own_streams=2000)
     async with server, polymux.connect(server.url, protocol=protocol, limits=limits) as session:
         assert isinstance(session, StreamuxSession)
         soak = Soak(session, count, largest, 20)

@@ -33,7 +33,7 @@ async def test_a_request_times_out_as_announced_and_a_late_reply_is_dropped() ->
 async def test_work_the_peer_no_longer_waits_for_is_dropped_only_on_demand() -> None:
     async with pair("streamux:timeout=2") as (near, far):
         for preempts in (False, True):
-            far.preempts = preempts
+            far.drops_expired_calls = preempts
             request = asyncio.create_task(near.request(b"x", timeout=10))
             call = await far.accept()
             await asyncio.sleep(3)
@@ -53,7 +53,7 @@ async def test_work_the_peer_no_longer_waits_for_is_dropped_only_on_demand() -> 
 @virtual
 async def test_a_reply_that_has_begun_is_never_preempted() -> None:
     async with pair("streamux:timeout=2") as (near, far):
-        far.preempts = True
+        far.drops_expired_calls = True
         request = asyncio.create_task(near.request(b"x", timeout=10))
         call = await far.accept()
         await call.send(b"begun, ")
@@ -67,12 +67,12 @@ async def test_an_idle_side_sends_keep_alives_as_the_other_announced() -> None:
     async with pair("streamux:timeout=6", other="streamux:timeout=0") as (near, far):
         assert (near.keep_alive, far.keep_alive) == (30.0, 2.0)
         await asyncio.sleep(61)
-        assert (near._signs.sent, far._signs.sent) == (2, 30)
+        assert (near._keepalive.sent_count, far._keepalive.sent_count) == (2, 30)
         assert near.failure is None
         assert far.failure is None
         near.keep_alive = 0
         await asyncio.sleep(61)
-        assert near._signs.sent == 2
+        assert near._keepalive.sent_count == 2
         with pytest.raises(polymux.LocalProtocolError, match="0 or more seconds"):
             near.keep_alive = -1
 
@@ -80,11 +80,11 @@ async def test_an_idle_side_sends_keep_alives_as_the_other_announced() -> None:
 @virtual
 async def test_a_side_that_sends_needs_no_keep_alive() -> None:
     async with pair("streamux:timeout=6") as (near, far):
-        task = asyncio.create_task(far.answer(echo))
+        task = asyncio.create_task(far.serve_calls(echo))
         for _ in range(20):
             await near.request(b"x")
             await asyncio.sleep(1)
-        assert (near._signs.sent, far._signs.sent) == (0, 0)
+        assert (near._keepalive.sent_count, far._keepalive.sent_count) == (0, 0)
         await near.close()
         await task
 
@@ -104,8 +104,8 @@ async def test_a_silent_peer_is_noticed() -> None:
 async def test_a_process_that_was_stopped_itself_blames_nobody() -> None:
     async with pair() as (near, far):
         far.keep_alive = 0
-        near._signs.heard_at -= 1000  # as it looks after a long stop of this process
-        near._signs.look()
+        near._keepalive.received_at -= 1000  # as it looks after a long stop of this process
+        near._keepalive.update()
         await asyncio.sleep(0.1)
         far.keep_alive = 0.1
         await asyncio.sleep(100)
@@ -131,14 +131,14 @@ async def test_a_peer_without_a_free_id_may_be_silent_and_silence_can_be_allowed
 
 @virtual
 async def test_a_call_that_nobody_reads_makes_room_after_a_bounded_pause() -> None:
-    limits = polymux.Limits(session_buffer=200_000)
+    limits = polymux.Limits(session_buffer_bytes=200_000)
     async with pair(limits=limits) as (near, far):
         big = asyncio.create_task(near.request(bytes(1_000_000), timeout=60))
         hog = await far.accept()
-        task = asyncio.create_task(far.answer(echo))
+        task = asyncio.create_task(far.serve_calls(echo))
         assert await near.request(b"still served", timeout=60) == b"still served"
-        assert far._pacing.pauses == 1
-        with pytest.raises(polymux.StreamAborted, match="limit session_buffer=200000"):
+        assert far.read_backpressure.pause_count == 1
+        with pytest.raises(polymux.StreamAborted, match="limit session_buffer_bytes=200000"):
             await hog.read()
         assert await big == b""
         await near.close()

@@ -17,8 +17,16 @@ from tests.aio.session_helpers import echo, joined, opened
 
 import polymux
 from polymux import Session
-from polymux.aio.session.busy_poll import FIRST, MOST, Vigil, Watch, patience_for, watch_of, watches
-from polymux.aio.session.socket_options import round_trip
+from polymux.aio.session.busy_poll import (
+    MAX_FAST_REPLIES,
+    MIN_FAST_REPLIES,
+    BusyPoller,
+    BusyPollLoop,
+    poll_budget_ns,
+    poll_loop_of,
+    poll_loops,
+)
+from polymux.aio.session.socket_options import min_rtt_ns
 
 SECOND = 10**9
 LONG = 10 * SECOND  # does not pass in a test
@@ -42,138 +50,138 @@ class Loop:
         return not self.ready
 
 
-def watchful(watch: Watch | None = None) -> Vigil:
+def watchful(watch: BusyPollLoop | None = None) -> BusyPoller:
     """Of a session that has had to wait long for its answers while it slept."""
-    vigil = Vigil(watch or Watch(), LONG)
-    vigil.asleep = LONG
+    vigil = BusyPoller(watch or BusyPollLoop(), LONG)
+    vigil.sleep_latency_ns = LONG
     return vigil
 
 
-def converse(vigil: Vigil, loop: Loop, times: int) -> None:
+def converse(vigil: BusyPoller, loop: Loop, times: int) -> None:
     for _ in range(times):
-        vigil.wrote(loop.soon)
-        vigil.came()
+        vigil.on_send(loop.soon)
+        vigil.on_receive()
 
 
 def test_the_loop_turns_until_the_answer_comes() -> None:
     loop, vigil = Loop(), watchful()
-    converse(vigil, loop, FIRST)
+    converse(vigil, loop, MIN_FAST_REPLIES)
     assert loop.sleeps
-    vigil.wrote(loop.soon)
+    vigil.on_send(loop.soon)
     for _ in range(3):
         assert not loop.sleeps
         loop.turn()
-    vigil.came()
+    vigil.on_receive()
     loop.turn()
     assert loop.sleeps
 
 
 def test_too_few_answers_that_came_at_once_prove_nothing() -> None:
     loop, vigil = Loop(), watchful()
-    converse(vigil, loop, FIRST - 1)
-    vigil.wrote(loop.soon)
+    converse(vigil, loop, MIN_FAST_REPLIES - 1)
+    vigil.on_send(loop.soon)
     assert loop.sleeps
 
 
 def test_one_late_answer_is_enough_to_sleep_again() -> None:
-    loop, vigil = Loop(), Vigil(Watch(), 10**6)
-    vigil.prompt = FIRST - 1
-    vigil.wrote(loop.soon)
+    loop, vigil = Loop(), BusyPoller(BusyPollLoop(), 10**6)
+    vigil.fast_replies = MIN_FAST_REPLIES - 1
+    vigil.on_send(loop.soon)
     time.sleep(0.003)
-    vigil.came()
-    assert vigil.prompt == 0
-    vigil.wrote(loop.soon)
+    vigil.on_receive()
+    assert vigil.fast_replies == 0
+    vigil.on_send(loop.soon)
     assert loop.sleeps
 
 
 def test_what_comes_unasked_is_no_answer() -> None:
     loop, vigil = Loop(), watchful()
-    for _ in range(FIRST):
-        vigil.came()
-    vigil.wrote(loop.soon)
+    for _ in range(MIN_FAST_REPLIES):
+        vigil.on_receive()
+    vigil.on_send(loop.soon)
     assert loop.sleeps
 
 
-def wait_in_vain(vigil: Vigil, loop: Loop, needed: int) -> None:
-    vigil.patience = LONG
+def wait_in_vain(vigil: BusyPoller, loop: Loop, needed: int) -> None:
+    vigil.budget_ns = LONG
     converse(vigil, loop, needed)
     assert loop.sleeps
-    vigil.patience = 1
-    vigil.wrote(loop.soon)
+    vigil.budget_ns = 1
+    vigil.on_send(loop.soon)
     assert not loop.sleeps
     time.sleep(0.00001)
 
 
 def test_an_answer_that_does_not_come_makes_it_harder_to_believe_in_the_next() -> None:
     loop, vigil = Loop(), watchful()
-    for needed in (FIRST, 2 * FIRST, 4 * FIRST):
-        assert vigil.needed == needed
+    for needed in (MIN_FAST_REPLIES, 2 * MIN_FAST_REPLIES, 4 * MIN_FAST_REPLIES):
+        assert vigil.fast_replies_needed == needed
         wait_in_vain(vigil, loop, needed)
         loop.turn()
         assert loop.sleeps
-        assert vigil.prompt == 0
-    vigil.patience = LONG
-    converse(vigil, loop, 8 * FIRST)
-    assert vigil.needed == 8 * FIRST
+        assert vigil.fast_replies == 0
+    vigil.budget_ns = LONG
+    converse(vigil, loop, 8 * MIN_FAST_REPLIES)
+    assert vigil.fast_replies_needed == 8 * MIN_FAST_REPLIES
     converse(vigil, loop, 1)  # awake: it is believed in again as the first was
-    assert vigil.needed == FIRST
+    assert vigil.fast_replies_needed == MIN_FAST_REPLIES
     for _ in range(20):
-        vigil.expire()
-    assert vigil.needed == MOST
+        vigil.back_off()
+    assert vigil.fast_replies_needed == MAX_FAST_REPLIES
 
 
 def test_an_answer_that_comes_late_is_no_success_though_others_kept_the_loop_awake() -> None:
-    loop, watch = Loop(), Watch()
+    loop, watch = Loop(), BusyPollLoop()
     vigil, other = watchful(watch), watchful(watch)
-    converse(other, loop, FIRST)
-    other.wrote(loop.soon)
-    vigil.patience = 1
+    converse(other, loop, MIN_FAST_REPLIES)
+    other.on_send(loop.soon)
+    vigil.budget_ns = 1
     wait_in_vain_beside(vigil, loop)
-    vigil.came()
-    assert (vigil.prompt, vigil.needed) == (0, 2 * FIRST)
-    assert list(watch.awake) == [other]
+    vigil.on_receive()
+    assert (vigil.fast_replies, vigil.fast_replies_needed) == (0, 2 * MIN_FAST_REPLIES)
+    assert list(watch.active_pollers) == [other]
 
 
-def wait_in_vain_beside(vigil: Vigil, loop: Loop) -> None:
-    vigil.prompt = FIRST
-    vigil.wrote(loop.soon)
-    assert vigil in vigil.watch.awake
+def wait_in_vain_beside(vigil: BusyPoller, loop: Loop) -> None:
+    vigil.fast_replies = MIN_FAST_REPLIES
+    vigil.on_send(loop.soon)
+    assert vigil in vigil.poll_loop.active_pollers
     time.sleep(0.00001)
 
 
 def test_each_has_its_own_patience() -> None:
-    loop, watch = Loop(), Watch()
+    loop, watch = Loop(), BusyPollLoop()
     vigil, other = watchful(watch), watchful(watch)
-    converse(other, loop, FIRST)
-    vigil.patience = 1
+    converse(other, loop, MIN_FAST_REPLIES)
+    vigil.budget_ns = 1
     wait_in_vain_beside(vigil, loop)
-    other.wrote(loop.soon)
+    other.on_send(loop.soon)
     loop.turn()
-    assert list(watch.awake) == [other]
-    assert vigil.needed == 2 * FIRST
-    other.came()
+    assert list(watch.active_pollers) == [other]
+    assert vigil.fast_replies_needed == 2 * MIN_FAST_REPLIES
+    other.on_receive()
     loop.turn()
     assert loop.sleeps
 
 
 def test_who_gains_nothing_by_it_goes_back_to_sleep() -> None:
     loop, vigil = Loop(), watchful()
-    converse(vigil, loop, FIRST)
-    assert not vigil.up
-    vigil.asleep = SECOND  # and who is awake has to wait as long
+    converse(vigil, loop, MIN_FAST_REPLIES)
+    assert not vigil.active
+    vigil.sleep_latency_ns = SECOND  # and who is awake has to wait as long
     awake = 0
     for _ in range(20):
-        vigil.wrote(loop.soon)
+        vigil.on_send(loop.soon)
         assert not loop.sleeps
-        vigil.asked_at -= SECOND
-        vigil.came()
+        vigil.sent_at_ns -= SECOND
+        vigil.on_receive()
         loop.turn()
         assert loop.sleeps
         if not vigil.up:
             break
         awake += 1
     assert 0 < awake < 10  # it is given the benefit of the doubt, but not for ever
-    assert (vigil.prompt, vigil.needed) == (0, 2 * FIRST)
+    assert (vigil.fast_replies, vigil.fast_replies_needed) == (0, 2 * MIN_FAST_REPLIES)
 
 
 def test_nobody_stays_awake_for_a_far_peer_however_closely_its_answers_follow() -> None:
@@ -181,14 +189,20 @@ def test_nobody_stays_awake_for_a_far_peer_however_closely_its_answers_follow() 
     asked = []
 
     def distance() -> int:
-        asked.append(vigil.needed)
+        asked.append(vigil.fast_replies_needed)
         return 2 * LONG + 1
 
-    vigil.distance = distance
+    vigil.min_rtt_ns = distance
     for _ in range(1000):
         converse(vigil, loop, 1)
         assert loop.sleeps
-    assert asked[:5] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST, MOST]  # it is not asked often
+    assert asked[:5] == [
+        MIN_FAST_REPLIES,
+        2 * MIN_FAST_REPLIES,
+        4 * MIN_FAST_REPLIES,
+        8 * MIN_FAST_REPLIES,
+        MAX_FAST_REPLIES,
+    ]  # it is not asked often
     assert len(asked) < 25
 
 
@@ -197,61 +211,61 @@ def test_a_near_peer_is_stayed_awake_for_and_so_is_one_nobody_can_place(
     near: int,
 ) -> None:
     loop, vigil = Loop(), watchful()
-    vigil.distance = lambda: near
-    converse(vigil, loop, FIRST)
-    vigil.wrote(loop.soon)
+    vigil.min_rtt_ns = lambda: near
+    converse(vigil, loop, MIN_FAST_REPLIES)
+    vigil.on_send(loop.soon)
     assert not loop.sleeps
 
 
 def test_nobody_stays_awake_for_a_session_that_is_over() -> None:
     loop, vigil = Loop(), watchful()
-    converse(vigil, loop, FIRST)
-    vigil.wrote(loop.soon)
-    vigil.rest()
+    converse(vigil, loop, MIN_FAST_REPLIES)
+    vigil.on_send(loop.soon)
+    vigil.stop()
     loop.turn()
     assert loop.sleeps
-    converse(vigil, loop, 2 * FIRST)
+    converse(vigil, loop, 2 * MIN_FAST_REPLIES)
     assert loop.sleeps
 
 
 def test_one_watch_turns_the_loop_for_all_its_sessions() -> None:
-    loop, watch = Loop(), Watch()
+    loop, watch = Loop(), BusyPollLoop()
     vigils = [watchful(watch) for _ in range(50)]
     for vigil in vigils:
-        converse(vigil, loop, FIRST)
-        vigil.wrote(loop.soon)
+        converse(vigil, loop, MIN_FAST_REPLIES)
+        vigil.on_send(loop.soon)
     assert len(loop.ready) == 1
     for vigil in vigils[:-1]:
-        vigil.came()
+        vigil.on_receive()
         loop.turn()
         assert len(loop.ready) == 1
-    vigils[-1].came()
+    vigils[-1].on_receive()
     loop.turn()
     assert loop.sleeps
 
 
 def test_a_loop_that_was_closed_while_somebody_was_awake_is_gone() -> None:
     gc.collect()
-    before = len(watches)
+    before = len(poll_loops)
     loop = asyncio.new_event_loop()
-    vigil = watchful(watch_of(loop))
-    assert watch_of(loop) is vigil.watch
-    vigil.prompt = FIRST
-    vigil.wrote(loop.call_soon)
+    vigil = watchful(poll_loop_of(loop))
+    assert poll_loop_of(loop) is vigil.poll_loop
+    vigil.fast_replies = MIN_FAST_REPLIES
+    vigil.on_send(loop.call_soon)
     loop.run_until_complete(asyncio.sleep(0))
-    assert vigil.watch.turning
+    assert vigil.poll_loop.spinning
     loop.close()
-    assert len(watches) == before + 1
+    assert len(poll_loops) == before + 1
     del loop
     gc.collect()
-    assert len(watches) == before
+    assert len(poll_loops) == before
 
 
 def test_nobody_stays_awake_with_a_single_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
-    assert patience_for(0.0002) == 200_000
+    assert poll_budget_ns(0.0002) == 200_000
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
-    assert patience_for(0.0002) == 0
+    assert poll_budget_ns(0.0002) == 0
 
 
 @pytest.mark.parametrize(
@@ -260,7 +274,7 @@ def test_nobody_stays_awake_with_a_single_processor(monkeypatch: pytest.MonkeyPa
      (math.inf, 10**9)],
 )  # fmt: skip
 def test_any_number_of_seconds_will_do(seconds: float, patience: int, two_processors: None) -> None:
-    assert patience_for(seconds) == patience
+    assert poll_budget_ns(seconds) == patience
 
 
 @pytest.fixture
@@ -277,16 +291,16 @@ async def ask(session: Session, times: int) -> None:
 
 
 async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: None) -> None:
-    policy = polymux.Policy(awake=0.5)
+    policy = polymux.Timeouts(awake=0.5)
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
-        async with polymux.connect(server.url, protocol="mplex", policy=policy) as session:
-            vigil = session._vigil
-            vigil.asleep = LONG  # with both sides on one loop nobody really sleeps
+        async with polymux.connect(server.url, protocol="mplex", timeouts=policy) as session:
+            vigil = session.busy_poller
+            vigil.sleep_latency_ns = LONG  # with both sides on one loop nobody really sleeps
             await ask(session, 50)
-            assert vigil.prompt > FIRST
-            assert vigil.watch.turning
+            assert vigil.fast_replies > MIN_FAST_REPLIES
+            assert vigil.poll_loop.spinning
             async with asyncio.timeout(10):  # the server has nothing more to say
-                while vigil.watch.turning:
+                while vigil.poll_loop.spinning:
                     await asyncio.sleep(0.05)
             assert not vigil.watch.awake
             watch = vigil.watch
@@ -302,10 +316,10 @@ async def test_tcp_knows_how_far_away_a_peer_is(two_processors: None) -> None:
             transport = session.transport
             assert transport is not None
             if sys.platform == "linux":
-                assert 0 < round_trip(transport) < 1_000_000_000
-            assert session._vigil.distance is not None
-    assert round_trip(transport) == -1
-    assert session._vigil.distance is None
+                assert 0 < min_rtt_ns(transport) < 1_000_000_000
+            assert session.busy_poller.min_rtt_ns is not None
+    assert min_rtt_ns(transport) == -1
+    assert session.busy_poller.min_rtt_ns is None
 
 
 async def test_of_what_is_no_tcp_nobody_knows_how_far_it_is(tmp_path: Path) -> None:
@@ -314,23 +328,23 @@ async def test_of_what_is_no_tcp_nobody_knows_how_far_it_is(tmp_path: Path) -> N
         async with polymux.connect(server.url, protocol="mplex") as session:
             await ask(session, 1)
             assert session.transport is not None
-            assert round_trip(session.transport) == -1
+            assert min_rtt_ns(session.transport) == -1
     async with joined("mplex") as (near, _):
         assert near.transport is not None
-        assert round_trip(near.transport) == -1
+        assert min_rtt_ns(near.transport) == -1
 
 
 async def test_who_wants_to_sleep_sleeps(two_processors: None) -> None:
-    sleepy = polymux.Policy(awake=0)
+    sleepy = polymux.Timeouts(awake=0)
     place = "tcp://127.0.0.1:0"
-    async with await polymux.serve(echo, place, protocol="mplex", policy=sleepy) as server:
-        async with polymux.connect(server.url, protocol="mplex", policy=sleepy) as session:
+    async with await polymux.serve(echo, place, protocol="mplex", timeouts=sleepy) as server:
+        async with polymux.connect(server.url, protocol="mplex", timeouts=sleepy) as session:
             await ask(session, 50)
-            assert session._vigil.prompt == 0
-            assert not session._vigil.watch.turning
+            assert session.busy_poller.fast_replies == 0
+            assert not session.busy_poller.poll_loop.spinning
 
 
 async def test_nobody_need_stay_awake_in_memory(two_processors: None) -> None:
     async with joined("mplex") as (near, far):
         await opened(near, far)
-        assert near._vigil.patience == far._vigil.patience == 0
+        assert near.busy_poller.budget_ns == far.busy_poller.budget_ns == 0

@@ -27,7 +27,7 @@ for number in range(0, 12, 2):
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams:carrier=length"])
 async def test_room_that_a_woken_caller_does_not_use_is_the_next_ones(protocol: str) -> None:
-    near, far = await polymux.pipe(protocol, limits=Limits(own_streams=1))
+    near, far = await polymux.pipe(protocol, limits=Limits(max_own_streams=1))
 
     async def accept() -> None:
         while True:
@@ -49,7 +49,7 @@ async def test_room_that_a_woken_caller_does_not_use_is_the_next_ones(protocol: 
 
 
 async def test_a_caller_whose_coroutine_is_closed_leaves_the_line() -> None:
-    near, far = await polymux.pipe("mplex", limits=Limits(own_streams=1))
+    near, far = await polymux.pipe("mplex", limits=Limits(max_own_streams=1))
     first = await near.open("a")
     gone = near.open("b")
     gone.send(None)
@@ -62,15 +62,15 @@ async def test_a_caller_whose_coroutine_is_closed_leaves_the_line() -> None:
 
 
 async def test_a_side_that_may_open_nothing_is_told_so() -> None:
-    near, far = await polymux.pipe("mplex", limits=Limits(own_streams=0))
-    with pytest.raises(polymux.LimitExceeded, match="own_streams=0"):
+    near, far = await polymux.pipe("mplex", limits=Limits(max_own_streams=0))
+    with pytest.raises(polymux.LimitExceeded, match="max_own_streams=0"):
         await near.open("a")
     near.abort()
     far.abort()
 
 
 async def test_streams_given_up_hold_nothing_back_where_they_would_for_ever() -> None:
-    near, far = await polymux.pipe("mplex", limits=Limits(own_streams=5, open_reset_rate=0))
+    near, far = await polymux.pipe("mplex", limits=Limits(max_own_streams=5, open_reset_rate=0))
     async with asyncio.timeout(5):
         for _ in range(20):
             (await near.open("a")).abort()
@@ -90,9 +90,9 @@ async def test_a_chunk_with_many_times_what_there_is_room_for_is_served_in_turn(
 
     async def handle(session: polymux.Session) -> None:
         if isinstance(session, StreamuxSession):
-            await session.answer(reply)
+            await session.serve_calls(reply)
         else:
-            await session.each(echo)
+            await session.serve_streams(echo)
 
     async def ask(session: polymux.Session, number: int) -> bytes:
         said = b"%d" % number
@@ -103,7 +103,7 @@ async def test_a_chunk_with_many_times_what_there_is_room_for_is_served_in_turn(
             await stream.end()
             return await stream.receive_all()
 
-    few = Limits(streams=100)
+    few = Limits(max_streams=100)
     async with polymux.serve(handle, "tcp://127.0.0.1:0", protocol=protocol, limits=few) as server:
         async with polymux.connect(server.url, protocol=protocol) as session:
             asked = [ask(session, number) for number in range(1000)]
@@ -116,7 +116,7 @@ async def test_streams_that_came_past_a_limit_are_there_after_the_connection_has
     program = tmp_path / "child.py"
     program.write_text(CHILD)
     session = await polymux.connect(
-        f"exec:{sys.executable} {program}", protocol="mplex", limits=Limits(streams=2)
+        f"exec:{sys.executable} {program}", protocol="mplex", limits=Limits(max_streams=2)
     )
     await asyncio.sleep(1.5)  # longer than a child's pipes are waited for, less than a pause
     found = []
@@ -128,7 +128,7 @@ async def test_streams_that_came_past_a_limit_are_there_after_the_connection_has
 
 
 async def test_a_minmux_receiver_has_its_credit_though_the_one_before_it_did_not_begin() -> None:
-    near, far = await polymux.pipe("minmux", limits=Limits(own_streams=1))
+    near, far = await polymux.pipe("minmux", limits=Limits(max_own_streams=1))
     assert isinstance(near, MinmuxSession)
     assert isinstance(far, MinmuxSession)
     await near.sender(1).stop()

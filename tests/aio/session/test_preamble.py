@@ -9,10 +9,10 @@ from tests.aio.session_helpers import echo, exchange
 
 import polymux
 from polymux import SessionClosed
-from polymux.aio.session.preamble import Preamble, line
+from polymux.aio.session.preamble import Preamble, encode_line
 
-SELECT = line(b"/multistream/1.0.0\n")
-MPLEX = line(b"/mplex/6.7.0\n")
+SELECT = encode_line(b"/multistream/1.0.0\n")
+MPLEX = encode_line(b"/mplex/6.7.0\n")
 
 
 @pytest.mark.parametrize("preamble", ["multistream", "c0ffee00"])
@@ -41,10 +41,10 @@ async def told(server: polymux.Server, *parts: bytes) -> bytes:
 async def test_a_listener_turns_other_names_down_and_waits_for_its_own() -> None:
     text = "mplex:preamble=multistream"
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol=text) as server:
-        yamux = line(b"/yamux/1.0.0\n")
+        yamux = encode_line(b"/yamux/1.0.0\n")
         opening = bytes.fromhex("0800 0a026869 0c00")  # stream 1, "hi", end
         said = await told(server, SELECT[:5], SELECT[5:] + yamux, MPLEX + opening)
-        assert said.startswith(SELECT + line(b"na\n") + MPLEX)
+        assert said.startswith(SELECT + encode_line(b"na\n") + MPLEX)
         assert b"hi" in said
         assert await told(server, b"GET / HTTP/1.1\r\n\r\n") == SELECT
 
@@ -52,23 +52,23 @@ async def test_a_listener_turns_other_names_down_and_waits_for_its_own() -> None
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
-        (SELECT + line(b"na\n"), "the peer has no /mplex/6.7.0"),
-        (line(b"hello\n"), "speaks no multistream-select"),
+        (SELECT + encode_line(b"na\n"), "the peer has no /mplex/6.7.0"),
+        (encode_line(b"hello\n"), "speaks no multistream-select"),
         (b"\xff\xff" + bytes(40), "a line of 32767 octets"),
     ],
 )
 def test_a_dialer_says_what_was_wrong(said: bytes, problem: str) -> None:
     dialer = Preamble("multistream", "mplex", 0)
-    assert dialer.begin() == SELECT + MPLEX
+    assert dialer.initial_bytes() == SELECT + MPLEX
     with pytest.raises(SessionClosed, match=problem):
-        dialer.take(said)
+        dialer.receive(said)
 
 
 def test_other_octets_than_the_preamble_end_the_session() -> None:
     side = Preamble("c0ffee", "mplex", 1)
-    assert side.take(b"\xc0") == (b"", b"")
+    assert side.receive(b"\xc0") == (b"", b"")
     with pytest.raises(SessionClosed, match="began with c0de00, not with the preamble c0ffee"):
-        side.take(b"\xde\x00")
+        side.receive(b"\xde\x00")
 
 
 @pytest.mark.parametrize("text", ["streamux:preamble=multistream", "mplex:preamble=xyz"])
@@ -78,10 +78,10 @@ def test_a_preamble_that_cannot_be_is_refused_before_connecting(text: str) -> No
 
 
 async def test_a_peer_that_never_answers_ends_in_time() -> None:
-    policy = polymux.Policy(handshake=0.3)
+    policy = polymux.Timeouts(handshake=0.3)
     text = "mplex:preamble=multistream"
     async with await polymux.serve(
-        echo, "tcp://127.0.0.1:0", protocol=text, policy=policy
+        echo, "tcp://127.0.0.1:0", protocol=text, timeouts=policy
     ) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         async with asyncio.timeout(5):

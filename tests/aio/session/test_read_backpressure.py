@@ -55,16 +55,18 @@ async def test_one_hog_holds_up_nine_echoes_once_and_is_the_only_one_reset(proto
         for mine, _ in pings:
             await mine.end()
         counters = far.endpoint.counters.hits
-        assert counters["session_buffer"] == counters["stream_buffer"] == 1
-        assert far.endpoint.inbox.unread == 0
-        with pytest.raises(polymux.StreamAborted, match=r"not read for 5 s .* session_buffer="):
+        assert counters["session_buffer_bytes"] == counters["stream_buffer_bytes"] == 1
+        assert far.endpoint.receive_queue.unread_bytes == 0
+        with pytest.raises(
+            polymux.StreamAborted, match=r"not read for 5 s .* session_buffer_bytes="
+        ):
             await unread.receive()
 
 
 @without_credit
 @virtual
 async def test_a_reader_that_is_slow_but_steady_is_never_reset(protocol: str) -> None:
-    limits = polymux.Limits(session_buffer=300_000)
+    limits = polymux.Limits(session_buffer_bytes=300_000)
     async with joined(protocol, limits=limits) as (near, far), asyncio.TaskGroup() as tasks:
         mine, theirs = await opened(near, far)
 
@@ -79,24 +81,24 @@ async def test_a_reader_that_is_slow_but_steady_is_never_reset(protocol: str) ->
             size += len(data)
             await asyncio.sleep(4)
         assert size == 5_000_000
-        assert far._pacing.pauses > 3
-        assert "stream_buffer" not in far.endpoint.counters.hits
+        assert far.read_backpressure.pause_count > 3
+        assert "stream_buffer_bytes" not in far.endpoint.counters.hits
         await theirs.end()
 
 
 @without_credit
 @virtual
 async def test_a_pause_ends_with_its_cause(protocol: str) -> None:
-    limits = polymux.Limits(session_buffer=100_000)
+    limits = polymux.Limits(session_buffer_bytes=100_000)
     async with joined(protocol, limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         await mine.send(bytes(120_000))
         await settled()
-        assert far._pacing.paused_at
+        assert far.read_backpressure.paused_at
         other, _ = await opened_late(near, far)
         theirs.abort()
         await settled()
-        assert not far._pacing.paused_at
+        assert not far.read_backpressure.paused_at
         accepted = await far.accept()
         assert accepted.name == "late"
         other.abort()
@@ -116,15 +118,15 @@ async def opened_late(near: polymux.Session, far: polymux.Session) -> tuple[poly
 @without_credit
 @virtual
 async def test_many_streams_with_little_each_make_room_in_one_go(protocol: str) -> None:
-    limits = polymux.Limits(session_buffer=100_000)
+    limits = polymux.Limits(session_buffer_bytes=100_000)
     async with joined(protocol, limits=limits) as (near, far):
         pairs = [await opened(near, far, str(i)) for i in range(20)]
         for mine, _ in pairs:
             await mine.send(bytes(10_000))
         await settled()
-        assert far._pacing.paused_at
+        assert far.read_backpressure.paused_at
         begun = far.loop.time()
-        while far._pacing.paused_at:
+        while far.read_backpressure.paused_at:
             await asyncio.sleep(0.01)
         assert far.loop.time() - begun < 5.1
         left = [theirs for _, theirs in pairs if theirs.usable]
@@ -135,15 +137,15 @@ async def test_many_streams_with_little_each_make_room_in_one_go(protocol: str) 
 
 @virtual
 async def test_a_finished_stream_that_nobody_reads_makes_room_too() -> None:
-    limits = polymux.Limits(session_buffer=100_000)
+    limits = polymux.Limits(session_buffer_bytes=100_000)
     async with joined("mplex", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         await mine.send(bytes(120_000))
         await mine.end()
         await theirs.end()
         await asyncio.sleep(6)
-        assert not far._pacing.paused_at
-        assert far._live == {}
+        assert not far.read_backpressure.paused_at
+        assert far.streams == {}
         with pytest.raises(polymux.StreamAborted, match="not read for 5 s"):
             await theirs.receive()
 
@@ -151,14 +153,14 @@ async def test_a_finished_stream_that_nobody_reads_makes_room_too() -> None:
 @pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
 @virtual
 async def test_with_credit_the_window_is_the_bound_and_nothing_is_paused(protocol: str) -> None:
-    limits = polymux.Limits(window=50_000, session_buffer=100_000)
+    limits = polymux.Limits(receive_window=50_000, session_buffer_bytes=100_000)
     async with joined(protocol, limits=limits) as (near, far):
         pairs = [await opened(near, far, str(i)) for i in range(5)]
         for mine, _ in pairs:
             mine.send_nowait(bytes(500_000))
         await asyncio.sleep(100)
-        assert far.endpoint.inbox.unread == 250_000
-        assert far._pacing.pauses == 0
+        assert far.endpoint.receive_queue.unread_bytes == 250_000
+        assert far.read_backpressure.pause_count == 0
         for mine, theirs in pairs:
             await mine.end()
             assert len(await theirs.receive_all()) == 500_000
@@ -174,7 +176,7 @@ def test_no_schedule_of_full_and_empty_streams_stops_a_session_for_good(
 
 async def random_schedule(protocol: str, rng: Random) -> None:
     """Streams are written, read, dropped and left alone at random; then a ping must get through."""
-    limits = polymux.Limits(session_buffer=rng.choice([1000, 50_000, 300_000]))
+    limits = polymux.Limits(session_buffer_bytes=rng.choice([1000, 50_000, 300_000]))
     async with joined(protocol, limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         pairs = [(mine, theirs)]
@@ -202,32 +204,32 @@ async def random_schedule(protocol: str, rng: Random) -> None:
 
 @virtual
 async def test_what_waits_to_be_sent_leaves_less_room_for_what_is_unread() -> None:
-    limits = polymux.Limits(session_buffer=1_800_000)
+    limits = polymux.Limits(session_buffer_bytes=1_800_000)
     async with joined("mplex", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
-        assert far._pacing.allowed() == 1_200_000
+        assert far.read_backpressure.allowed_unread() == 1_200_000
         theirs.send_nowait(bytes(500_000))
-        assert far._pacing.allowed() == 700_000
+        assert far.read_backpressure.allowed_unread() == 700_000
         theirs.send_nowait(bytes(500_000))
-        assert far._pacing.allowed() == 450_000  # a quarter is left in any case
+        assert far.read_backpressure.allowed_unread() == 450_000  # a quarter is left in any case
         await settled()
-        assert far._pacing.allowed() == 1_200_000  # it has left
+        assert far.read_backpressure.allowed_unread() == 1_200_000  # it has left
         assert len(await mine.receive()) > 0
         mine.abort()
 
 
 @virtual
 async def test_a_pause_ends_when_what_waited_to_be_sent_has_left() -> None:
-    limits = polymux.Limits(session_buffer=400_000)
+    limits = polymux.Limits(session_buffer_bytes=400_000)
     async with joined("mplex", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         far.pause_writing()
         theirs.send_nowait(bytes(200_000))
         mine.send_nowait(bytes(150_000))
         await settled()
-        assert far._pacing.paused_at
+        assert far.read_backpressure.paused_at
         far.resume_writing()
         await settled()
-        assert not far._pacing.paused_at
+        assert not far.read_backpressure.paused_at
         assert len(await theirs.receive()) == 150_000
         mine.abort()

@@ -13,7 +13,7 @@ import pytest
 import polymux
 from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
 from polymux.core.streams import OPEN
-from polymux.core.streams import Stream as Record
+from polymux.core.streams import StreamState as Record
 
 CASES = [("mplex", "tcp"), ("nerdbank:version=1", "tcp"), ("nerdbank:version=3", "tcp"),
          ("omnistreams", "tcp"), ("omnistreams", "ws"), ("streamux", "tcp"),
@@ -131,7 +131,7 @@ def test_who_keeps_an_ended_session_keeps_no_records_of_its_streams(nobody_sweep
         records: list[Record] = []
         for _ in range(50):
             async with await near.open("x") as stream:
-                records.append(stream.record)
+                records.append(stream.state)
                 await stream.end()
         del stream
         (alone,) = map(sys.getrefcount, [Record(0, 0, 0, 0)])
@@ -154,7 +154,7 @@ def test_what_came_before_the_end_can_be_read_after_it() -> None:
         await ours.send(b"the last words")
         await ours.end()
         async with asyncio.timeout(20):
-            while theirs.record.half(0).state == OPEN:
+            while theirs.state.half(0).state == OPEN:
                 await asyncio.sleep(0.001)
         far.abort("enough")
         await far.wait_closed()

@@ -55,7 +55,7 @@ def test_a_reader_that_ends_the_program_ends_it_and_hinders_no_other(
                 raise problem
             got.append(data)
 
-        await session.each(work)
+        await session.serve_streams(work)
 
     async def talk() -> None:
         async with await polymux.serve(serve, "tcp://127.0.0.1:0", protocol="mplex") as server:
@@ -87,17 +87,17 @@ async def test_what_came_over_tls_while_nobody_read_outlasts_the_peer(size: int)
         stream = await session.accept()
         await gone.wait()
         try:
-            got.set_result((session.pauses, await stream.receive_all()))
+            got.set_result((session.read_pauses, await stream.receive_all()))
         except polymux.PolymuxError as problem:
             got.set_exception(problem)
 
     server = await polymux.serve(
         read_late, "tls://127.0.0.1:0", protocol="mplex", tls=own,
-        limits=polymux.Limits(session_buffer=90_000),
+        limits=polymux.Limits(session_buffer_bytes=90_000),
     )  # fmt: skip
     async with server:
-        hasty = polymux.Policy(close=0.3)  # TLS would wait for an answer that nobody reads for
-        session = await polymux.connect(server.url, protocol="mplex", tls=trusting, policy=hasty)
+        hasty = polymux.Timeouts(close=0.3)  # TLS would wait for an answer that nobody reads for
+        session = await polymux.connect(server.url, protocol="mplex", tls=trusting, timeouts=hasty)
         stream = await session.open("x")
         for _ in range(0, size, 50_000):
             await stream.send(bytes(50_000))
@@ -263,7 +263,7 @@ async def test_offers_that_nobody_accepts_do_not_hold_up_the_close() -> None:
 @every
 @virtual
 async def test_everybody_who_waits_is_told_of_the_end(protocol: str) -> None:
-    async with joined(protocol, limits=polymux.Limits(window=1000)) as (near, far):
+    async with joined(protocol, limits=polymux.Limits(receive_window=1000)) as (near, far):
         mine, _ = await opened(near, far)
         mine.send_nowait(bytes(800_000))
         assert far.transport is not None

@@ -9,19 +9,23 @@ import pytest
 
 import polymux
 from polymux import Session, Stream
-from polymux.aio.session.busy_poll import Vigil, Watch
-from polymux.aio.session.socket_options import plain_socket
-from polymux.aio.session.socket_writer import BURST, SEVERAL, Leaving
+from polymux.aio.session.busy_poll import BusyPoller, BusyPollLoop
+from polymux.aio.session.socket_options import raw_socket_fd
+from polymux.aio.session.socket_writer import (
+    MAX_UNFLUSHED_STREAM_CHANGES,
+    SENDER_QUOTA_BYTES,
+    SocketWriter,
+)
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import DIALER
 
 
-def way_out(transport: asyncio.Transport) -> Leaving:
+def way_out(transport: asyncio.Transport) -> SocketWriter:
     """Of a session that has nothing to say itself."""
     endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
-    vigil = Vigil(Watch(), 0)
-    leaving = Leaving(endpoint, lambda _: None, lambda: transport, lambda: None, vigil)
-    leaving.fd = plain_socket(transport)
+    vigil = BusyPoller(BusyPollLoop(), 0)
+    leaving = SocketWriter(endpoint, lambda _: None, lambda: transport, lambda: None, vigil)
+    leaving.fd = raw_socket_fd(transport)
     assert leaving.fd >= 0
     return leaving
 
@@ -64,7 +68,7 @@ async def test_chunks_of_any_size_arrive_whole_and_in_order() -> None:
         for _ in range(40):
             sizes = [rng.choice((1, 5, 300, 20_000, 70_000)) for _ in range(rng.randrange(1, 30))]
             chunks = [rng.randbytes(size) for size in sizes]
-            assert leaving.hand_over(transport, chunks) == sum(sizes)
+            assert leaving.write_chunks(transport, chunks) == sum(sizes)
             sent += b"".join(chunks)
             if rng.random() < 0.3:
                 await asyncio.sleep(0)
@@ -84,9 +88,9 @@ async def test_chunks_for_a_connection_that_is_gone_raise_nothing() -> None:
     leaving = way_out(transport)
     transport.abort()
     chunks = [bytes(70_000), bytes(70_000)]
-    assert leaving.hand_over(transport, chunks) == 140_000
+    assert leaving.write_chunks(transport, chunks) == 140_000
     await asyncio.sleep(0)  # the socket is closed by now, and its number may be another's
-    assert leaving.hand_over(transport, chunks) == 140_000
+    assert leaving.write_chunks(transport, chunks) == 140_000
     server.close()
 
 
@@ -111,7 +115,7 @@ async def test_a_sender_that_never_has_to_wait_lets_the_others_run() -> None:
             pieces = 320
             for _ in range(pieces):
                 await stream.send(bytes(65536))
-            assert turns >= pieces * 65536 // BURST - 1
+            assert turns >= pieces * 65536 // SENDER_QUOTA_BYTES - 1
             other.cancel()
             await stream.end()
 
@@ -121,7 +125,7 @@ async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
     protocol: str,
 ) -> None:
     async def swallow(session: Session) -> None:
-        await session.each(drain)
+        await session.serve_streams(drain)
 
     async def drain(stream: Stream) -> None:
         async for _ in stream:
@@ -131,31 +135,33 @@ async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
 
     def grew() -> bool:
         nonlocal before
-        before, earlier = session.written, before
+        before, earlier = session.bytes_sent, before
         return before > earlier
 
     async with await polymux.serve(swallow, "tcp://127.0.0.1:0", protocol=protocol) as server:
         async with polymux.connect(server.url, protocol=protocol) as session:
             await session.ready
             streams = [await session.open()]
-            before = session.written
+            before = session.bytes_sent
             if protocol == "mplex":  # the loop has no turn while these are opened
-                streams += [await session.open() for _ in range(SEVERAL - 2)]
+                streams += [await session.open() for _ in range(MAX_UNFLUSHED_STREAM_CHANGES - 2)]
                 assert not grew()
                 streams += [await session.open()]
                 assert grew()
                 streams += [await session.open()]
                 assert not grew()
             else:  # each of these waits until it is accepted
-                streams += await asyncio.gather(*(session.open() for _ in range(SEVERAL)))
+                streams += await asyncio.gather(
+                    *(session.open() for _ in range(MAX_UNFLUSHED_STREAM_CHANGES))
+                )
             await asyncio.sleep(0.01)
             grew()
-            for stream in streams[: SEVERAL - 1]:
+            for stream in streams[: MAX_UNFLUSHED_STREAM_CHANGES - 1]:
                 await stream.end()
             assert not grew()
-            await streams[SEVERAL - 1].end()
+            await streams[MAX_UNFLUSHED_STREAM_CHANGES - 1].end()
             assert grew()
-            await streams[SEVERAL].end()
+            await streams[MAX_UNFLUSHED_STREAM_CHANGES].end()
             assert not grew()
             for stream in streams:
                 assert await stream.receive_all() == b""

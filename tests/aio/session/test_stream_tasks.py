@@ -42,7 +42,7 @@ class Bounded:
 @virtual
 async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         held = await near.open("held")
         await held.send(b"not yet")
         for number in range(20):
@@ -52,7 +52,7 @@ async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
         await near.close()
         await working
         assert far.failure is None
-        assert not far._live
+        assert not far.streams
 
 
 @every
@@ -60,11 +60,11 @@ async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
 async def test_no_more_than_asked_for_are_under_way_and_all_have_their_turn(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         work = Bounded()
-        working = asyncio.create_task(far.each(work, at_once=3))
+        working = asyncio.create_task(far.serve_streams(work, max_concurrent=3))
         names = [f"n{number}" for number in range(10)]
         opening = [asyncio.create_task(near.open(name)) for name in names]
         await settled()
-        assert (len(work.names), len(far._arrivals)) == (3, 7)
+        assert (len(work.names), len(far.accept_queue)) == (3, 7)
         work.go_on.set()
         for task in opening:
             assert await (await task).receive_all() == b""
@@ -80,8 +80,8 @@ async def test_streams_that_came_before_are_worked_on_too(protocol: str) -> None
     async with joined(protocol) as (near, far):
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(3)]
         await settled()
-        assert len(far._arrivals) == 3
-        working = asyncio.create_task(far.each(echo))
+        assert len(far.accept_queue) == 3
+        working = asyncio.create_task(far.serve_streams(echo))
         for task in opening:
             stream = await task
             await stream.send(b"early")
@@ -102,7 +102,7 @@ async def test_work_that_fails_gives_up_its_stream_and_no_other(
         await echo(stream)
 
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         with caplog.at_level(logging.ERROR, "polymux.aio"):
             bad = await near.open("bad")
             with pytest.raises(polymux.PolymuxError):
@@ -124,7 +124,7 @@ async def test_what_goes_wrong_when_a_stream_is_given_up_is_told_like_the_works_
         raise OSError("of giving up")
 
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         with caplog.at_level(logging.ERROR, "polymux.aio"), monkeypatch.context() as patched:
             patched.setattr(Stream, "abort", abort)
             await near.open("bad")
@@ -141,7 +141,7 @@ async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         opening = asyncio.create_task(near.open("gone"))
         await asyncio.sleep(0)
         if protocol == "mplex":
@@ -158,7 +158,7 @@ async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(
 @virtual
 async def test_a_session_that_fails_says_so_to_who_works_on_its_streams(protocol: str) -> None:
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         stream = await near.open("cut")
         await settled()
         far.abort("for a reason")
@@ -176,11 +176,11 @@ async def test_each_can_be_cancelled_anywhere_and_begun_again(protocol: str) -> 
             first = asyncio.create_task(near.open("first"))
             finished, _ = await cut(ending_after(far, near))
             await settled()
-            assert far._each is None, cut
+            assert far.stream_task_runner is None, cut
             first.cancel()
             await asyncio.gather(first, return_exceptions=True)
-            if not finished and far._over is None:
-                working = asyncio.create_task(far.each(echo))
+            if not finished and far.close_reason is None:
+                working = asyncio.create_task(far.serve_streams(echo))
                 assert await exchange(near, "second", b"data") == b"data"
                 await near.close()
                 await working
@@ -200,7 +200,7 @@ async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol:
     async with joined(protocol) as (near, far):
         taken = [asyncio.create_task(near.open(f"n{number}")) for number in range(10)]
         await settled()
-        working = asyncio.create_task(far.each(work, at_once=2))
+        working = asyncio.create_task(far.serve_streams(work, max_concurrent=2))
         await settled()
         await near.close()
         await working
@@ -213,22 +213,22 @@ async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol:
 @virtual
 async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_next() -> None:
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         await settled()
-        assert far._each is not None
-        start = far._each.start
+        assert far.stream_task_runner is not None
+        start = far.stream_task_runner.start
 
         def start_and_cancel(stream: Stream) -> bool:
             working.cancel()
             return start(stream)
 
-        far._each.start = start_and_cancel  # type: ignore[method-assign]
-        far._each._dismiss()  # a task that stands by has begun before it can be cancelled
+        far.stream_task_runner.start = start_and_cancel  # type: ignore[method-assign]
+        far.stream_task_runner._dismiss_idle_tasks()  # a task that stands by has begun before it can be cancelled
         asking = asyncio.create_task(exchange(near, "early", b"data"))
         await asyncio.wait([working])
         assert working.cancelled()
-        assert len(far._arrivals) == 1
-        working = asyncio.create_task(far.each(echo))
+        assert len(far.accept_queue) == 1
+        working = asyncio.create_task(far.serve_streams(echo))
         assert await asking == b"data"
         await near.close()
         await working
@@ -237,11 +237,11 @@ async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_n
 @virtual
 async def test_work_that_somebody_else_cancels_before_it_began_gives_up_its_stream() -> None:
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         stream = await near.open("early")
-        while far._each is None or not far._each._under_way:
+        while far.stream_task_runner is None or not far.stream_task_runner._tasks:
             await asyncio.sleep(0)
-        [task] = far._each._under_way.values()
+        [task] = far.stream_task_runner._tasks.values()
         task.cancel()
         await near.close()
         await working
@@ -256,29 +256,29 @@ async def test_streamux_answers_in_it_and_minmux_says_what_to_use() -> None:
 
     async with joined("streamux") as (near, far):
         assert isinstance(near, polymux.StreamuxSession)
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         assert await near.request(b"x") == b"x"
         await near.close()
         await working
     async with joined("minmux") as (_, far):
         with pytest.raises(polymux.Unsupported, match=r"session\.receiver"):
-            await far.each(echo)
+            await far.serve_streams(echo)
 
 
 async def ending_after(far: Session, near: Session) -> None:
     """Work on the streams of a session that its peer closes in a moment."""
     assert near.transport is not None
     asyncio.get_running_loop().call_later(1.0, near.transport.close)
-    await far.each(echo)
+    await far.serve_streams(echo)
 
 
 @virtual
 async def test_only_one_may_work_on_a_sessions_streams() -> None:
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         await asyncio.sleep(0)
         with pytest.raises(RuntimeError, match="somebody else"):
-            await far.each(echo)
+            await far.serve_streams(echo)
         await near.close()
         await working
 
@@ -287,11 +287,11 @@ async def test_only_one_may_work_on_a_sessions_streams() -> None:
 async def test_receivers_of_omnistreams_get_their_window() -> None:
     got: list[list[bytes]] = []
 
-    async def work(receiver: polymux.Receiver) -> None:
+    async def work(receiver: polymux.MessageReceiver) -> None:
         got.append([message async for message in receiver])
 
     async with joined("omnistreams") as (near, far):
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         sender = await near.open("messages")
         for number in range(100):
             await sender.send(b"%d" % number)
@@ -308,19 +308,19 @@ async def test_work_that_is_cancelled_before_it_began_gives_its_stream_and_its_p
     stands_by: bool,
 ) -> None:
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(echo, at_once=1))
+        working = asyncio.create_task(far.serve_streams(echo, max_concurrent=1))
         await settled()
-        assert far._each is not None
-        each, start = far._each, far._each.start
+        assert far.stream_task_runner is not None
+        each, start = far.stream_task_runner, far.stream_task_runner.start
 
         def start_and_cancel(stream: Stream) -> bool:
             begun = start(stream)
-            each._under_way[stream].cancel()
+            each._tasks[stream].cancel()
             return begun
 
         each.start = start_and_cancel  # type: ignore[method-assign]
         if not stands_by:
-            each._dismiss()
+            each._dismiss_idle_tasks()
         given_up = await near.open("given up")
         await given_up.send(b"1")
         with pytest.raises(StreamAborted):
@@ -334,17 +334,17 @@ async def test_work_that_is_cancelled_before_it_began_gives_its_stream_and_its_p
 @virtual
 async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_stream() -> None:
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         await settled()
-        assert far._each is not None
-        (spare,) = far._each._spares
+        assert far.stream_task_runner is not None
+        (spare,) = far.stream_task_runner._idle_tasks
         assert spare.task is not None
         spare.task.cancel()
         assert await exchange(near, "one", b"data") == b"data"
         await settled()
-        assert spare not in far._each._spares
-        assert all(each.waiter.state == WAITING for each in far._each._spares)
-        assert far._each._spares
+        assert spare not in far.stream_task_runner._idle_tasks
+        assert all(each.waiter.state == WAITING for each in far.stream_task_runner._idle_tasks)
+        assert far.stream_task_runner._idle_tasks
         await near.close()
         await working
 
@@ -353,12 +353,12 @@ async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_
 async def test_more_tasks_stand_by_the_more_often_they_run_out_and_none_is_left() -> None:
     before = asyncio.all_tasks()
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.each(echo))
+        working = asyncio.create_task(far.serve_streams(echo))
         await settled()
-        assert far._each is not None
+        assert far.stream_task_runner is not None
         stood_by = []
         for _ in range(20):
-            stood_by.append(len(far._each._spares))
+            stood_by.append(len(far.stream_task_runner._idle_tasks))
             assert await exchange(near, "one", b"data") == b"data"
             await settled()
         assert stood_by[:5] == [1, 2, 1, 4, 3]

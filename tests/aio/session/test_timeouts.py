@@ -9,15 +9,15 @@ from tests.aio.session_helpers import PROTOCOLS, joined, opened, settled
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux.aio.factory import session_maker
+from polymux.aio.factory import session_factory
 from polymux.aio.transports import memory
 
 
-def lone(protocol: str, policy: polymux.Policy | None = None) -> polymux.Session:
+def lone(protocol: str, policy: polymux.Timeouts | None = None) -> polymux.Session:
     """A session whose peer says nothing at all."""
-    session = session_maker(protocol, 1, None, policy, 0.0)()
-    far = memory.Pipe(session_maker("mplex", 0, None, None, 0.0)())
-    near = memory.Pipe(session)
+    session = session_factory(protocol, 1, None, policy, 0.0)()
+    far = memory.MemoryTransport(session_factory("mplex", 0, None, None, 0.0)())
+    near = memory.MemoryTransport(session)
     near.other, far.other = far, near
     far._reading = False
     session.connection_made(near)
@@ -39,7 +39,7 @@ async def test_an_unfinished_handshake_ends_the_session(start: str) -> None:
     opening = asyncio.create_task(session.open("x"))
     after, why = await ends(session)
     assert 10 <= after <= 11
-    assert why.endswith("for 10 s: deadline handshake=10; allow more with Policy(handshake=...)")
+    assert why.endswith("for 10 s: deadline handshake=10; allow more with Timeouts(handshake=...)")
     assert session.endpoint.counters.hits == {"handshake": 1}
     with pytest.raises(polymux.SessionClosed, match="the peer's handshake did not come"):
         await opening
@@ -61,10 +61,10 @@ async def test_an_unfinished_frame_ends_the_session(protocol: str, start: str) -
     after, why = await ends(session)
     assert 10 <= after <= 12
     assert why == (
-        "the peer left a frame unfinished for 10 s: deadline header=10; "
-        "allow more with Policy(header=...)"
+        "the peer left a frame unfinished for 10 s: deadline frame=10; "
+        "allow more with Timeouts(frame=...)"
     )
-    assert session.endpoint.counters.hits == {"header": 1}
+    assert session.endpoint.counters.hits == {"frame": 1}
 
 
 @virtual
@@ -80,7 +80,7 @@ async def test_octets_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() -
     task = asyncio.create_task(dribble())
     after, why = await ends(session)
     assert 10 <= after <= 12
-    assert "deadline header=10" in why
+    assert "deadline frame=10" in why
     await task
 
 
@@ -106,7 +106,7 @@ async def test_a_peer_that_takes_nothing_ends_the_session(protocol: str) -> None
     after, why = await ends(session)
     assert 30 <= after <= 32
     assert why == (
-        "the peer took nothing for 30 s: deadline write=30; allow more with Policy(write=...)"
+        "the peer took nothing for 30 s: deadline write=30; allow more with Timeouts(write=...)"
     )
     assert session.endpoint.counters.hits == {"write": 1}
     await asyncio.wait([sending])
@@ -117,8 +117,8 @@ async def test_a_peer_that_takes_nothing_ends_the_session(protocol: str) -> None
 async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
     async with joined("mplex") as (near, far):
         mine, _ = await opened(near, far)
-        assert isinstance(far.transport, memory.Pipe)
-        assert isinstance(near.transport, memory.Pipe)
+        assert isinstance(far.transport, memory.MemoryTransport)
+        assert isinstance(near.transport, memory.MemoryTransport)
         far.transport._reading = False
         near.transport.write(b"\x02\xe8\x07")  # a frame of a thousand octets
         for _ in range(1000):
@@ -128,12 +128,12 @@ async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
             await asyncio.sleep(20)
             pieces._size -= 1
         assert near.failure is None
-        assert mine._no_send is None
+        assert mine.send_error is None
 
 
 @virtual
 async def test_short_deadlines_are_kept_as_exactly() -> None:
-    session = lone("nerdbank:version=2", polymux.Policy(handshake=0.5))
+    session = lone("nerdbank:version=2", polymux.Timeouts(handshake=0.5))
     after, why = await ends(session)
     assert 0.5 <= after <= 0.6
     assert "handshake=0.5" in why
@@ -150,12 +150,15 @@ async def test_an_idle_session_lives_on() -> None:
 
 @virtual
 async def test_a_frame_that_waits_because_we_do_not_read_is_not_held_against_the_peer() -> None:
-    limits = polymux.Limits(session_buffer=10_000)
-    async with joined("mplex", limits=limits, policy=polymux.Policy(pause=60)) as (near, far):
+    limits = polymux.Limits(session_buffer_bytes=10_000)
+    async with joined("mplex", limits=limits, policy=polymux.Timeouts(slow_reader=60)) as (
+        near,
+        far,
+    ):
         mine, theirs = await opened(near, far)
         await mine.send(bytes(20_000))
         await settled()
-        assert far._pacing.paused_at
+        assert far.read_backpressure.paused_at
         far.data_received(b"\x02\x81")  # the beginning of another frame had been read, too
         await asyncio.sleep(50)
         assert far.failure is None

@@ -32,16 +32,16 @@ async def outside_of_tasks(session: Session, octets: bytes) -> None:
 
 def content(stream: Stream, data: bytes) -> bytes:
     """A frame of the side that has opened the stream (mplex)."""
-    assert stream.number < 16
-    return bytes([stream.number << 3 | 2, len(data)]) + data
+    assert stream.stream_id < 16
+    return bytes([stream.stream_id << 3 | 2, len(data)]) + data
 
 
 async def waiting(stream: Stream) -> asyncio.Task[bytes]:
     """A task that waits for what comes on the stream."""
     task = asyncio.create_task(stream.receive())
     await settled()
-    assert stream._reader is not None
-    assert stream._reader.state != IDLE
+    assert stream.read_waiter is not None
+    assert stream.read_waiter.state != IDLE
     return task
 
 
@@ -89,12 +89,12 @@ async def test_an_answer_leaves_with_the_octets_it_answers() -> None:
 
         answering = asyncio.create_task(answer())
         await settled()
-        before = far.written
+        before = far.bytes_sent
         left: list[int] = []
 
         def come() -> None:
             far.data_received(content(theirs, b"hi"))
-            left.append(far.written - before)
+            left.append(far.bytes_sent - before)
 
         asyncio.get_running_loop().call_soon(come)
         await answering
@@ -186,7 +186,7 @@ async def test_octets_that_come_in_a_readers_own_context_wake_it_for_the_next_tu
         loop = asyncio.get_running_loop()
         loop.call_soon(far.data_received, content(theirs, b"hi"), context=context)
         assert await reading == b"hi"
-        assert not far._leaving.held
+        assert not far.socket_writer.in_receive
 
 
 @virtual
@@ -198,11 +198,11 @@ async def test_octets_that_come_while_others_are_dealt_with_wake_nobody_before_t
         seen: list[tuple[bool, bool]] = []
 
         def come() -> None:
-            far._wakings.begin()
+            far.wakeup_queue.begin_receive()
             far.data_received(content(theirs, b"hi"))
-            seen.append((reading.done(), far._leaving.held))
-            far._wakings.end()
-            seen.append((reading.done(), far._leaving.held))
+            seen.append((reading.done(), far.socket_writer.in_receive))
+            far.wakeup_queue.end_receive()
+            seen.append((reading.done(), far.socket_writer.in_receive))
 
         asyncio.get_running_loop().call_soon(come)
         assert await reading == b"hi"
@@ -216,13 +216,13 @@ async def test_who_waits_for_the_peer_can_be_told_from_the_task() -> None:
         reading = await waiting(theirs)
         assert "waiting: what a peer sends" in repr(reading)
         reading.cancel()
-        assert repr(theirs._reader) == "<cancelled: what a peer sends>"
+        assert repr(theirs.read_waiter) == "<cancelled: what a peer sends>"
 
 
 @virtual
 async def test_nobody_is_woken_twice_and_nobody_who_does_not_wait() -> None:
     async with joined("mplex") as (near, _):
-        waiter = Waiter(near._wakings)
+        waiter = Waiter(near.wakeup_queue)
         waiter.wake()
         assert not waiter.cancel()
         turns = 0
@@ -257,7 +257,7 @@ async def test_work_on_a_stream_begins_with_the_octets_that_open_it() -> None:
                 pass
             done.append(stream.name)
 
-        working = asyncio.create_task(far.each(work))
+        working = asyncio.create_task(far.serve_streams(work))
         await settled()
         seen: list[list[str]] = []
 
@@ -284,7 +284,7 @@ async def test_every_work_has_a_copy_of_the_context_in_which_each_was_called() -
 
         async def serve() -> None:
             number.set(7)
-            await far.each(work)
+            await far.serve_streams(work)
 
         working = asyncio.create_task(serve())
         await settled()

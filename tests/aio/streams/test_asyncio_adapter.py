@@ -35,7 +35,7 @@ async def test_lines_go_there_and_back(protocol: str) -> None:
 @every
 @virtual
 async def test_drain_waits_for_a_slow_reader(protocol: str) -> None:
-    async with joined(protocol, limits=polymux.Limits(window=10_000)) as (near, far):
+    async with joined(protocol, limits=polymux.Limits(receive_window=10_000)) as (near, far):
         mine, theirs = await opened(near, far)
         assert far.transport is not None
         far.transport.pause_reading()
@@ -53,7 +53,7 @@ async def test_drain_waits_for_a_slow_reader(protocol: str) -> None:
 
 @virtual
 async def test_a_reader_that_does_not_read_is_not_fed_without_bound() -> None:
-    async with joined("nerdbank", limits=polymux.Limits(window=300_000)) as (near, far):
+    async with joined("nerdbank", limits=polymux.Limits(receive_window=300_000)) as (near, far):
         mine, theirs = await opened(near, far)
         reader, writer = polymux.as_asyncio_streams(theirs)
         mine.send_nowait(bytes(1_000_000))

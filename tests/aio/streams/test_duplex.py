@@ -9,7 +9,7 @@ from tests.aio.session_helpers import PROTOCOLS, channels, joined, opened, settl
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux.aio.streams.duplex import ROOM
+from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES
 
 every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
@@ -58,7 +58,7 @@ async def test_a_reset_takes_unread_content_with_it_in_mplex_and_not_in_nerdbank
             theirs.abort()
             await settled()
             assert mine.receive_nowait() == left
-            assert near.endpoint.inbox.unread == 0
+            assert near.endpoint.receive_queue.unread_bytes == 0
             with pytest.raises(polymux.StreamAborted):
                 await mine.receive()
 
@@ -141,11 +141,11 @@ async def test_an_empty_message_of_a_peer_is_no_end_of_data() -> None:
 async def test_send_many_sends_each_piece_whole_and_in_order(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         mine, theirs = await opened(near, far)
-        before = near.endpoint.protocol.sight.sent(0)
+        before = near.endpoint.protocol.causality.frames_sent(0)
         mine.send_many([bytes([i]) * 100 for i in range(200)])
         mine.send_many(bytes([i]) for i in range(10))
         await settled()
-        assert near.endpoint.protocol.sight.sent(0) - before == 210
+        assert near.endpoint.protocol.causality.frames_sent(0) - before == 210
         await mine.end()
         wanted = b"".join(bytes([i]) * 100 for i in range(200)) + bytes(range(10))
         assert await theirs.receive_all() == wanted
@@ -169,7 +169,7 @@ async def test_parts_are_given_without_a_copy_and_give_leave_back(protocol: str)
                 got += parts
         assert b"".join(got) == data
         assert any(isinstance(part, memoryview) for part in got)
-        assert far.endpoint.inbox.unread == 0
+        assert far.endpoint.receive_queue.unread_bytes == 0
 
 
 @virtual
@@ -205,7 +205,7 @@ async def test_closing_lets_what_is_queued_arrive_and_reads_no_more(protocol: st
         async with mine:
             await mine.send(bytes(90_000))
         assert await theirs.receive_all() == bytes(90_000)
-        assert near.endpoint.inbox.unread == 0
+        assert near.endpoint.receive_queue.unread_bytes == 0
         with pytest.raises(polymux.StreamEnded, match="closed by this side"):
             await mine.receive()
 
@@ -215,7 +215,7 @@ async def test_closing_lets_what_is_queued_arrive_and_reads_no_more(protocol: st
 async def test_a_peer_that_goes_on_sending_to_a_closed_stream_comes_to_its_end(
     protocol: str,
 ) -> None:
-    limits = polymux.Limits(stream_buffer=50_000, window=30_000)
+    limits = polymux.Limits(stream_buffer_bytes=50_000, receive_window=30_000)
     async with joined(protocol, limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
         await mine.close()
@@ -229,8 +229,8 @@ async def test_a_peer_that_goes_on_sending_to_a_closed_stream_comes_to_its_end(
             await send_on_and_on()
         await theirs.close()
         await settled()
-        assert not near._live
-        assert not far._live
+        assert not near.streams
+        assert not far.streams
 
 
 @every
@@ -254,11 +254,11 @@ async def test_streams_that_are_over_leave_nothing_behind(protocol: str) -> None
                 assert await theirs.receive_all() == b"x"
             await settled()
         for session in (near, far):
-            assert session._live == {}
-            assert session._theirs == 0
-            assert session.endpoint.inbox.unread == 0
-            assert session.endpoint.outbox.queued == 0
-            assert all(s.lane is None for s in session.endpoint.protocol.streams.all())
+            assert session.streams == {}
+            assert session.peer_stream_count == 0
+            assert session.endpoint.receive_queue.unread_bytes == 0
+            assert session.endpoint.scheduler.ready_bytes == 0
+            assert all(s.buffers is None for s in session.endpoint.protocol.streams.all())
 
 
 @every
@@ -270,14 +270,14 @@ async def test_content_that_came_before_the_end_is_kept_until_it_is_read(protoco
         await mine.end()
         await theirs.end()
         await settled()
-        assert far.endpoint.inbox.unread == 4
+        assert far.endpoint.receive_queue.unread_bytes == 4
         assert await theirs.receive_all() == b"kept"
-        assert far._live == {}
+        assert far.streams == {}
 
 
 @virtual
 async def test_a_channel_without_leave_does_not_hold_up_the_others() -> None:
-    async with joined("nerdbank", limits=polymux.Limits(window=100)) as (near, far):
+    async with joined("nerdbank", limits=polymux.Limits(receive_window=100)) as (near, far):
         stuck, _ = await opened(near, far, "stuck")
         await stuck.send(bytes(1_000_000))  # a hundred octets of it may leave
         await settled()
@@ -290,7 +290,7 @@ async def test_a_channel_without_leave_does_not_hold_up_the_others() -> None:
 
 @virtual
 async def test_senders_are_woken_in_turn_and_never_queue_without_bound() -> None:
-    limits = polymux.Limits(pending=300)
+    limits = polymux.Limits(accept_backlog=300)
     async with joined("mplex", limits=limits) as (near, far):
         streams = [await near.open(str(i)) for i in range(200)]
         assert far.transport is not None
@@ -301,7 +301,7 @@ async def test_senders_are_woken_in_turn_and_never_queue_without_bound() -> None
         async def send(number: int) -> None:
             for turn in range(3):
                 await streams[number].send(bytes(60_000))
-                peaks.append(near.endpoint.outbox.queued)
+                peaks.append(near.endpoint.scheduler.ready_bytes)
                 if turn == 0:
                     first_turns.append(number)
             await streams[number].end()
@@ -313,14 +313,14 @@ async def test_senders_are_woken_in_turn_and_never_queue_without_bound() -> None
             assert len(first_turns) < 30  # the rest waits for room
             far.transport.resume_reading()
             reading = [tasks.create_task((await far.accept()).receive_all()) for _ in range(200)]
-        assert max(peaks) < ROOM + 256 * 1024
+        assert max(peaks) < SESSION_SEND_BUFFER_BYTES + 256 * 1024
         assert first_turns == list(range(200))
         assert all(len(task.result()) == 180_000 for task in reading)
 
 
 @virtual
 async def test_a_sender_is_told_that_the_peer_reads_no_more() -> None:
-    async with joined("nerdbank", limits=polymux.Limits(window=100)) as (near, far):
+    async with joined("nerdbank", limits=polymux.Limits(receive_window=100)) as (near, far):
         mine, theirs = await opened(near, far)
         sending = asyncio.create_task(mine.send(bytes(1000)))
         await sending
@@ -359,4 +359,4 @@ async def test_closing_an_offer_that_nobody_accepted_withdraws_it() -> None:
         await stream.close()
         await settled()
         assert far.offers() == []
-        assert near._live == far._live == {}
+        assert near.streams == far.streams == {}

@@ -25,7 +25,7 @@ async def sent(stream: Stream, data: bytes, size: int = 0) -> None:
 
 
 async def until_there(stream: Stream, size: int) -> None:
-    while stream.lane.unread < size:
+    while stream.buffers.unread_bytes < size:
         await asyncio.sleep(0)
 
 
@@ -97,14 +97,14 @@ async def test_a_size_that_a_peer_could_have_named_is_held_to_a_limit() -> None:
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank:window=1000"])
 async def test_a_cancelled_read_takes_nothing(protocol: str) -> None:
     near, far, stream, theirs = await joined(protocol)
-    half = theirs.record.half(polymux.Side.DIALER)
+    half = theirs.state.half(polymux.Side.DIALER)
     data = bytes(range(1, 10)) * 500
     sending = asyncio.create_task(stream.send(data))
     for size in (10, 900, 1900, 3000):
         for read in (theirs.readexactly(len(data) + 1), theirs.readline()):
             task = asyncio.create_task(read)
             await asyncio.sleep(0)
-            while half.octets < size:
+            while half.content_bytes < size:
                 await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -113,28 +113,28 @@ async def test_a_cancelled_read_takes_nothing(protocol: str) -> None:
     await sending
     await stream.end()
     assert theirs.receive_nowait() + await theirs.receive_all() == data[1500:]
-    assert far.endpoint.inbox.unread == 0
+    assert far.endpoint.receive_queue.unread_bytes == 0
     await asyncio.gather(near.close(), far.close())
 
 
 async def test_bytes_that_are_read_again_give_credit_once() -> None:
     near, far, stream, theirs = await joined("nerdbank:window=1000")
-    half = theirs.record.half(polymux.Side.DIALER)
+    half = theirs.state.half(polymux.Side.DIALER)
     await stream.send(bytes(500))
     reading = asyncio.create_task(theirs.readline())
-    while half.granted < 1500:
+    while half.credit_granted < 1500:
         await asyncio.sleep(0)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):
         await reading
     await stream.send(bytes(500))
-    while half.spent < 1000:
+    while half.credit_spent < 1000:
         await asyncio.sleep(0)
     assert await theirs.readexactly(500) == bytes(500)
     await asyncio.sleep(0.02)
-    assert half.granted == 1500  # given when they were first taken
+    assert half.credit_granted == 1500  # given when they were first taken
     assert await theirs.readexactly(500) == bytes(500)
-    while half.granted < 2000:
+    while half.credit_granted < 2000:
         await asyncio.sleep(0)
     await asyncio.gather(near.close(), far.close())
 
@@ -176,14 +176,14 @@ async def test_a_line_that_is_cut_off_at_the_end_of_a_read_and_ended_is_not_coun
     reading = asyncio.create_task(theirs.readline())
     await asyncio.sleep(0)
     await stream.end()
-    while far.live:
+    while far.open_streams:
         await asyncio.sleep(0)
     reading.cancel()  # at the turn in which the end has come
     try:
         assert await reading == b"begun"
     except asyncio.CancelledError:
         assert await theirs.readline() == b"begun"
-    assert far.endpoint.inbox.unread == 0
+    assert far.endpoint.receive_queue.unread_bytes == 0
     await asyncio.gather(near.close(), far.close())
 
 

@@ -11,8 +11,8 @@ from tests.aio.session_helpers import joined, settled
 from tests.aio.virtual_clock import virtual
 
 import polymux
-from polymux import Limits, OmnistreamsSession, Policy, StreamuxSession
-from polymux.aio.session.read_backpressure import unread_of
+from polymux import Limits, OmnistreamsSession, StreamuxSession, Timeouts
+from polymux.aio.session.read_backpressure import unread_bytes
 from polymux.core.frames import Frame
 
 CONTENT = 2  # Nerdbank's code
@@ -27,8 +27,8 @@ async def request(session: StreamuxSession, data: bytes) -> object:
 
 @virtual
 async def test_calls_beyond_the_limit_leave_nothing_unread() -> None:
-    limits = Limits(streams=8, session_buffer=1 << 20)
-    async with joined("streamux", limits=limits, policy=Policy(pause=0.5)) as (near, far):
+    limits = Limits(max_streams=8, session_buffer_bytes=1 << 20)
+    async with joined("streamux", limits=limits, policy=Timeouts(slow_reader=0.5)) as (near, far):
         assert isinstance(near, StreamuxSession)
         assert isinstance(far, StreamuxSession)
         go_on = asyncio.Event()
@@ -38,7 +38,7 @@ async def test_calls_beyond_the_limit_leave_nothing_unread() -> None:
             await go_on.wait()
             await call.reply(b"ok")
 
-        working = asyncio.create_task(far.answer(work))
+        working = asyncio.create_task(far.serve_calls(work))
         asked = [asyncio.create_task(request(near, bytes(30_000))) for _ in range(60)]
         await asyncio.sleep(1)
         go_on.set()
@@ -46,7 +46,7 @@ async def test_calls_beyond_the_limit_leave_nothing_unread() -> None:
         assert answers.count(b"ok") >= 8
         assert answers.count(None) >= 8  # there was no room for them in time
         assert answers.count(b"ok") + answers.count(None) == 60
-        assert (far.live, far.endpoint.inbox.unread) == (0, 0)
+        assert (far.open_streams, far.endpoint.receive_queue.unread_bytes) == (0, 0)
         assert await near.request(b"again", timeout=2) == b"ok"
         await near.close()
         await working
@@ -54,7 +54,7 @@ async def test_calls_beyond_the_limit_leave_nothing_unread() -> None:
 
 @virtual
 async def test_a_call_that_was_answered_and_then_given_up_is_forgotten() -> None:
-    async with joined("streamux", limits=Limits(streams=5)) as (near, far):
+    async with joined("streamux", limits=Limits(max_streams=5)) as (near, far):
         assert isinstance(near, StreamuxSession)
         assert isinstance(far, StreamuxSession)
 
@@ -63,11 +63,11 @@ async def test_a_call_that_was_answered_and_then_given_up_is_forgotten() -> None
             await call.end()
             raise LookupError("after the answer, with the request unread")
 
-        working = asyncio.create_task(far.answer(work))
+        working = asyncio.create_task(far.serve_calls(work))
         for _ in range(12):
             assert await near.request(bytes(1000), timeout=2) == b"no"
             await settled()
-        assert (far.live, far.endpoint.inbox.unread) == (0, 0)
+        assert (far.open_streams, far.endpoint.receive_queue.unread_bytes) == (0, 0)
         await near.close()
         await working
 
@@ -83,13 +83,13 @@ async def test_a_call_waits_for_the_next_to_answer_if_the_first_was_cancelled() 
             await asyncio.sleep(1)
             await call.reply(b"slow")
 
-        working = asyncio.create_task(far.answer(slow, at_once=1))
+        working = asyncio.create_task(far.serve_calls(slow, max_concurrent=1))
         asked = [asyncio.create_task(request(near, b"%d" % number)) for number in range(3)]
         await settled()
         working.cancel()
         await asyncio.wait([working])
-        assert len(far._arrivals) == 2
-        working = asyncio.create_task(far.answer(slow))
+        assert len(far.accept_queue) == 2
+        working = asyncio.create_task(far.serve_calls(slow))
         assert await asyncio.gather(*asked) == [None, b"slow", b"slow"]
         await near.close()
         await working
@@ -102,14 +102,18 @@ async def test_a_withdrawn_offer_with_content_leaves_nothing() -> None:
         assert isinstance(near, polymux.NerdbankSession)
         for _ in range(3):
             offer = await near.offer("nobody")
-            near._flush()
-            near.endpoint.put(Frame(CONTENT, offer.record.key, bytes(1000)), force=True)
-            near._flush()
+            near.flush()
+            near.endpoint.send_frame(Frame(CONTENT, offer.state.key, bytes(1000)), force=True)
+            near.flush()
             await settled()
-            assert far.endpoint.inbox.unread == 1000
+            assert far.endpoint.receive_queue.unread_bytes == 1000
             offer.abort()
             await settled()
-            assert (far.live, far._theirs, far.endpoint.inbox.unread) == (0, 0, 0)
+            assert (
+                far.open_streams,
+                far.peer_stream_count,
+                far.endpoint.receive_queue.unread_bytes,
+            ) == (0, 0, 0)
 
 
 @virtual
@@ -122,10 +126,10 @@ async def test_content_for_a_closed_stream_is_shed_also_behind_an_empty_frame() 
             theirs = await far.accept()
             await theirs.close()
             await settled()
-            message, close = mine.number << 3 | 2, mine.number << 3 | 4
+            message, close = mine.stream_id << 3 | 2, mine.stream_id << 3 | 4
             near.transport.write(bytes([message, 0, message, 3, 1, 2, 3, close, 0]))
             await settled()
-            assert (far.live, far._theirs, unread_of(theirs)) == (0, 0, 0)
+            assert (far.open_streams, far.peer_stream_count, unread_bytes(theirs)) == (0, 0, 0)
 
 
 @virtual
@@ -141,7 +145,7 @@ async def test_many_small_control_messages_are_not_counted_over_and_over() -> No
                 looks += 1
                 return super().__iter__()
 
-        near.endpoint.outbox.control = Watched()
+        near.endpoint.scheduler.control_queue = Watched()
         for number in range(500):
             await near.control(b"%d" % number)
         assert looks == 0

@@ -19,7 +19,7 @@ from websockets.asyncio.server import serve as library_serve
 from websockets.exceptions import ConnectionClosed
 
 import polymux
-from polymux import OmnistreamsSession, Policy, Server, Session
+from polymux import OmnistreamsSession, Server, Session, Timeouts
 from polymux.aio import BadUrl
 
 URL = "ws://127.0.0.1:0/omnistreams"
@@ -31,7 +31,7 @@ REQUEST = (
 
 @contextlib.asynccontextmanager
 async def served(
-    url: str = URL, policy: Policy | None = None, tls: ssl.SSLContext | None = None
+    url: str = URL, policy: Timeouts | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Server, list[OmnistreamsSession]]]:
     """A server that echoes, and the sessions it had."""
     had: list[OmnistreamsSession] = []
@@ -41,7 +41,7 @@ async def served(
         await answer(session)
 
     async with await polymux.serve(
-        handle, url, protocol="omnistreams", policy=policy, tls=tls
+        handle, url, protocol="omnistreams", timeouts=policy, tls=tls
     ) as server:
         yield server, had
 
@@ -165,7 +165,7 @@ async def test_create_on_an_open_id_abandons_the_old_stream_only() -> None:
         heard = {await client.recv() for _ in range(3)}
         assert heard == {b"\x05\x07\x40", b"\x04\x00", b"\x01\x01"}  # the old echo is cancelled
         assert had[0].endpoint.counters.hits == {"omnistreams.create-on-open-id": 1}
-        assert [str(stream) for stream in had[0]._live.values()] == ["stream d7.2", "stream a1"]
+        assert [str(stream) for stream in had[0].streams.values()] == ["stream d7.2", "stream a1"]
 
 
 async def test_data_beyond_credit_is_answered_with_one_cancel() -> None:
@@ -198,7 +198,7 @@ async def test_a_message_of_64_mebibytes_is_refused_by_its_length_alone() -> Non
         assert (1009).to_bytes(2, "big") in answered
         await raw(server, REQUEST, head, bytes(64 << 20))
         assert len([session for session in had if session.failure is not None]) == 2
-        assert all(session.endpoint.inbox.unread == 0 for session in had)
+        assert all(session.endpoint.receive_queue.unread_bytes == 0 for session in had)
 
 
 async def test_a_length_prefix_of_64_mebibytes_is_refused_too() -> None:
@@ -206,7 +206,7 @@ async def test_a_length_prefix_of_64_mebibytes_is_refused_too() -> None:
         await raw(server, (64 << 20).to_bytes(4, "big") + b"\x02\x07")
         failed = [session for session in had if session.failure is not None]
         assert "omnistreams.message-too-long" in str(failed[0].failure)
-        assert "limit frame=1048576" in str(failed[0].failure)
+        assert "limit max_frame_bytes=1048576" in str(failed[0].failure)
 
 
 NO_UPGRADES = [
@@ -223,8 +223,8 @@ async def test_what_asks_for_no_websocket_gets_none(octets: bytes, answer: bytes
     async with served() as (server, had), unharmed(server):
         assert (await raw(server, octets)).startswith(answer)
         assert len(had) == 1
-        assert server._door is not None
-        assert server._door.waiting == set()
+        assert server.upgrade_listener is not None
+        assert server.upgrade_listener.pending == set()
 
 
 async def test_frames_that_come_with_the_request_are_read() -> None:
@@ -236,17 +236,17 @@ async def test_frames_that_come_with_the_request_are_read() -> None:
 
 
 async def test_an_upgrade_or_a_frame_left_unfinished_ends_in_time() -> None:
-    async with served(policy=Policy(handshake=0.1, header=0.1)) as (server, had):
+    async with served(policy=Timeouts(handshake=0.1, frame=0.1)) as (server, had):
         assert await raw(server, REQUEST[:-2]) == b""
         await raw(server, REQUEST, bytes.fromhex("8282 0000"))
-        assert "deadline header=0.1" in str(had[0].failure)
+        assert "deadline frame=0.1" in str(had[0].failure)
 
 
 async def test_closing_the_server_cuts_upgrades_that_are_not_finished() -> None:
     async with served() as (server, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(REQUEST[:20])
-        while server._door is None or not server._door.waiting:
+        while server.upgrade_listener is None or not server.upgrade_listener.pending:
             await asyncio.sleep(0.01)
         await server.close()
         with contextlib.suppress(ConnectionError):
@@ -323,12 +323,12 @@ async def test_without_the_library_the_error_says_what_to_install(
 
 async def test_a_peer_that_answers_no_ping_is_given_up_and_one_that_does_is_not() -> None:
     """A stopped process keeps its connection; only a question shows that nobody is there."""
-    async with served(policy=Policy(keepalive=0.2)) as (server, had):
+    async with served(policy=Timeouts(keepalive_interval=0.2)) as (server, had):
         async with library_connect(server.url) as client:
             silent = await raw(server, REQUEST)
             assert silent.startswith(b"\x89\x00")  # a ping
             failure = str(had[1].failure)
-            assert "answered no ping: deadline keepalive=0.2" in failure
-            assert had[1].endpoint.counters.hits["keepalive"] == 1
+            assert "answered no ping: deadline keepalive_interval=0.2" in failure
+            assert had[1].endpoint.counters.hits["keepalive_interval"] == 1
             await works(client)  # the library answers pings by itself
             assert had[0].failure is None

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymux.analysis.arrow.arrays import FEW, array_of, scalar_of
+from polymux.analysis.arrow.arrays import SMALL_ARRAY_LENGTH, make_array, make_scalar
 
 pa.array([0])  # has its look at pandas, for longer than an example may take
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -37,7 +37,7 @@ columns = st.sampled_from(KINDS).flatmap(
 @example((pa.decimal128(20, 0), [2**64 - 1, None]))
 def test_a_column_is_what_pyarrow_would_make_of_it(column: tuple[pa.DataType, list[Any]]) -> None:
     kind, values = column
-    made = array_of(values, kind)
+    made = make_array(values, kind)
     made.validate(full=True)
     assert made.type == kind
     if kind == INSTANT:  # some of them are no dates that Python knows
@@ -49,22 +49,30 @@ def test_a_column_is_what_pyarrow_would_make_of_it(column: tuple[pa.DataType, li
     (pa.int64(), 7), (pa.uint64(), 2**64 - 1), (pa.decimal128(20, 0), 10**20 - 1), (INSTANT, 7),
     (pa.string(), "ä"), (pa.binary(), b"x"), (pa.list_(pa.string()), ["a", None]),
 ])  # fmt: skip
-@pytest.mark.parametrize("rows", [FEW - 1, FEW, FEW + 1, 10 * FEW + 3])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        SMALL_ARRAY_LENGTH - 1,
+        SMALL_ARRAY_LENGTH,
+        SMALL_ARRAY_LENGTH + 1,
+        10 * SMALL_ARRAY_LENGTH + 3,
+    ],
+)
 def test_few_rows_and_many_are_made_alike(kind: pa.DataType, value: Any, rows: int) -> None:
     values = [None if n % 3 == 1 else value for n in range(rows)]
-    made = array_of(values, kind)
+    made = make_array(values, kind)
     made.validate(full=True)
     assert made.null_count == len(values) - sum(value is not None for value in values)
     assert made.equals(pa.array(values, kind))
 
 
 def test_a_tuple_is_as_good_as_a_list() -> None:
-    assert array_of(("a", None), pa.string()).to_pylist() == ["a", None]
-    assert scalar_of(3, pa.int64()) == pa.scalar(3, pa.int64())
-    assert not scalar_of(None, pa.int64()).is_valid
+    assert make_array(("a", None), pa.string()).to_pylist() == ["a", None]
+    assert make_scalar(3, pa.int64()) == pa.scalar(3, pa.int64())
+    assert not make_scalar(None, pa.int64()).is_valid
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), INSTANT, pa.decimal128(20, 0)])
 def test_a_number_that_is_too_large_is_an_error(kind: pa.DataType) -> None:
     with pytest.raises(OverflowError):
-        array_of([10**20], kind)
+        make_array([10**20], kind)

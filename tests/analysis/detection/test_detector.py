@@ -12,14 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import MS, START, Record, Stage, analyse, save
 
-from polymux.analysis.detection.detector import guess
-from polymux.analysis.detection.sample import HOPELESS, Sample, attempt
-from polymux.analysis.detection.signatures import SCORERS
-from polymux.analysis.detection.trial import STEP
-from polymux.analysis.options import Plan, parse_ports
+from polymux.analysis.detection.detector import detect
+from polymux.analysis.detection.sample import GIVE_UP_AFTER_FRAMES, SessionSample, try_protocol
+from polymux.analysis.detection.signatures import SIGNATURES
+from polymux.analysis.detection.trial import EARLY_STEP_BYTES
+from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.core.websocket.handshake import GUID
-from polymux.protocols.registry import BadProtocolString, names
-from polymux.testing.simulator import World
+from polymux.protocols.registry import BadProtocolString, protocol_names
+from polymux.testing.simulator import Simulation
 
 PROTOCOLS = (
     "mplex",
@@ -33,26 +33,26 @@ PROTOCOLS = (
 )
 
 
-def traffic(protocol: str, seed: int, steps: int = 300) -> Sample:
-    world = World(protocol, seed)
+def traffic(protocol: str, seed: int, steps: int = 300) -> SessionSample:
+    world = Simulation(protocol, seed)
     world.run(steps)
-    return Sample(tuple(world.record))
+    return SessionSample(tuple(world.record))
 
 
 def test_every_protocol_of_the_registry_has_a_scorer() -> None:
-    assert {scorer.name for scorer in SCORERS} == set(names())
+    assert {scorer.name for scorer in SIGNATURES} == set(protocol_names())
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", range(3))
 def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -> None:
-    verdict = guess(traffic(protocol, seed))
+    verdict = detect(traffic(protocol, seed))
     assert verdict.protocol == protocol, verdict
     assert verdict.score >= 75
     assert "frames fit" in verdict.evidence
     tried = {text.partition(":")[0] for text, _ in verdict.scores}
     # Minmux, which most octets fit, only where nothing else fits as well as can be.
-    assert tried >= set(names()) - {"minmux"}
+    assert tried >= set(protocol_names()) - {"minmux"}
     assert ("minmux" in tried) == (protocol == "minmux")
 
 
@@ -66,14 +66,14 @@ TALK = b"".join(mplex(n, 0) for n in range(8)) + b"".join(mplex(n % 8, 2, b"x") 
 @pytest.mark.parametrize(
     "sample",
     [
-        Sample(((1, b"".join(mplex(n % 8, 1) for n in range(66)), 1), (0, TALK, 2))),
-        Sample(((0, mplex(9, 2) * 70 + TALK, 1),)),
+        SessionSample(((1, b"".join(mplex(n % 8, 1) for n in range(66)), 1), (0, TALK, 2))),
+        SessionSample(((0, mplex(9, 2) * 70 + TALK, 1),)),
     ],
     ids=["answers before the openings", "a stream that was never opened"],
 )
-def test_a_protocol_that_is_given_up_at_first_is_tried_again(sample: Sample) -> None:
-    assert attempt("mplex", sample, brief=True).given_up
-    verdict = guess(sample)
+def test_a_protocol_that_is_given_up_at_first_is_tried_again(sample: SessionSample) -> None:
+    assert try_protocol("mplex", sample, brief=True).stopped_early
+    verdict = detect(sample)
     assert verdict.protocol == "mplex", verdict
     assert 75 <= verdict.score < 100
 
@@ -89,21 +89,26 @@ def test_the_first_look_changes_no_verdict(
     pieces = list(traffic(protocol, seed, 60).pieces)
     side, data, instant = pieces[at % len(pieces)]
     pieces[at % len(pieces)] = (side, data[: at % (len(data) + 1)] + noise, instant)
-    sample = Sample(tuple(pieces), started)
-    verdict = guess(sample)
+    sample = SessionSample(tuple(pieces), started)
+    verdict = detect(sample)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("polymux.analysis.detection.sample.FIRST_HOPELESS", HOPELESS)
-        patched.setattr("polymux.analysis.detection.sample.FIRST_STEP", STEP)
-        patient = guess(sample)
-    assert (verdict.protocol, verdict.evidence, verdict.score, verdict.skip) == (
-        patient.protocol, patient.evidence, patient.score, patient.skip,
-    )  # fmt: skip
+        patched.setattr(
+            "polymux.analysis.detection.sample.BRIEF_GIVE_UP_AFTER_FRAMES", GIVE_UP_AFTER_FRAMES
+        )
+        patched.setattr("polymux.analysis.detection.sample.BRIEF_STEP_BYTES", EARLY_STEP_BYTES)
+        patient = detect(sample)
+    assert (verdict.protocol, verdict.evidence, verdict.score, verdict.skip_bytes) == (
+        patient.protocol,
+        patient.evidence,
+        patient.score,
+        patient.skip_bytes,
+    )
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=300)), max_size=12))
 def test_no_octets_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:
-    verdict = guess(Sample(tuple((side, data, 5) for side, data in pieces)))
+    verdict = detect(SessionSample(tuple((side, data, 5) for side, data in pieces)))
     assert verdict.evidence
 
 
@@ -112,7 +117,7 @@ def test_random_octets_are_unknown(seed: int) -> None:
     rng = random.Random(seed)
     pieces = tuple((side, rng.randbytes(rng.choice([30, 400, 3000])), 5) for side in (0, 1, 0, 1))
     for started in (True, False):
-        verdict = guess(Sample(pieces, started))
+        verdict = detect(SessionSample(pieces, started))
         assert verdict.protocol is None, verdict
 
 
@@ -126,22 +131,22 @@ def test_random_octets_are_unknown(seed: int) -> None:
     ],
 )
 def test_strangers_are_named(dialer: bytes, acceptor: bytes, word: str) -> None:
-    verdict = guess(Sample(((0, dialer, 1), (1, acceptor, 2))))
+    verdict = detect(SessionSample(((0, dialer, 1), (1, acceptor, 2))))
     assert verdict.protocol is None
     assert verdict.evidence.startswith(word)
 
 
 def test_octets_of_another_protocol_are_not_looked_at_to_the_last() -> None:
-    zeros = Sample(((0, bytes(60_000), 5),))
-    trial = attempt("nerdbank:version=3", zeros)
-    assert HOPELESS <= trial.frames <= HOPELESS + STEP
-    assert trial.share == 0
-    few = Sample(((0, bytes(HOPELESS - 10), 5),))
-    assert attempt("nerdbank:version=3", few).share == 0
+    zeros = SessionSample(((0, bytes(60_000), 5),))
+    trial = try_protocol("nerdbank:version=3", zeros)
+    assert GIVE_UP_AFTER_FRAMES <= trial.frame_count <= GIVE_UP_AFTER_FRAMES + EARLY_STEP_BYTES
+    assert trial.fit == 0
+    few = SessionSample(((0, bytes(GIVE_UP_AFTER_FRAMES - 10), 5),))
+    assert try_protocol("nerdbank:version=3", few).fit == 0
 
 
 def test_no_octets_at_all_are_said_to_be_none() -> None:
-    assert guess(Sample(())).evidence == "no octets were captured"
+    assert detect(SessionSample(())).evidence == "no octets were captured"
 
 
 @pytest.mark.parametrize(
@@ -153,7 +158,7 @@ def test_names_of_streams_hint_at_the_implementation(name: bytes, word: str) -> 
         stream = stage.open(0, name % number if b"%d" in name else name)
         stage.send(0, stream, b"m" * 2000)
         stage.exchange()
-    assert word in guess(Sample(tuple(stage.record))).evidence
+    assert word in detect(SessionSample(tuple(stage.record))).evidence
 
 
 def test_windows_hint_at_the_implementation() -> None:
@@ -162,7 +167,7 @@ def test_windows_hint_at_the_implementation() -> None:
     stage.exchange()
     stage.accept(1, window=1_024_000)
     stage.exchange()
-    evidence = guess(Sample(tuple(stage.record))).evidence
+    evidence = detect(SessionSample(tuple(stage.record))).evidence
     assert "the dialer has the window of npm or of .NET up to 2.13" in evidence
     assert "the acceptor has the window of .NET from 2.14 or of Rust" in evidence
 
@@ -175,7 +180,7 @@ def test_multistream_before_mplex_is_stepped_over(tmp_path: Path) -> None:
     stage.exchange()
     before: Record = [(side, line, START + MS // 2) for line in lines for side in (0, 1)]
     path = save(tmp_path / "a.pcapng", before + stage.record, stage.now + MS)
-    for plan in (Plan(), Plan("mplex:preamble=multistream")):
+    for plan in (AnalysisOptions(), AnalysisOptions("mplex:preamble=multistream")):
         session = analyse(path, plan=plan).session
         assert session.protocol == "mplex"
         assert (
@@ -192,7 +197,7 @@ def test_a_preamble_given_as_octets_is_stepped_over(tmp_path: Path) -> None:
     stage.exchange()
     record: Record = [(0, b"MAGIC!", START + MS // 2), *stage.record]
     path = save(tmp_path / "a.pcapng", record, stage.now + MS)
-    session = analyse(path, plan=Plan(f"mplex:preamble={b'MAGIC!'.hex()}")).session
+    session = analyse(path, plan=AnalysisOptions(f"mplex:preamble={b'MAGIC!'.hex()}")).session
     assert (session.overhead_bytes_dialer, session.frames, session.ending) == (6, 1, "clean")
 
 
@@ -243,9 +248,9 @@ def test_what_was_given_beats_what_is_noted_and_that_beats_the_guess(tmp_path: P
     path = stage.save(tmp_path / "a.pcapng", protocol="minmux")
     assert analyse(path).session.protocol == "minmux"
     assert analyse(path).session.evidence == "noted in the capture: minmux"
-    given = analyse(path, plan=Plan("mplex")).session
+    given = analyse(path, plan=AnalysisOptions("mplex")).session
     assert (given.protocol, given.evidence) == ("mplex", "given: mplex")
-    ports = analyse(path, plan=Plan("mplex", {9000: "nerdbank"})).session
+    ports = analyse(path, plan=AnalysisOptions("mplex", {9000: "nerdbank"})).session
     assert (ports.protocol, ports.version) == ("nerdbank", "3")
     assert "version found" in (ports.evidence or "")
 
@@ -270,11 +275,11 @@ def test_the_vantage_noted_in_the_capture_is_the_one_judged_from(tmp_path: Path)
 
 def test_a_plan_is_checked_when_it_is_made() -> None:
     with pytest.raises(BadProtocolString, match="no protocol 'telnet'"):
-        Plan("telnet")
+        AnalysisOptions("telnet")
     with pytest.raises(BadProtocolString, match="version"):
-        Plan(ports={9000: "nerdbank:version=9"})
+        AnalysisOptions(ports={9000: "nerdbank:version=9"})
     with pytest.raises(BadProtocolString, match="multistream"):
-        Plan("mplex:preamble=xyz")
+        AnalysisOptions("mplex:preamble=xyz")
 
 
 def test_ports_are_read_with_or_without_a_protocol() -> None:

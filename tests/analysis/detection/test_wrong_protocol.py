@@ -8,42 +8,42 @@ from pathlib import Path
 import pytest
 from tests.analysis.recorded_conversation import MS, START, Record, analyse, save
 
-from polymux.analysis.detection.detector import contradiction, settle
-from polymux.analysis.detection.sample import Sample
-from polymux.analysis.options import DOUBT, Plan
-from polymux.protocols.registry import names
+from polymux.analysis.detection.detector import find_mismatch, select_variant
+from polymux.analysis.detection.sample import SessionSample
+from polymux.analysis.options import MISMATCH_PREFIX, AnalysisOptions
+from polymux.protocols.registry import protocol_names
 from polymux.testing.conversations import MODELS
-from polymux.testing.models.base import Talk
-from polymux.testing.simulator import World
+from polymux.testing.models.base import ModelConversation
+from polymux.testing.simulator import Simulation
 
 SPOKEN = ("mplex", "nerdbank:version=1", "nerdbank:version=3", "omnistreams", "streamux", "minmux")
 
 
-def traffic(protocol: str, seed: int = 1, steps: int = 300) -> Sample:
-    world = World(protocol, seed)
+def traffic(protocol: str, seed: int = 1, steps: int = 300) -> SessionSample:
+    world = Simulation(protocol, seed)
     world.run(steps)
-    return Sample(tuple(world.record))
+    return SessionSample(tuple(world.record))
 
 
-def saved(path: Path, sample: Sample) -> str:
+def saved(path: Path, sample: SessionSample) -> str:
     record: Record = [
         (side, data, START + n * MS) for n, (side, data, _) in enumerate(sample.pieces, 1)
     ]
     return save(path, record, record[-1][2] + MS)
 
 
-@pytest.mark.parametrize("named", names())
+@pytest.mark.parametrize("named", protocol_names())
 @pytest.mark.parametrize("spoken", SPOKEN)
 def test_a_name_that_does_not_fit_is_contradicted_and_one_that_fits_is_not(
     spoken: str, named: str, tmp_path: Path
 ) -> None:
-    found = analyse(saved(tmp_path / "a.pcapng", traffic(spoken)), plan=Plan(named))
+    found = analyse(saved(tmp_path / "a.pcapng", traffic(spoken)), plan=AnalysisOptions(named))
     assert found.session.protocol == named  # the explicit name decides how it is decoded
     note = found.session.note or ""
     if named == spoken.partition(":")[0]:
-        assert DOUBT not in note
+        assert MISMATCH_PREFIX not in note
         return
-    assert note.startswith(f"{DOUBT}{spoken}")
+    assert note.startswith(f"{MISMATCH_PREFIX}{spoken}")
     assert "frames fit" in note
     assert f"but the option says {named}" in note
     assert {row["certainty"] for row in found.rows("violations")} <= {"possible"}
@@ -51,14 +51,16 @@ def test_a_name_that_does_not_fit_is_contradicted_and_one_that_fits_is_not(
 
 def test_a_version_that_was_named_wrongly_is_contradicted(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pcapng", traffic("nerdbank:version=3"))
-    note = analyse(path, plan=Plan("nerdbank:version=1")).session.note or ""
-    assert note.startswith(f"{DOUBT}nerdbank:version=3")
+    note = analyse(path, plan=AnalysisOptions("nerdbank:version=1")).session.note or ""
+    assert note.startswith(f"{MISMATCH_PREFIX}nerdbank:version=3")
 
 
 def test_a_port_and_a_note_in_the_capture_are_contradicted_alike(tmp_path: Path) -> None:
     sample = traffic("streamux")
     path = saved(tmp_path / "a.pcapng", sample)
-    assert (analyse(path, plan=Plan(ports={9000: "mplex"})).session.note or "").startswith(DOUBT)
+    assert (
+        analyse(path, plan=AnalysisOptions(ports={9000: "mplex"})).session.note or ""
+    ).startswith(MISMATCH_PREFIX)
     record: Record = [(side, data, START + MS) for side, data, _ in sample.pieces]
     hinted = save(tmp_path / "b.pcapng", record, START + 2 * MS, protocol="mplex")
     assert "but the capture notes mplex" in (analyse(hinted).session.note or "")
@@ -66,19 +68,21 @@ def test_a_port_and_a_note_in_the_capture_are_contradicted_alike(tmp_path: Path)
 
 def test_octets_of_tls_are_not_read_as_a_protocol_without_a_word(tmp_path: Path) -> None:
     hello = b"\x16\x03\x01\x02\x00\x01" + bytes(range(256)) * 2
-    path = saved(tmp_path / "a.pcapng", Sample(((0, hello, 0), (1, hello, 0)), True))
-    note = analyse(path, plan=Plan("mplex")).session.note or ""
-    assert note.startswith(f"{DOUBT}TLS")
+    path = saved(tmp_path / "a.pcapng", SessionSample(((0, hello, 0), (1, hello, 0)), True))
+    note = analyse(path, plan=AnalysisOptions("mplex")).session.note or ""
+    assert note.startswith(f"{MISMATCH_PREFIX}TLS")
 
 
 def test_libp2p_without_its_preamble_is_told_how_to_name_it(tmp_path: Path) -> None:
     greeting = b"\x13/multistream/1.0.0\n\x0d/mplex/6.7.0\n"
     talk = traffic("mplex")
     pieces = ((0, greeting, 0), (1, greeting, 0), *talk.pieces)
-    path = saved(tmp_path / "a.pcapng", Sample(pieces, True))
-    assert "mplex:preamble=multistream" in (analyse(path, plan=Plan("mplex")).session.note or "")
-    told = analyse(path, plan=Plan("mplex:preamble=multistream")).session
-    assert DOUBT not in (told.note or "")
+    path = saved(tmp_path / "a.pcapng", SessionSample(pieces, True))
+    assert "mplex:preamble=multistream" in (
+        analyse(path, plan=AnalysisOptions("mplex")).session.note or ""
+    )
+    told = analyse(path, plan=AnalysisOptions("mplex:preamble=multistream")).session
+    assert MISMATCH_PREFIX not in (told.note or "")
 
 
 @pytest.mark.parametrize("spoken", SPOKEN)
@@ -94,31 +98,35 @@ def test_a_broken_conversation_of_the_protocol_that_was_named_is_not_contradicte
         broken = bytearray(data)
         broken[chance.randrange(len(broken))] ^= 1 << chance.randrange(8)
         pieces[place] = (side, bytes(broken), at)
-    assert contradiction(spoken, {}, Sample(tuple(pieces))) == ""
+    assert find_mismatch(spoken, {}, SessionSample(tuple(pieces))) == ""
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("seed", range(8))
 def test_what_was_captured_in_part_does_not_contradict_the_right_name(name: str, seed: int) -> None:
-    chunks = Talk(MODELS[name], seed, steps=(0, 5, 12, 30)[seed % 4]).places["middle"].chunks
+    chunks = (
+        ModelConversation(MODELS[name], seed, steps=(0, 5, 12, 30)[seed % 4])
+        .traces["middle"]
+        .chunks
+    )
     pieces = tuple((side, bytes(data), n * MS) for n, (side, data) in enumerate(chunks))
     parts = [tuple(piece for piece in pieces if piece[0] == side) for side in (0, 1)]
     parts += [pieces[:count] for count in range(1, 7)]
-    samples = [Sample(part, True) for part in parts]
-    for sample in (*samples, Sample(pieces[len(pieces) // 2 :], False)):
-        settled, _ = settle(name, {}, sample)
-        assert contradiction(settled, {}, sample) == ""
+    samples = [SessionSample(part, True) for part in parts]
+    for sample in (*samples, SessionSample(pieces[len(pieces) // 2 :], False)):
+        settled, _ = select_variant(name, {}, sample)
+        assert find_mismatch(settled, {}, sample) == ""
 
 
 def test_http_without_an_upgrade_is_still_not_omnistreams() -> None:
     asked = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
     answered = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
     for pieces in (((0, asked, 0), (1, answered, 0)), ((0, asked, 0),), ((1, answered, 0),)):
-        assert contradiction("omnistreams", {}, Sample(pieces, True)) == "HTTP"
+        assert find_mismatch("omnistreams", {}, SessionSample(pieces, True)) == "HTTP"
 
 
-@pytest.mark.parametrize("named", names())
+@pytest.mark.parametrize("named", protocol_names())
 def test_noise_contradicts_nothing(named: str) -> None:
     noise = random.Random(3).randbytes(4000)
-    assert contradiction(named, {}, Sample(((0, noise, 0), (1, noise[::-1], 0)))) == ""
-    assert contradiction(named, {}, Sample(())) == ""
+    assert find_mismatch(named, {}, SessionSample(((0, noise, 0), (1, noise[::-1], 0)))) == ""
+    assert find_mismatch(named, {}, SessionSample(())) == ""

@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from tests.analysis.recorded_conversation import MS, START, Stage, analyse, save
 
-from polymux.analysis.options import Plan
-from polymux.analysis.output.content_rows import Contents
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.content_rows import ContentCollector
 from polymux.analysis.output.parquet import TableWriter, read_table
-from polymux.analysis.schema.stream_keys import BadStreamKey, stream_of
-from polymux.analysis.session.analyzer import walk
-from polymux.analysis.tracking.session_tracker import Watch
-from polymux.analysis.tracking.stalls import Stalls
+from polymux.analysis.schema.stream_keys import BadStreamKey, parse_stream_key
+from polymux.analysis.session.analyzer import analyze_session
+from polymux.analysis.tracking.session_tracker import SessionTracker
+from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
 from polymux.capture import read_sessions
 from polymux.core.observer import Observer
 from polymux.protocols.registry import create
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 PROTOCOLS = (
     "mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
@@ -28,7 +28,7 @@ PROTOCOLS = (
 
 
 def recorded(protocol: str, seed: int, path: Path, port: int = 9000) -> str:
-    world = World(protocol, seed)
+    world = Simulation(protocol, seed)
     world.run(300)
     record = [(side, data, START + at) for side, data, at in world.record]
     ends = (("192.0.2.1", 40000), ("198.51.100.2", port))
@@ -37,7 +37,9 @@ def recorded(protocol: str, seed: int, path: Path, port: int = 9000) -> str:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_content_adds_up_to_what_the_streams_count(protocol: str, tmp_path: Path) -> None:
-    found = analyse(recorded(protocol, 2, tmp_path / "a.pcapng"), plan=Plan().with_content())
+    found = analyse(
+        recorded(protocol, 2, tmp_path / "a.pcapng"), plan=AnalysisOptions().with_content()
+    )
     sums: dict[tuple[object, object], int] = defaultdict(int)
     for row in found.rows("content"):
         assert isinstance(row["data"], bytes)
@@ -59,7 +61,7 @@ def test_content_is_what_was_sent(tmp_path: Path) -> None:
     data = bytes(range(256)) * 300
     stage.send(0, stream, data)
     stage.exchange()
-    found = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan().with_content())
+    found = analyse(stage.save(tmp_path / "a.pcapng"), plan=AnalysisOptions().with_content())
     assert b"".join(bytes(row["data"]) for row in found.rows("content")) == data  # type: ignore[call-overload]  # octets
 
 
@@ -67,18 +69,18 @@ def test_content_is_what_was_sent(tmp_path: Path) -> None:
 def test_what_a_gap_leaves_out_of_an_overlong_frame_is_counted(
     selected: str | None, octets: int
 ) -> None:
-    contents = Contents(-1)
+    contents = ContentCollector(-1)
     if selected is not None:
-        contents.select(*stream_of(selected))
-    watch = Watch(contents)
+        contents.select(*parse_stream_key(selected))
+    watch = SessionTracker(contents)
     observer = Observer(create("mplex"), True, watch)
-    stalls = Stalls(watch.tracks.none, -1, [], [], [], [])
+    stalls = StallDetector(watch.stream_trackers.empty_slot, -1, [], [], [], [])
     watch.attach(observer, Timeline(0, 1000), stalls)
-    watch.octets(0, bytes.fromhex("0800 0a 80808096 01") + b"x" * 10, 0)  # of 300 MiB on id 1
-    watch.gap(0, (300 << 20) - 20, 1)
-    watch.octets(0, b"y" * 10, 2)
+    watch.feed_bytes(0, bytes.fromhex("0800 0a 80808096 01") + b"x" * 10, 0)  # of 300 MiB on id 1
+    watch.feed_gap(0, (300 << 20) - 20, 1)
+    watch.feed_bytes(0, b"y" * 10, 2)
     kept = sum(len(data) for data in contents.rows.data)
-    assert (kept, contents.cut + kept) == (64 << 20 if octets else 0, octets)
+    assert (kept, contents.truncated_bytes + kept) == (64 << 20 if octets else 0, octets)
 
 
 def test_only_the_stream_that_is_asked_for_is_collected(tmp_path: Path) -> None:
@@ -87,7 +89,7 @@ def test_only_the_stream_that_is_asked_for_is_collected(tmp_path: Path) -> None:
     stage.send(0, first, b"one")
     stage.send(0, second, b"two")
     stage.exchange()
-    plan = Plan(stream=second.label()).with_content()
+    plan = AnalysisOptions(content_stream=second.label()).with_content()
     found = analyse(stage.save(tmp_path / "a.pcapng"), plan=plan)
     assert [row["data"] for row in found.rows("content")] == [b"two"]
 
@@ -99,7 +101,7 @@ def test_sessions_of_all_protocols_go_into_one_writer(tmp_path: Path) -> None:
     frames = 0
     with read_sessions([str(tmp_path)]) as reading, TableWriter(out) as tables:
         for session in reading:
-            frames += walk(session, Plan().with_content(), tables.emit).frames
+            frames += analyze_session(session, AnalysisOptions().with_content(), tables.emit).frames
     table = read_table(out, "frames")
     assert table.num_rows == frames
     kinds = set(table.column("kind").to_pylist())
@@ -108,11 +110,11 @@ def test_sessions_of_all_protocols_go_into_one_writer(tmp_path: Path) -> None:
 
 
 def test_keys_of_streams_are_taken_apart() -> None:
-    assert stream_of("d1") == (0, 1, 1)
-    assert stream_of("a2") == (1, 2, 1)
-    assert stream_of("d0.2") == (0, 0, 2)
-    assert stream_of("s0") == (2, 0, 1)
-    assert stream_of("a18446744073709551615") == (1, -1, 1)
+    assert parse_stream_key("d1") == (0, 1, 1)
+    assert parse_stream_key("a2") == (1, 2, 1)
+    assert parse_stream_key("d0.2") == (0, 0, 2)
+    assert parse_stream_key("s0") == (2, 0, 1)
+    assert parse_stream_key("a18446744073709551615") == (1, -1, 1)
     for wrong in ("", "d", "x1", "1", "d1.", "d-1", "d18446744073709551616", "d1 "):
         with pytest.raises(BadStreamKey, match="names no stream"):
-            stream_of(wrong)
+            parse_stream_key(wrong)

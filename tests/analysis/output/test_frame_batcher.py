@@ -12,43 +12,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import MS, START, Found, Row, Stage, save
 
-from polymux.analysis.arrow.batches import SCHEMAS, frames_batch, kind_words
-from polymux.analysis.options import Plan
-from polymux.analysis.output.frame_batcher import OCTETS, FrameGathering
-from polymux.analysis.output.frame_page import Page
-from polymux.analysis.output.parquet import TableWriter, fill_empty, read_table
-from polymux.analysis.output.row_batcher import ROWS, Gathering
+from polymux.analysis.arrow.batches import SCHEMAS, frames_batch, kind_names
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES, FrameBatcher
+from polymux.analysis.output.frame_page import FramePage
+from polymux.analysis.output.parquet import TableWriter, read_table, write_empty_tables
+from polymux.analysis.output.row_batcher import DEFAULT_BATCH_ROWS, RowBatcher
 from polymux.analysis.output.table_digest import digest_tables
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
-from polymux.core.frames import Batch
+from polymux.core.frames import FrameRows
 from polymux.protocols.registry import create
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 pa.array([0])  # has its look at pandas, for longer than an example may take
 PROTOCOLS = {name: create(name) for name in ("mplex", "nerdbank", "omnistreams")}
 MIXED = ("mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2")
-WHOLE = ROWS // 4
+WHOLE = DEFAULT_BATCH_ROWS // 4
 
 
-def page_of(rows: int, labels: list[str], seed: int = 0) -> Page:
+def page_of(rows: int, labels: list[str], seed: int = 0) -> FramePage:
     """So many rows, some of them of a stream."""
     rng = Random(seed)
-    page = Page(Batch(rows + rng.randrange(5)), 0)
+    page = FramePage(FrameRows(rows + rng.randrange(5)), 0)
     batch = page.batch
     page.labels = labels
     for n in range(rows):
         batch.sender[n] = rng.randrange(2)
-        batch.ordinal[n] = rng.randrange(1 << 40)
-        page.at_us[n] = rng.randrange(1 << 50)
-        batch.offset[n] = rng.randrange(1 << 60)
+        batch.frame_index[n] = rng.randrange(1 << 40)
+        page.time_us[n] = rng.randrange(1 << 50)
+        batch.byte_offset[n] = rng.randrange(1 << 60)
         batch.size[n] = rng.randrange(1 << 30)
         batch.kind[n] = rng.randrange(256)
-        page.stream[n] = rng.randrange(-1, len(labels))
+        page.label_index[n] = rng.randrange(-1, len(labels))
         batch.amount[n] = rng.randrange(-1, 1 << 20)
-        batch.payload[n] = rng.randrange(1 << 30)
+        batch.payload_bytes[n] = rng.randrange(1 << 30)
         batch.verdict[n] = rng.randrange(3)
-    page.done = rows
+    page.row_count = rows
     return page
 
 
@@ -67,17 +67,19 @@ puts = st.tuples(
 )
 
 
-@given(st.lists(puts, max_size=30), st.sampled_from([1, 4, 50, 150, ROWS]), st.booleans())
+@given(
+    st.lists(puts, max_size=30), st.sampled_from([1, 4, 50, 150, DEFAULT_BATCH_ROWS]), st.booleans()
+)
 def test_any_pages_in_any_turn_keep_the_rows_of_each_session(
     asked: list[tuple[int, int, list[str], int]], room: int, flushed: bool
 ) -> None:
     alone, together = Found(), Found()
-    gathering = FrameGathering(together.emit, room)
+    gathering = FrameBatcher(together.emit, room)
     for whose, rows, labels, seed in asked:
         protocol = list(PROTOCOLS.values())[whose % 3]
         page = page_of(rows, labels, seed)
-        alone.emit("frames", frames_batch(page, kind_words(protocol), [f"s{whose}"]))
-        gathering.put(page, f"s{whose}", protocol)
+        alone.emit("frames", frames_batch(page, kind_names(protocol), [f"s{whose}"]))
+        gathering.add(page, f"s{whose}", protocol)
         if flushed and seed < 10:
             gathering.flush()
             assert len(together.rows("frames")) == len(alone.rows("frames"))
@@ -93,52 +95,52 @@ def test_any_pages_in_any_turn_keep_the_rows_of_each_session(
 
 def test_a_page_of_many_rows_is_no_copy_and_waits_for_nothing() -> None:
     found = Found()
-    gathering = FrameGathering(found.emit, ROWS)
-    gathering.put(page_of(WHOLE - 1, ["d1"]), "other", PROTOCOLS["mplex"])
-    gathering.put(page_of(WHOLE, ["d1"]), "long", PROTOCOLS["mplex"])
+    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    gathering.add(page_of(WHOLE - 1, ["d1"]), "other", PROTOCOLS["mplex"])
+    gathering.add(page_of(WHOLE, ["d1"]), "long", PROTOCOLS["mplex"])
     (batch,) = found.batches["frames"]
     assert batch["session_id"].to_pylist() == ["long"] * WHOLE
-    gathering.put(page_of(WHOLE, ["d1"]), "other", PROTOCOLS["mplex"])  # its first rows go before
+    gathering.add(page_of(WHOLE, ["d1"]), "other", PROTOCOLS["mplex"])  # its first rows go before
     assert [each.num_rows for each in found.batches["frames"]] == [WHOLE, WHOLE - 1, WHOLE]
     page = page_of(WHOLE, [])
-    gathering.put(page, "long", PROTOCOLS["mplex"])
+    gathering.add(page, "long", PROTOCOLS["mplex"])
     page.batch.size[0] = 77
     assert found.batches["frames"][-1]["size"][0].as_py() == 77
 
 
 def test_a_batch_that_left_does_not_change_any_more() -> None:
     found = Found()
-    gathering = FrameGathering(found.emit, ROWS)
+    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
     page = page_of(10, ["d1", "d3"])
-    gathering.put(page, "one", PROTOCOLS["mplex"])
+    gathering.add(page, "one", PROTOCOLS["mplex"])
     gathering.flush()
     before = found.rows("frames")
     page.batch.size[0] += 1
     for seed in range(1, 9):
-        gathering.put(page_of(1000, ["a2"], seed), f"s{seed}", PROTOCOLS["mplex"])
+        gathering.add(page_of(1000, ["a2"], seed), f"s{seed}", PROTOCOLS["mplex"])
     assert len(found.batches["frames"]) == 2
     assert found.rows("frames")[:10] == before
 
 
 def test_as_many_sessions_as_there_are_rows_share_a_batch() -> None:
     found = Found()
-    gathering = FrameGathering(found.emit, ROWS)
-    names = [f"s{n}" for n in range(ROWS - 3)]
+    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    names = [f"s{n}" for n in range(DEFAULT_BATCH_ROWS - 3)]
     for name in names + names[-3:]:
-        gathering.put(page_of(1, [name]), name, PROTOCOLS["mplex"])
+        gathering.add(page_of(1, [name]), name, PROTOCOLS["mplex"])
     gathering.flush()
-    assert [batch.num_rows for batch in found.batches["frames"]] == [ROWS]
+    assert [batch.num_rows for batch in found.batches["frames"]] == [DEFAULT_BATCH_ROWS]
     assert [row["session_id"] for row in found.rows("frames")] == names + names[-3:]
 
 
 def test_long_labels_do_not_wait_for_thousands_of_rows() -> None:
     found = Found()
-    gathering = FrameGathering(found.emit, ROWS)
-    half = OCTETS // 2
-    gathering.put(page_of(1, ["x" * half]), "one", PROTOCOLS["mplex"])
-    gathering.put(page_of(1, ["x" * half]), "two", PROTOCOLS["mplex"])  # is there already
+    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    half = MAX_PENDING_TEXT_BYTES // 2
+    gathering.add(page_of(1, ["x" * half]), "one", PROTOCOLS["mplex"])
+    gathering.add(page_of(1, ["x" * half]), "two", PROTOCOLS["mplex"])  # is there already
     assert not found.batches["frames"]
-    gathering.put(page_of(1, ["y" * half]), "two", PROTOCOLS["mplex"])
+    gathering.add(page_of(1, ["y" * half]), "two", PROTOCOLS["mplex"])
     assert [batch.num_rows for batch in found.batches["frames"]] == [3]
 
 
@@ -151,7 +153,7 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     folder = tmp_path_factory.mktemp("captures")
     paths = []
     for number in range(24):
-        world = World(MIXED[number % 4], number)
+        world = Simulation(MIXED[number % 4], number)
         world.run(2000 if number % 6 == 5 else 60)
         record = [(side, data, START + at) for side, data, at in world.record]
         paths.append(
@@ -172,8 +174,10 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def written(paths: list[str], folder: Path, *, waits: bool) -> pa.Table:
     with read_sessions(paths) as reading, TableWriter(folder) as writer:
         for session in reading:
-            walk(session, Plan(), writer.emit, gathering=writer.gathering if waits else None)
-    fill_empty(folder)
+            analyze_session(
+                session, AnalysisOptions(), writer.emit, batcher=writer.batcher if waits else None
+            )
+    write_empty_tables(folder)
     return read_table(folder, "frames")
 
 
@@ -192,22 +196,24 @@ def test_frames_that_wait_are_counted_and_written(captures: list[str], tmp_path:
     frames = 0
     with read_sessions(captures) as reading, TableWriter(tmp_path) as writer:
         for session in reading:
-            frames += walk(session, Plan(), writer.emit, gathering=writer.gathering).frames
-            if session.octets[0] % 2:
-                assert writer.rows()["frames"] == frames
+            frames += analyze_session(
+                session, AnalysisOptions(), writer.emit, batcher=writer.batcher
+            ).frames
+            if session.reassembled_bytes[0] % 2:
+                assert writer.row_counts()["frames"] == frames
     assert frames > 7000
     assert read_table(tmp_path, "frames").num_rows == frames
 
 
 def test_frames_of_short_sessions_are_few_batches(captures: list[str]) -> None:
     alone, together = Found(), Found()
-    gathering = Gathering(together.emit)
+    gathering = RowBatcher(together.emit)
     short = [path for n, path in enumerate(captures[:24]) if n % 6 != 5]
     with read_sessions(short) as reading:
         for walked, session in enumerate(reading, 1):
-            walk(session, Plan(), alone.emit)
+            analyze_session(session, AnalysisOptions(), alone.emit)
             assert len(by_session(alone.rows("frames"))) == walked  # none waits for others
-            walk(session, Plan(), together.emit, gathering=gathering)
+            analyze_session(session, AnalysisOptions(), together.emit, batcher=gathering)
     assert not together.batches["frames"]
     gathering.flush()
     assert len(alone.batches["frames"]) >= len(short)

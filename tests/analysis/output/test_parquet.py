@@ -8,24 +8,24 @@ import pyarrow.parquet as pq
 import pytest
 from tests.analysis.recorded_conversation import MS, START, Found, save
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import (
-    GROUP_ROWS,
+    ROW_GROUP_ROWS,
     OutputError,
     TableWriter,
-    fill_empty,
     read_table,
+    write_empty_tables,
 )
-from polymux.analysis.output.table_digest import digest_all, digest_tables
+from polymux.analysis.output.table_digest import digest_batches, digest_tables
 from polymux.analysis.schema.tables import TABLES
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> str:
-    world = World("mplex", 5)
+    world = Simulation("mplex", 5)
     world.run(500)
     record = [(side, data, START + at) for side, data, at in world.record]
     path = tmp_path_factory.mktemp("recorded") / "a.pcapng"
@@ -36,11 +36,13 @@ def written(path: str, folder: Path) -> Found:
     """Analyse a capture to a folder; the same rows in memory for comparison."""
     found = Found()
     with read_sessions([path]) as reading, TableWriter(folder) as tables:
-        tables.captures(reading.files)
+        tables.add_captures(reading.files)
         for session in reading:
-            found.sessions.append(walk(session, Plan().with_content(), tables.emit))
-            walk(session, Plan().with_content(), found.emit)
-    fill_empty(folder)
+            found.sessions.append(
+                analyze_session(session, AnalysisOptions().with_content(), tables.emit)
+            )
+            analyze_session(session, AnalysisOptions().with_content(), found.emit)
+    write_empty_tables(folder)
     return found
 
 
@@ -51,9 +53,9 @@ def test_every_table_has_a_folder_with_exactly_its_schema(recorded: str, tmp_pat
         for path in (tmp_path / "out" / name).iterdir():
             assert path.suffix == ".parquet"
             stored = pq.read_schema(path)
-            assert stored.names == table.arrow().names
-            assert stored.types == table.arrow().types
-            assert [f.nullable for f in stored] == [f.nullable for f in table.arrow()]
+            assert stored.names == table.to_arrow().names
+            assert stored.types == table.to_arrow().types
+            assert [f.nullable for f in stored] == [f.nullable for f in table.to_arrow()]
 
 
 def test_what_is_read_back_is_what_was_made(recorded: str, tmp_path: Path) -> None:
@@ -61,7 +63,7 @@ def test_what_is_read_back_is_what_was_made(recorded: str, tmp_path: Path) -> No
     for name in TABLES:
         if name != "captures":
             assert read_table(tmp_path / "out", name).to_pylist() == found.rows(name)
-    assert digest_tables(tmp_path / "out") == digest_all(found.batches)
+    assert digest_tables(tmp_path / "out") == digest_batches(found.batches)
 
 
 def test_the_captures_table_says_how_reading_went(recorded: str, tmp_path: Path) -> None:
@@ -87,16 +89,16 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
     found = Found()
     with read_sessions([recorded]) as reading:
         for session in reading:
-            walk(session, Plan(), found.emit)
+            analyze_session(session, AnalysisOptions(), found.emit)
     (batch, *_) = found.batches["frames"]
     with TableWriter(tmp_path) as tables:
-        times = 5 * GROUP_ROWS // 2 // batch.num_rows
+        times = 5 * ROW_GROUP_ROWS // 2 // batch.num_rows
         for _ in range(times):
             tables.emit("frames", batch)
     (path,) = (tmp_path / "frames").iterdir()
     stored = pq.ParquetFile(path).metadata
     groups = [stored.row_group(n) for n in range(stored.num_row_groups)]
-    assert [group.num_rows // GROUP_ROWS for group in groups] == [1, 1, 0]
+    assert [group.num_rows // ROW_GROUP_ROWS for group in groups] == [1, 1, 0]
     assert sum(group.num_rows for group in groups) == times * batch.num_rows
     known = {
         group.column(n).path_in_schema
@@ -109,8 +111,8 @@ def test_groups_of_rows_are_full_and_say_what_readers_can_skip_them_by(
 
 
 def test_an_empty_run_still_has_every_table(tmp_path: Path) -> None:
-    fill_empty(tmp_path)
-    fill_empty(tmp_path)
+    write_empty_tables(tmp_path)
+    write_empty_tables(tmp_path)
     for name in TABLES:
         if name == "content":
             assert not (tmp_path / name).exists()
@@ -123,7 +125,7 @@ def test_nothing_appears_when_a_run_fails(recorded: str, tmp_path: Path) -> None
     def fail_half_way() -> None:
         with read_sessions([recorded]) as reading, TableWriter(tmp_path / "out") as tables:
             for session in reading:
-                walk(session, Plan(), tables.emit)
+                analyze_session(session, AnalysisOptions(), tables.emit)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

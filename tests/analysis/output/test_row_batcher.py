@@ -9,13 +9,13 @@ import pyarrow as pa
 import pytest
 from tests.analysis.recorded_conversation import Stage
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output import row_batcher as gathering
 from polymux.analysis.output import session_rows as rows
-from polymux.analysis.output.frame_batcher import OCTETS
+from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES
 from polymux.analysis.output.parquet import TableWriter, read_table
-from polymux.analysis.output.row_batcher import Gathering
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.output.row_batcher import RowBatcher
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 
@@ -52,11 +52,11 @@ def talks(tmp_path: Path) -> list[str]:
 
 def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str]) -> None:
     alone, together = Emitted(), Emitted()
-    gathered = Gathering(together)
+    gathered = RowBatcher(together)
     with read_sessions(talks) as reading:
         for session in reading:
-            walk(session, Plan(), alone)
-            walk(session, Plan(), together, gathering=gathered)
+            analyze_session(session, AnalysisOptions(), alone)
+            analyze_session(session, AnalysisOptions(), together, batcher=gathered)
     assert "sessions" not in together.batches
     gathered.flush()
     assert together.rows() == alone.rows()
@@ -66,7 +66,7 @@ def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str])
     assert together.rows() == alone.rows()
 
 
-def put_violations(gathered: Gathering, count: int, detail: str) -> None:
+def put_violations(gathered: RowBatcher, count: int, detail: str) -> None:
     row = {
         "session_id": "s",
         "sender": "dialer",
@@ -80,26 +80,38 @@ def put_violations(gathered: Gathering, count: int, detail: str) -> None:
         "certainty": "certain",
         "detail": detail,
     }
-    gathered.put("violations", {name: [value] * count for name, value in row.items()})
+    gathered.add("violations", {name: [value] * count for name, value in row.items()})
 
 
 def test_no_more_wait_than_are_worth_it() -> None:
     emitted = Emitted()
-    gathered = Gathering(emitted)
-    put_violations(gathered, gathering.ROWS - 1, "d")
+    gathered = RowBatcher(emitted)
+    put_violations(gathered, gathering.DEFAULT_BATCH_ROWS - 1, "d")
     assert not emitted.batches
     put_violations(gathered, 1, "d")
-    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
-    put_violations(gathered, 2, "d" * (OCTETS // 2))  # long texts do not wait either
-    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS, 2]
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [
+        gathering.DEFAULT_BATCH_ROWS
+    ]
+    put_violations(
+        gathered, 2, "d" * (MAX_PENDING_TEXT_BYTES // 2)
+    )  # long texts do not wait either
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [
+        gathering.DEFAULT_BATCH_ROWS,
+        2,
+    ]
 
 
 def test_a_writer_has_all_rows_in_its_files(talks: list[str], tmp_path: Path) -> None:
     for name, waits in (("alone", False), ("together", True)):
         with read_sessions(talks) as reading, TableWriter(tmp_path / name) as writer:
             for session in reading:
-                walk(session, Plan(), writer.emit, gathering=writer.gathering if waits else None)
-            assert writer.rows()["sessions"] == len(talks)
+                analyze_session(
+                    session,
+                    AnalysisOptions(),
+                    writer.emit,
+                    batcher=writer.batcher if waits else None,
+                )
+            assert writer.row_counts()["sessions"] == len(talks)
     for table in ("sessions", "streams", "frames", "timeline"):
         alone = read_table(tmp_path / "alone", table)
         assert alone.num_rows > 0
@@ -108,23 +120,27 @@ def test_a_writer_has_all_rows_in_its_files(talks: list[str], tmp_path: Path) ->
 
 def test_the_files_of_a_session_are_texts_too(talks: list[str]) -> None:
     emitted = Emitted()
-    gathered = Gathering(emitted)
+    gathered = RowBatcher(emitted)
     with read_sessions(talks[:1]) as reading:
-        (summary,) = (walk(session, Plan(), lambda *_: None) for session in reading)
+        (summary,) = (
+            analyze_session(session, AnalysisOptions(), lambda *_: None) for session in reading
+        )
     summary.capture = ["x" * 1000] * 100  # as many as a session has that lasts for days
     row = summary.row()
     put = 0
     while not emitted.batches:
-        gathered.put("sessions", {name: [value] for name, value in row.items()})
+        gathered.add("sessions", {name: [value] for name, value in row.items()})
         put += 1
-    assert put == -(-OCTETS // 100_000)
+    assert put == -(-MAX_PENDING_TEXT_BYTES // 100_000)
 
 
 def test_what_is_enough_by_itself_waits_for_nothing() -> None:
     emitted = Emitted()
-    gathered = Gathering(emitted)
-    put_violations(gathered, gathering.ROWS, "d")
-    assert [batch.num_rows for batch in emitted.batches["violations"]] == [gathering.ROWS]
+    gathered = RowBatcher(emitted)
+    put_violations(gathered, gathering.DEFAULT_BATCH_ROWS, "d")
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [
+        gathering.DEFAULT_BATCH_ROWS
+    ]
     gathered.flush()
     assert len(emitted.batches["violations"]) == 1
 
@@ -137,6 +153,6 @@ def test_streams_with_long_names_do_not_wait_for_thousands_of_others(tmp_path: P
     emitted = Emitted()
     with read_sessions([stage.save(tmp_path / "talk.pcapng")]) as reading:
         for session in reading:
-            walk(session, Plan(), emitted)
-    most = -(-rows.STREAM_OCTETS // 4000)
+            analyze_session(session, AnalysisOptions(), emitted)
+    most = -(-rows.MAX_PENDING_STREAM_TEXT_BYTES // 4000)
     assert [batch.num_rows for batch in emitted.batches["streams"]] == [most, 300 - most]

@@ -8,8 +8,8 @@ from tests.analysis.recorded_conversation import Found, Row
 
 from polymux.analysis.arrow.batches import SCHEMAS
 from polymux.analysis.output import row_batcher as gathering
-from polymux.analysis.output.frame_batcher import OCTETS
-from polymux.analysis.output.row_batcher import Gathering
+from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES
+from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.timeline_rows import TimelineRows
 
 numbers = st.integers(0, 2**62)
@@ -40,22 +40,22 @@ def told(session: str, row: Told) -> Row:
 def rows_of(given_rows: list[Told]) -> TimelineRows:
     made = TimelineRows()
     for label, *numbers in given_rows:
-        made.put(made.streams.of(label) if label else -1, *numbers)
+        made.add(made.stream_labels.index_of(label) if label else -1, *numbers)
     return made
 
 
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.lists(rows, min_size=1, max_size=90)), max_size=12),
-    st.sampled_from([1, 7, 100, gathering.ROWS]),
+    st.sampled_from([1, 7, 100, gathering.DEFAULT_BATCH_ROWS]),
 )
 def test_rows_of_any_sessions_in_any_turn_are_all_there_and_in_order(
     asked: list[tuple[int, list[Told]]], enough: int
 ) -> None:
     found = Found()
-    gathered = Gathering(found.emit, enough)
+    gathered = RowBatcher(found.emit, enough)
     expected: list[Row] = []
     for whose, given_rows in asked:
-        gathered.put_timeline(rows_of(given_rows), f"s{whose}")
+        gathered.add_timeline(rows_of(given_rows), f"s{whose}")
         expected += [told(f"s{whose}", row) for row in given_rows]
         handed = len(found.rows("timeline"))
         assert handed <= len(expected)
@@ -69,10 +69,10 @@ def test_rows_of_any_sessions_in_any_turn_are_all_there_and_in_order(
 
 def test_long_labels_do_not_wait_for_thousands_of_rows() -> None:
     found = Found()
-    gathered = Gathering(found.emit)
-    half = "x" * (OCTETS // 2)
-    gathered.put_timeline(rows_of([(half, 0, 0, 1, 1, -1)]), "one")
-    gathered.put_timeline(rows_of([(half, 1, 0, 1, 1, -1)]), "two")  # is there already
+    gathered = RowBatcher(found.emit)
+    half = "x" * (MAX_PENDING_TEXT_BYTES // 2)
+    gathered.add_timeline(rows_of([(half, 0, 0, 1, 1, -1)]), "one")
+    gathered.add_timeline(rows_of([(half, 1, 0, 1, 1, -1)]), "two")  # is there already
     assert not found.batches["timeline"]
-    gathered.put_timeline(rows_of([(half + "y", 0, 0, 1, 1, -1)]), "two")
+    gathered.add_timeline(rows_of([(half + "y", 0, 0, 1, 1, -1)]), "two")
     assert [batch.num_rows for batch in found.batches["timeline"]] == [3]

@@ -52,20 +52,20 @@ def test_the_tables_are_the_designed_ones_in_their_order() -> None:
 
 @pytest.mark.parametrize("name", DESIGNED)
 def test_columns_are_the_designed_ones_in_their_order(name: str) -> None:
-    assert TABLES[name].names() == designed_columns(name)
+    assert TABLES[name].column_names() == designed_columns(name)
 
 
 @pytest.mark.parametrize("name", DESIGNED)
 def test_arrow_schema_has_the_same_names_and_nullability(name: str) -> None:
     schema = tables.arrow_schema(name)
-    assert tuple(schema.names) == TABLES[name].names()
+    assert tuple(schema.names) == TABLES[name].column_names()
     for column in TABLES[name].columns:
         assert schema.field(column.name).nullable == column.nullable
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=lambda table: table.name)
 def test_every_type_follows_from_the_name_of_the_column(table: TableSchema) -> None:
-    schema = table.arrow()
+    schema = table.to_arrow()
     for field in schema:
         if field.name == "time" or field.name.endswith("_at") or field.name[:-7].endswith("_at"):
             assert field.type == pa.timestamp("us", tz="UTC"), field.name
@@ -86,25 +86,25 @@ def test_big_numbers_binary_and_lists_have_their_exact_types() -> None:
 
 
 def test_columns_with_a_closed_set_of_words_list_them() -> None:
-    assert TABLES["stalls"].column("cause").words[-1] == "sender-idle"
-    assert TABLES["frames"].column("verdict").words == ("clean", "crossed", "violation")
-    assert TABLES["streams"].column("ending").words[0] == "clean"
-    assert TABLES["streams"].column("ended_acceptor").words == ("ended", "aborted")
-    assert TABLES["frames"].column("kind").words == ()
+    assert TABLES["stalls"].column("cause").allowed_values[-1] == "sender-idle"
+    assert TABLES["frames"].column("verdict").allowed_values == ("clean", "crossed", "violation")
+    assert TABLES["streams"].column("ending").allowed_values[0] == "clean"
+    assert TABLES["streams"].column("ended_acceptor").allowed_values == ("ended", "aborted")
+    assert TABLES["frames"].column("kind").allowed_values == ()
     for table in TABLES.values():
         for column in table.columns:
-            assert not column.words or column.type is ColumnType.TEXT
+            assert not column.allowed_values or column.type is ColumnType.TEXT
 
 
 def test_meanings_are_whole_sentences_and_name_the_side_they_are_about() -> None:
     for table in TABLES.values():
         for column in table.columns:
-            assert re.match(r"^[A-Z`].*\.$", column.meaning), (table.name, column.name)
-            assert "{" not in column.meaning
-            assert "|" not in column.meaning
+            assert re.match(r"^[A-Z`].*\.$", column.description), (table.name, column.name)
+            assert "{" not in column.description
+            assert "|" not in column.description
             for side in tables.SIDES:
                 if column.name.endswith("_" + side):
-                    assert side in column.meaning, column.name
+                    assert side in column.description, column.name
 
 
 def test_an_unknown_table_or_column_is_a_key_error() -> None:
@@ -148,9 +148,11 @@ def test_every_instant_of_a_session_has_one_of_500_buckets(
     since = data.draw(st.integers(min_value=0, max_value=lasted))
     bucket = tables.bucket_of(since, width)
     assert width >= 1000
-    assert 0 <= bucket < tables.BUCKETS
+    assert 0 <= bucket < tables.TIMELINE_BUCKETS
     assert bucket * width <= since
-    assert since < (bucket + 1) * width or (since == lasted and bucket == tables.BUCKETS - 1)
+    assert since < (bucket + 1) * width or (
+        since == lasted and bucket == tables.TIMELINE_BUCKETS - 1
+    )
 
 
 def test_a_short_session_has_buckets_of_a_millisecond() -> None:

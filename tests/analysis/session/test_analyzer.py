@@ -16,12 +16,12 @@ from tests.analysis.recorded_conversation import (
     save,
 )
 
-from polymux.analysis.arrow.batches import plain
-from polymux.analysis.options import ALWAYS, Plan
+from polymux.analysis.arrow.batches import decode_dictionaries
+from polymux.analysis.options import DEFAULT_TABLES, AnalysisOptions
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.frames import Frame
 from polymux.protocols.mplex.protocol import MESSAGE_INITIATOR
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 PROTOCOLS = ("mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3")
 
@@ -99,12 +99,14 @@ def test_every_table_has_exactly_the_columns_that_are_designed(
     stage.send(0, stream, b"x" * 10)
     stage.exchange()
     stage.record.append((0, b"\xc1" if protocol != "mplex" else b"\x0f\x00", stage.now))
-    found = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan().with_content())
-    assert set(found.batches) == (ALWAYS | {"content"}) - {"requests"}  # only Streamux has them
+    found = analyse(stage.save(tmp_path / "a.pcapng"), plan=AnalysisOptions().with_content())
+    assert set(found.batches) == (DEFAULT_TABLES | {"content"}) - {
+        "requests"
+    }  # only Streamux has them
     for table, batches in found.batches.items():
         for batch in batches:
-            exact = plain(table, batch)
-            assert exact.schema.equals(TABLES[table].arrow())
+            exact = decode_dictionaries(table, batch)
+            assert exact.schema.equals(TABLES[table].to_arrow())
             exact.validate(full=True)
 
 
@@ -133,7 +135,7 @@ def test_a_planted_violation_is_found_on_its_stream(tmp_path: Path) -> None:
     stage.send(0, first, b"fine")
     stage.end(0, second)
     stage.exchange()
-    stage.ends[0].put(Frame(MESSAGE_INITIATOR, second.key, b"too late"), force=True)
+    stage.ends[0].send_frame(Frame(MESSAGE_INITIATOR, second.key, b"too late"), force=True)
     data = stage.ends[0].data_to_send()
     stage.record.append((0, data, stage.now))
     found = analyse(stage.save(tmp_path / "a.pcapng"))
@@ -223,19 +225,19 @@ def test_a_gap_between_frames_ends_the_decoding_of_that_direction(tmp_path: Path
 
 def _save_with_hole(path: str, record: Record, hole: tuple[int, int, int]) -> None:
     """Write a recording of which octets begin:end of one chunk were not captured."""
-    from polymux.capture import PcapngWriter, TcpScribe
-    from polymux.capture.synthesis.packet_builder import Burst
+    from polymux.capture import PcapngWriter, TcpConnectionWriter
+    from polymux.capture.synthesis.packet_builder import PacketBurst
 
     class Leaky(PcapngWriter):
         drop = False
 
-        def burst(self, burst: Burst) -> None:
+        def burst(self, burst: PacketBurst) -> None:
             if not self.drop:
                 super().burst(burst)
 
     chunk, begin, end = hole
     writer = Leaky(path, sync="none")
-    scribe = TcpScribe(writer, ("192.0.2.1", 40000), ACCEPTOR, START)
+    scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ACCEPTOR, START)
     for number, (side, data, at) in enumerate(record):
         if number != chunk:
             scribe.data(side, data, at)
@@ -265,7 +267,7 @@ def test_a_session_without_its_start_is_doubted_and_said(tmp_path: Path) -> None
     head = _blocks(whole)[:2]
     late = tmp_path / "late.pcapng"
     late.write_bytes(b"".join(head + _blocks(whole)[10:]))
-    found = analyse(str(late), plan=Plan(ports={9000: "mplex"}))
+    found = analyse(str(late), plan=AnalysisOptions(ports={9000: "mplex"}))
     assert "its start was not captured" in (found.session.note or "")
     assert found.session.balanced
     assert found.session.frames > 10
@@ -289,7 +291,7 @@ def test_octets_before_the_first_whole_frame_are_skipped_when_the_start_is_missi
     blocks = _blocks(Path(path).read_bytes())
     late = tmp_path / "late.pcapng"
     late.write_bytes(b"".join(blocks[:2] + blocks[7:]))  # inside the long message
-    found = analyse(str(late), plan=Plan(ports={9000: "mplex"}))
+    found = analyse(str(late), plan=AnalysisOptions(ports={9000: "mplex"}))
     messages = [f for f in found.rows("frames") if f["payload_bytes"] == 100]
     assert len(messages) == 10
     assert found.session.undecoded_bytes_dialer > 0
@@ -366,7 +368,7 @@ def test_a_session_without_octets_is_a_row_too(tmp_path: Path) -> None:
 
 def test_only_the_tables_that_are_wanted_are_made(tmp_path: Path) -> None:
     path = talk("mplex").save(tmp_path / "a.pcapng")
-    found = analyse(path, plan=Plan(tables=frozenset({"streams"})))
+    found = analyse(path, plan=AnalysisOptions(tables=frozenset({"streams"})))
     assert set(found.batches) == {"streams"}
     assert found.session.frames > 0
 
@@ -376,25 +378,25 @@ def test_only_the_tables_that_are_wanted_are_made(tmp_path: Path) -> None:
 def test_random_honest_traffic_is_counted_as_its_endpoints_count_it(
     protocol: str, seed: int, tmp_path: Path
 ) -> None:
-    world = World(protocol, seed)
+    world = Simulation(protocol, seed)
     world.run(250)
     record = [(side, data, START + at) for side, data, at in world.record]
-    plan = Plan(protocol)
+    plan = AnalysisOptions(protocol)
     found = analyse(save(tmp_path / "a.pcapng", record, START + world.now + MS), plan=plan)
     assert [row for row in found.rows("violations") if row["severity"] != "note"] == []
     assert found.session.balanced
     _same_as_middle(found, world)
 
 
-def _same_as_middle(found: Found, world: World) -> None:
-    protocol = world.middle.protocol
-    streams = [*protocol.streams.gone, *protocol.streams.all()]
+def _same_as_middle(found: Found, world: Simulation) -> None:
+    protocol = world.middle_observer.protocol
+    streams = [*protocol.streams.removed, *protocol.streams.all()]
     assert sorted(stream.label() for stream in streams) == sorted(
         str(row["stream"]) for row in found.rows("streams")
     )
     for stream in streams:
         row = found.stream(stream.label())
         for half, word in ((stream.dialer, "dialer"), (stream.acceptor, "acceptor")):
-            assert row[f"bytes_{word}"] == half.octets
+            assert row[f"bytes_{word}"] == half.content_bytes
             assert row[f"frames_{word}"] == half.frames
         assert row["ending"] == protocol.ending(stream)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.analysis.recorded_conversation import MS, Stage
 
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 ROUNDS = 20
@@ -27,7 +27,12 @@ def test_walking_a_session_again_and_again_takes_no_more_memory(tmp_path: Path) 
 
         def rounds(count: int) -> None:
             for _ in range(count):
-                assert walk(session, Plan("mplex"), lambda table, batch: None).frames > 400
+                assert (
+                    analyze_session(
+                        session, AnalysisOptions("mplex"), lambda table, batch: None
+                    ).frames
+                    > 400
+                )
 
         rounds(3)
         gc.collect()

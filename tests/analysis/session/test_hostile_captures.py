@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import MS, START, Found, Record, analyse, save
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.session import analyzer as walking
-from polymux.testing.simulator import World
+from polymux.testing.simulator import Simulation
 
 PROTOCOLS = (
     "mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3",
@@ -21,7 +21,7 @@ PROTOCOLS = (
 )  # fmt: skip
 
 
-def analysed(record: Record, plan: Plan) -> Found:
+def analysed(record: Record, plan: AnalysisOptions) -> Found:
     with tempfile.TemporaryDirectory() as folder:
         return analyse(save(Path(folder) / "a.pcapng", record, START + 10_000 * MS), plan=plan)
 
@@ -29,7 +29,7 @@ def analysed(record: Record, plan: Plan) -> Found:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_traffic_is_accounted_for_octet_by_octet(protocol: str, seed: int) -> None:
-    world = World(protocol, seed)
+    world = Simulation(protocol, seed)
     world.run(200)
     rng = random.Random(seed)
     record: Record = []
@@ -40,7 +40,7 @@ def test_damaged_traffic_is_accounted_for_octet_by_octet(protocol: str, seed: in
         if rng.random() < 0.05:
             octets = octets[: rng.randrange(len(octets))]
         record.append((side, bytes(octets), START + at))
-    check(analysed(record, Plan(protocol).with_content()), record)
+    check(analysed(record, AnalysisOptions(protocol).with_content()), record)
 
 
 @settings(max_examples=40, deadline=None)
@@ -50,7 +50,7 @@ def test_damaged_traffic_is_accounted_for_octet_by_octet(protocol: str, seed: in
 )
 def test_any_octets_are_accounted_for(protocol: str, pieces: list[tuple[int, bytes]]) -> None:
     record = [(side, data, START + (n + 1) * MS) for n, (side, data) in enumerate(pieces)]
-    check(analysed(record, Plan(protocol).with_content()), record)
+    check(analysed(record, AnalysisOptions(protocol).with_content()), record)
 
 
 def check(found: Found, record: Record) -> None:
@@ -72,11 +72,11 @@ def check(found: Found, record: Record) -> None:
 def test_too_many_open_streams_end_the_decoding_with_a_note(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(walking, "LIVE", 1000)
-    monkeypatch.setattr(walking, "BATCH", 1)
+    monkeypatch.setattr(walking, "MAX_OPEN_STREAMS", 1000)
+    monkeypatch.setattr(walking, "BATCH_BYTES", 1)
     openings = b"".join(_varint(number * 8) + b"\x00" for number in range(1, 6000, 2))
     record = [(0, openings[n : n + 500], START + n * 1000) for n in range(0, len(openings), 500)]
-    found = analysed(record, Plan("mplex"))
+    found = analysed(record, AnalysisOptions("mplex"))
     assert 1000 <= found.session.streams < 1500
     assert "more than 1000 streams are open at once" in (found.session.note or "")
     assert found.session.ending == "undecodable"
@@ -92,8 +92,8 @@ def _varint(value: int) -> bytes:
 
 
 def test_streams_leave_while_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(walking, "REMEMBERED", 10)
-    monkeypatch.setattr(walking, "BATCH", 2000)
+    monkeypatch.setattr(walking, "CLOSED_STREAMS_REMEMBERED", 10)
+    monkeypatch.setattr(walking, "BATCH_BYTES", 2000)
     record: Record = []
     for n in range(200):
         number = (
@@ -103,7 +103,7 @@ def test_streams_leave_while_the_session_goes_on(monkeypatch: pytest.MonkeyPatch
         )
         frames = number[0] + b"\x01x" + number[1] + b"\x03abc" + number[2] + b"\x00"
         record.append((0, frames, START + n * MS))
-    found = analysed(record, Plan("mplex").with_content())
+    found = analysed(record, AnalysisOptions("mplex").with_content())
     check(found, record)
     assert [row["ending"] for row in found.rows("streams")] == ["reset"] * 200
     assert sum(int(str(row["bytes"])) for row in found.rows("timeline")) == 600

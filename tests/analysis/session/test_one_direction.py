@@ -9,7 +9,7 @@ from tests.analysis.constructed_stalls import Mplex, Nerdbank
 from tests.analysis.packet_script import Wire
 from tests.analysis.recorded_conversation import MS, START, Found, analyse
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.capture.synthesis.packet_builder import ACK, FIN
 
 
@@ -44,7 +44,7 @@ def talked(path: Path, wire: Mplex, side: int, *, started: bool) -> Found:
     for sender in (0, 1):
         later = at + 8_000 * MS
         made.packet(sender, later, made.next[sender], made.next[1 - sender], FIN | ACK)
-    return analyse(made.close(), plan=Plan(wire.name))
+    return analyse(made.close(), plan=AnalysisOptions(wire.name))
 
 
 @pytest.mark.parametrize("started", [True, False], ids=["start", "late"])
@@ -70,6 +70,6 @@ def test_a_side_that_only_acknowledges_was_captured_and_is_silent(tmp_path: Path
     made.data(0, wire.open(0, 1)[0][1] + wire.end(0, 0, 1), START + 5 * MS)
     made.window(1, 65535, START + 6 * MS)
     made.window(0, 65535, START + 9_000 * MS)
-    found = analyse(made.close(), plan=Plan("mplex"))
+    found = analyse(made.close(), plan=AnalysisOptions("mplex"))
     assert [row["cause"] for row in found.rows("stalls")] == ["no-reply"]
     assert found.session.note is None

@@ -14,19 +14,19 @@ from hypothesis import strategies as st
 from tests.analysis.packet_script import Wire
 from tests.analysis.recorded_conversation import MS, START, Record, Stage, save
 
-from polymux.analysis.detection.sample import LOOK, take_sample
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
-from polymux.analysis.session.peeked_session import Opening
-from polymux.capture import Batch, Files, TcpSession, index_file, sessions_of
-from polymux.capture.io.read_ahead import Companion, SharedReads
+from polymux.analysis.detection.sample import FULL_SAMPLE_BYTES, take_sample
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
+from polymux.analysis.session.peeked_session import PeekedSession
+from polymux.capture import FilePool, StreamBatch, TcpSession, index_file, sessions_of
+from polymux.capture.io.read_ahead import ReadAhead, ReadCoalescer
 from polymux.core.errors import CaptureError
 
 
 @contextmanager
 def surveyed(path: str, asked: list[int] | None = None) -> Iterator[TcpSession]:
     """The only session of a capture; `asked` hears of every octet that is read for its payload."""
-    with Files() as files:
+    with FilePool() as files:
 
         def reader(name: str) -> Callable[[int, int], bytes]:
             read = files.reader(name)
@@ -39,14 +39,19 @@ def surveyed(path: str, asked: list[int] | None = None) -> Iterator[TcpSession]:
             return told
 
         (session,) = sessions_of(index_file(path).rows, reader)
-        yield session.survey()
+        yield session.scan_packets()
 
 
-def columns(batches: Iterator[Batch]) -> list[tuple[list[tuple[int, ...]], bytes]]:
+def columns(batches: Iterator[StreamBatch]) -> list[tuple[list[tuple[int, ...]], bytes]]:
     return [
         (
             [
-                (int(batch.side[n]), int(batch.kind[n]), int(batch.at[n]), int(batch.size[n]))
+                (
+                    int(batch.side[n]),
+                    int(batch.kind[n]),
+                    int(batch.timestamp[n]),
+                    int(batch.size[n]),
+                )
                 for n in range(batch.count)
             ],
             batch.data,
@@ -64,7 +69,7 @@ def test_whatever_a_batch_is_the_sample_and_the_batches_are_the_same(
 ) -> None:
     record: Record = [(side, data, START + (n + 1) * MS) for n, (side, data) in enumerate(lines)]
     with TemporaryDirectory() as folder, surveyed(save(Path(folder, "a"), record)) as session:
-        opening = Opening(session, octets)
+        opening = PeekedSession(session, octets)
         assert opening.sample() == take_sample(session)
         assert columns(opening.batches()) == columns(session.batches(octets))
         assert list(opening.batches()) == []
@@ -78,7 +83,7 @@ def test_a_hole_ends_the_sample_but_not_the_batches(tmp_path: Path, octets: int)
     wire.data(0, b"b" * 3000, START + 2 * MS)
     wire.writer.close()
     with surveyed(wire.path) as session:
-        opening = Opening(session, octets)
+        opening = PeekedSession(session, octets)
         assert opening.sample() == take_sample(session)
         assert opening.sample().head(0) == b"a" * 3000
         assert columns(opening.batches()) == columns(session.batches(octets))
@@ -92,9 +97,9 @@ def test_no_octet_of_a_session_is_read_twice(tmp_path: Path) -> None:
         stage.exchange()
     asked: list[int] = []
     with surveyed(stage.save(tmp_path / "a"), asked) as session:
-        found = walk(session, Plan(), lambda table, batch: None)
+        found = analyze_session(session, AnalysisOptions(), lambda table, batch: None)
         assert found.protocol == "mplex"
-        assert sum(session.octets) > 4 * LOOK
+        assert sum(session.reassembled_bytes) > 4 * FULL_SAMPLE_BYTES
     assert len(asked) == len(set(asked))
 
 
@@ -102,17 +107,17 @@ def test_taking_a_sample_again_does_not_move_the_place_of_a_flow_among_others(
     tmp_path: Path,
 ) -> None:
     record: Record = [(0, b"0123456789", START + n * MS) for n in range(1, 6001)]
-    shared = SharedReads()
-    with Files() as files:
-        companion = Companion(shared)
+    shared = ReadCoalescer()
+    with FilePool() as files:
+        companion = ReadAhead(shared)
         rows = index_file(save(tmp_path / "a", record)).rows
-        (session,) = sessions_of(rows, files.reader, shared=companion)
-        opening = Opening(session.survey(), 1 << 18)
-        wanted = companion.at
-        assert opening.sample().octets == 60_000
-        assert companion.at == wanted
+        (session,) = sessions_of(rows, files.reader, read_ahead=companion)
+        opening = PeekedSession(session.scan_packets(), 1 << 18)
+        wanted = companion.next_timestamp
+        assert opening.sample().size == 60_000
+        assert companion.next_timestamp == wanted
         first = next(opening.batches())
-        assert first.at[first.count - 1] < wanted
+        assert first.timestamp[first.count - 1] < wanted
 
 
 def test_a_session_that_cannot_be_read_is_freed_all_the_same(tmp_path: Path) -> None:
@@ -124,10 +129,13 @@ def test_a_session_that_cannot_be_read_is_freed_all_the_same(tmp_path: Path) -> 
     gc.collect()
     gc.disable()
     try:
-        with Files() as files:
+        with FilePool() as files:
             (session,) = sessions_of(index_file(path).rows, files.reader)
             os.truncate(path, 1000)
-            assert "shrank" in walk(session, Plan(), lambda table, batch: None).failure
+            assert (
+                "shrank"
+                in analyze_session(session, AnalysisOptions(), lambda table, batch: None).read_error
+            )
             kept = weakref.ref(session)
             del session
             assert kept() is None
@@ -146,11 +154,11 @@ def test_where_reading_fails_what_can_be_read_is_recognised_and_the_failure_is_t
     path = stage.save(tmp_path / "a")
     with surveyed(path) as session:
         os.truncate(path, 100_000)
-        opening = Opening(session, 150_000)
+        opening = PeekedSession(session, 150_000)
         assert opening.sample() == take_sample(session)
-        assert opening.sample().octets == LOOK
+        assert opening.sample().size == FULL_SAMPLE_BYTES
         with pytest.raises(CaptureError, match="shrank"):
             list(opening.batches())
-        found = walk(session, Plan(), lambda table, batch: None)
+        found = analyze_session(session, AnalysisOptions(), lambda table, batch: None)
     assert found.protocol == "mplex"
-    assert "shrank" in found.failure
+    assert "shrank" in found.read_error

@@ -9,25 +9,25 @@ from pathlib import Path
 import pytest
 from tests.analysis.recorded_conversation import MS, START, Found, analyse, save
 
-from polymux.analysis.options import Plan
-from polymux.analysis.output.table_digest import digest_all
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.table_digest import digest_batches
 from polymux.analysis.session import analyzer as walking
-from polymux.analysis.session.analyzer import walk_flow
-from polymux.capture import Files, FlowRefs, index_range, plan
-from polymux.testing.simulator import World
+from polymux.analysis.session.analyzer import analyze_flow
+from polymux.capture import FilePool, FlowRefs, index_range, plan_ranges
+from polymux.testing.simulator import Simulation
 
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> str:
     """Random traffic on one connection, in one file."""
-    world = World("nerdbank:version=3", 11)
+    world = Simulation("nerdbank:version=3", 11)
     world.run(3000)
     record = [(side, data, START + at) for side, data, at in world.record]
     return save(tmp_path / "a.pcapng", record, START + world.now + MS)
 
 
 def digests(found: Found) -> dict[str, str]:
-    return digest_all(found.batches)
+    return digest_batches(found.batches)
 
 
 def from_rows(rows: Iterable[FlowRefs]) -> Found:
@@ -36,16 +36,18 @@ def from_rows(rows: Iterable[FlowRefs]) -> Found:
     flows: dict[bytes, list[FlowRefs]] = defaultdict(list)
     for row in rows:
         flows[row.flow].append(row)
-    with Files() as files:
+    with FilePool() as files:
         for refs in flows.values():
-            found.sessions += walk_flow(refs, files.reader, Plan().with_content(), found.emit)
+            found.sessions += analyze_flow(
+                refs, files.reader, AnalysisOptions().with_content(), found.emit
+            )
     return found
 
 
 @pytest.mark.parametrize("target", [1 << 30, 20_000, 3_000, 200])
 def test_ranges_of_a_file_give_the_tables_of_the_file(recorded: str, target: int) -> None:
-    whole = analyse(recorded, plan=Plan().with_content())
-    ranges = plan(recorded, target=target)
+    whole = analyse(recorded, plan=AnalysisOptions().with_content())
+    ranges = plan_ranges(recorded, target=target)
     rows = [row for span in ranges for row in index_range(recorded, span).rows]
     backwards = from_rows(reversed(rows))
     twice = from_rows([*rows, *rows])
@@ -74,16 +76,16 @@ def test_rotated_files_give_the_tables_of_one(recorded: str, tmp_path: Path) -> 
 def test_the_size_of_what_is_read_at_once_changes_nothing(
     recorded: str, octets: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = analyse(recorded, plan=Plan().with_content())
-    monkeypatch.setattr(walking, "BATCH", octets)
-    assert digests(analyse(recorded, plan=Plan().with_content())) == digests(whole)
+    whole = analyse(recorded, plan=AnalysisOptions().with_content())
+    monkeypatch.setattr(walking, "BATCH_BYTES", octets)
+    assert digests(analyse(recorded, plan=AnalysisOptions().with_content())) == digests(whole)
 
 
 @pytest.mark.parametrize("octets", [1, 1000, 1 << 30])
 def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_use(
     octets: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walking, "BATCH", octets)
+    monkeypatch.setattr(walking, "BATCH_BYTES", octets)
     answer = b"\x01\xc0\x84\x3d" + b"x" * 1_000_000  # MessageReceiver on id 0
     turns = [
         (1, b"\x00\x01a"),
@@ -94,7 +96,7 @@ def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_us
     ]
     record = [(side, data, START + n * MS) for n, (side, data) in enumerate(turns, 1)]
     path = save(tmp_path / "a.pcapng", record, START + 9 * MS)
-    found = analyse(path, plan=Plan("mplex").with_content())
+    found = analyse(path, plan=AnalysisOptions("mplex").with_content())
     assert {row["stream"]: row["bytes_dialer"] for row in found.rows("streams")} == {
         "a0": 1_000_000, "a0.2": 5,
     }  # fmt: skip
@@ -113,5 +115,5 @@ def test_a_changed_octet_changes_the_digest(recorded: str, tmp_path: Path) -> No
     data = data[:at] + b"\1" + data[at + 1 :]
     other = tmp_path / "other.pcapng"
     other.write_bytes(data)
-    plan = Plan("nerdbank:version=3").with_content()
+    plan = AnalysisOptions("nerdbank:version=3").with_content()
     assert digests(analyse(str(other), plan=plan)) != digests(analyse(recorded, plan=plan))

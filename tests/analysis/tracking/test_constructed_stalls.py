@@ -8,7 +8,7 @@ from tests.analysis.constructed_stall_cases import all_cases
 from tests.analysis.constructed_stalls import SIDES, Case
 from tests.analysis.recorded_conversation import Found, analyse
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 
 RIGHT = 0.98  # of the causes
 NEAR = 0.10  # of the figures; and a millisecond, which is what a frame takes
@@ -51,7 +51,9 @@ def test_constructed_stalls_have_the_right_cause_and_figures(tmp_path: Path) -> 
     assert len(cases) >= 139
     causes, figures = [], []
     for number, case in enumerate(cases):
-        found = analyse(case.write(tmp_path / f"{number}.pcapng"), plan=Plan(case.protocol))
+        found = analyse(
+            case.write(tmp_path / f"{number}.pcapng"), plan=AnalysisOptions(case.protocol)
+        )
         broken = [row for row in found.rows("violations") if row["severity"] != "note"]
         assert not broken, f"{case.name}: {broken}"
         if wrong := wrong_causes(case, found):

@@ -8,11 +8,11 @@ import pytest
 from tests.analysis.constructed_stalls import Case, Minmux, Mplex, Nerdbank, Omnistreams, Streamux
 from tests.analysis.recorded_conversation import MS, Row, Stage, analyse
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 
 
 def replies(case: Case, tmp_path: Path) -> list[Row]:
-    found = analyse(case.write(tmp_path / "a.pcapng"), plan=Plan(case.protocol))
+    found = analyse(case.write(tmp_path / "a.pcapng"), plan=AnalysisOptions(case.protocol))
     return [row for row in found.rows("stalls") if row["cause"] == "no-reply"]
 
 
@@ -181,7 +181,7 @@ def test_five_round_trips_are_no_silence(tmp_path: Path) -> None:
 
 def found_in(case: Case, tmp_path: Path) -> list[tuple[object, object]]:
     """Cause and sender of every stall that is a finding."""
-    found = analyse(case.write(tmp_path / "a.pcapng"), plan=Plan(case.protocol))
+    found = analyse(case.write(tmp_path / "a.pcapng"), plan=AnalysisOptions(case.protocol))
     rows = [row for row in found.rows("stalls") if row["cause"] != "sender-idle"]
     return [(row["cause"], row["sender"]) for row in rows]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import MS, Found, Stage, analyse
 
-from polymux.analysis.tracking.request_latency import AskerRow
+from polymux.analysis.tracking.request_latency import RequesterLatency
 
 
 def asked(tmp_path: Path, times: list[int]) -> Found:
@@ -56,10 +56,10 @@ def test_a_protocol_without_requests_has_no_rows(tmp_path: Path) -> None:
 def test_a_percentile_is_never_too_low_and_at_most_one_percent_too_high(
     times: list[int], share: float
 ) -> None:
-    row = AskerRow(0)
+    row = RequesterLatency(0)
     for us in times:
         row.add(us)
     exact = sorted(times)[-int(-share * len(times) // 1) - 1]
-    found = row.latency(share)
+    found = row.percentile(share)
     assert found is not None
     assert exact <= found <= exact * 1.01

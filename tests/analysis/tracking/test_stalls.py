@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tests.analysis.packet_script import Wire, wire
 from tests.analysis.recorded_conversation import MS, START, Found, Record, Row, Stage, analyse
 
-from polymux.analysis.options import Plan
-from polymux.analysis.tracking.intervals import Spans
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.tracking.intervals import Intervals
 from polymux.capture.synthesis.packet_builder import ACK, PSH
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.text.units import duration_text, rate_text, size_text
 
 US = 1000
@@ -23,7 +23,7 @@ def findings(found: Found) -> list[Row]:
     return [row for row in found.rows("stalls") if row["cause"] != "sender-idle"]
 
 
-def nerdbank(window: int) -> tuple[Stage, Stream]:
+def nerdbank(window: int) -> tuple[Stage, StreamState]:
     """A stage with one accepted channel of this window."""
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"bulk", window=window)
@@ -168,7 +168,7 @@ def test_a_window_that_never_opens_again_is_a_slow_reader(tmp_path: Path) -> Non
     made.data(0, b"\x0a\xc8\x01" + b"m" * 200, START + 2 * MS)
     made.window(1, 0, START + 3 * MS)
     made.window(1, 0, START + 2_003 * MS)
-    (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
+    (row,) = findings(analyse(made.close(), plan=AnalysisOptions("mplex")))
     assert (row["cause"], row["stream"], row["duration_us"]) == ("slow-reader", "d1", 2_000_000)
     assert "did not open it again" in str(row["detail"])
 
@@ -181,7 +181,7 @@ def test_a_closed_tcp_window_is_a_slow_reader(tmp_path: Path) -> None:
     made.window(1, 500, START + 802 * MS)
     made.data(0, b"\x0a\x05later", START + 803 * MS)
     path = made.close()
-    (row,) = findings(analyse(path, plan=Plan("mplex")))
+    (row,) = findings(analyse(path, plan=AnalysisOptions("mplex")))
     assert (row["cause"], row["sender"]) == ("slow-reader", "dialer")
     assert "TCP window was closed for 799 ms" in str(row["detail"])
 
@@ -196,7 +196,7 @@ def test_a_tcp_window_too_small_for_the_next_segment_is_a_slow_reader(
     made.window(1, window, START + 3 * MS)
     made.window(1, later, START + 502 * MS)
     made.data(0, b"\x0a\xd0\x0f" + b"m" * 2000, START + 503 * MS)
-    (row,) = findings(analyse(made.close(), plan=Plan("mplex")))
+    (row,) = findings(analyse(made.close(), plan=AnalysisOptions("mplex")))
     assert (row["cause"], row["sender"], row["stream"]) == ("slow-reader", "dialer", "d1")
     assert row["duration_us"] == pytest.approx(500_000, abs=2_000)
 
@@ -218,7 +218,7 @@ def test_a_tcp_window_that_kept_nothing_back_leaves_the_sender_idle(
     made.window(1, window, START + 3 * MS)
     made.window(1, later, START + 502 * MS)
     made.data(0, b"\x0a\xac\x0a" + b"m" * 1324, START + 503 * MS)
-    (row,) = analyse(made.close(), plan=Plan("mplex")).rows("stalls")
+    (row,) = analyse(made.close(), plan=AnalysisOptions("mplex")).rows("stalls")
     assert row["cause"] == "sender-idle"
 
 
@@ -226,7 +226,7 @@ def test_a_tcp_window_that_kept_nothing_back_leaves_the_sender_idle(
 
 
 def hog(tmp_path: Path, frames: Record, name: str = "a.pcapng") -> Found:
-    return analyse(wire(tmp_path / name, frames, rtt=MS), plan=Plan("mplex"))
+    return analyse(wire(tmp_path / name, frames, rtt=MS), plan=AnalysisOptions("mplex"))
 
 
 def busy(begin: int, end: int, octets: int = 8000) -> Record:
@@ -363,7 +363,7 @@ def test_a_retransmission_is_the_transport(tmp_path: Path) -> None:
     made.packet(0, START + 3 * MS, behind, 901, PSH | ACK, b"\x0a\x05after")
     made.data(0, b"\x0a\x05again", START + 602 * MS)
     path = made.close()
-    (row,) = findings(analyse(path, plan=Plan("mplex")))
+    (row,) = findings(analyse(path, plan=AnalysisOptions("mplex")))
     assert (row["cause"], row["sender"], row["stream"]) == ("transport", "dialer", "d1")
     assert row["duration_us"] == 600_000
 
@@ -425,4 +425,4 @@ def test_overlap_of_spans_counts_every_instant_once(
 ) -> None:
     spans = [(min(pair), max(pair)) for pair in pairs]
     instants = {n for low, high in spans for n in range(low, high) if began <= n < ended}
-    assert Spans(spans).overlap(began, ended) == len(instants)
+    assert Intervals(spans).overlap(began, ended) == len(instants)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from tests.analysis.recorded_conversation import MS, START, Found, Stage, analyse, save
 
-from polymux.analysis.options import Plan
-from polymux.analysis.schema.tables import BUCKETS, bucket_of, bucket_width_us
-from polymux.testing.simulator import World
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.schema.tables import TIMELINE_BUCKETS, bucket_of, bucket_width_us
+from polymux.testing.simulator import Simulation
 
 
 def buckets(found: Found) -> dict[tuple[object, object, object], dict[str, object]]:
@@ -23,11 +23,11 @@ def buckets(found: Found) -> dict[tuple[object, object, object], dict[str, objec
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank:version=3"])
 def test_frames_and_octets_are_those_of_the_frames_table(protocol: str, tmp_path: Path) -> None:
-    world = World(protocol, 3)
+    world = Simulation(protocol, 3)
     world.run(400)
     record = [(side, data, START + at) for side, data, at in world.record]
     path = save(tmp_path / "a.pcapng", record, START + world.now + MS)
-    found = analyse(path, plan=Plan(protocol))
+    found = analyse(path, plan=AnalysisOptions(protocol))
     session = found.session
     width = bucket_width_us(session.ended_at - session.started_at)
     expected: dict[tuple[object, object, object], int] = defaultdict(int)
@@ -63,7 +63,7 @@ def test_time_without_leave_lies_in_every_bucket_it_covers(tmp_path: Path) -> No
     assert lasted == 1_000_000
     assert bucket_width_us(lasted) == 2000
     seen = buckets(found)
-    blocked = [seen["d1", "dialer", bucket]["blocked_us"] for bucket in range(BUCKETS)]
+    blocked = [seen["d1", "dialer", bucket]["blocked_us"] for bucket in range(TIMELINE_BUCKETS)]
     assert blocked[0] == 1000
     assert blocked[1:499] == [2000] * 498
     assert blocked[499] == 1000
@@ -84,7 +84,9 @@ def test_no_leave_is_null_where_the_protocol_has_none(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stage.open(0, b"x")
     stage.exchange()
-    (row,) = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan("mplex")).rows("timeline")
+    (row,) = analyse(stage.save(tmp_path / "a.pcapng"), plan=AnalysisOptions("mplex")).rows(
+        "timeline"
+    )
     assert row["blocked_us"] is None
 
 
@@ -96,6 +98,6 @@ def test_a_clock_that_steps_back_makes_no_bucket_twice(tmp_path: Path) -> None:
         stage.wait(step * MS)
         stage.send(0, stream, b"data")
         stage.exchange()
-    found = analyse(stage.save(tmp_path / "a.pcapng"), plan=Plan("mplex"))
+    found = analyse(stage.save(tmp_path / "a.pcapng"), plan=AnalysisOptions("mplex"))
     assert sum(int(str(row["frames"])) for row in buckets(found).values()) == 6
     assert found.stream("d1")["bytes_dialer"] == 20

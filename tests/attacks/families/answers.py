@@ -29,9 +29,9 @@ from polymux import Limits
 
 PATIENCE = 30.0 if SOAK else 1.0  # the server's, with a peer that takes nothing
 WINDOW = 16_000
-CREDIT = Limits().window  # of Minmux, in octets
+CREDIT = Limits().receive_window  # of Minmux, in octets
 TIMED_OUT = "Connection timed out"  # the system may be quicker, where both wait 30 s
-GIVEN_UP = ("deadline write", "control_queue")
+GIVEN_UP = ("deadline write", "max_queued_replies")
 ACKS = 3_000_000  # answers until every buffer between the two is full
 
 
@@ -75,27 +75,67 @@ def provoking() -> list[Attack]:
     made += [
         Attack(2, "windows overrun, answers unread", protocol,
                flooding(overrun_windows(protocol), unread=True), ENDED, (*BUCKET, *GIVEN_UP),
-               memory=16, limits={"window": WINDOW}, policy=unread, within=late)
+               memory=16, limits={"receive_window": WINDOW}, policy=unread, within=late)
         for protocol in (V2, V3)
     ]  # fmt: skip
     pings = (words.websocket(bytes(100), opcode=9) for _ in range(PAIRS))
     made += [
-        Attack(2, "data on unknown ids, answers unread", OMNI,
-               flooding(data_on_unknown_ids(), unread=True), ENDED,
-               ("unknown_burst", *BUCKET, *GIVEN_UP), memory=16, policy=unread, within=late),
-        Attack(2, "data on unknown ids, answers unread", WS,
-               flooding(map(on_websocket, data_on_unknown_ids()), unread=True), ENDED,
-               ("unknown_burst", *BUCKET, *GIVEN_UP), memory=16, policy=unread, within=late),
-        Attack(2, "pings, pongs unread", WS, flooding(pings, unread=True), ENDED,
-               ("idle_burst", *GIVEN_UP), memory=16, policy=unread, within=late),
-        Attack(2, "cancels of nothing, acks unread", STREAMUX,
-               flooding(cancels_of_nothing(), unread=True), ENDED,
-               ("idle_burst", "unknown_burst", *BUCKET, *GIVEN_UP), memory=16, policy=unread,
-               within=late),
-        Attack(2, "a storm of Oops, answers unread", MINMUX,
-               flooding((words.oops(2, 1) for _ in range(PAIRS)), unread=True), ENDED,
-               ("idle_burst",), memory=16, policy=unread, within=late),
-    ]  # fmt: skip
+        Attack(
+            2,
+            "data on unknown ids, answers unread",
+            OMNI,
+            flooding(data_on_unknown_ids(), unread=True),
+            ENDED,
+            ("unknown_stream_burst", *BUCKET, *GIVEN_UP),
+            memory=16,
+            policy=unread,
+            within=late,
+        ),
+        Attack(
+            2,
+            "data on unknown ids, answers unread",
+            WS,
+            flooding(map(on_websocket, data_on_unknown_ids()), unread=True),
+            ENDED,
+            ("unknown_stream_burst", *BUCKET, *GIVEN_UP),
+            memory=16,
+            policy=unread,
+            within=late,
+        ),
+        Attack(
+            2,
+            "pings, pongs unread",
+            WS,
+            flooding(pings, unread=True),
+            ENDED,
+            ("empty_frame_burst", *GIVEN_UP),
+            memory=16,
+            policy=unread,
+            within=late,
+        ),
+        Attack(
+            2,
+            "cancels of nothing, acks unread",
+            STREAMUX,
+            flooding(cancels_of_nothing(), unread=True),
+            ENDED,
+            ("empty_frame_burst", "unknown_stream_burst", *BUCKET, *GIVEN_UP),
+            memory=16,
+            policy=unread,
+            within=late,
+        ),
+        Attack(
+            2,
+            "a storm of Oops, answers unread",
+            MINMUX,
+            flooding((words.oops(2, 1) for _ in range(PAIRS)), unread=True),
+            ENDED,
+            ("empty_frame_burst",),
+            memory=16,
+            policy=unread,
+            within=late,
+        ),
+    ]
     return made
 
 

@@ -32,7 +32,7 @@ from polymux import Limits
 PAUSE = 5.0 if SOAK else 0.4
 TOP = (1 << 64) - 1
 WINDOW = 20_000
-CREDIT = Limits().window  # of Minmux, in octets
+CREDIT = Limits().receive_window  # of Minmux, in octets
 SMALL = 256 * 1024
 OVERRUNS = (("1 octet", [WINDOW + 1]), ("1 frame", [WINDOW, 500]), ("10 times", [WINDOW] * 10))
 
@@ -53,10 +53,10 @@ def hogging(protocol: str, piece: int, rounds: int) -> Play:
 
 
 def slow_readers() -> list[Attack]:
-    calm = {"pause": PAUSE}
+    calm = {"slow_reader": PAUSE}
     made = [
         Attack(5, "a stream that nobody reads", protocol, hogging(protocol, 20_000, 1500), COUNTED,
-               ("stream_buffer",), memory=24, mode="slow", policy=calm)
+               ("stream_buffer_bytes",), memory=24, mode="slow", policy=calm)
         for protocol in (MPLEX, V1, STREAMUX)
     ]  # fmt: skip
     made += [
@@ -65,15 +65,37 @@ def slow_readers() -> list[Attack]:
         for protocol in (V2, V3)
     ]  # fmt: skip
     made += [
-        Attack(5, "64 messages of 1 MiB that nobody reads", OMNI,
-               hogging(OMNI, MIB - 2, 64), COUNTED, ("stream_buffer",), memory=24, mode="slow",
-               policy=calm),
-        Attack(5, "all credit used, nothing read", MINMUX,
-               saying(words.write_items(1, bytes(SMALL))), UNHARMED, memory=2, mode="slow",
-               limits={"window": SMALL}),
-        Attack(5, "all the usual credit used, nothing read", MINMUX,
-               saying(words.write_items(1, bytes(CREDIT))), UNHARMED, memory=4, mode="slow"),
-    ]  # fmt: skip
+        Attack(
+            5,
+            "64 messages of 1 MiB that nobody reads",
+            OMNI,
+            hogging(OMNI, MIB - 2, 64),
+            COUNTED,
+            ("stream_buffer_bytes",),
+            memory=24,
+            mode="slow",
+            policy=calm,
+        ),
+        Attack(
+            5,
+            "all credit used, nothing read",
+            MINMUX,
+            saying(words.write_items(1, bytes(SMALL))),
+            UNHARMED,
+            memory=2,
+            mode="slow",
+            limits={"receive_window": SMALL},
+        ),
+        Attack(
+            5,
+            "all the usual credit used, nothing read",
+            MINMUX,
+            saying(words.write_items(1, bytes(CREDIT))),
+            UNHARMED,
+            memory=4,
+            mode="slow",
+        ),
+    ]
     return made
 
 
@@ -97,7 +119,7 @@ def overruns() -> list[Attack]:
             made.append(Attack(6, f"a window overrun by {title}", protocol,
                                after_acceptance(wire.offer(one), b"".join(pieces)), COUNTED,
                                ("nerdbank.window-exceeded",), mode="slow",
-                               limits={"window": WINDOW}))  # fmt: skip
+                               limits={"receive_window": WINDOW}))  # fmt: skip
     for title, count in (("1 message", 65), ("10 times", 640)):
         data = words.omni(words.DATA, b"\0x") * count
         made.append(Attack(6, f"64 messages overrun: {title}", OMNI,
@@ -148,7 +170,7 @@ def other_arithmetic() -> list[Attack]:
         Attack(7, "255 more messages without end", OMNI,
                repeated(opening(OMNI, 0), requests, 0.3), UNHARMED, memory=4),
         Attack(7, "requests for streams that never were", OMNI, repeated(b"", requests), ENDED,
-               ("idle_burst",)),
+               ("empty_frame_burst",)),
         Attack(7, "all credit given twice", MINMUX, saying(words.give_credit(2, TOP) * 2), ENDED,
                ("minmux.credit-overflow",)),
         Attack(7, "more credit given up than is held", MINMUX, saying(words.oops(1, TOP - 2)),
@@ -170,7 +192,7 @@ def other_arithmetic() -> list[Attack]:
         grow = wire.frame(words.GROWTH, wire.number(0))
         made.append(Attack(26, "wishes for a wider window", protocol,
                            flooding([wire.offer(wire.number(0)), *[grow] * PAIRS]), ENDED,
-                           ("idle_burst",)))  # fmt: skip
+                           ("empty_frame_burst",)))  # fmt: skip
     return made
 
 

@@ -30,7 +30,7 @@ from tests.attacks.runner import ENDED, SOAK, UNHARMED, Attack, Play, Scene
 
 TINY = 1_000_000 if SOAK else 60_000  # frames of one octet
 LEAST = 100_000  # of them a second of the server's processor time
-IDLE = ("idle_burst", "too many frames")
+IDLE = ("empty_frame_burst", "too many frames")
 
 
 def dribbling(protocol: str) -> Play:
@@ -80,9 +80,9 @@ def empty() -> list[Attack]:
         Attack(11, "control messages of nothing", OMNI, repeated(b"", words.omni(words.CONTROL)),
                ENDED, IDLE),
         Attack(11, "empty messages", OMNI, repeated(b"", bytes(4)), ENDED,
-               (*IDLE, "unknown_burst")),
+               (*IDLE, "unknown_stream_burst")),
         Attack(11, "empty messages", WS, repeated(b"", words.websocket(b"")), ENDED,
-               (*IDLE, "unknown_burst")),
+               (*IDLE, "unknown_stream_burst")),
         Attack(11, "empty fragments", WS,
                repeated(words.websocket(b"\x00x", first=0), words.websocket(b"", 0, first=0)),
                ENDED, ("limit", *IDLE)),
@@ -112,18 +112,18 @@ def control() -> list[Attack]:
                IDLE),
         Attack(12, "control messages that nobody reads", OMNI,
                repeated(b"", words.omni(words.CONTROL, b"x")), UNHARMED if PAIRS < 60_000 else
-               ENDED, ("session_buffer",), memory=24),
+               ENDED, ("session_buffer_bytes",), memory=24),
         Attack(12, "control messages of 1 MiB that nobody reads", OMNI,
                flooding(words.omni(words.CONTROL, bytes(60_000)) for _ in range(400)), ENDED,
-               ("session_buffer",), memory=24),
+               ("session_buffer_bytes",), memory=24),
         Attack(12, "pings", WS, repeated(b"", words.websocket(bytes(125), opcode=9)), ENDED, IDLE),
         Attack(12, "pongs", WS, repeated(b"", words.websocket(b"", opcode=10)), ENDED, IDLE),
         Attack(12, "cancels of nothing, acks read", STREAMUX,
                flooding(unknown_ids(lambda n: words.streamux(n % 16384))), ENDED,
-               (*IDLE, "unknown_burst"), memory=16),
+               (*IDLE, "unknown_stream_burst"), memory=16),
         Attack(12, "resets of unknown ids", MPLEX,
                flooding(unknown_ids(lambda n: words.mplex(n, words.RESET))), ENDED,
-               ("unknown_burst",)),
+               ("unknown_stream_burst",)),
         Attack(12, "a storm of promises", MINMUX, repeated(b"", words.promise(1, 5)), ENDED, IDLE),
         Attack(12, "a storm of Oops", MINMUX, repeated(b"", words.oops(2)), ENDED, IDLE),
         Attack(12, "credit in crumbs", MINMUX, repeated(b"", words.give_credit(2, 1)), UNHARMED),

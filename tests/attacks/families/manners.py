@@ -61,9 +61,9 @@ def names() -> list[Attack]:
         long = named(protocol, 0, b"x" * (5000 if protocol in NERDBANK else 20_000))
         if protocol != OMNI:
             made.append(Attack(17, "a name of more than 4 KiB", protocol, lingering(long), COUNTED,
-                               ("name",)))  # fmt: skip
+                               ("max_name_bytes",)))  # fmt: skip
     made.append(Attack(17, "a name of 1 MiB", MPLEX, lingering(named(MPLEX, 0, b"x" * MIB)), ENDED,
-                       ("mplex.frame-too-long", "limit control"), memory=4))  # fmt: skip
+                       ("mplex.frame-too-long", "limit max_control_bytes"), memory=4))  # fmt: skip
     bad = "\x1b[31m\r\n\u202e" * 50
     for protocol in (V2, V3):
         wire = nerdbank(protocol)

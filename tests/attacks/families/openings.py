@@ -53,7 +53,7 @@ def rapid() -> list[Attack]:
     made.append(Attack(1, "ask and cancel at line rate", STREAMUX,
                        flooding(open_and_reset(STREAMUX)), ENDED, BUCKET, memory=16))  # fmt: skip
     made.append(Attack(1, "stop stream after stream", MINMUX, flooding(stops_on_many_ids()), ENDED,
-                       ("limit streams", *BUCKET), memory=16))  # fmt: skip
+                       ("limit max_streams", *BUCKET), memory=16))  # fmt: skip
     return made
 
 
@@ -71,18 +71,52 @@ def never_taken() -> list[Attack]:
     metadata = [words.omni(words.CREATE, bytes([n]) + bytes(1024 * 1024 - 2)) for n in range(2)]
     many = [metadata[n % 2][:5] + bytes([n]) + metadata[n % 2][6:] for n in range(256)]
     made += [
-        Attack(3, "256 streams with 1 MiB of metadata each", OMNI, flooding(iter(many)), COUNTED,
-               ("omnistreams.metadata-too-long", "metadata", "pending"), mode="deaf"),
-        Attack(3, "openings that nobody takes", OMNI, flooding(flood_of_openings(OMNI)), ENDED,
-               ("omnistreams.", "limit "), mode="deaf"),
-        Attack(3, "a first chunk on every id", STREAMUX,
-               flooding(opening(STREAMUX, n) for n in range(16384)), ENDED, BUCKET, mode="deaf"),
-        Attack(3, "packets on ids nobody asked for", MINMUX,
-               flooding(words.promise(2 * n + 1, 1) for n in range(PAIRS)), ENDED,
-               ("limit streams", "limit open_reset_burst"), mode="deaf"),
-        Attack(3, "a packet on an id that is not assigned", PROFILE,
-               saying(words.promise(9, 1)), ENDED, ("minmux.unassigned-stream",), mode="deaf"),
-    ]  # fmt: skip
+        Attack(
+            3,
+            "256 streams with 1 MiB of metadata each",
+            OMNI,
+            flooding(iter(many)),
+            COUNTED,
+            ("omnistreams.metadata-too-long", "max_metadata_bytes", "accept_backlog"),
+            mode="deaf",
+        ),
+        Attack(
+            3,
+            "openings that nobody takes",
+            OMNI,
+            flooding(flood_of_openings(OMNI)),
+            ENDED,
+            ("omnistreams.", "limit "),
+            mode="deaf",
+        ),
+        Attack(
+            3,
+            "a first chunk on every id",
+            STREAMUX,
+            flooding(opening(STREAMUX, n) for n in range(16384)),
+            ENDED,
+            BUCKET,
+            mode="deaf",
+        ),
+        Attack(
+            3,
+            "packets on ids nobody asked for",
+            MINMUX,
+            flooding(words.promise(2 * n + 1, 1) for n in range(PAIRS)),
+            ENDED,
+            ("limit max_streams", "limit open_reset_burst"),
+            mode="deaf",
+        ),
+        Attack(
+            3,
+            "a packet on an id that is not assigned",
+            PROFILE,
+            saying(words.promise(9, 1)),
+            ENDED,
+            ("minmux.unassigned-stream",),
+            mode="deaf",
+        ),
+    ]
     return made
 
 
@@ -133,15 +167,22 @@ def dead() -> list[Attack]:
         rule = late.get(protocol, "nerdbank.frame-after-termination")
         made.append(Attack(14, "a frame for a dead stream", protocol, one_late_frame(protocol),
                            COUNTED, (rule, "nerdbank.unknown-channel")))  # fmt: skip
-        made.append(Attack(14, "frames for a dead stream without end", protocol,
-                           flooding(late_frames(protocol)), ENDED, ("unknown_burst", "idle_burst",
-                           "too many frames")))  # fmt: skip
+        made.append(
+            Attack(
+                14,
+                "frames for a dead stream without end",
+                protocol,
+                flooding(late_frames(protocol)),
+                ENDED,
+                ("unknown_stream_burst", "empty_frame_burst", "too many frames"),
+            )
+        )
     replies = (words.streamux(5, b"x", True, reply=True) for _ in range(PAIRS))
     made += [
         Attack(14, "a reply to nothing", STREAMUX, saying(words.streamux(5, b"x", True, True)),
                COUNTED, ("streamux.reply-unknown",)),
         Attack(14, "replies to nothing without end", STREAMUX, flooding(replies), ENDED,
-               ("unknown_burst",)),
+               ("unknown_stream_burst",)),
         Attack(14, "credit for a stream that is over", MINMUX,
                saying(words.stop(2), words.give_credit(2, 5)), ENDED, ("minmux.",)),
     ]  # fmt: skip
@@ -154,7 +195,7 @@ def colliding() -> list[Attack]:
     frames = [words.mplex(n, words.NEW) for n in ids]
     frames += [words.mplex(n, words.MESSAGE, b"x") for _ in range(50) for n in ids]
     return [Attack(3, "ids that collide in the table", MPLEX, flooding(iter(frames)), UNHARMED,
-                   mode="read", limits={"pending": 2000, "streams": 2000})]  # fmt: skip
+                   mode="read", limits={"accept_backlog": 2000, "max_streams": 2000})]  # fmt: skip
 
 
 def attacks() -> list[Attack]:

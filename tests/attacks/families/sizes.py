@@ -99,7 +99,7 @@ def unfinished() -> list[Attack]:
     }  # fmt: skip
     made = [
         Attack(9, "half a header, then nothing", protocol, saying(half), ENDED,
-               ("deadline header",), memory=1, policy={"header": PATIENCE}, within=PATIENCE + 1.5)
+               ("deadline frame",), memory=1, policy={"frame": PATIENCE}, within=PATIENCE + 1.5)
         for protocol, half in halves.items()
     ]  # fmt: skip
     made += [
@@ -108,7 +108,7 @@ def unfinished() -> list[Attack]:
         Attack(9, "an empty message", OMNI, saying(bytes(4)), COUNTED,
                ("omnistreams.empty-message",), memory=1),
         Attack(9, "half a control frame, octet by octet", V3, drip(b"\x94\x00\x01\x01\xc4\x06"),
-               ENDED, ("deadline header",), memory=1, policy={"header": PATIENCE},
+               ENDED, ("deadline frame",), memory=1, policy={"frame": PATIENCE},
                within=PATIENCE + 1.5),
     ]  # fmt: skip
     return made
@@ -158,11 +158,26 @@ def endless() -> list[Attack]:
 
     last = words.stop(1) + words.minmux(0, 1, 1) + words.varu64(32 * MIB)
     return [
-        Attack(27, "a request that never ends", STREAMUX, play, COUNTED, ("message",), memory=40),
-        Attack(27, "a last item of 32 MiB", PROFILE, trailing(last), ENDED,
-               ("minmux.item-too-long", "limit message"), memory=2),
+        Attack(
+            27,
+            "a request that never ends",
+            STREAMUX,
+            play,
+            COUNTED,
+            ("max_message_bytes",),
+            memory=40,
+        ),
+        Attack(
+            27,
+            "a last item of 32 MiB",
+            PROFILE,
+            trailing(last),
+            ENDED,
+            ("minmux.item-too-long", "limit max_message_bytes"),
+            memory=2,
+        ),
         Attack(27, "data without an end", OMNI, endless_data(), UNHARMED, memory=8, mode="read"),
-    ]  # fmt: skip
+    ]
 
 
 def endless_data() -> Play:

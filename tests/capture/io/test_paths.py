@@ -14,16 +14,16 @@ import zstandard
 from polymux.capture import (
     PcapngWriter,
     RotatingWriter,
-    TcpScribe,
+    TcpConnectionWriter,
     find_captures,
     index_file,
-    plan,
+    plan_ranges,
     read_sessions,
     recover,
     repair,
     write_index,
 )
-from polymux.capture.io.pipes import Pipe
+from polymux.capture.io.pipes import CapturePipe
 from polymux.core.errors import CaptureError
 
 START = 1_700_000_000_000_000_000
@@ -32,7 +32,7 @@ START = 1_700_000_000_000_000_000
 def recorded(path: Path, payload: bytes = b"\x08\x04good", repeats: int = 1) -> Path:
     """A capture of one session that carries `payload`, `repeats` times."""
     with PcapngWriter(path, sync="none") as writer:
-        scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("198.51.100.2", 9000), START)
+        scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("198.51.100.2", 9000), START)
         for number in range(repeats):
             scribe.data(0, payload, START + number + 1)
         scribe.close(START + repeats + 1)
@@ -60,13 +60,13 @@ def test_bytes_are_refused_and_not_taken_for_numbers() -> None:
 def test_every_function_on_one_capture_takes_a_path(tmp_path: Path) -> None:
     path = recorded(tmp_path / "talk.pcapng")
     assert index_file(path).summary.file == str(path)
-    assert len(plan(path)) == 1
+    assert len(plan_ranges(path)) == 1
     assert write_index(path) == f"{path}.idx"
     assert repair(path, tmp_path / "copy.pcapng").packets == index_file(path).summary.packets
     part = path.rename(tmp_path / "left.pcapng.part")
     assert recover(part) == str(tmp_path / "left.pcapng")
-    with RotatingWriter(tmp_path / "turns.pcapng", octets=1 << 20) as writer:
-        TcpScribe(writer, ("192.0.2.1", 1), ("192.0.2.2", 2), START).close(START + 1)
+    with RotatingWriter(tmp_path / "turns.pcapng", max_bytes=1 << 20) as writer:
+        TcpConnectionWriter(writer, ("192.0.2.1", 1), ("192.0.2.2", 2), START).close(START + 1)
     assert len(find_captures(tmp_path / "turns*")) == 1
 
 
@@ -111,7 +111,7 @@ def test_compressed_captures_are_read_whole(packing: str, streams: int, tmp_path
     packed.write_bytes(b"".join(parts))
     summary = index_file(packed).summary
     assert (summary.status, summary.format) == ("whole", f"pcapng+{packing}")
-    assert summary.octets == len(plain)
+    assert summary.bytes == len(plain)
     assert payloads(packed) == [b"\0" * 3_000_000]
 
 
@@ -122,11 +122,11 @@ def test_zeros_may_pad_the_streams_of_an_xz_file(zeros: int, tmp_path: Path) -> 
     packed = tmp_path / "packed"
     packed.write_bytes(b"".join(parts))
     summary = index_file(packed).summary
-    assert (summary.status, summary.octets) == ("whole", len(plain))
+    assert (summary.status, summary.bytes) == ("whole", len(plain))
     with packed.open("rb") as file:
-        pipe = Pipe("-", file.fileno())
+        pipe = CapturePipe("-", file.fileno())
         assert b"".join(iter(pipe.read, b"")) == plain  # type: ignore[arg-type]  # never silent
-    assert pipe.torn == ""
+    assert pipe.decompression_error == ""
 
 
 @pytest.mark.parametrize("packing", ["xz", "bzip2"])
@@ -149,4 +149,4 @@ def test_what_a_few_last_octets_of_zstd_become_is_not_lost(tmp_path: Path) -> No
     plain = head + block + bytes(size - 12) + size.to_bytes(4, "little")
     packed = tmp_path / "packed"
     packed.write_bytes(zstandard.ZstdCompressor().compress(plain))
-    assert index_file(packed).summary.octets == len(plain)
+    assert index_file(packed).summary.bytes == len(plain)

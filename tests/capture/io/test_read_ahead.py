@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tests.capture import capture_builder as build
 from tests.capture.capture_builder import BOB, MS, START, End
 
-from polymux.capture import Files, FlowRefs, index_file, sessions_of
-from polymux.capture.io.asked import Asked
-from polymux.capture.io.read_ahead import NOT_BEGUN, Companion, SharedReads
+from polymux.capture import FilePool, FlowRefs, index_file, sessions_of
+from polymux.capture.io.asked import PayloadRequest
+from polymux.capture.io.read_ahead import NOT_STARTED, ReadAhead, ReadCoalescer
 from polymux.capture.io.sources import PlainSource
-from polymux.capture.tcp.events import Events
+from polymux.capture.tcp.events import TcpEvents
 from polymux.core.errors import CaptureError
 
 FLOWS = 12
@@ -47,13 +47,13 @@ def flows_of(paths: list[str]) -> dict[bytes, list[FlowRefs]]:
     return flows
 
 
-def told(events: Events, data: bytes) -> tuple[list[tuple[int, ...]], bytes]:
-    columns = (events.side, events.kind, events.at, events.size)
+def told(events: TcpEvents, data: bytes) -> tuple[list[tuple[int, ...]], bytes]:
+    columns = (events.side, events.kind, events.timestamp, events.size)
     return [tuple(int(each[n]) for each in columns) for n in range(events.count)], data
 
 
 def alone(paths: list[str]) -> dict[bytes, tuple[list[tuple[int, ...]], bytes]]:
-    with Files() as files:
+    with FilePool() as files:
         return {
             flow: joined(
                 told(batch.events, batch.data)
@@ -75,13 +75,13 @@ def side_by_side(
     paths: list[str], choose: Callable[[int], int] = lambda flows: 0
 ) -> dict[bytes, tuple[list[tuple[int, ...]], bytes]]:
     """All flows, a batch at a time of whichever is chosen."""
-    shared = SharedReads()
+    shared = ReadCoalescer()
     found: dict[bytes, list[tuple[list[tuple[int, ...]], bytes]]] = {}
-    with Files() as files:
+    with FilePool() as files:
 
         def walk(flow: bytes, rows: list[FlowRefs]) -> Iterator[None]:
-            for session in sessions_of(rows, files.reader, shared=Companion(shared)):
-                assert session.look_ahead(2000)
+            for session in sessions_of(rows, files.reader, read_ahead=ReadAhead(shared)):
+                assert session.prefetch(2000)
                 yield
                 for batch in session.batches(2000):
                     found.setdefault(flow, []).append(told(batch.events, batch.data))
@@ -92,7 +92,7 @@ def side_by_side(
             walked = active.pop(choose(len(active)))
             if next(walked, True) is None:
                 active.append(walked)
-    assert shared._asked == []
+    assert shared.pending == []
     return {flow: joined(iter(parts)) for flow, parts in found.items()}
 
 
@@ -152,13 +152,13 @@ def test_where_a_file_shrinks_everybody_reads_on_as_far_as_it_goes(
     whole = alone([path])
     flows = flows_of([path])
     os.truncate(path, os.path.getsize(path) // 2)
-    shared = SharedReads()
+    shared = ReadCoalescer()
     problems: list[str] = []
-    with Files() as files:
+    with FilePool() as files:
         walks = {}
         for flow, rows in flows.items():
-            (session,) = sessions_of(rows, files.reader, shared=Companion(shared))
-            session.look_ahead(500)
+            (session,) = sessions_of(rows, files.reader, read_ahead=ReadAhead(shared))
+            session.prefetch(500)
             walks[flow] = session.batches(500)
         got: dict[bytes, bytes] = dict.fromkeys(flows, b"")
         for flow in itertools.cycle(list(walks)):
@@ -177,40 +177,40 @@ def test_where_a_file_shrinks_everybody_reads_on_as_far_as_it_goes(
     assert len(problems) == FLOWS
     assert all("shrank" in problem for problem in problems)
     assert all(octets and whole[flow][1].startswith(octets) for flow, octets in got.items())
-    assert shared._asked == []
+    assert shared.pending == []
 
 
 def test_who_leaves_early_is_not_read_for_any_more(write: Callable[..., str]) -> None:
     path = write(build.pcapng(interleaved(4)))
-    shared = SharedReads()
-    companion = Companion(shared)
-    assert companion.at == NOT_BEGUN
-    with Files() as files:
+    shared = ReadCoalescer()
+    companion = ReadAhead(shared)
+    assert companion.next_timestamp == NOT_STARTED
+    with FilePool() as files:
         rows = next(iter(flows_of([path]).values()))
-        (session,) = sessions_of(rows, files.reader, shared=companion)
-        assert session.look_ahead(500)
-        assert companion.at == session.started_at + 3 * MS  # its first octets
+        (session,) = sessions_of(rows, files.reader, read_ahead=companion)
+        assert session.prefetch(500)
+        assert companion.next_timestamp == session.started_at + 3 * MS  # its first octets
         batches = session.batches(500)
         assert next(batches).data
-        assert len(shared._asked) == 1
+        assert len(shared.pending) == 1
         del batches
-        assert shared._asked == []
+        assert shared.pending == []
         (other,) = sessions_of(rows, files.reader)
-        assert not other.look_ahead()
+        assert not other.prefetch()
 
 
 def test_what_begins_behind_the_middle_is_left_for_later() -> None:
-    def asked(*offsets: int, path: str = "a") -> Asked:
-        events = Events(len(offsets))
+    def asked(*offsets: int, path: str = "a") -> PayloadRequest:
+        events = TcpEvents(len(offsets))
         for offset in offsets:
-            events.put(0, 0, 0, 10, 0, offset)
-        return Asked(events, [path], [lambda offset, size: bytes(size)])
+            events.add(0, 0, 0, 10, 0, offset)
+        return PayloadRequest(events, [path], [lambda offset, size: bytes(size)])
 
     wanted = asked(1000, 2000)
-    assert asked(1400, 3000).lies_by(wanted)
-    assert asked(500, 1200).lies_by(wanted)
-    assert not asked(500, 600).lies_by(wanted)
-    assert not asked(1600, 3000).lies_by(wanted)
-    assert not asked(1000, 2000, path="b").lies_by(wanted)
-    assert not asked().lies_by(wanted)
-    assert not wanted.lies_by(asked())
+    assert asked(1400, 3000).is_near(wanted)
+    assert asked(500, 1200).is_near(wanted)
+    assert not asked(500, 600).is_near(wanted)
+    assert not asked(1600, 3000).is_near(wanted)
+    assert not asked(1000, 2000, path="b").is_near(wanted)
+    assert not asked().is_near(wanted)
+    assert not wanted.is_near(asked())

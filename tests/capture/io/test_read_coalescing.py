@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymux.capture.io.read_coalescing import LARGEST_WINDOW, Stretch, read_together
-from polymux.capture.tcp.events import GAP, OCTETS, Events
+from polymux.capture.io.read_coalescing import MAX_WINDOW_BYTES, SequentialRun, read_interleaved
+from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
 from polymux.core.errors import CaptureError
 
 SIZE = 5 * 1024 * 1024
@@ -30,18 +30,18 @@ class File:
         return DATA[offset : offset + size]
 
 
-def events_of(pieces: Pieces) -> Events:
-    events = Events(len(pieces) + 1)
+def events_of(pieces: Pieces) -> TcpEvents:
+    events = TcpEvents(len(pieces) + 1)
     for offset, size in pieces:
-        events.put(0, OCTETS if size else GAP, 0, size or 7, 0, offset)
+        events.add(0, PAYLOAD if size else GAP, 0, size or 7, 0, offset)
     return events
 
 
-def stretches_of(pieces: Pieces) -> list[Stretch]:
+def stretches_of(pieces: Pieces) -> list[SequentialRun]:
     """All of a batch's pieces, in as many stretches as that takes."""
     events, found, stop = events_of(pieces), [], 0
     while stop < events.count:
-        stretch = Stretch(events, stop)
+        stretch = SequentialRun(events, stop)
         stop = int(stretch.stop)
         if stretch.pieces:
             found.append(stretch)
@@ -60,7 +60,7 @@ FAR = st.tuples(st.integers(0, SIZE - 600_000), st.sampled_from([0, 1, 500, 70_0
 @given(st.lists(st.lists(NEAR | FAR, max_size=25), max_size=8))
 def test_any_batches_are_read_as_if_piece_by_piece(batches: list[Pieces]) -> None:
     stretches = [stretches_of(pieces) for pieces in batches]
-    read_together([one for batch in stretches for one in batch], File())
+    read_interleaved([one for batch in stretches for one in batch], File())
     for pieces, batch in zip(batches, stretches, strict=True):
         assert all(one.is_read() for one in batch)
         assert b"".join(one.take() for one in batch) == octets(pieces)
@@ -70,31 +70,31 @@ def test_interleaved_batches_are_read_window_by_window() -> None:
     batches: list[Pieces] = [[(n * 8000 + 500 * b, 400) for n in range(600)] for b in range(16)]
     stretches = [one for pieces in batches for one in stretches_of(pieces)]
     file = File()
-    read_together(stretches, file)
-    assert len(file.calls) == -(-600 * 8000 // LARGEST_WINDOW)
+    read_interleaved(stretches, file)
+    assert len(file.calls) == -(-600 * 8000 // MAX_WINDOW_BYTES)
     assert [one.take() for one in stretches] == [octets(pieces) for pieces in batches]
 
 
 def test_pieces_far_apart_are_not_read_with_what_lies_between() -> None:
     batches: list[Pieces] = [[(b * 40_000 + n * 800_000, 100) for n in range(5)] for b in range(4)]
     file = File()
-    read_together([one for pieces in batches for one in stretches_of(pieces)], file)
+    read_interleaved([one for pieces in batches for one in stretches_of(pieces)], file)
     assert sorted(file.calls) == sorted(piece for pieces in batches for piece in pieces)
 
 
 def test_the_largest_piece_is_read_whole_whatever_window_it_begins_in() -> None:
     largest = (1 << 20) - 1
-    (long,) = stretches_of([(LARGEST_WINDOW - 1, largest)])
-    (short,) = stretches_of([(90, 20), (LARGEST_WINDOW, 20)])
-    read_together([short, long], File())
-    assert long.take() == octets([(LARGEST_WINDOW - 1, largest)])
-    assert short.take() == octets([(90, 20), (LARGEST_WINDOW, 20)])
+    (long,) = stretches_of([(MAX_WINDOW_BYTES - 1, largest)])
+    (short,) = stretches_of([(90, 20), (MAX_WINDOW_BYTES, 20)])
+    read_interleaved([short, long], File())
+    assert long.take() == octets([(MAX_WINDOW_BYTES - 1, largest)])
+    assert short.take() == octets([(90, 20), (MAX_WINDOW_BYTES, 20)])
 
 
 def test_where_reading_fails_the_rest_is_not_taken_for_read() -> None:
     before, across = stretches_of([(0, 10)]), stretches_of([(20, 10), (3_000_000, 10)])
     with pytest.raises(CaptureError):
-        read_together([*before, *across], File(2_000_000))
+        read_interleaved([*before, *across], File(2_000_000))
     assert before[0].take() == octets([(0, 10)])
     assert not across[0].is_read()
     with pytest.raises(ValueError, match="not read"):
@@ -103,7 +103,7 @@ def test_where_reading_fails_the_rest_is_not_taken_for_read() -> None:
 
 def test_what_was_taken_is_gone() -> None:
     (one,) = stretches_of([(5, 3)])
-    read_together([one], File())
+    read_interleaved([one], File())
     assert one.take() == DATA[5:8]
     with pytest.raises(ValueError, match="taken before"):
         one.take()
@@ -113,9 +113,9 @@ def test_a_stretch_ends_where_the_file_goes_back_or_is_another() -> None:
     assert [int(one.pieces) for one in stretches_of([(9, 1), (20, 1), (5, 1), (5, 2), (0, 0)])] == [
         2, 2,
     ]  # fmt: skip
-    events = Events(3)
+    events = TcpEvents(3)
     for file in (0, 1, 1):
-        events.put(0, OCTETS, 0, 4, file, 50)
-    first = Stretch(events, 0)
+        events.add(0, PAYLOAD, 0, 4, file, 50)
+    first = SequentialRun(events, 0)
     assert (first.file, first.stop) == (0, 1)
-    assert (Stretch(events, 1).file, Stretch(events, 1).pieces) == (1, 2)
+    assert (SequentialRun(events, 1).file, SequentialRun(events, 1).pieces) == (1, 2)

@@ -13,13 +13,13 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import BOB, START, End
 from tests.capture.conftest import streams
 
-from polymux.capture import Files, TcpSession, read_sessions
+from polymux.capture import FilePool, TcpSession, read_sessions
 from polymux.capture.io import file_pool as files
 from polymux.capture.io import mmap_gather as joining
-from polymux.capture.io.read_runs import RUN_OCTETS, RUN_PIECES, Run, read_run
+from polymux.capture.io.read_runs import MAX_RUN_BYTES, MAX_RUN_PIECES, ReadRun, read_run
 from polymux.capture.io.sources import PlainSource
-from polymux.capture.tcp.events import GAP, OCTETS, Events
-from polymux.capture.tcp.sessions import gather
+from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
+from polymux.capture.tcp.sessions import read_payload
 from polymux.core.errors import CaptureError
 
 FLOWS, LINES = 40, 30
@@ -55,18 +55,20 @@ def numbered(session: TcpSession) -> int:
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How payload was read: one word a call."""
     made: list[str] = []
-    read_at, join = PlainSource.read_at, joining.Stage.join
+    read_at, join = PlainSource.read_at, joining.GatherBuffer.gather
 
     def count_read(self: PlainSource, offset: int, size: int) -> bytes:
         made.append("read")
         return read_at(self, offset, size)
 
-    def count_join(self: joining.Stage, vectors: bytes, pieces: int, octets: int) -> bytes | None:
-        made.append("join")
+    def count_join(
+        self: joining.GatherBuffer, vectors: bytes, pieces: int, octets: int
+    ) -> bytes | None:
+        made.append("gather")
         return join(self, vectors, pieces, octets)
 
     monkeypatch.setattr(PlainSource, "read_at", count_read)
-    monkeypatch.setattr(joining.Stage, "join", count_join)
+    monkeypatch.setattr(joining.GatherBuffer, "gather", count_join)
     return made
 
 
@@ -82,7 +84,7 @@ def test_an_interleaved_flow_costs_one_call_not_one_a_segment(
     with read_sessions([write(interleaved())]) as reading:
         first = next(iter(reading))
         assert streams(first) == said(numbered(first))
-    assert calls == ["join"] or joining._LIBRARY is None
+    assert calls == ["gather"] or joining.LIBC is None
 
 
 def test_a_flow_alone_is_read_in_one_piece(write: Callable[..., str], calls: list[str]) -> None:
@@ -92,21 +94,21 @@ def test_a_flow_alone_is_read_in_one_piece(write: Callable[..., str], calls: lis
     assert calls == ["read"]
 
 
-@pytest.mark.parametrize("missing", ["_LIBRARY", "mapping", "stage"])
+@pytest.mark.parametrize("missing", ["LIBC", "mapped_file", "gather_buffer"])
 def test_where_the_kernel_cannot_join_pieces_are_read_apart(
     missing: str, write: Callable[..., str], calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if missing == "_LIBRARY":
+    if missing == "LIBC":
         monkeypatch.setattr(joining, missing, None)
-    elif missing == "mapping":
+    elif missing == "mapped_file":
         monkeypatch.setattr(PlainSource, missing, lambda self: None)
     else:
-        monkeypatch.setattr(Files, missing, lambda self: None)
+        monkeypatch.setattr(FilePool, missing, lambda self: None)
     with read_sessions([write(interleaved())]) as reading:
         assert {numbered(each): streams(each) for each in reading} == {
             flow: said(flow) for flow in range(FLOWS)
         }
-    assert "join" not in calls
+    assert "gather" not in calls
     assert "read" in calls
 
 
@@ -135,12 +137,12 @@ def trouble(session: TcpSession) -> str:
 
 
 def test_a_forked_process_joins_in_memory_of_its_own() -> None:
-    with Files() as opened:
-        before = opened.stage()
-        assert before is opened.stage()
+    with FilePool() as opened:
+        before = opened.gather_buffer()
+        assert before is opened.gather_buffer()
         if before is not None:
-            before.owner = -1  # as a child sees it
-            assert opened.stage() is not before
+            before.owner_pid = -1  # as a child sees it
+            assert opened.gather_buffer() is not before
 
 
 def test_files_are_unmapped_when_they_are_closed(write: Callable[..., str]) -> None:
@@ -149,38 +151,38 @@ def test_files_are_unmapped_when_they_are_closed(write: Callable[..., str]) -> N
         for session in reading:
             streams(session)
         mapped = path in Path("/proc/self/maps").read_text()
-        assert mapped == (joining._LIBRARY is not None)
+        assert mapped == (joining.LIBC is not None)
     assert path not in Path("/proc/self/maps").read_text()
 
 
 def test_little_of_the_mapped_files_is_in_use_at_a_time(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "RESIDENT", 3)
+    monkeypatch.setattr(files, "MAX_RESIDENT_BLOCKS", 3)
     path = write(interleaved())
     dropped: list[int] = []
-    forget = joining.Mapping.forget
+    forget = joining.MappedFile.drop_pages
 
-    def count_forget(self: joining.Mapping) -> None:
-        dropped.append(int(self.touched.count))
+    def count_forget(self: joining.MappedFile) -> None:
+        dropped.append(int(self.resident_blocks.count))
         forget(self)
-        assert self.touched.count == 0
+        assert self.resident_blocks.count == 0
 
-    monkeypatch.setattr(joining.Mapping, "forget", count_forget)
+    monkeypatch.setattr(joining.MappedFile, "drop_pages", count_forget)
     with read_sessions([path]) as reading:
         assert {numbered(each): streams(each) for each in reading} == {
             flow: said(flow) for flow in range(FLOWS)
         }
     blocks = os.path.getsize(path) // 65536 + 1
     assert all(3 < each <= blocks for each in dropped)
-    assert len(dropped) == FLOWS or joining._LIBRARY is None
+    assert len(dropped) == FLOWS or joining.LIBC is None
 
 
-def events_of(pieces: list[tuple[int, int, int]]) -> Events:
+def events_of(pieces: list[tuple[int, int, int]]) -> TcpEvents:
     """(file, offset, size) as rows; a size of 0 makes a gap."""
-    events = Events(len(pieces) + 1)
+    events = TcpEvents(len(pieces) + 1)
     for file, offset, size in pieces:
-        events.put(0, OCTETS if size else GAP, 0, size or 7, file, offset)
+        events.add(0, PAYLOAD if size else GAP, 0, size or 7, file, offset)
     return events
 
 
@@ -194,14 +196,14 @@ def test_any_pieces_in_any_order_are_joined_as_if_read_one_by_one(
 ) -> None:
     data = Random(1).randbytes(210_000)
     names = []
-    with Files() as opened:
+    with FilePool() as opened:
         for number in range(3):
             name = f"/proc/self/fd/{_memory(data[number:])}"
             names.append(name)
         readers = opened.readers(names)
         expected = b"".join(data[file + offset :][:size] for file, offset, size in pieces)
-        assert gather(events_of(pieces), readers) == expected
-        assert gather(events_of(pieces), [reader.__call__ for reader in readers]) == expected
+        assert read_payload(events_of(pieces), readers) == expected
+        assert read_payload(events_of(pieces), [reader.__call__ for reader in readers]) == expected
     for name in names:
         os.close(int(name.rpartition("/")[2]))
 
@@ -213,11 +215,15 @@ def _memory(data: bytes) -> int:
 
 
 def test_a_run_is_cut_where_one_call_cannot_take_more() -> None:
-    many = Run(events_of([(0, n * 9000, 1) for n in range(3000)]), 0)
-    assert (many.pieces, many.octets, many.stop) == (RUN_PIECES, RUN_PIECES, RUN_PIECES)
-    large = Run(events_of([(0, n * 900_000, 400_000) for n in range(9)]), 0)
-    assert large.octets <= RUN_OCTETS
+    many = ReadRun(events_of([(0, n * 9000, 1) for n in range(3000)]), 0)
+    assert (many.pieces, many.payload_bytes, many.stop) == (
+        MAX_RUN_PIECES,
+        MAX_RUN_PIECES,
+        MAX_RUN_PIECES,
+    )
+    large = ReadRun(events_of([(0, n * 900_000, 400_000) for n in range(9)]), 0)
+    assert large.payload_bytes <= MAX_RUN_BYTES
     assert large.pieces == 2
-    single = Run(events_of([(0, 5, 1 << 20), (0, 9 << 20, 9)]), 0)
+    single = ReadRun(events_of([(0, 5, 1 << 20), (0, 9 << 20, 9)]), 0)
     assert (single.pieces, single.is_sparse()) == (1, False)
     assert read_run(events_of([(0, 5, 3)]), single, lambda offset, size: b"x" * size) == b"xxx"

@@ -19,7 +19,14 @@ import zstandard
 from tests.capture import capture_builder as build
 from tests.capture.conftest import streams
 
-from polymux.capture import CaptureLimits, FileIndex, index_file, index_range, plan, read_sessions
+from polymux.capture import (
+    CaptureLimits,
+    FileIndex,
+    index_file,
+    index_range,
+    plan_ranges,
+    read_sessions,
+)
 from polymux.core.errors import MissingExtra
 
 TALK = build.talk((0, b"hello" * 100), (1, b"welcome" * 50))
@@ -44,7 +51,7 @@ def test_compressed_captures_are_the_same_as_plain_ones(
     path = write(pack(DATA), "packed")
     found = index_file(path)
     assert (found.summary.format, found.summary.status) == (f"pcapng+{name}", "whole")
-    assert found.summary.octets == len(DATA)
+    assert found.summary.bytes == len(DATA)
     same(found, write(DATA))
     with read_sessions([path]) as reading:
         (session,) = reading
@@ -80,7 +87,7 @@ def test_a_torn_compressed_file_gives_what_it_has(
     assert "ends early" in (summary.error or "")
     # all was there but the last octets, which say that all was there
     summary = index_file(write(gzip.compress(DATA)[:-3], "packed")).summary
-    assert (summary.status, summary.offset) == ("truncated", len(DATA))
+    assert (summary.status, summary.error_offset) == ("truncated", len(DATA))
     assert summary.packets == len(TALK)
 
 
@@ -94,7 +101,7 @@ def test_damaged_compression_is_said_with_the_offset(
     summary = index_file(write(bytes(packed), "packed")).summary
     assert summary.status in ("damaged", "truncated")
     assert summary.error
-    assert summary.offset is not None
+    assert summary.error_offset is not None
     rubbish = index_file(write(pack(DATA) + b"rubbish behind it", "packed")).summary
     assert rubbish.status == "damaged"
     assert rubbish.packets == len(TALK)
@@ -128,14 +135,14 @@ def test_a_bomb_stops_at_its_limit_and_leaves_nothing_on_disk(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_: pytest.fail("spooled a bomb"))
     path = write(bomb(12 << 20), "bomb")
-    ratio = index_file(path, limits=CaptureLimits(ratio_from=4 << 20)).summary
+    ratio = index_file(path, limits=CaptureLimits(ratio_check_min_bytes=4 << 20)).summary
     assert ratio.status == "damaged"
     assert "limit ratio=200" in (ratio.error or "")
     assert "CaptureLimits(ratio=...)" in (ratio.error or "")
-    size = index_file(path, limits=CaptureLimits(inflated=4 << 20)).summary
+    size = index_file(path, limits=CaptureLimits(max_decompressed_bytes=4 << 20)).summary
     assert "limit inflated=4194304" in (size.error or "")
-    assert size.offset is not None
-    assert size.offset < 24 << 20
+    assert size.error_offset is not None
+    assert size.error_offset < 24 << 20
 
 
 def test_a_bomb_behind_a_session_costs_no_more_disk_than_the_session(
@@ -152,7 +159,7 @@ def test_a_bomb_behind_a_session_costs_no_more_disk_than_the_session(
     packed = zstd(DATA) + zstd(build.block(0xBAD, bytes(1 << 20)) * 60)
     assert len(packed) < 64 << 10
     path = write(packed, "bomb")
-    with read_sessions([path], limits=CaptureLimits(ratio_from=4 << 20)) as reading:
+    with read_sessions([path], limits=CaptureLimits(ratio_check_min_bytes=4 << 20)) as reading:
         assert "limit ratio=200" in (reading.files[0].error or "")
         (session,) = reading
         assert streams(session) == (b"hello" * 100, b"welcome" * 50)
@@ -198,7 +205,7 @@ def test_a_pipe_longer_than_the_limit_is_refused(tmp_path: Path) -> None:
 
     writer = threading.Thread(target=pour)
     writer.start()
-    with read_sessions([str(path)], limits=CaptureLimits(inflated=1000)) as reading:
+    with read_sessions([str(path)], limits=CaptureLimits(max_decompressed_bytes=1000)) as reading:
         assert reading.files[0].status == "unreadable"
         assert "limit inflated=1000" in (reading.files[0].error or "")
     writer.join()
@@ -226,7 +233,7 @@ def index_file_of(path: Path, data: bytes) -> FileIndex:
 
 def test_a_compressed_file_is_one_range(write: Callable[..., str]) -> None:
     path = write(gzip.compress(DATA), "packed")
-    (span,) = plan(path, target=100)
+    (span,) = plan_ranges(path, target=100)
     same(index_range(path, span), write(DATA))
 
 

@@ -30,8 +30,8 @@ from polymux.capture.packets.flow_table import FlowTable
 class MemorySource:
     """A capture in memory."""
 
-    packing = ""
-    torn = ""
+    compression = ""
+    decompression_error = ""
 
     def __init__(self, data: bytes) -> None:
         self.path = "memory"
@@ -63,7 +63,7 @@ def walk(data: bytes) -> FileIndex:
             octets = 0
             for batch in session.batches():
                 octets += len(batch.data)
-            assert octets == sum(session.octets)
+            assert octets == sum(session.reassembled_bytes)
     return found
 
 
@@ -79,11 +79,11 @@ def check_every_cut(head: list[bytes], packets: list[bytes]) -> None:
             whole += 1
         summary = index(data[:size]).summary
         assert summary.packets == max(whole - len(head), 0)
-        assert summary.octets == size
+        assert summary.bytes == size
         if size == ends[whole]:
-            assert (summary.status, summary.offset) == ("whole", None)
+            assert (summary.status, summary.error_offset) == ("whole", None)
         else:
-            assert (summary.status, summary.offset) == ("truncated", ends[whole])
+            assert (summary.status, summary.error_offset) == ("truncated", ends[whole])
 
 
 def test_a_capture_of_64_kib_cut_at_every_octet_says_where() -> None:
@@ -121,9 +121,9 @@ def test_a_hostile_file_is_judged_and_read_as_far_as_it_goes(lie: Lie) -> None:
     assert summary.packets == lie.packets
     assert summary.tcp_packets + summary.other_packets == summary.packets
     if lie.offset is not None:
-        assert summary.offset == lie.offset
+        assert summary.error_offset == lie.offset
     if lie.status == "damaged":
-        assert summary.offset is not None
+        assert summary.error_offset is not None
     assert time.perf_counter() - began < 1 + len(lie.data) / 1e6
 
 
@@ -133,16 +133,16 @@ def test_the_hostile_corpus_is_large_enough() -> None:
 
 def test_a_million_interfaces_are_refused_at_the_limit() -> None:
     data = build.section() + build.interface() * 3000
-    summary = index(data, CaptureLimits(interfaces=2000)).summary
+    summary = index(data, CaptureLimits(max_interfaces=2000)).summary
     assert summary.status == "damaged"
     assert "limit interfaces=2000" in (summary.error or "")
-    assert summary.offset == len(build.section()) + 2000 * len(build.interface())
+    assert summary.error_offset == len(build.section()) + 2000 * len(build.interface())
 
 
 def test_flows_beyond_the_limit_are_counted_as_other() -> None:
     ends = [build.End("192.0.2.1", 1000 + n) for n in range(50)]
     packets = [Packet(n, build.frame(end, BOB, 1, payload=b"x")) for n, end in enumerate(ends)]
-    found = index(build.pcapng(packets), CaptureLimits(flows=20))
+    found = index(build.pcapng(packets), CaptureLimits(max_flows=20))
     assert len(found.rows) == 20
     assert (found.summary.tcp_packets, found.summary.other_packets) == (20, 30)
     assert "limit flows=20" in (found.summary.error or "")
@@ -185,7 +185,7 @@ def test_flows_whose_addresses_are_made_alike_do_not_crowd_one_place(
     def longest_crowd() -> int:
         table = FlowTable(1_000_000)
         for _ in range(2):
-            numbers = [table.lane(*flow, 1000 << 16 | 80) for flow in flows]
+            numbers = [table.direction_index(*flow, 1000 << 16 | 80) for flow in flows]
             assert numbers == [2 * n for n in range(len(flows))]
         taken = "".join("x" if table.slots[n] >= 0 else " " for n in range(table.mask + 1))
         return max(map(len, taken.split()))
@@ -206,7 +206,7 @@ def test_thousands_of_flipped_bits_never_crash() -> None:
             summary = walk(bytes(flipped)).summary
             assert summary.status in ("whole", "truncated", "damaged", "unreadable")
             assert (summary.error is None) == (summary.status == "whole")
-            assert (summary.offset is None) == (summary.status == "whole")
+            assert (summary.error_offset is None) == (summary.status == "whole")
 
 
 @settings(max_examples=200, deadline=None)
@@ -221,7 +221,7 @@ def test_any_chain_of_well_framed_blocks_is_read_to_its_end(kinds: list[tuple[in
     data = build.section() + build.interface() + b"".join(build.block(k, b) for k, b in kinds)
     summary = walk(data).summary
     # only an interface block too short to be one ends the chain
-    assert summary.octets == len(data) or "an interface block of" in (summary.error or "")
+    assert summary.bytes == len(data) or "an interface block of" in (summary.error or "")
 
 
 def test_memory_stays_small_behind_an_endless_hole(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_memory_stays_small_behind_an_endless_hole(tmp_path: Path) -> None:
     path = tmp_path / "hole.pcap"
     path.write_bytes(build.pcap([Packet(build.START, data) for data in frames]))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    limits = CaptureLimits(held_segments=1000)
+    limits = CaptureLimits(max_out_of_order_segments=1000)
     with read_sessions([str(path)], limits=limits) as reading:
         (session,) = reading
         assert sum(batch.count for batch in session.batches()) >= 30000

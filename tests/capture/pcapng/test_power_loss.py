@@ -14,7 +14,14 @@ from random import Random
 import pytest
 from tests.capture.capture_builder import MS, START
 
-from polymux.capture import PcapngWriter, TcpScribe, index_file, recover, repair, sessions_of
+from polymux.capture import (
+    PcapngWriter,
+    TcpConnectionWriter,
+    index_file,
+    recover,
+    repair,
+    sessions_of,
+)
 from polymux.capture.io.sources import open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.core.errors import CaptureError
@@ -86,7 +93,7 @@ def record(tmp_path: Path, log: Log) -> list[bytes]:
     now = [0.0]
     chance = Random(1)
     writer = PcapngWriter(str(tmp_path / "tap.pcapng"), sync=0.1, clock=lambda: now[0])
-    scribe = TcpScribe(writer, ("192.0.2.1", 40000), ("192.0.2.2", 9000), START)
+    scribe = TcpConnectionWriter(writer, ("192.0.2.1", 40000), ("192.0.2.2", 9000), START)
     said = []
     for n in range(60):
         now[0] += 0.021

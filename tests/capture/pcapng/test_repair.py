@@ -31,8 +31,8 @@ def test_a_torn_tail_is_cut_off(
     summary = index_file(target).summary
     assert (summary.status, summary.packets) == ("whole", len(PACKETS) - 1)
     assert result.packets == len(PACKETS) - 1
-    assert result.octets + result.dropped == len(data) - 7
-    assert Path(target).read_bytes() == data[: result.octets]
+    assert result.bytes_kept + result.bytes_dropped == len(data) - 7
+    assert Path(target).read_bytes() == data[: result.bytes_kept]
     assert not Path(target + ".part").exists()
 
 
@@ -46,7 +46,7 @@ def test_a_damaged_length_costs_its_own_block_only(
         target = str(tmp_path / f"repaired-{n}")
         result = repair(write(bytes(broken)), target)
         assert (result.packets, result.resumed) == (len(PACKETS) - 1, 1)
-        assert result.dropped == len(build.enhanced(PACKETS[n]))
+        assert result.bytes_dropped == len(build.enhanced(PACKETS[n]))
         assert index_file(target).summary.status == "whole"
 
 
@@ -54,7 +54,7 @@ def test_a_whole_capture_is_copied_as_it_is(write: Callable[..., str], tmp_path:
     target = tmp_path / "repaired"
     result = repair(write(DATA), str(target))
     assert target.read_bytes() == DATA
-    assert (result.dropped, result.resumed) == (0, 0)
+    assert (result.bytes_dropped, result.resumed) == (0, 0)
 
 
 def test_a_torn_compressed_capture_is_written_plain(
@@ -70,7 +70,7 @@ def test_zeros_after_a_power_loss_are_left_out(write: Callable[..., str], tmp_pa
     target = tmp_path / "repaired"
     result = repair(write(DATA + bytes(10_000)), str(target))
     assert target.read_bytes() == DATA
-    assert result.dropped == 10_000
+    assert result.bytes_dropped == 10_000
 
 
 @pytest.mark.parametrize("near", [512, 512 + 4096, 512 + 4096 + 32768, 1 << 20])
@@ -80,7 +80,7 @@ def test_reading_goes_on_behind_damage_of_any_length(
     for size in range(near - 24, near + 28, 4):
         target = tmp_path / f"repaired-{size}"
         result = repair(write(DATA + bytes(size) + DATA[HEAD:]), str(target))
-        assert (result.dropped, result.resumed) == (size, 1)
+        assert (result.bytes_dropped, result.resumed) == (size, 1)
         assert target.read_bytes() == DATA + DATA[HEAD:]
 
 
@@ -94,7 +94,7 @@ def test_large_blocks_that_nobody_knows_are_kept(
     target = tmp_path / "repaired"
     result = repair(write(data), str(target))
     assert target.read_bytes() == data
-    assert (result.dropped, result.resumed) == (0, 0)
+    assert (result.bytes_dropped, result.resumed) == (0, 0)
 
 
 @pytest.mark.parametrize(

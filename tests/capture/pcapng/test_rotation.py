@@ -14,11 +14,11 @@ from tests.capture.pcapng.test_writer import ACCEPTOR, DIALER, talk
 
 from polymux.capture import (
     RotatingWriter,
-    TcpScribe,
+    TcpConnectionWriter,
     hint_comment,
     index_file,
     index_range,
-    plan,
+    plan_ranges,
     read_sessions,
 )
 from polymux.capture.pcapng import writer as writing
@@ -27,8 +27,8 @@ from polymux.core.errors import CaptureError
 
 def test_two_recorders_in_one_folder_pass_over_each_others_numbers(tmp_path: Path) -> None:
     path = str(tmp_path / "tap.pcapng")
-    first = RotatingWriter(path, octets=10_000, sync="none")
-    second = RotatingWriter(path, octets=10_000, sync="none")
+    first = RotatingWriter(path, max_bytes=10_000, sync="none")
+    second = RotatingWriter(path, max_bytes=10_000, sync="none")
     for at in range(50):
         first.packet(at, [bytes(1000)])
     second.packet(1, [bytes(1000)])
@@ -41,8 +41,8 @@ def test_two_recorders_in_one_folder_pass_over_each_others_numbers(tmp_path: Pat
 
 
 def test_files_follow_one_another_by_size_and_say_what_they_hold(tmp_path: Path) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=2000)
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=2000)
+    scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
     sent = [os.urandom(150) for _ in range(40)]
     for n, data in enumerate(sent):
         scribe.data(0, data, START + n * MS)
@@ -68,7 +68,9 @@ def test_files_follow_one_another_by_age_and_after_those_found(tmp_path: Path) -
     (tmp_path / "tap-00009.pcapng.part").write_bytes(b"")
     (tmp_path / "other-00099.pcapng").write_bytes(b"")
     now = [0.0]
-    with RotatingWriter(str(tmp_path / "tap.pcapng"), seconds=10, clock=lambda: now[0]) as writer:
+    with RotatingWriter(
+        str(tmp_path / "tap.pcapng"), max_seconds=10, clock=lambda: now[0]
+    ) as writer:
         for _ in range(5):
             writer.packet(START, [b"x"])
             now[0] += 6
@@ -88,7 +90,7 @@ def test_without_bounds_there_is_one_file_of_the_name_given(tmp_path: Path) -> N
 def test_if_no_next_file_can_be_begun_the_current_one_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=500)
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=500)
     real = os.open
 
     def refuse(path: str, *arguments: int) -> int:
@@ -102,16 +104,19 @@ def test_if_no_next_file_can_be_begun_the_current_one_goes_on(
     talk(writer, *[(1, bytes(100)) for _ in range(10)], at=START + 1000 * MS)
     names = writer.close()
     assert len(names) > 1
-    assert writer.missed.packets == 0
-    assert os.strerror(errno.EMFILE) in writer.missed.error
-    assert [s.survey().octets for s in read_sessions(names)] == [(1000, 0), (0, 1000)]
+    assert writer.loss.packets == 0
+    assert os.strerror(errno.EMFILE) in writer.loss.error
+    assert [s.scan_packets().reassembled_bytes for s in read_sessions(names)] == [
+        (1000, 0),
+        (0, 1000),
+    ]
 
 
 def test_an_idle_recording_is_published_when_it_is_old_and_holds_something(
     tmp_path: Path,
 ) -> None:
     now = [0.0]
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), seconds=10, clock=lambda: now[0])
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_seconds=10, clock=lambda: now[0])
     for _ in range(5):
         now[0] += 11
         writer.tick()
@@ -130,8 +135,8 @@ def test_an_idle_recording_is_published_when_it_is_old_and_holds_something(
 
 
 def test_every_packet_that_is_alone_in_its_file_says_what_it_is(tmp_path: Path) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=1)
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1)
+    scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
     scribe.data(0, b"hello", START)
     names = writer.close()
     assert len(names) == 4
@@ -145,9 +150,9 @@ def test_a_thread_publishes_in_order_while_recording_goes_on(
 ) -> None:
     may_sync = threading.Event()
     monkeypatch.setattr(os, "fsync", lambda fd: may_sync.wait(5))
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=1000, background=True)
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1000, background=True)
     sent = [bytes([n]) * 200 for n in range(60)]
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START)
+    scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START)
     for n, data in enumerate(sent):
         scribe.data(0, data, START + n)
     assert writer.published == []
@@ -166,7 +171,7 @@ def test_a_thread_publishes_in_order_while_recording_goes_on(
 def test_what_is_missed_is_counted_over_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=1000, background=background)
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1000, background=background)
     real = os.pwritev
     calls = [0]
 
@@ -181,9 +186,9 @@ def test_what_is_missed_is_counted_over_all_files(
         writer.packet(START, [bytes(100)])
     monkeypatch.setattr(os, "pwritev", real)
     names = writer.close()
-    missed = writer.missed
+    missed = writer.loss
     assert missed.packets + writer.packets == 100
-    assert missed.octets == 100 * missed.packets > 0
+    assert missed.bytes == 100 * missed.packets > 0
     assert missed.error == os.strerror(errno.EIO)
     assert sum(index_file(name).summary.packets for name in names) == writer.packets
 
@@ -191,15 +196,15 @@ def test_what_is_missed_is_counted_over_all_files(
 def test_an_index_beside_each_file_cuts_it_where_packets_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "MARK", 2000)
-    with RotatingWriter(str(tmp_path / "tap.pcapng"), octets=20_000, index=True) as writer:
-        scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
+    monkeypatch.setattr(writing, "MARK_INTERVAL_BYTES", 2000)
+    with RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=20_000, index=True) as writer:
+        scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
         for n in range(300):
             scribe.data(n % 2, bytes([n % 256]) * (n + 1), START + n * MS)
     assert len(writer.published) >= 3
     for name in writer.published:
         assert os.path.exists(f"{name}.idx")
-        ranges = plan(name, target=1500)
+        ranges = plan_ranges(name, target=1500)
         assert len(ranges) > 5
         whole = index_file(name)
         parts = [index_range(name, span) for span in ranges]
@@ -225,7 +230,7 @@ def test_an_index_that_cannot_be_written_is_said_and_the_file_is_published(
 
 
 def test_after_the_end_nothing_is_begun_any_more(tmp_path: Path) -> None:
-    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), octets=1, background=True)
+    writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1, background=True)
     writer.packet(START, [b"x"])
     names = writer.close()
     writer.packet(START, [b"too late"])

@@ -13,15 +13,15 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import ALICE, ALICE6, BOB, BOB6, Packet
 from tests.capture.conftest import streams
 
-from polymux.capture import Reading, read_sessions
+from polymux.capture import CaptureReader, read_sessions
 from polymux.capture.packets.indexer import index_file
-from polymux.capture.packets.packet_refs import RECORD
+from polymux.capture.packets.packet_refs import REF_BYTES
 from polymux.capture.pcapng.scanner import Scanner
 
 LINES = ((0, b"hello"), (1, b"welcome"), (0, b"bye"))
 
 
-def only(reading: Reading) -> tuple[bytes, bytes]:
+def only(reading: CaptureReader) -> tuple[bytes, bytes]:
     (session,) = reading
     return streams(session)
 
@@ -29,7 +29,7 @@ def only(reading: Reading) -> tuple[bytes, bytes]:
 @pytest.mark.parametrize("big", [False, True])
 @pytest.mark.parametrize("nano", [False, True])
 def test_classic_pcap_is_read_in_both_orders_and_resolutions(
-    read: Callable[..., Reading], big: bool, nano: bool
+    read: Callable[..., CaptureReader], big: bool, nano: bool
 ) -> None:
     reading = read(build.pcap(build.talk(*LINES), nano=nano, big=big))
     assert only(reading) == (b"hellobye", b"welcome")
@@ -39,13 +39,15 @@ def test_classic_pcap_is_read_in_both_orders_and_resolutions(
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_pcapng_is_read_in_both_orders(read: Callable[..., Reading], order: str) -> None:
+def test_pcapng_is_read_in_both_orders(read: Callable[..., CaptureReader], order: str) -> None:
     blocks = [build.enhanced(packet, order) for packet in build.talk(*LINES)]
     data = b"".join([build.section(order=order), build.interface(order=order), *blocks])
     assert only(read(data)) == (b"hellobye", b"welcome")
 
 
-def test_sections_of_different_orders_follow_one_another(read: Callable[..., Reading]) -> None:
+def test_sections_of_different_orders_follow_one_another(
+    read: Callable[..., CaptureReader],
+) -> None:
     packets = build.talk(*LINES)
     data = b""
     for n, packet in enumerate(packets):
@@ -84,7 +86,7 @@ def test_every_resolution_of_time_becomes_nanoseconds(
     assert row.first_at == expected
 
 
-def test_simple_and_obsolete_packet_blocks_are_read(read: Callable[..., Reading]) -> None:
+def test_simple_and_obsolete_packet_blocks_are_read(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk(*LINES)
     blocks = [(build.simple, build.obsolete)[n % 2](packet) for n, packet in enumerate(packets)]
     assert only(read(build.section() + build.interface() + b"".join(blocks))) == (
@@ -93,14 +95,14 @@ def test_simple_and_obsolete_packet_blocks_are_read(read: Callable[..., Reading]
     )
 
 
-def test_simple_packets_are_cut_at_the_snap_length(read: Callable[..., Reading]) -> None:
+def test_simple_packets_are_cut_at_the_snap_length(read: Callable[..., CaptureReader]) -> None:
     data = build.frame(ALICE, BOB, 1, payload=b"0123456789")
     cut = Packet(0, data[:-4], wire=len(data))
     capture = build.section() + build.interface(snap=len(data) - 4) + build.simple(cut)
     assert only(read(capture)) == (b"012345????", b"")
 
 
-def test_unknown_blocks_are_skipped(read: Callable[..., Reading]) -> None:
+def test_unknown_blocks_are_skipped(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk(*LINES)
     data = build.section() + build.interface()
     for packet in packets:
@@ -108,7 +110,7 @@ def test_unknown_blocks_are_skipped(read: Callable[..., Reading]) -> None:
     assert only(read(data)) == (b"hellobye", b"welcome")
 
 
-def test_a_packet_belongs_to_its_own_interface(read: Callable[..., Reading]) -> None:
+def test_a_packet_belongs_to_its_own_interface(read: Callable[..., CaptureReader]) -> None:
     ends = (ALICE, BOB)
     first, *rest = build.talk(*LINES)
     data = build.section() + build.interface(resolution=6) + build.interface(build.RAW)
@@ -146,7 +148,7 @@ def cooked2(packet: bytes) -> bytes:
 )
 @pytest.mark.parametrize("ends", [(ALICE, BOB), (ALICE6, BOB6)], ids=["ipv4", "ipv6"])
 def test_every_link_type_leads_to_the_same_octets(
-    read: Callable[..., Reading],
+    read: Callable[..., CaptureReader],
     link: int,
     wrap: Callable[[bytes], bytes],
     ends: tuple[build.End, build.End],
@@ -159,14 +161,14 @@ def test_every_link_type_leads_to_the_same_octets(
 
 
 def test_ip_and_tcp_options_and_ethernet_padding_are_not_payload(
-    read: Callable[..., Reading],
+    read: Callable[..., CaptureReader],
 ) -> None:
     segment = build.tcp(ALICE, BOB, 1, payload=b"abc", options=b"\x01\x01\x08\x0a" + bytes(8))
     packet = build.ethernet(build.ipv4(ALICE, BOB, segment, options=b"\x94\x04\0\0"))
     assert only(read(build.pcap([Packet(0, packet + b"padding")]))) == (b"abc", b"")
 
 
-def test_ipv6_extension_headers_are_stepped_over(read: Callable[..., Reading]) -> None:
+def test_ipv6_extension_headers_are_stepped_over(read: Callable[..., CaptureReader]) -> None:
     segment = build.tcp(ALICE6, BOB6, 1, payload=b"abc")
     hop = bytes([60, 0]) + bytes(6)
     destination = bytes([43, 1]) + bytes(14)
@@ -178,7 +180,7 @@ def test_ipv6_extension_headers_are_stepped_over(read: Callable[..., Reading]) -
     assert only(read(build.pcap([Packet(0, packet)]))) == (b"abc", b"")
 
 
-def test_fragments_and_other_packets_are_counted(read: Callable[..., Reading]) -> None:
+def test_fragments_and_other_packets_are_counted(read: Callable[..., CaptureReader]) -> None:
     segment = build.tcp(ALICE, BOB, 1, payload=b"abc")
     fragment6 = bytes([6, 0, 0, 1]) + bytes(4) + build.tcp(ALICE6, BOB6, 1)
     packets = [
@@ -197,14 +199,14 @@ def test_fragments_and_other_packets_are_counted(read: Callable[..., Reading]) -
 
 
 def test_a_total_length_left_to_the_network_card_is_taken_from_the_frame(
-    read: Callable[..., Reading],
+    read: Callable[..., CaptureReader],
 ) -> None:
     segment = build.tcp(ALICE, BOB, 1, payload=bytes(70000))
     packet = build.ethernet(build.ipv4(ALICE, BOB, segment, total=0))
     assert only(read(build.pcap([Packet(0, packet)]))) == (bytes(70000), b"")
 
 
-def test_octets_cut_by_the_snap_length_are_a_gap(read: Callable[..., Reading]) -> None:
+def test_octets_cut_by_the_snap_length_are_a_gap(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"0123456789"), (0, b"abcdefghij"))
     for packet in packets:
         packet.wire = len(packet.data)
@@ -212,7 +214,7 @@ def test_octets_cut_by_the_snap_length_are_a_gap(read: Callable[..., Reading]) -
     assert only(read(build.pcap(packets))) == (b"012345????abcdef????", b"")
 
 
-def test_a_cut_inside_the_tcp_options_leaves_only_a_gap(read: Callable[..., Reading]) -> None:
+def test_a_cut_inside_the_tcp_options_leaves_only_a_gap(read: Callable[..., CaptureReader]) -> None:
     segment = build.tcp(ALICE, BOB, 1, payload=b"abc", options=bytes(12))
     data = build.ethernet(build.ipv4(ALICE, BOB, segment))
     assert only(read(build.pcap([Packet(0, data[: 14 + 20 + 24], wire=len(data))]))) == (
@@ -226,7 +228,7 @@ def test_references_say_what_the_header_said(write: Callable[..., str]) -> None:
     capture = build.pcapng([Packet(build.START + 5, data, wire=len(data) + 9)])
     (row,) = index_file(write(capture)).rows
     place, at, both, header = struct.unpack("<qqQQ", row.refs)
-    assert len(row.refs) == RECORD
+    assert len(row.refs) == REF_BYTES
     assert capture[place >> 20 :].startswith(b"xyz")
     assert place & 0xFFFFF == 3
     assert at == build.START + 5
@@ -248,7 +250,7 @@ def test_references_say_what_the_header_said(write: Callable[..., str]) -> None:
     ],
 )  # fmt: skip
 def test_the_nearest_comment_names_protocol_and_vantage(
-    read: Callable[..., Reading],
+    read: Callable[..., CaptureReader],
     section: str,
     interface: str,
     packet: str,
@@ -264,7 +266,7 @@ def test_the_nearest_comment_names_protocol_and_vantage(
     assert (session.protocol_hint, session.vantage_hint) == expected
 
 
-def test_other_peoples_comments_mean_nothing(read: Callable[..., Reading]) -> None:
+def test_other_peoples_comments_mean_nothing(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk(*LINES)
     packets[0].comment = "looks like polymux: protocol=mplex"
     (session,) = read(build.pcapng(packets, comment="captured at noon"))
@@ -340,5 +342,5 @@ def test_a_packet_with_options_is_read_like_one_without(
                 place = max(each for each in places if each <= word >> 20)
                 rows.append((places.index(place), (word >> 20) - place, word & 0xFFFFF, at, both,
                              header))  # fmt: skip
-        found.append((rows, scanner.table.packets, scanner.errors, scanner.error))
+        found.append((rows, scanner.table.packets, scanner.error_count, scanner.first_error))
     assert found[0] == found[1]

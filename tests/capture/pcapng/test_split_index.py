@@ -16,12 +16,12 @@ from tests.capture.conftest import streams
 from polymux.capture import (
     CaptureLimits,
     FileIndex,
-    Files,
-    Range,
-    combine,
+    FilePool,
+    FileRange,
     index_file,
     index_range,
-    plan,
+    merge_summaries,
+    plan_ranges,
     sessions_of,
     write_index,
 )
@@ -29,7 +29,7 @@ from polymux.capture.io.sources import open_source
 from polymux.capture.packets.indexer import range_at, scan_windows, scanner_for
 from polymux.core.errors import CaptureError
 
-SMALL = CaptureLimits(window=256)
+SMALL = CaptureLimits(read_window_bytes=256)
 
 
 def mixed() -> bytes:
@@ -52,24 +52,32 @@ def mixed() -> bytes:
     return data
 
 
-def cuts_of(path: str, limits: CaptureLimits) -> list[Range]:
+def cuts_of(path: str, limits: CaptureLimits) -> list[FileRange]:
     """The state of the walk after every window: all places where a range may start."""
     source = open_source(path, limits)
-    scanner = scanner_for(Range(), limits)
-    scanner.walk_only = True
-    states = [Range()]
-    for offset in scan_windows(source, scanner, Range(), limits):
+    scanner = scanner_for(FileRange(), limits)
+    scanner.count_only = True
+    states = [FileRange()]
+    for offset in scan_windows(source, scanner, FileRange(), limits):
         if offset > states[-1].start:
             states.append(range_at(scanner, offset, -1))
     source.close()
     return states
 
 
-def cut(states: list[Range], size: int) -> list[Range]:
+def cut(states: list[FileRange], size: int) -> list[FileRange]:
     """Ranges between the given starts, the last one open."""
-    starts = [*states, Range(start=-1)]
+    starts = [*states, FileRange(start=-1)]
     return [
-        Range(a.start, b.start, a.form, a.big, a.nano, a.section_hint, a.interfaces)
+        FileRange(
+            a.start,
+            b.start,
+            a.file_format,
+            a.big_endian,
+            a.nanosecond_times,
+            a.section_hint,
+            a.interfaces,
+        )
         for a, b in itertools.pairwise(starts)
         if a.start < size
     ]
@@ -88,17 +96,17 @@ def references(indexes: list[FileIndex]) -> dict[tuple[bytes, int], list[tuple[b
     return found
 
 
-def check(path: str, ranges: list[Range]) -> None:
+def check(path: str, ranges: list[FileRange]) -> None:
     whole = index_file(path)
     parts = [index_range(path, span) for span in ranges]
     assert references(parts) == references([whole])
-    assert combine(part.summary for part in parts) == whole.summary
+    assert merge_summaries(part.summary for part in parts) == whole.summary
 
 
 def test_ranges_cut_at_every_block_give_the_union(write: Callable[..., str]) -> None:
     data = mixed()
     path = write(data)
-    states = cuts_of(path, CaptureLimits(window=1))
+    states = cuts_of(path, CaptureLimits(read_window_bytes=1))
     assert len(states) > 40
     check(path, cut(states, len(data)))
     for state in states[1:]:
@@ -111,15 +119,15 @@ def test_any_number_of_ranges_gives_the_same_sessions(
 ) -> None:
     data = mixed()
     path = write(data)
-    ranges = plan(path, target=max(len(data) // parts, 1), limits=SMALL)
+    ranges = plan_ranges(path, target=max(len(data) // parts, 1), limits=SMALL)
     assert len(ranges) >= min(parts, 5)
     rows = [row for span in ranges for row in index_range(path, span).rows]
     random.Random(1).shuffle(rows)
     flows = sorted({row.flow for row in rows})
     expected = index_file(path).rows
     for flow in flows:
-        got = sessions_of([r for r in rows if r.flow == flow], Files().reader)
-        want = sessions_of([r for r in expected if r.flow == flow], Files().reader)
+        got = sessions_of([r for r in rows if r.flow == flow], FilePool().reader)
+        want = sessions_of([r for r in expected if r.flow == flow], FilePool().reader)
         assert [streams(s) for s in got] == [streams(s) for s in want]
         assert [(s.started_at, s.protocol_hint) for s in got] == [
             (s.started_at, s.protocol_hint) for s in want
@@ -130,7 +138,7 @@ def test_classic_captures_are_cut_too(write: Callable[..., str]) -> None:
     packets = build.talk(*[(n % 2, bytes(90)) for n in range(20)])
     for big, nano in itertools.product([False, True], repeat=2):
         path = write(build.pcap(packets, big=big, nano=nano))
-        ranges = plan(path, target=300, limits=SMALL)
+        ranges = plan_ranges(path, target=300, limits=SMALL)
         assert len(ranges) > 4
         check(path, ranges)
 
@@ -140,20 +148,20 @@ def test_a_torn_file_in_ranges_tells_the_same_as_whole(
     write: Callable[..., str], size: int
 ) -> None:
     path = write(mixed()[:size])
-    check(path, plan(path, target=300, limits=SMALL))
+    check(path, plan_ranges(path, target=300, limits=SMALL))
 
 
 def test_a_damaged_file_in_ranges_tells_the_same_as_whole(write: Callable[..., str]) -> None:
     data = mixed()
-    state = cuts_of(write(data), CaptureLimits(window=1))[12]
+    state = cuts_of(write(data), CaptureLimits(read_window_bytes=1))[12]
     middle = state.start
-    wrong = build.enhanced(Packet(0, b"x", interface=99), ">" if state.big else "<")
+    wrong = build.enhanced(Packet(0, b"x", interface=99), ">" if state.big_endian else "<")
     broken = data[:middle] + wrong + data[middle:] + bytes(64)
     path = write(broken)
-    check(path, plan(path, target=300, limits=SMALL))
+    check(path, plan_ranges(path, target=300, limits=SMALL))
     summary = index_file(path).summary
     assert summary.status == "damaged"
-    assert summary.offset == middle
+    assert summary.error_offset == middle
     assert f"reading stopped at octet {len(data) + len(wrong)}" in (summary.error or "")
 
 
@@ -161,7 +169,7 @@ def test_payload_that_holds_captures_does_not_confuse_the_plan(write: Callable[.
     inner = mixed()
     lines = [(0, inner[n : n + 1000]) for n in range(0, len(inner), 1000)]
     path = write(build.pcapng(build.talk(*lines)))
-    ranges = plan(path, target=500, limits=SMALL)
+    ranges = plan_ranges(path, target=500, limits=SMALL)
     assert len(ranges) > 3
     check(path, ranges)
 
@@ -169,40 +177,40 @@ def test_payload_that_holds_captures_does_not_confuse_the_plan(write: Callable[.
 def test_an_index_beside_the_file_saves_the_walk(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK", 500)
+    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
     data = mixed()
     path = write(data)
-    expected = plan(path, target=900, limits=SMALL)
+    expected = plan_ranges(path, target=900, limits=SMALL)
     name = write_index(path, limits=SMALL)
     assert name == f"{path}.idx"
     walked: list[int] = []
     real = scan_windows
 
-    def watched(source: object, scanner: object, span: Range, limits: object) -> object:
+    def watched(source: object, scanner: object, span: FileRange, limits: object) -> object:
         walked.append(span.start)
         return real(source, scanner, span, limits)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr("polymux.capture.pcapng.split_index.scan_windows", watched)
-    assert plan(path, target=900, limits=SMALL) == expected
+    assert plan_ranges(path, target=900, limits=SMALL) == expected
     assert walked == [cuts[-1] for cuts in [[s.start for s in marks(name)]]]
     check(path, expected)
 
 
-def marks(name: str) -> list[Range]:
+def marks(name: str) -> list[FileRange]:
     written = json.loads(Path(name).read_text())
-    return [Range(start=mark["start"], end=mark["end"]) for mark in written["marks"]]
+    return [FileRange(start=mark["start"], end=mark["end"]) for mark in written["marks"]]
 
 
 def test_an_index_of_a_file_that_grew_is_walked_on(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK", 500)
+    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
     data = mixed()
-    half = cuts_of(write(data), CaptureLimits(window=1))[20].start
+    half = cuts_of(write(data), CaptureLimits(read_window_bytes=1))[20].start
     path = write(data[:half])
     write_index(path, limits=SMALL)
     write(data)
-    ranges = plan(path, target=600, limits=SMALL)
+    ranges = plan_ranges(path, target=600, limits=SMALL)
     assert len(ranges) > 4
     check(path, ranges)
 
@@ -218,19 +226,19 @@ def test_an_index_of_a_file_that_grew_is_walked_on(
         lambda text: text.replace('"bytes": ', '"bytes": 9'),
         lambda text: text.replace('"proof": "', '"proof": "0'),
         lambda text: text.replace('"start": 0', '"start": 4'),
-        lambda text: text.replace('"big": false', '"big": "no"'),
+        lambda text: text.replace('"big_endian": false', '"big_endian": "no"'),
         lambda text: text.replace('"interfaces": []', '"interfaces": 7'),
     ],
 )
 def test_an_index_that_does_not_fit_is_not_used(
     write: Callable[..., str], spoil: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK", 500)
+    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
     path = write(mixed())
-    expected = plan(path, target=900, limits=SMALL)
+    expected = plan_ranges(path, target=900, limits=SMALL)
     name = Path(write_index(path, limits=SMALL))
     name.write_text(spoil(name.read_text()))
-    assert plan(path, target=900, limits=SMALL) == expected
+    assert plan_ranges(path, target=900, limits=SMALL) == expected
 
 
 @pytest.mark.parametrize(
@@ -243,54 +251,56 @@ def test_an_index_that_does_not_fit_is_not_used(
 def test_an_index_with_an_interface_that_cannot_be_is_not_used(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, place: int, number: object
 ) -> None:
-    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK", 500)
+    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
     path = write(mixed())
-    expected = plan(path, target=900, limits=SMALL)
+    expected = plan_ranges(path, target=900, limits=SMALL)
     name = Path(write_index(path, limits=SMALL))
     written = json.loads(name.read_text())
     for mark in written["marks"]:
         for interface in mark["interfaces"]:
             interface[place] = number
     name.write_text(json.dumps(written))
-    assert plan(path, target=900, limits=SMALL) == expected
+    assert plan_ranges(path, target=900, limits=SMALL) == expected
 
 
 def test_an_index_with_more_interfaces_than_the_limit_is_not_used(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK", 500)
+    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
     path = write(mixed())
-    expected = plan(path, target=900, limits=SMALL)
+    expected = plan_ranges(path, target=900, limits=SMALL)
     name = Path(write_index(path, limits=SMALL))
     written = json.loads(name.read_text())
     for mark in written["marks"]:
-        mark["interfaces"] *= SMALL.interfaces
+        mark["interfaces"] *= SMALL.max_interfaces
     name.write_text(json.dumps(written))
-    assert plan(path, target=900, limits=SMALL) == expected
+    assert plan_ranges(path, target=900, limits=SMALL) == expected
 
 
 def test_an_index_whose_marks_go_back_or_beyond_the_file_is_not_used(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK", 500)
+    monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
     path = write(mixed())
-    expected = plan(path, target=900, limits=SMALL)
+    expected = plan_ranges(path, target=900, limits=SMALL)
     name = Path(write_index(path, limits=SMALL))
     for cut in (-500, 1 << 70):
         written = json.loads(name.read_text())
         written["marks"][1]["end"] = written["marks"][2]["start"] = cut
         name.write_text(json.dumps(written))
-        assert plan(path, target=900, limits=SMALL) == expected
+        assert plan_ranges(path, target=900, limits=SMALL) == expected
 
 
 def test_a_range_that_ends_inside_a_block_is_said(write: Callable[..., str]) -> None:
     path = write(mixed())
-    first = plan(path, target=400, limits=SMALL)[0]
-    wrong = Range(first.start, first.end + 4, *(first.form, first.big, first.nano))
+    first = plan_ranges(path, target=400, limits=SMALL)[0]
+    wrong = FileRange(
+        first.start, first.end + 4, *(first.file_format, first.big_endian, first.nanosecond_times)
+    )
     summary = index_range(path, wrong).summary
     assert summary.status == "damaged"
     assert "does not fit" in (summary.error or "")
-    assert summary.offset == first.end
+    assert summary.error_offset == first.end
 
 
 def test_an_index_is_only_written_for_captures(write: Callable[..., str]) -> None:

@@ -19,14 +19,14 @@ from tests.capture.conftest import streams
 from polymux.capture import (
     PcapngWriter,
     RotatingWriter,
-    TcpScribe,
+    TcpConnectionWriter,
     hint_comment,
     index_file,
     read_sessions,
     recover,
 )
 from polymux.capture.pcapng.writer import DiskFull
-from polymux.capture.synthesis.packet_builder import Burst, FrameMaker
+from polymux.capture.synthesis.packet_builder import HeaderTemplate, PacketBurst
 from polymux.core.errors import CaptureError
 
 DIALER = ("192.0.2.1", 40000)
@@ -37,7 +37,7 @@ MESSAGES = ["tcp.checksum.status", "ip.checksum.status", "_ws.malformed", "tcp.a
 
 
 def talk(sink: PcapngWriter | RotatingWriter, *lines: tuple[int, bytes], at: int = START) -> None:
-    scribe = TcpScribe(sink, DIALER, ACCEPTOR, at)
+    scribe = TcpConnectionWriter(sink, DIALER, ACCEPTOR, at)
     for n, (side, data) in enumerate(lines):
         scribe.data(side, data, at + n * MS)
     scribe.close(at + len(lines) * MS)
@@ -49,11 +49,11 @@ def test_other_tools_find_nothing_wrong_with_what_is_written(
 ) -> None:
     path = tmp_path / "written.pcapng"
     with PcapngWriter(str(path), comment=hint_comment("mplex")) as writer:
-        scribe = TcpScribe(writer, *ends, START + 7, comment="polymux: vantage=middle")
+        scribe = TcpConnectionWriter(writer, *ends, START + 7, comment="polymux: vantage=middle")
         for n, size in enumerate([0, 1, 2, 3, 1000, 65495, 65496, 65536, 200_001]):
             scribe.data(n % 2, os.urandom(size), START + n)
         scribe.close(START + 99)
-        aborted = TcpScribe(writer, ends[0], (ends[1][0], 22), START + 200)
+        aborted = TcpConnectionWriter(writer, ends[0], (ends[1][0], 22), START + 200)
         aborted.abort(1, START + 201)
     fields = [word for field in MESSAGES for word in ("-e", field)]
     checks = ["-o", "tcp.check_checksum:TRUE", "-o", "ip.check_checksum:TRUE"]
@@ -98,7 +98,9 @@ def test_a_port_used_again_is_a_new_session(tmp_path: Path) -> None:
 def test_mixed_address_families_are_written_as_ipv6(tmp_path: Path) -> None:
     path = str(tmp_path / "written.pcapng")
     with PcapngWriter(path) as writer:
-        TcpScribe(writer, ("fe80::1%eth0", 1), ("192.0.2.9", 2), START).data(0, b"x", START)
+        TcpConnectionWriter(writer, ("fe80::1%eth0", 1), ("192.0.2.9", 2), START).data(
+            0, b"x", START
+        )
     (session,) = read_sessions([path])
     assert (session.dialer, streams(session)[0]) == ("[fe80::1]:1", b"x")
     assert session.acceptor == "192.0.2.9:2"
@@ -156,7 +158,7 @@ def test_a_full_disk_is_a_gap_of_the_right_size(
 ) -> None:
     path = str(tmp_path / "written.pcapng")
     writer = PcapngWriter(path)
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START)
+    scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START)
     scribe.data(0, b"before", START)
     disk = Disk(left, monkeypatch, code)
     sent = [bytes([65 + n]) * 100 for n in range(20)]
@@ -169,16 +171,16 @@ def test_a_full_disk_is_a_gap_of_the_right_size(
     summary = index_file(path).summary
     assert summary.status == "whole"
     assert summary.packets == writer.packets
-    assert 0 < writer.missed.packets == 27 - writer.packets
-    assert writer.missed.error == os.strerror(code)
-    assert writer.missed.gaps >= 1
-    said = f"polymux: gap packets={writer.missed.packets} octets={writer.missed.octets}"
+    assert 0 < writer.loss.packets == 27 - writer.packets
+    assert writer.loss.error == os.strerror(code)
+    assert writer.loss.gaps >= 1
+    said = f"polymux: gap packets={writer.loss.packets} octets={writer.loss.bytes}"
     assert said.encode() in Path(path).read_bytes()
     (session,) = read_sessions([path])
     got, whole = streams(session)[0], b"before" + b"".join(sent)
     assert len(got) == len(whole)
     assert all(a == b or a == ord("?") for a, b in zip(got, whole, strict=True))
-    assert session.gaps[0] == 100 * writer.missed.packets
+    assert session.missing_bytes[0] == 100 * writer.loss.packets
 
 
 def test_a_full_disk_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +197,7 @@ def test_a_full_disk_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     talk(writer, *[(0, bytes(100)) for _ in range(10)])
     writer.close()
     assert len(waits) == 3
-    assert writer.missed.packets == 0
+    assert writer.loss.packets == 0
     (session,) = read_sessions([path])
     assert streams(session)[0] == bytes(1000)
 
@@ -209,7 +211,7 @@ def test_a_disk_that_never_recovers_leaves_a_whole_file(
     summary = index_file(writer.close()).summary
     assert summary.status == "whole"
     assert summary.packets == writer.packets > 0
-    assert writer.missed.packets == 17 - 1 - writer.packets
+    assert writer.loss.packets == 17 - 1 - writer.packets
 
 
 class Syncs:
@@ -299,15 +301,15 @@ def test_a_full_disk_can_be_asked_again_and_nothing_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
-    burst = Burst(FrameMaker(DIALER, ACCEPTOR, 0), START, 0, 0, 24, b"")
-    burst.carry(b"x", 0, 1)
+    burst = PacketBurst(HeaderTemplate(DIALER, ACCEPTOR, 0), START, 0, 0, 24, b"")
+    burst.add_payload(b"x", 0, 1)
     disk = Disk(0, monkeypatch)
     for _ in range(3):
         with pytest.raises(DiskFull, match=os.strerror(errno.ENOSPC)):
             writer.offer_burst(burst)
     disk.left = 1 << 20
     writer.offer_burst(burst)
-    assert (writer.packets, writer.missed.packets) == (1, 0)
+    assert (writer.packets, writer.loss.packets) == (1, 0)
     assert index_file(writer.close()).summary.packets == 1
 
 
@@ -316,7 +318,9 @@ def test_what_a_missed_packet_said_is_said_again(
 ) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
     disk = Disk(0, monkeypatch)
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex", "middle"))
+    scribe = TcpConnectionWriter(
+        writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex", "middle")
+    )
     disk.left = 1 << 20
     scribe.data(0, b"hello", START)
     writer.close()
@@ -328,5 +332,5 @@ def test_a_file_that_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
     writer.discard()
     writer.packet(START, [b"too late"])
-    assert writer.missed.packets == 1
+    assert writer.loss.packets == 1
     assert list(tmp_path.iterdir()) == []

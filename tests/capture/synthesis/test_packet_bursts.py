@@ -15,21 +15,23 @@ from tests.capture.capture_builder import START
 from tests.capture.conftest import streams
 from tests.capture.packet_headers import headers
 
-from polymux.capture import PcapngWriter, TcpScribe, index_file, read_sessions
+from polymux.capture import PcapngWriter, TcpConnectionWriter, index_file, read_sessions
 from polymux.capture.pcapng.blocks import comment
 from polymux.capture.pcapng.writer import DiskFull
-from polymux.capture.synthesis.packet_builder import LARGEST_PAYLOAD, Burst, FrameMaker
-from polymux.capture.synthesis.tcp_connection import BURST
-from polymux.record.disk_full_queue import Patience
+from polymux.capture.synthesis.packet_builder import MAX_PAYLOAD_BYTES, HeaderTemplate, PacketBurst
+from polymux.capture.synthesis.tcp_connection import MAX_BURST_PACKETS
+from polymux.record.disk_full_queue import DiskFullQueue
 
 DIALER, ACCEPTOR = ("192.0.2.1", 40000), ("198.51.100.2", 9000)
-SIZES = st.one_of(st.integers(0, 200), st.integers(LARGEST_PAYLOAD - 2, 4 * LARGEST_PAYLOAD))
+SIZES = st.one_of(st.integers(0, 200), st.integers(MAX_PAYLOAD_BYTES - 2, 4 * MAX_PAYLOAD_BYTES))
 
 
 def written(path: Path, chunks: list[bytes], at_once: int) -> bytes:
     """The file of a scribe that is given at most so many octets of a chunk at once."""
     with PcapngWriter(str(path)) as writer:
-        scribe = TcpScribe(writer, DIALER, ACCEPTOR, START, comment="polymux: vantage=middle")
+        scribe = TcpConnectionWriter(
+            writer, DIALER, ACCEPTOR, START, comment="polymux: vantage=middle"
+        )
         for n, chunk in enumerate(chunks):
             for start in range(0, len(chunk), at_once):
                 scribe.data(n % 2, chunk[start : start + at_once], START + n)
@@ -48,36 +50,36 @@ def test_a_burst_writes_the_octets_that_its_packets_would_write(
 ) -> None:
     chunks = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
     path = tmp_path / "written.pcapng"
-    assert written(path, chunks, 1 << 30) == written(path, chunks, LARGEST_PAYLOAD)
+    assert written(path, chunks, 1 << 30) == written(path, chunks, MAX_PAYLOAD_BYTES)
 
 
-@pytest.mark.parametrize("size", [0, 1, 2, 3, 1448, LARGEST_PAYLOAD, 3 * LARGEST_PAYLOAD + 1])
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 1448, MAX_PAYLOAD_BYTES, 3 * MAX_PAYLOAD_BYTES + 1])
 @pytest.mark.parametrize("said", ["", "polymux: one", "ü" * 99])
 @pytest.mark.parametrize("ends", [(DIALER, ACCEPTOR), (("2001:db8::1", 5), ("2001:db8::2", 7))])
 def test_a_burst_is_what_the_writer_makes_of_the_same_packets(
     tmp_path: Path, size: int, said: str, ends: tuple[tuple[str, int], tuple[str, int]]
 ) -> None:
-    maker = FrameMaker(*ends, 0)
+    maker = HeaderTemplate(*ends, 0)
     data = bytes(n * n % 251 for n in range(size))
-    burst = Burst(maker, START, 2**32 - 3, 2**31, 24, comment(said))
+    burst = PacketBurst(maker, START, 2**32 - 3, 2**31, 24, comment(said))
     if data:
-        burst.carry(data, 0, BURST)
+        burst.add_payload(data, 0, MAX_BURST_PACKETS)
     else:
-        burst.lone()
+        burst.add_empty()
     files = []
     for name in ("burst", "packets"):
         with PcapngWriter(str(tmp_path / name)) as writer:
             if name == "burst":
                 writer.burst(burst)
-            for start in range(0, max(1, size), LARGEST_PAYLOAD) if name == "packets" else []:
-                part = data[start : start + LARGEST_PAYLOAD]
+            for start in range(0, max(1, size), MAX_PAYLOAD_BYTES) if name == "packets" else []:
+                part = data[start : start + MAX_PAYLOAD_BYTES]
                 before = headers(maker, 2**32 - 3 + start, 2**31, 24, part)
                 writer.packet(START, [before, part], said if start == 0 else "")
         files.append((Path(writer.path).read_bytes(), writer.packets, writer.size))
     assert files[0] == files[1]
-    assert burst.payload == size
-    assert burst.octets == size + burst.packets * maker.size
-    assert burst.size == sum(map(len, burst.parts))
+    assert burst.payload_bytes == size
+    assert burst.packet_bytes == size + burst.packets * maker.header_bytes
+    assert burst.block_bytes == sum(map(len, burst.parts))
 
 
 def test_a_large_chunk_is_one_call_and_a_huge_one_few(
@@ -91,16 +93,16 @@ def test_a_large_chunk_is_one_call_and_a_huge_one_few(
         return pwritev(fd, parts, offset)
 
     with PcapngWriter(str(tmp_path / "written.pcapng")) as writer:
-        scribe = TcpScribe(writer, DIALER, ACCEPTOR, START)
+        scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START)
         monkeypatch.setattr(os, "pwritev", count)
         scribe.data(0, bytes(256 * 1024), START)
         assert calls == [5 * 2 + 1]
         calls.clear()
-        scribe.data(0, bytes(LARGEST_PAYLOAD * (BURST + 1)), START)
-        assert calls == [BURST * 2 + 1, 3]
+        scribe.data(0, bytes(MAX_PAYLOAD_BYTES * (MAX_BURST_PACKETS + 1)), START)
+        assert calls == [MAX_BURST_PACKETS * 2 + 1, 3]
         monkeypatch.undo()
     (session,) = read_sessions([writer.path])
-    assert streams(session)[0] == bytes(256 * 1024 + LARGEST_PAYLOAD * (BURST + 1))
+    assert streams(session)[0] == bytes(256 * 1024 + MAX_PAYLOAD_BYTES * (MAX_BURST_PACKETS + 1))
 
 
 @pytest.mark.parametrize("room", [0, 1, 70_000, 131_000, 180_000])
@@ -108,7 +110,7 @@ def test_a_burst_that_finds_no_room_is_missed_whole_and_counted_packet_by_packet
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
-    scribe = TcpScribe(writer, DIALER, ACCEPTOR, START)
+    scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START)
     scribe.data(0, b"before", START)
     size, pwritev = writer.size, os.pwritev
 
@@ -126,7 +128,7 @@ def test_a_burst_that_finds_no_room_is_missed_whole_and_counted_packet_by_packet
         broken.setattr(os, "pwrite", full)
         scribe.data(0, bytes(200_000), START)
     assert writer.size == size == os.path.getsize(writer.path + ".part")
-    assert (writer.missed.packets, writer.missed.octets) == (4, 200_000 + 4 * 54)
+    assert (writer.loss.packets, writer.loss.bytes) == (4, 200_000 + 4 * 54)
     scribe.data(0, b"after", START)
     scribe.close(START)
     assert index_file(writer.close()).summary.status == "whole"
@@ -139,39 +141,39 @@ def test_a_burst_that_finds_no_room_is_missed_whole_and_counted_packet_by_packet
 class Narrow:
     """A sink with no room until it is told that there is."""
 
-    file = 1
+    comment_epoch = 1
 
     def __init__(self) -> None:
         self.room = False
-        self.got: list[Burst] = []
+        self.got: list[PacketBurst] = []
 
-    def offer_burst(self, burst: Burst) -> None:
+    def offer_burst(self, burst: PacketBurst) -> None:
         if not self.room:
             raise DiskFull("no room")
         self.got.append(burst)
 
 
-def carrying(*sizes: int) -> Burst:
-    maker = FrameMaker(DIALER, ACCEPTOR, 0)
-    burst = Burst(maker, START, 0, 0, 24, b"")
+def carrying(*sizes: int) -> PacketBurst:
+    maker = HeaderTemplate(DIALER, ACCEPTOR, 0)
+    burst = PacketBurst(maker, START, 0, 0, 24, b"")
     for size in sizes:
-        burst.carry(bytes(size), 0, burst.packets + 1)
+        burst.add_payload(bytes(size), 0, burst.packets + 1)
     return burst
 
 
-async def wait_for_room() -> tuple[list[bool], list[Burst], list[Burst]]:
+async def wait_for_room() -> tuple[list[bool], list[PacketBurst], list[PacketBurst]]:
     told: list[bool] = []
     sink = Narrow()
-    patience = Patience(sink, told.append)
+    patience = DiskFullQueue(sink, told.append)
     given = [carrying(1), carrying(2, 3), carrying(4)]
     for burst in given:
         patience.burst(burst)
-    assert (patience.octets, sink.got) == (10 + 4 * 54, [])
+    assert (patience.waiting_bytes, sink.got) == (10 + 4 * 54, [])
     sink.room = True
     async with asyncio.timeout(10):
         while patience.full:
             await asyncio.sleep(0.01)
-    assert patience.octets == 0
+    assert patience.waiting_bytes == 0
     return told, given, sink.got
 
 

@@ -8,11 +8,11 @@ from tests.capture.capture_builder import START
 
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.packet_refs import ACK, CAPTURED_BITS
-from polymux.capture.tcp.flow_order import Flow
-from polymux.capture.tcp.reassembly import BATCH_ROWS, CELL_BITS, Reassembler
+from polymux.capture.tcp.flow_order import FlowOrder
+from polymux.capture.tcp.reassembly import BATCH_ROWS, REGION_SHIFT, Reassembler
 
 LIMITS = CaptureLimits()
-CELL = 1 << int(CELL_BITS - CAPTURED_BITS)
+CELL = 1 << int(REGION_SHIFT - CAPTURED_BITS)
 SIZE = 1000
 
 
@@ -22,11 +22,18 @@ def walker(offsets: list[int]) -> Reassembler:
         struct.pack("<4q", offset << 20 | SIZE, START + n, (SIZE * n) << 32, ACK << 16 | 500)
         for n, offset in enumerate(offsets)
     )
-    flow = Flow()
+    flow = FlowOrder()
     flow.add_file([(refs, b"")])
     flow.arrange()
     return Reassembler(
-        flow, 0, flow.count, 0, True, LIMITS.out_of_order, LIMITS.held_segments, LIMITS.hole_wait_ns
+        flow,
+        0,
+        flow.count,
+        0,
+        True,
+        LIMITS.max_out_of_order_bytes,
+        LIMITS.max_out_of_order_segments,
+        LIMITS.hole_timeout_ns,
     )
 
 

@@ -8,7 +8,7 @@ from time import process_time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymux.capture.tcp.direction import Lane
+from polymux.capture.tcp.direction import TcpDirection
 
 # Start, size, and how many of its octets were cut off by the snap length.
 SEGMENTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12), st.integers(0, 4)))
@@ -18,36 +18,36 @@ SEGMENTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12), st.integer
 def test_every_octet_is_held_once_as_it_came_first(
     segments: list[tuple[int, int, int]], released: int
 ) -> None:
-    lane = Lane(0)
+    lane = TcpDirection(0)
     lane.begin(0)
     expected: dict[int, tuple[int, int]] = {}
     for number, (start, size, cut) in enumerate(segments):
         captured = max(size - cut, 0)
-        lane.hold(start, captured, size, 7, 1000 * number, number)
+        lane.buffer(start, captured, size, 7, 1000 * number, number)
         for n in range(size):
             copy = (1000 * number + n if n < captured else -1, number)
             expected.setdefault(start + n, copy)
-    for _ in range(min(released, len(lane.held))):
-        first = lane.held[lane.head]
+    for _ in range(min(released, len(lane.buffered))):
+        first = lane.buffered[lane.buffer_head]
         for n in range(first.size):
             del expected[first.start + n]
-        lane.release()
+        lane.pop_buffered()
     found: dict[int, tuple[int, int]] = {}
-    for held in lane.held[lane.head :]:
+    for held in lane.buffered[lane.buffer_head :]:
         assert not found or max(found) < held.start
         for n in range(held.size):
-            found[held.start + n] = (-1 if held.missing else held.offset + n, held.at)
+            found[held.start + n] = (-1 if held.missing else held.offset + n, held.timestamp)
     assert found == expected
-    assert lane.held_octets == sum(offset >= 0 for offset, _ in found.values())
+    assert lane.buffered_bytes == sum(offset >= 0 for offset, _ in found.values())
 
 
 def test_segments_in_descending_order_are_not_compared_with_all_that_wait() -> None:
     def took(starts: Iterable[int]) -> float:
-        lane = Lane(0)
+        lane = TcpDirection(0)
         lane.begin(0)
         began = process_time()
         for start in starts:
-            lane.hold(start, 1, 1, 0, 0, 0)
+            lane.buffer(start, 1, 1, 0, 0, 0)
         return process_time() - began
 
     up = min(took(range(10, 16_010, 2)) for _ in range(3))

@@ -9,17 +9,19 @@ from hypothesis import strategies as st
 from tests.capture.capture_builder import MS, START
 
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.packet_refs import ACK, FIN, LOW32, RECORD, RST, SYN
-from polymux.capture.tcp.direction import Lane
-from polymux.capture.tcp.events import Events
-from polymux.capture.tcp.flow_order import Flow
+from polymux.capture.packets.packet_refs import ACK, FIN, LOW32, REF_BYTES, RST, SYN
+from polymux.capture.tcp.direction import TcpDirection
+from polymux.capture.tcp.events import TcpEvents
+from polymux.capture.tcp.flow_order import FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
 
 LIMITS = CaptureLimits()
 FACTS = (
-    "started", "base", "next", "lost", "confirmed", "acked", "head", "held_octets", "hole",
-    "hole_at", "fin", "finished", "aborted", "reset", "octets", "gaps", "late", "progress_at",
-    "timed_end", "timed_at", "quickest", "closed_since", "closed", "retransmitted",
+    "started", "base_seq", "next_position", "lost_until", "highest_ack", "ack_beyond_captured",
+    "buffer_head", "buffered_bytes", "has_hole", "hole_since", "fin_position", "finished",
+    "aborted", "sent_rst", "delivered_bytes", "missing_bytes", "bytes_after_fin", "progress_at",
+    "rtt_probe_end", "rtt_probe_at", "min_ack_delay", "zero_window_since", "zero_window_spans",
+    "retransmission_spans",
 )  # fmt: skip
 
 
@@ -69,23 +71,29 @@ def _signed(seq: int, ack: int) -> int:
 
 
 def walker(forth: bytes, back: bytes, ordered: bool) -> Reassembler:
-    flow = Flow()
+    flow = FlowOrder()
     flow.add_file([(forth, back)])
     flow.arrange()
     return Reassembler(
-        flow, 0, flow.count, 0, ordered, LIMITS.out_of_order, LIMITS.held_segments,
-        LIMITS.hole_wait_ns,
-    )  # fmt: skip
+        flow,
+        0,
+        flow.count,
+        0,
+        ordered,
+        LIMITS.max_out_of_order_bytes,
+        LIMITS.max_out_of_order_segments,
+        LIMITS.hole_timeout_ns,
+    )
 
 
-def rows(events: Events) -> list[tuple[int, ...]]:
-    columns = (events.side, events.kind, events.at, events.size, events.file, events.offset)
+def rows(events: TcpEvents) -> list[tuple[int, ...]]:
+    columns = (events.side, events.kind, events.timestamp, events.size, events.file, events.offset)
     return [tuple(int(column[n]) for column in columns) for n in range(events.count)]
 
 
 def facts(walk: Reassembler) -> list[object]:
-    lanes: list[Lane] = [walk.dialer, walk.acceptor]
-    return [walk.handshake, *(getattr(lane, name) for lane in lanes for name in FACTS)]
+    lanes: list[TcpDirection] = [walk.dialer, walk.acceptor]
+    return [walk.handshake_ns, *(getattr(lane, name) for lane in lanes for name in FACTS)]
 
 
 def by_the_short_cut(walk: Reassembler) -> list[tuple[int, ...]]:
@@ -96,15 +104,15 @@ def by_the_short_cut(walk: Reassembler) -> list[tuple[int, ...]]:
 
 
 def by_the_long_way(walk: Reassembler) -> list[tuple[int, ...]]:
-    walk.out = Events(20_000)
+    walk.out = TcpEvents(20_000)
     flow = walk.flow
     for place in range(flow.count):
-        blob = flow.blobs[flow.order[place] >> 32]
+        blob = flow.ref_blocks[flow.order[place] >> 32]
         lanes = (walk.dialer, walk.acceptor)
-        pos = (flow.order[place] & LOW32) * RECORD
+        pos = (flow.order[place] & LOW32) * REF_BYTES
         walk.packet(blob.refs, pos, lanes[blob.direction], lanes[1 - blob.direction], blob.file)
-    walk.close(walk.dialer)
-    walk.close(walk.acceptor)
+    walk.close_direction(walk.dialer)
+    walk.close_direction(walk.acceptor)
     return rows(walk.out)
 
 
@@ -130,14 +138,14 @@ def test_an_undisturbed_talk_takes_the_short_cut() -> None:
     opening = [(0, 0, 0, 0, SYN, 500, 0, 0), (1, MS, 0, 0, SYN | ACK, 500, 0, 0)]
     made = [*opening, (0, MS, 0, 0, ACK, 500, 0, 0), *[(0, MS, 0, 0, ACK, 500, 10, 0)] * 50]
     walk = walker(*references(made, 1000), True)
-    walk.out = Events(100)
+    walk.out = TcpEvents(100)
     taken = 0
     for place in range(walk.flow.count):
-        blob = walk.flow.blobs[walk.flow.order[place] >> 32]
-        pos = (walk.flow.order[place] & LOW32) * RECORD
+        blob = walk.flow.ref_blocks[walk.flow.order[place] >> 32]
+        pos = (walk.flow.order[place] & LOW32) * REF_BYTES
         lanes = (walk.dialer, walk.acceptor)
         given = (blob.refs, pos, lanes[blob.direction], lanes[1 - blob.direction], blob.file)
-        if walk.plain(*given):
+        if walk.fast_packet(*given):
             taken += 1
         else:
             walk.packet(*given)

@@ -12,7 +12,7 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import ACK, ALICE, BOB, FIN, MS, PSH, RST, START, SYN, Packet
 from tests.capture.conftest import streams
 
-from polymux.capture import CaptureLimits, Files, Reading, TcpSession, sessions_of
+from polymux.capture import CaptureLimits, CaptureReader, FilePool, TcpSession, sessions_of
 from polymux.capture.packets.indexer import index_file
 
 SECOND = 1000 * MS
@@ -22,7 +22,7 @@ def sessions(packets: list[Packet], path: str, **limits: int) -> list[TcpSession
     """Write the packets to a file and read the sessions of its one flow."""
     with open(path, "wb") as file:
         file.write(build.pcapng(packets))
-    return sessions_of(index_file(path).rows, Files().reader, limits=CaptureLimits(**limits))
+    return sessions_of(index_file(path).rows, FilePool().reader, limits=CaptureLimits(**limits))
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_what_was_sent_comes_out_whatever_the_network_did(
     path = str(tmp_path_factory.getbasetemp() / "disturbed.pcapng")
     (found,) = sessions(packets, path)
     assert streams(found) == (dialer, acceptor)
-    assert found.gaps == (0, 0)
+    assert found.missing_bytes == (0, 0)
     assert found.ends == ("fin", "fin")
 
 
@@ -131,7 +131,7 @@ def test_packets_missing_from_the_capture_become_gaps_and_nothing_is_moved(
         assert len(got) <= len(sent[side])
         wrong = [n for n, octet in enumerate(got) if octet != sent[side][n] and octet != ord("?")]
         assert wrong == []
-        assert found.octets[side] + found.gaps[side] == len(got)
+        assert found.reassembled_bytes[side] + found.missing_bytes[side] == len(got)
 
 
 @settings(max_examples=60, deadline=None)
@@ -143,12 +143,12 @@ def test_batches_of_any_size_hold_the_same_events(
 ) -> None:
     path = str(tmp_path_factory.getbasetemp() / "batches.pcapng")
     (found,) = sessions(case[2], path)
-    whole = [(p.side, p.at, p.size, p.end) for p in found.pieces()]
+    whole = [(p.side, p.timestamp, p.size, p.end) for p in found.pieces()]
     parts = []
     for batch in found.batches(octets):
         for n in range(batch.count):
             end = {2: "fin", 3: "rst"}.get(batch.kind[n])
-            parts.append((batch.side[n], batch.at[n], batch.size[n], end))
+            parts.append((batch.side[n], batch.timestamp[n], batch.size[n], end))
     assert parts == whole
 
 
@@ -156,7 +156,7 @@ def test_at_is_when_octets_became_contiguous(session: Callable[..., TcpSession])
     found = session(
         timed((10, dialled(106, payload=b"world")), (25, dialled(101, payload=b"hello")))
     )
-    assert [(p.at, p.data) for p in found.pieces()] == [
+    assert [(p.timestamp, p.data) for p in found.pieces()] == [
         (START + 25 * MS, b"hello"),
         (START + 25 * MS, b"world"),
     ]
@@ -195,7 +195,7 @@ def test_the_first_copy_of_overlapping_octets_wins(session: Callable[..., TcpSes
 def test_a_hole_that_waited_three_seconds_is_a_gap(session: Callable[..., TcpSession]) -> None:
     frames = [(10, dialled(106, payload=b"world")), (3011, accepted(901, 101))]
     found = session(timed(*frames))
-    assert [(p.at, p.size, p.data) for p in found.pieces()] == [
+    assert [(p.timestamp, p.size, p.data) for p in found.pieces()] == [
         (START + 10 * MS, 5, b""),
         (START + 10 * MS, 5, b"world"),
     ]
@@ -324,7 +324,7 @@ def test_zero_windows_are_spans(session: Callable[..., TcpSession]) -> None:
             (20, dialled(101, window=0)),
             (21, dialled(101, flags=RST, window=0)),
         )
-    ).survey()
+    ).scan_packets()
     assert found.zero_windows == (
         [(START + 20 * MS, START + 21 * MS)],
         [(START + 10 * MS, START + 15 * MS)],
@@ -344,7 +344,7 @@ def test_a_window_too_small_for_what_follows_is_a_span(
                     (501, dialled(103, payload=b"c" * sent)),
                 )
             )
-            .survey()
+            .scan_packets()
             .zero_windows
         )
 
@@ -364,7 +364,7 @@ def test_retransmissions_are_spans(session: Callable[..., TcpSession]) -> None:
             (700, accepted(904, payload=b"later")),
             (900, accepted(901, payload=b"abc")),
         )
-    ).survey()
+    ).scan_packets()
     assert found.retransmissions == (
         [(START + 10 * MS, START + 610 * MS)],
         [(START + 700 * MS, START + 900 * MS)],
@@ -375,12 +375,12 @@ def test_reordering_within_three_milliseconds_is_no_retransmission(
     session: Callable[..., TcpSession],
 ) -> None:
     found = session(timed((10, dialled(104, payload=b"d")), (12, dialled(101, payload=b"abc"))))
-    assert found.survey().retransmissions == ([], [])
+    assert found.scan_packets().retransmissions == ([], [])
     assert streams(found)[0] == b"abcd"
 
 
 def test_the_round_trip_is_that_of_the_handshake(session: Callable[..., TcpSession]) -> None:
-    assert session(build.talk((0, b"x"), step=7 * MS)).survey().rtt_ns == 14 * MS
+    assert session(build.talk((0, b"x"), step=7 * MS)).scan_packets().rtt_ns == 14 * MS
 
 
 def test_without_a_handshake_the_round_trip_is_the_quickest_acknowledgement(
@@ -392,7 +392,7 @@ def test_without_a_handshake_the_round_trip_is_the_quickest_acknowledgement(
         Packet(START + 7 * MS, dialled(102, 902, payload=b"c")),
         Packet(START + 9 * MS, accepted(902, 103)),
     ]
-    assert session(packets).survey().rtt_ns == 4 * MS
+    assert session(packets).scan_packets().rtt_ns == 4 * MS
 
 
 def test_a_retransmitted_octet_says_nothing_about_the_round_trip(
@@ -403,7 +403,7 @@ def test_a_retransmitted_octet_says_nothing_about_the_round_trip(
         Packet(START + 300 * MS, dialled(101, payload=b"a")),
         Packet(START + 301 * MS, accepted(901, 102)),
     ]
-    assert session(packets).survey().rtt_ns is None
+    assert session(packets).scan_packets().rtt_ns is None
 
 
 def test_more_than_two_gibibytes_missing_are_a_gap_not_the_past(
@@ -414,7 +414,7 @@ def test_more_than_two_gibibytes_missing_are_a_gap_not_the_past(
     assert [(p.size, p.data) for p in found.pieces()] == [(1, b"a"), (far - 101, b""), (1, b"b")]
 
 
-def test_a_session_can_be_walked_twice(read: Callable[..., Reading]) -> None:
+def test_a_session_can_be_walked_twice(read: Callable[..., CaptureReader]) -> None:
     (found,) = read(build.pcapng(build.talk((0, b"again"))))
     assert streams(found) == streams(found) == (b"again", b"")
 
@@ -423,4 +423,4 @@ def test_a_handshake_in_one_instant_says_nothing_about_the_round_trip(
     session: Callable[..., TcpSession],
 ) -> None:
     """Recorders write the three packets of a connection that stands already."""
-    assert session(build.talk((0, b"x"), (1, b"y"), step=0)).survey().rtt_ns is None
+    assert session(build.talk((0, b"x"), (1, b"y"), step=0)).scan_packets().rtt_ns is None

@@ -8,33 +8,41 @@ from tests.capture.capture_builder import MS
 from tests.capture.tcp.test_fast_packets import packets, references
 
 from polymux.capture.packets.packet_refs import ACK, SYN
-from polymux.capture.tcp.flow_order import Flow
-from polymux.capture.tcp.session_survey import Survey
+from polymux.capture.tcp.flow_order import FlowOrder
+from polymux.capture.tcp.session_survey import SessionPrescan
 
 Made = list[tuple[int, int, int, int, int, int, int, int]]
 FACTS = (
-    "packets", "first_at", "last_at", "asked", "answered", "spoke", "hint_blob", "hint", "files",
+    "packets",
+    "first_at",
+    "last_at",
+    "syn_direction",
+    "syn_ack_direction",
+    "first_payload_direction",
+    "hint_block",
+    "hint_index",
+    "files",
     "disordered",
-)  # fmt: skip
+)
 
 
-def facts(survey: Survey) -> list[object]:
-    return [*(getattr(survey, name) for name in FACTS), *survey.payload]
+def facts(survey: SessionPrescan) -> list[object]:
+    return [*(getattr(survey, name) for name in FACTS), *survey.segment_bytes]
 
 
-def arranged(*files: tuple[bytes, bytes]) -> Flow:
-    flow = Flow()
+def arranged(*files: tuple[bytes, bytes]) -> FlowOrder:
+    flow = FlowOrder()
     for both in files:
         flow.add_file([both])
     flow.arrange()
     return flow
 
 
-def check(flow: Flow) -> None:
-    assert len(flow.surveys) == len(flow.sessions)
-    assert sum(int(survey.packets) for survey in flow.surveys) == flow.count
-    for number, survey in enumerate(flow.surveys):
-        assert facts(survey) == facts(flow.survey(number))
+def check(flow: FlowOrder) -> None:
+    assert len(flow.prescans) == len(flow.session_starts)
+    assert sum(int(survey.packets) for survey in flow.prescans) == flow.count
+    for number, survey in enumerate(flow.prescans):
+        assert facts(survey) == facts(flow.prescan_session(number))
 
 
 @settings(max_examples=200, deadline=None)
@@ -56,5 +64,5 @@ def test_a_session_whose_start_is_proven_later_is_surveyed_from_there() -> None:
     ]
     flow = arranged(references(talk, 1000))
     check(flow)
-    assert [int(survey.packets) for survey in flow.surveys] == [3, 4]
-    assert [int(survey.asked) for survey in flow.surveys] == [0, 0]
+    assert [int(survey.packets) for survey in flow.prescans] == [3, 4]
+    assert [int(survey.syn_direction) for survey in flow.prescans] == [0, 0]

@@ -15,7 +15,14 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import ACK, ALICE, BOB, MS, PSH, RST, START, SYN, End, Packet
 from tests.capture.conftest import streams
 
-from polymux.capture import Files, Reading, TcpSession, index_file, read_sessions, sessions_of
+from polymux.capture import (
+    CaptureReader,
+    FilePool,
+    TcpSession,
+    index_file,
+    read_sessions,
+    sessions_of,
+)
 from polymux.core.errors import CaptureError
 
 HOUR = 3600 * 1000 * MS
@@ -23,7 +30,7 @@ HOUR = 3600 * 1000 * MS
 
 def told(session: TcpSession) -> tuple[object, ...]:
     """Everything a session says but its files."""
-    events = [(p.side, p.at, p.size, p.data, p.end) for p in session.pieces()]
+    events = [(p.side, p.timestamp, p.size, p.data, p.end) for p in session.pieces()]
     return (
         session.flow,
         session.dialer,
@@ -35,8 +42,8 @@ def told(session: TcpSession) -> tuple[object, ...]:
         session.note,
         session.protocol_hint,
         session.ends,
-        session.octets,
-        session.gaps,
+        session.reassembled_bytes,
+        session.missing_bytes,
         session.zero_windows,
         session.retransmissions,
         session.rtt_ns,
@@ -49,7 +56,7 @@ def all_told(paths: list[str]) -> list[tuple[object, ...]]:
         return [told(session) for session in reading]
 
 
-def test_a_new_syn_after_the_end_is_a_new_session(read: Callable[..., Reading]) -> None:
+def test_a_new_syn_after_the_end_is_a_new_session(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"first"))
     packets += build.talk((0, b"second"), isn=(5000, 7000), start=START + HOUR)
     packets += build.talk((1, b"third"), isn=(100, 900), start=START + 2 * HOUR)
@@ -59,7 +66,7 @@ def test_a_new_syn_after_the_end_is_a_new_session(read: Callable[..., Reading]) 
 
 
 def test_a_session_whose_end_was_not_captured_ends_with_an_answered_syn(
-    read: Callable[..., Reading],
+    read: Callable[..., CaptureReader],
 ) -> None:
     packets = build.talk((0, b"first"), close=False)
     packets += build.talk((0, b"second"), isn=(5000, 7000), start=START + HOUR)
@@ -68,7 +75,7 @@ def test_a_session_whose_end_was_not_captured_ends_with_an_answered_syn(
     assert [s.ends for s in found] == [(None, None), ("fin", "fin")]
 
 
-def test_a_stray_syn_does_not_cut_a_running_session(read: Callable[..., Reading]) -> None:
+def test_a_stray_syn_does_not_cut_a_running_session(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"one"), (1, b"two"), (0, b"three"))
     stray = Packet(packets[4].at + 1, build.frame(ALICE, BOB, 777_777, 0, SYN))
     challenge = Packet(packets[4].at + 2, build.frame(BOB, ALICE, 904, 104, ACK))
@@ -76,24 +83,28 @@ def test_a_stray_syn_does_not_cut_a_running_session(read: Callable[..., Reading]
     assert streams(found) == (b"onethree", b"two")
 
 
-def test_a_repeated_syn_is_the_same_session(read: Callable[..., Reading]) -> None:
+def test_a_repeated_syn_is_the_same_session(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"x"))
     again = Packet(START + 10, packets[0].data)
     (found,) = read(build.pcapng([packets[0], again, *packets[1:]]))
     assert streams(found)[0] == b"x"
 
 
-def test_a_refused_connection_is_a_session_without_octets(read: Callable[..., Reading]) -> None:
+def test_a_refused_connection_is_a_session_without_octets(
+    read: Callable[..., CaptureReader],
+) -> None:
     packets = []
     for n in range(3):
         at = START + n * HOUR
         packets.append(Packet(at, build.frame(ALICE, BOB, 100 * n, 0, SYN)))
         packets.append(Packet(at + 1, build.frame(BOB, ALICE, 0, 100 * n + 1, RST | ACK)))
-    found = [session.survey() for session in read(build.pcapng(packets))]
-    assert [(s.payload, s.ends) for s in found] == [((0, 0), (None, "rst"))] * 3
+    found = [session.scan_packets() for session in read(build.pcapng(packets))]
+    assert [(s.segment_bytes, s.ends) for s in found] == [((0, 0), (None, "rst"))] * 3
 
 
-def test_octets_far_away_after_the_end_are_another_session(read: Callable[..., Reading]) -> None:
+def test_octets_far_away_after_the_end_are_another_session(
+    read: Callable[..., CaptureReader],
+) -> None:
     packets = build.talk((0, b"first"))
     packets.append(Packet(START + HOUR, build.frame(ALICE, BOB, 2**30, 5, PSH | ACK, b"other")))
     found = list(read(build.pcapng(packets)))
@@ -111,7 +122,7 @@ def test_a_session_that_spans_rotated_files_is_one(write: Callable[..., str]) ->
     assert found.ordered
 
 
-def test_either_syn_tells_who_dialled(read: Callable[..., Reading]) -> None:
+def test_either_syn_tells_who_dialled(read: Callable[..., CaptureReader]) -> None:
     odd = (End("192.0.2.1", 80), End("192.0.2.2", 50000))
     packets = build.talk((1, b"x"), ends=odd)
     for kept in (packets[:1] + packets[2:], packets[1:]):
@@ -198,7 +209,7 @@ def test_files_cut_shuffled_and_repeated_tell_the_same(
     assert all_told([*paths, str(whole), str(copy)]) == expected
 
 
-def test_a_packet_given_twice_counts_once(read: Callable[..., Reading]) -> None:
+def test_a_packet_given_twice_counts_once(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"a"), (1, b"b"))
     once = [told(s) for s in read(build.pcapng(packets))]
     twice = [told(s) for s in read(build.pcapng([p for p in packets for _ in range(2)]))]
@@ -236,11 +247,11 @@ def test_sessions_are_built_from_rows_alone(write: Callable[..., str]) -> None:
     rows = index_file(path).rows
     assert {row.direction for row in rows} == {0, 1}
     for given_rows in (rows, rows[::-1], rows + rows):
-        (found,) = sessions_of(given_rows, Files().reader)
+        (found,) = sessions_of(given_rows, FilePool().reader)
         assert streams(found) == (b"packed", b"")
 
 
-def test_ipv6_endpoints_are_written_in_brackets(read: Callable[..., Reading]) -> None:
+def test_ipv6_endpoints_are_written_in_brackets(read: Callable[..., CaptureReader]) -> None:
     (found,) = read(build.pcapng(build.talk((0, b"x"), ends=(build.ALICE6, build.BOB6))))
     assert (found.dialer, found.acceptor) == ("[2001:db8::1]:40000", "[2001:db8::2]:9000")
 

@@ -45,7 +45,7 @@ def story(module: Any, seed: int) -> tuple[list[str], object]:
         key = chance.randbytes(4) if reader.sender == 0 else None
         opcode = chance.choice([0, 0, 1, 2, 2, 2, 2, 8, 9, 10, 12])
         size = chance.choice([0, 1, 2, 5, 40, 125, 126, 200])
-        wire += frames.frame(opcode, chance.randbytes(size), key, chance.random() < 0.6)
+        wire += frames.encode_frame(opcode, chance.randbytes(size), key, chance.random() < 0.6)
     if chance.random() < 0.5:
         damaged = bytearray(wire)
         damaged[chance.randrange(len(wire))] = chance.randrange(256)
@@ -59,7 +59,7 @@ def story(module: Any, seed: int) -> tuple[list[str], object]:
             reader.feed(wire[:size])
         wire = wire[size:]
         found += [repr(item) for item in reader.take()]
-        found.append(f"{reader.state} {reader.begun()} {reader.pending()}")
+        found.append(f"{reader.state} {reader.message_start_offset()} {reader.pending()}")
     saved = reader.snapshot()
     reader.finish()
     return found + [repr(item) for item in reader.take()], saved
@@ -90,7 +90,10 @@ def test_writers_agree(plain: dict[str, Any]) -> None:
     for size in [*range(40), 125, 126, 4095, 4096, 4097, 65535, 65536]:
         payload, key = chance.randbytes(size), chance.randbytes(4)
         for used in (None, key):
-            ours, theirs = frames.frame(2, payload, used), plain["frames"].frame(2, payload, used)
+            ours, theirs = (
+                frames.encode_frame(2, payload, used),
+                plain["frames"].encode_frame(2, payload, used),
+            )
             assert ours == theirs
 
 
@@ -105,7 +108,7 @@ def test_recognisers_agree(plain: dict[str, Any]) -> None:
         b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         b"Sec-WebSocket-Accept: " + handshake.accept_key("a").encode() + b"\r\n\r\n"
     )
-    assert handshake.recognise(request, response).verdict == handshake.YES
+    assert handshake.detect_upgrade(request, response).outcome == handshake.IS_UPGRADE
     for _ in range(5000):
         heads = []
         for head in (request, response):
@@ -113,7 +116,9 @@ def test_recognisers_agree(plain: dict[str, Any]) -> None:
             for _ in range(chance.randrange(3)):
                 damaged[chance.randrange(len(damaged) or 1) : 1] = chance.randbytes(1)
             heads.append(bytes(damaged))
-        here = handshake.recognise(heads[0], heads[1])
-        there = plain["handshake"].recognise(heads[0], heads[1])
-        names = ("verdict", "reason", "path", "request_size", "response_size", "undecodable")
+        here = handshake.detect_upgrade(heads[0], heads[1])
+        there = plain["handshake"].detect_upgrade(heads[0], heads[1])
+        names = (
+            "outcome", "reason", "path", "request_size", "response_size", "undecodable_reason",
+        )  # fmt: skip
         assert [getattr(here, n) for n in names] == [getattr(there, n) for n in names], heads

@@ -7,26 +7,30 @@ from librt.strings import BytesWriter
 
 from polymux.core.errors import LocalProtocolError
 from polymux.core.websocket.frames import (
-    BLOCK,
+    INCOMPLETE,
+    MASK_BLOCK_BYTES,
     NO_STATUS,
-    SHORT,
-    FrameHead,
-    binary,
-    binary_parts,
-    close,
-    closes,
-    frame,
+    WebSocketFrameHeader,
+    binary_frame,
+    binary_frame_parts,
+    close_frame,
+    encode_frame,
+    is_valid_close_code,
     mask_blocks,
     mask_words,
     masked,
-    ping,
-    pong,
+    ping_frame,
+    pong_frame,
     write_binary,
 )
 
 KEY = b"\x01\x02\x03\x04"
 keys = st.binary(min_size=4, max_size=4)
-sizes = st.one_of(st.integers(0, 40), st.integers(BLOCK - 9, BLOCK + 9), st.just(3 * BLOCK + 5))
+sizes = st.one_of(
+    st.integers(0, 40),
+    st.integers(MASK_BLOCK_BYTES - 9, MASK_BLOCK_BYTES + 9),
+    st.just(3 * MASK_BLOCK_BYTES + 5),
+)
 
 
 def plainly_masked(data: bytes, key: bytes, phase: int) -> bytes:
@@ -67,52 +71,52 @@ def test_a_mask_goes_on_over_parts_and_undoes_itself(data: bytes, key: bytes, cu
 )
 def test_a_length_is_written_in_its_shortest_form(size: int, head: str) -> None:
     payload = b"\xaa" * size
-    assert binary(payload) == bytes.fromhex(head) + payload
+    assert binary_frame(payload) == bytes.fromhex(head) + payload
 
 
 def test_a_masked_frame_carries_its_key_and_the_mask_bit() -> None:
-    assert binary(b"Hello", bytes.fromhex("37fa213d")).hex() == "828537fa213d7f9f4d5158"
-    assert binary(bytes(126), KEY)[:8].hex() == "82fe007e01020304"
-    assert binary(b"", KEY).hex() == "828001020304"
+    assert binary_frame(b"Hello", bytes.fromhex("37fa213d")).hex() == "828537fa213d7f9f4d5158"
+    assert binary_frame(bytes(126), KEY)[:8].hex() == "82fe007e01020304"
+    assert binary_frame(b"", KEY).hex() == "828001020304"
 
 
 def test_an_unmasked_payload_is_handed_out_as_the_same_object() -> None:
     payload = bytes(100_000)
-    head, body = binary_parts(payload)
+    head, body = binary_frame_parts(payload)
     assert body is payload
-    assert head + body == binary(payload)
+    assert head + body == binary_frame(payload)
 
 
 def test_a_masked_payload_in_parts_is_the_same_frame() -> None:
     payload = bytes(range(256)) * 300
-    assert b"".join(binary_parts(payload, KEY)) == binary(payload, KEY)
+    assert b"".join(binary_frame_parts(payload, KEY)) == binary_frame(payload, KEY)
 
 
 def test_frames_are_appended_to_a_writer() -> None:
     out = BytesWriter()
     write_binary(out, b"a")
     write_binary(out, b"b" * 200, KEY)
-    assert out.getvalue() == binary(b"a") + binary(b"b" * 200, KEY)
+    assert out.getvalue() == binary_frame(b"a") + binary_frame(b"b" * 200, KEY)
 
 
 def test_a_frame_without_its_final_bit() -> None:
-    assert frame(2, b"a", final=False).hex() == "020161"
-    assert frame(0, b"b", final=True).hex() == "800162"
+    assert encode_frame(2, b"a", final=False).hex() == "020161"
+    assert encode_frame(0, b"b", final=True).hex() == "800162"
 
 
 def test_pings_pongs_and_closes() -> None:
-    assert ping().hex() == "8900"
-    assert ping(b"ab").hex() == "89026162"
-    assert pong(b"ab", KEY).hex() == "8a82010203046060"
-    assert close().hex() == "880203e8"
-    assert close(1001, "ok").hex() == "880403e96f6b"
-    assert close(NO_STATUS).hex() == "8800"
-    assert close(NO_STATUS, key=KEY).hex() == "888001020304"
+    assert ping_frame().hex() == "8900"
+    assert ping_frame(b"ab").hex() == "89026162"
+    assert pong_frame(b"ab", KEY).hex() == "8a82010203046060"
+    assert close_frame().hex() == "880203e8"
+    assert close_frame(1001, "ok").hex() == "880403e96f6b"
+    assert close_frame(NO_STATUS).hex() == "8800"
+    assert close_frame(NO_STATUS, key=KEY).hex() == "888001020304"
 
 
 @given(st.text(max_size=200))
 def test_a_reason_of_any_length_fits_and_stays_utf8(reason: str) -> None:
-    octets = close(1000, reason)
+    octets = close_frame(1000, reason)
     text = octets[4:].decode("utf-8")
     assert len(octets) <= 127
     whole = reason.encode("utf-8", "replace")
@@ -125,17 +129,17 @@ def test_a_reason_of_any_length_fits_and_stays_utf8(reason: str) -> None:
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1006, 1015, 2999, 5000, 65536])
 def test_a_close_code_that_may_not_be_sent_is_refused(code: int) -> None:
-    assert not closes(code)
+    assert not is_valid_close_code(code)
     with pytest.raises(LocalProtocolError, match=f"{code} may not stand in a close frame"):
-        close(code)
+        close_frame(code)
 
 
 def test_a_long_ping_is_refused() -> None:
-    assert len(ping(bytes(125))) == 127
+    assert len(ping_frame(bytes(125))) == 127
     with pytest.raises(LocalProtocolError, match="at most 125 octets, not 126"):
-        ping(bytes(126))
+        ping_frame(bytes(126))
     with pytest.raises(LocalProtocolError, match="at most 125 octets"):
-        pong(bytes(126))
+        pong_frame(bytes(126))
 
 
 @pytest.mark.parametrize("key", [b"", b"abc", b"abcde"])
@@ -150,11 +154,15 @@ def test_a_key_of_another_length_is_refused_before_anything_is_written(key: byte
 def test_a_header_is_read_as_it_was_written_and_never_early(
     first: int, size: int, key: bytes | None
 ) -> None:
-    whole = frame(first & 15, bytes(size), key, first >= 128)
+    whole = encode_frame(first & 15, bytes(size), key, first >= 128)
     octets = whole[: len(whole) - size]
-    head = FrameHead()
+    head = WebSocketFrameHeader()
     for end in range(len(octets)):
-        assert head.read(octets, 0, end) == SHORT
+        assert head.read(octets, 0, end) == INCOMPLETE
     assert head.read(b"..." + octets, 3, 3 + len(octets)) == len(octets)
-    assert (head.first & 0x8F, head.size, head.key) == (first & 0x8F, size, key)
-    assert head.minimal
+    assert (head.first_byte & 0x8F, head.payload_size, head.masking_key) == (
+        first & 0x8F,
+        size,
+        key,
+    )
+    assert head.length_is_minimal

@@ -16,16 +16,16 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.uri import parse_uri
 
-from polymux.core.websocket.frames import binary
+from polymux.core.websocket.frames import binary_frame
 from polymux.core.websocket.handshake import (
-    HEAD_LIMIT,
-    MORE,
-    NO,
-    YES,
+    IS_UPGRADE,
+    MAX_HEAD_BYTES,
+    NEED_MORE,
+    NOT_UPGRADE,
     accept_key,
+    detect_upgrade,
     read_request,
     read_response,
-    recognise,
 )
 
 VECTORS = json.loads(
@@ -48,11 +48,11 @@ def test_vector(case: Any) -> None:
     for old, new in case.get("replace", []):
         assert old in request + response
         request, response = request.replace(old, new), response.replace(old, new)
-    found = recognise(wire(request) + b"\x82\x00", wire(response) + b"\x82\x00")
-    assert found.verdict == case["verdict"]
+    found = detect_upgrade(wire(request) + b"\x82\x00", wire(response) + b"\x82\x00")
+    assert found.outcome == case["verdict"]
     assert case.get("reason", "") in found.reason
-    assert bool(found.reason) == (found.verdict == NO)
-    if found.verdict == YES:
+    assert bool(found.reason) == (found.outcome == NOT_UPGRADE)
+    if found.outcome == IS_UPGRADE:
         assert found.path == case.get("path", "/omnistreams")
         assert found.subprotocol == case.get("subprotocol", "")
         assert (found.request_size, found.response_size) == (
@@ -60,51 +60,51 @@ def test_vector(case: Any) -> None:
             len(wire(response)),
         )
         undecodable = case.get("undecodable", "")
-        assert undecodable in found.undecodable
-        assert bool(undecodable) == bool(found.undecodable)
+        assert undecodable in found.undecodable_reason
+        assert bool(undecodable) == bool(found.undecodable_reason)
 
 
 def test_bare_line_feeds_end_lines_too() -> None:
     request, response = VECTORS["request"].encode(), VECTORS["response"].encode()
-    found = recognise(request + b"\x82", response)
-    assert (found.verdict, found.request_size) == (YES, len(request))
+    found = detect_upgrade(request + b"\x82", response)
+    assert (found.outcome, found.request_size) == (IS_UPGRADE, len(request))
 
 
 def test_every_prefix_asks_for_more_until_both_heads_are_whole() -> None:
     for cut in range(len(REQUEST)):
-        assert recognise(REQUEST[:cut], RESPONSE).verdict == MORE
+        assert detect_upgrade(REQUEST[:cut], RESPONSE).outcome == NEED_MORE
     for cut in range(len(RESPONSE)):
-        assert recognise(REQUEST, RESPONSE[:cut]).verdict == MORE
-    assert recognise(REQUEST, RESPONSE).verdict == YES
+        assert detect_upgrade(REQUEST, RESPONSE[:cut]).outcome == NEED_MORE
+    assert detect_upgrade(REQUEST, RESPONSE).outcome == IS_UPGRADE
 
 
 @pytest.mark.parametrize("octets", [b"\x00", b"\x82", b"G\x00", b"get / HTTP/1.1", b"\x16\x03\x01"])
 def test_other_traffic_is_told_at_its_first_octets(octets: bytes) -> None:
-    assert recognise(octets, b"").verdict == NO
-    assert recognise(b"", octets).verdict == NO
+    assert detect_upgrade(octets, b"").outcome == NOT_UPGRADE
+    assert detect_upgrade(b"", octets).outcome == NOT_UPGRADE
 
 
 def test_a_head_without_end_is_given_up_at_the_limit() -> None:
-    endless = REQUEST[:-2] + b"Cookie: " + b"a" * HEAD_LIMIT
-    assert recognise(endless[: HEAD_LIMIT - 1], b"").verdict == MORE
-    found = recognise(endless[:HEAD_LIMIT], b"")
-    assert found.verdict == NO
-    assert f"limit of {HEAD_LIMIT} octets" in found.reason
+    endless = REQUEST[:-2] + b"Cookie: " + b"a" * MAX_HEAD_BYTES
+    assert detect_upgrade(endless[: MAX_HEAD_BYTES - 1], b"").outcome == NEED_MORE
+    found = detect_upgrade(endless[:MAX_HEAD_BYTES], b"")
+    assert found.outcome == NOT_UPGRADE
+    assert f"limit of {MAX_HEAD_BYTES} octets" in found.reason
 
 
 def test_a_head_of_exactly_the_limit_is_read() -> None:
-    cookie = b"Cookie: " + b"a" * (HEAD_LIMIT - len(REQUEST) - 10) + b"\r\n"
+    cookie = b"Cookie: " + b"a" * (MAX_HEAD_BYTES - len(REQUEST) - 10) + b"\r\n"
     request = REQUEST[:-2] + cookie + b"\r\n"
-    assert len(request) == HEAD_LIMIT
-    assert recognise(request + b"\x82\x00", RESPONSE).verdict == YES
+    assert len(request) == MAX_HEAD_BYTES
+    assert detect_upgrade(request + b"\x82\x00", RESPONSE).outcome == IS_UPGRADE
     longer = request.replace(b"Cookie: ", b"Cookie: b")
-    assert recognise(longer, RESPONSE).verdict == NO
+    assert detect_upgrade(longer, RESPONSE).outcome == NOT_UPGRADE
 
 
 def test_one_direction_alone_can_be_judged() -> None:
     assert read_request(REQUEST).size == len(REQUEST)
     assert read_response(RESPONSE).size == len(RESPONSE)
-    assert read_response(REQUEST).verdict == NO
+    assert read_response(REQUEST).outcome == NOT_UPGRADE
 
 
 def test_the_accept_of_the_rfc() -> None:
@@ -124,16 +124,20 @@ def test_a_handshake_of_the_websockets_library_is_recognised(compressed: bool) -
     assert isinstance(asked, Request)
     server.send_response(server.accept(asked))
     response = b"".join(server.data_to_send())
-    found = recognise(request + binary(b"x", b"abcd"), response + binary(b"y"))
-    assert (found.verdict, found.path) == (YES, "/omnistreams?a=1")
+    found = detect_upgrade(request + binary_frame(b"x", b"abcd"), response + binary_frame(b"y"))
+    assert (found.outcome, found.path) == (IS_UPGRADE, "/omnistreams?a=1")
     assert (found.request_size, found.response_size) == (len(request), len(response))
-    assert found.undecodable.startswith("permessage-deflate") == compressed
+    assert found.undecodable_reason.startswith("permessage-deflate") == compressed
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
 def test_any_octets_get_a_verdict(request: bytes, response: bytes) -> None:
-    assert recognise(request, response).verdict in (MORE, NO)
-    assert recognise(b"GET " + request, b"HTTP/1." + response).verdict in (MORE, NO, YES)
+    assert detect_upgrade(request, response).outcome in (NEED_MORE, NOT_UPGRADE)
+    assert detect_upgrade(b"GET " + request, b"HTTP/1." + response).outcome in (
+        NEED_MORE,
+        NOT_UPGRADE,
+        IS_UPGRADE,
+    )
 
 
 @given(st.integers(0, len(REQUEST) - 1), st.integers(0, 255), st.integers(0, 2))
@@ -141,8 +145,8 @@ def test_a_flipped_octet_never_raises(place: int, octet: int, direction: int) ->
     request = REQUEST[:place] + bytes([octet]) + REQUEST[place + 1 :]
     where = place % len(RESPONSE)
     response = RESPONSE[:where] + bytes([octet]) + RESPONSE[where + 1 :]
-    found = recognise(
+    found = detect_upgrade(
         REQUEST if direction == 1 else request, RESPONSE if direction == 0 else response
     )
-    assert found.verdict in (MORE, NO, YES)
-    assert found.verdict != YES or found.response_size > 0
+    assert found.outcome in (NEED_MORE, NOT_UPGRADE, IS_UPGRADE)
+    assert found.outcome != IS_UPGRADE or found.response_size > 0

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polymux.core.observer import Observer
-from polymux.core.websocket.frames import CLOSE, CONTINUATION, PING, TEXT, frame
-from polymux.core.websocket.handshake import accept_key, recognise
+from polymux.core.websocket.frames import CLOSE, CONTINUATION, PING, TEXT, encode_frame
+from polymux.core.websocket.handshake import accept_key, detect_upgrade
 from polymux.protocols.registry import create
 
 KEY = b"\x11\x22\x33\x44"
@@ -29,11 +29,11 @@ Chunk = tuple[int, bytes]
 
 def d(text: str, opcode: int = 2, final: bool = True) -> Chunk:
     """One WebSocket frame of the dialer."""
-    return 0, frame(opcode, bytes.fromhex(text), KEY, final)
+    return 0, encode_frame(opcode, bytes.fromhex(text), KEY, final)
 
 
 def a(text: str, opcode: int = 2) -> Chunk:
-    return 1, frame(opcode, bytes.fromhex(text))
+    return 1, encode_frame(opcode, bytes.fromhex(text))
 
 
 STREAM = [d("0105"), a("050502"), d("020568656c6c6f"), d("0305")]
@@ -49,10 +49,10 @@ def watch(chunks: list[Chunk], text: str = "omnistreams:carrier=websocket") -> O
     for at, (side, octets) in enumerate(chunks):
         observer.feed(side, octets, at)
     observer.finish(99, True, True)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     for side in (0, 1):
         size = sum(len(octets) for sender, octets in chunks if sender == side)
-        assert observer.conversation.direction(side).octets == size
+        assert observer.connection.direction(side).total_bytes == size
     return observer
 
 
@@ -60,7 +60,7 @@ def rows(observer: Observer) -> list[tuple[int, int, int, str]]:
     """Sender, offset, size and kind of every frame."""
     assert observer.rows is not None
     return [
-        (b.sender[i], b.offset[i], b.size[i], observer.protocol.kind_name(int(b.kind[i])))
+        (b.sender[i], b.byte_offset[i], b.size[i], observer.protocol.kind_name(int(b.kind[i])))
         for b in observer.rows.take()
         for i in range(b.used)
     ]
@@ -75,11 +75,11 @@ def test_rows_have_the_place_and_size_of_the_websocket_frames() -> None:
         (0, request + 8, 13, "STREAM_DATA"),
         (0, request + 21, 8, "STREAM_END"),
     ]
-    dialer, acceptor = observer.conversation.dialer, observer.conversation.acceptor
-    assert (dialer.carrier, dialer.framed) == (request, 29)
-    assert (acceptor.carrier, acceptor.framed) == (response, 5)
-    assert observer.carrier is not None
-    assert observer.carrier.path == "/omnistreams"
+    dialer, acceptor = observer.connection.dialer, observer.connection.acceptor
+    assert (dialer.overhead_bytes, dialer.framed_bytes) == (request, 29)
+    assert (acceptor.overhead_bytes, acceptor.framed_bytes) == (response, 5)
+    assert observer.websocket is not None
+    assert observer.websocket.path == "/omnistreams"
 
 
 def test_a_row_is_right_at_the_edge_of_a_batch_too() -> None:
@@ -90,8 +90,8 @@ def test_a_row_is_right_at_the_edge_of_a_batch_too() -> None:
 
 def test_pings_and_the_close_are_carrier() -> None:
     observer = watch([d("0105"), d("aabb", PING), a("03e8", CLOSE), d("03e8", CLOSE)])
-    assert observer.conversation.dialer.carrier == 8 + 8
-    assert observer.conversation.acceptor.carrier == 4
+    assert observer.connection.dialer.overhead_bytes == 8 + 8
+    assert observer.connection.acceptor.overhead_bytes == 4
     assert observer.take_violations() == []
 
 
@@ -128,10 +128,10 @@ def test_a_frame_sent_with_the_response_is_read_after_it() -> None:
 def test_what_is_no_upgrade_is_undecodable_and_says_why(chunks: list[Chunk], reason: str) -> None:
     observer = watch(chunks)
     for side in (0, 1):
-        direction = observer.conversation.direction(side)
-        assert direction.lost
-        assert reason in direction.reason
-        assert direction.undecoded == direction.octets
+        direction = observer.connection.direction(side)
+        assert direction.decoding_stopped
+        assert reason in direction.stop_reason
+        assert direction.undecoded_bytes == direction.total_bytes
     assert rows(observer) == []
 
 
@@ -143,7 +143,7 @@ def test_a_long_head_is_not_read_again_for_every_octet_of_the_other(side: int) -
     observer = watching()
     began = process_time()
     observer.feed(side, heads[side], 0)
-    recognise(heads[0], heads[1])
+    detect_upgrade(heads[0], heads[1])
     once = process_time() - began
     began = process_time()
     for octet in other:
@@ -158,16 +158,16 @@ def test_a_wrong_beginning_is_told_although_its_first_octets_were_right() -> Non
     observer = watching()
     for side, octets in [(0, REQUEST), (1, b"HTTP"), (1, b"/2 101 Switching Protocols")]:
         observer.feed(side, octets, 0)
-    assert "does not begin with 'HTTP/1.'" in observer.conversation.acceptor.reason
+    assert "does not begin with 'HTTP/1.'" in observer.connection.acceptor.stop_reason
 
 
 def test_compressed_messages_are_undecodable_and_the_heads_are_carrier() -> None:
     extension = b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
     response = RESPONSE[:-2] + extension
     observer = watch([(0, REQUEST), (1, response), d("0105")])
-    assert "permessage-deflate" in observer.conversation.dialer.reason
-    assert observer.conversation.dialer.carrier == len(REQUEST)
-    assert observer.conversation.dialer.undecoded == 8
+    assert "permessage-deflate" in observer.connection.dialer.stop_reason
+    assert observer.connection.dialer.overhead_bytes == len(REQUEST)
+    assert observer.connection.dialer.undecoded_bytes == 8
 
 
 def test_an_upgrade_cut_off_is_truncated() -> None:
@@ -177,24 +177,24 @@ def test_an_upgrade_cut_off_is_truncated() -> None:
 
 
 def test_what_breaks_the_framing_is_a_violation_and_reading_goes_on() -> None:
-    observer = watch([d("0101", TEXT), d("0102"), (0, frame(2, b"\1\3"))])
+    observer = watch([d("0101", TEXT), d("0102"), (0, encode_frame(2, b"\1\3"))])
     assert [v.rule.name for v in observer.take_violations()] == [
         "websocket.text-message",
         "websocket.unmasked-frame",
     ]
     assert [kind for *_, kind in rows(observer)] == ["CREATE_RECEIVE_STREAM"] * 2
-    assert observer.conversation.dialer.undecoded == 8
+    assert observer.connection.dialer.undecoded_bytes == 8
 
 
 def test_a_message_over_the_limit_is_never_buffered() -> None:
     observer = watching()
-    octets = frame(2, b"", KEY)[:1] + b"\xff" + (1 << 40).to_bytes(8, "big") + KEY
+    octets = encode_frame(2, b"", KEY)[:1] + b"\xff" + (1 << 40).to_bytes(8, "big") + KEY
     observer.feed(0, octets, 0)
     for _ in range(20):
         observer.feed(0, bytes(65536), 0)
     assert [v.rule.name for v in observer.take_violations()] == ["websocket.message-too-big"]
-    assert observer.carrier is not None
-    assert len(repr(observer.carrier.save())) < 2000
+    assert observer.websocket is not None
+    assert len(repr(observer.websocket.save())) < 2000
 
 
 def test_a_gap_inside_data_is_bridged_and_inside_a_header_is_not() -> None:
@@ -207,12 +207,16 @@ def test_a_gap_inside_data_is_bridged_and_inside_a_header_is_not() -> None:
     observer.gap(0, 3, 0)
     observer.feed(0, b"zzz", 0)
     observer.finish(0, True, True)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     assert [kind for *_, kind in rows(observer)][-2:] == ["STREAM_DATA", "STREAM_END"]
     (stream,) = observer.protocol.streams.all()
-    assert stream.dialer.octets == 1000
-    direction = observer.conversation.dialer
-    assert (direction.gap, direction.undecoded, direction.holed) == (3, 3, True)
+    assert stream.dialer.content_bytes == 1000
+    direction = observer.connection.dialer
+    assert (direction.missing_bytes, direction.undecoded_bytes, direction.stopped_by_gap) == (
+        3,
+        3,
+        True,
+    )
 
 
 def test_a_gap_over_type_and_id_leaves_the_message_out() -> None:
@@ -222,9 +226,12 @@ def test_a_gap_over_type_and_id_leaves_the_message_out() -> None:
     observer.gap(0, 1, 0)
     observer.feed(0, octets[7:] + d("0106")[1], 0)
     observer.finish(0, True, True)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     assert [stream.label() for stream in observer.protocol.streams.all()] == ["d6"]
-    assert (observer.conversation.dialer.gap, observer.conversation.dialer.undecoded) == (1, 10)
+    assert (
+        observer.connection.dialer.missing_bytes,
+        observer.connection.dialer.undecoded_bytes,
+    ) == (1, 10)
 
 
 def test_a_gap_in_the_upgrade_leaves_nothing_to_read() -> None:
@@ -233,9 +240,9 @@ def test_a_gap_in_the_upgrade_leaves_nothing_to_read() -> None:
     observer.gap(1, len(RESPONSE), 0)
     observer.feed(0, d("0105")[1], 0)
     observer.finish(0, True, True)
-    assert observer.balanced()
-    assert observer.conversation.dialer.lost
-    assert observer.conversation.acceptor.gap == len(RESPONSE)
+    assert observer.accounts_for_all_bytes()
+    assert observer.connection.dialer.decoding_stopped
+    assert observer.connection.acceptor.missing_bytes == len(RESPONSE)
 
 
 def messy(seed: int) -> list[Chunk]:
@@ -273,18 +280,18 @@ def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: in
             size = rng.choice([1, 2, 5, 100])
             pieces.feed(side, octets[pos : pos + size], 7)
             pos += size
-            assert pieces.balanced()
+            assert pieces.accounts_for_all_bytes()
             if rng.random() < 0.1:
-                saved, kept = pieces.snapshot(), (pieces.rows, pieces.conversation.violations)
-                gone = pieces.protocol.streams.gone
+                saved, kept = pieces.snapshot(), (pieces.rows, pieces.connection.violations)
+                gone = pieces.protocol.streams.removed
                 pieces = watching("omnistreams:carrier=websocket")
                 pieces.restore(saved)
-                pieces.rows, pieces.conversation.violations = kept
-                pieces.conversation.rows = kept[0]
-                pieces.protocol.streams.gone = gone
+                pieces.rows, pieces.connection.violations = kept
+                pieces.connection.rows = kept[0]
+                pieces.protocol.streams.removed = gone
     for observer in (whole, pieces):
         observer.finish(9, True, True)
-        assert observer.balanced()
+        assert observer.accounts_for_all_bytes()
     assert rows(whole) == rows(pieces)
     said = [[str(v) for v in observer.take_violations()] for observer in (whole, pieces)]
     assert said[0] == said[1]
@@ -300,11 +307,11 @@ def test_noise_is_counted_to_the_last_octet(chunks: list[Chunk]) -> None:
 
 def test_octets_counted_before_the_carrier_shift_the_rows() -> None:
     observer = watching()
-    direction = observer.conversation.dialer
-    direction.octets = direction.carrier = direction.offset = 20  # a preamble
+    direction = observer.connection.dialer
+    direction.total_bytes = direction.overhead_bytes = direction.offset = 20  # a preamble
     for side, octets in [*UPGRADE, d("0105")]:
         observer.feed(side, octets, 0)
     observer.finish(0, True, True)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     assert [offset for _, offset, _, _ in rows(observer)] == [20 + len(REQUEST)]
-    assert direction.carrier == 20 + len(REQUEST)
+    assert direction.overhead_bytes == 20 + len(REQUEST)

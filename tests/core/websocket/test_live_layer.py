@@ -10,7 +10,7 @@ from polymux.core.events import Data
 from polymux.core.frames import Frame
 from polymux.core.websocket.decoder import Decoder
 from polymux.core.websocket.events import Close, Message, Pong
-from polymux.core.websocket.frames import CLOSE, PING, TEXT, frame
+from polymux.core.websocket.frames import CLOSE, PING, TEXT, encode_frame
 from polymux.protocols.registry import create
 
 TEXT_FORM = "omnistreams:carrier=websocket"
@@ -25,7 +25,7 @@ def end(side: int) -> Endpoint:
 
 def items(octets: bytes, side: int) -> list[object]:
     """What a strict reader finds in what one side sent."""
-    decoder = Decoder(side, limit=1 << 21)
+    decoder = Decoder(side, max_message_bytes=1 << 21)
     decoder.feed(octets)
     assert decoder.pending() == 0
     return list(decoder.take())
@@ -48,7 +48,7 @@ def test_the_acceptor_masks_nothing_and_does_not_copy_large_payloads() -> None:
     acceptor = end(1)
     stream = acceptor.open()
     acceptor.data_to_send()
-    acceptor.receive(frame(2, b"\5\0\2", KEY), 0.0)
+    acceptor.receive(encode_frame(2, b"\5\0\2", KEY), 0.0)
     big = bytes(100_000)
     acceptor.send(stream, big)
     acceptor.send(stream, b"small")
@@ -91,7 +91,7 @@ def test_messages_of_any_size_arrive_as_they_were_sent(sent: list[bytes], side: 
 
 def test_a_ping_is_answered_before_anything_else_and_only_the_newest() -> None:
     acceptor = end(1)
-    acceptor.receive(frame(PING, b"old", KEY) + frame(PING, b"new", KEY), 0.0)
+    acceptor.receive(encode_frame(PING, b"old", KEY) + encode_frame(PING, b"new", KEY), 0.0)
     assert acceptor.pending()
     acceptor.open()
     found = items(acceptor.data_to_send(), 1)
@@ -103,7 +103,7 @@ def test_a_ping_is_answered_before_anything_else_and_only_the_newest() -> None:
 
 def test_a_close_is_answered_with_its_code_and_nothing_follows() -> None:
     acceptor = end(1)
-    acceptor.receive(frame(CLOSE, b"\x03\xe9", KEY), 0.0)
+    acceptor.receive(encode_frame(CLOSE, b"\x03\xe9", KEY), 0.0)
     assert acceptor.pending()
     (close,) = items(acceptor.data_to_send(), 1)
     assert isinstance(close, Close)
@@ -116,7 +116,7 @@ def test_a_close_is_answered_with_its_code_and_nothing_follows() -> None:
 def test_hanging_up_sends_what_is_queued_first() -> None:
     dialer = end(0)
     dialer.open(b"last words")
-    dialer.hang_up(1000, "done")
+    dialer.close_websocket(1000, "done")
     first, second = items(dialer.data_to_send(), 0)
     assert isinstance(first, Message)
     assert isinstance(second, Close)
@@ -126,8 +126,8 @@ def test_hanging_up_sends_what_is_queued_first() -> None:
 @pytest.mark.parametrize(
     ("octets", "rule", "code"),
     [
-        (frame(TEXT, b"hi", KEY), "websocket.text-message", 1003),
-        (frame(2, b"\1\1"), "websocket.unmasked-frame", 1002),
+        (encode_frame(TEXT, b"hi", KEY), "websocket.text-message", 1003),
+        (encode_frame(2, b"\1\1"), "websocket.unmasked-frame", 1002),
         (b"\x82\xff" + (1 << 21).to_bytes(8, "big") + KEY, "websocket.message-too-big", 1009),
     ],
 )
@@ -145,7 +145,11 @@ def test_what_breaks_the_framing_ends_the_session_with_its_code(
 
 def test_a_fragmented_message_is_one_message() -> None:
     acceptor = end(1)
-    octets = frame(2, b"\1", KEY, False) + frame(PING, b"", KEY) + frame(0, b"\7{}", KEY)
+    octets = (
+        encode_frame(2, b"\1", KEY, False)
+        + encode_frame(PING, b"", KEY)
+        + encode_frame(0, b"\7{}", KEY)
+    )
     (opened,) = acceptor.receive(octets, 0.0)
     assert opened.stream is not None
     assert (opened.stream.label(), opened.stream.name) == ("d7", b"{}")
@@ -153,7 +157,7 @@ def test_a_fragmented_message_is_one_message() -> None:
 
 def test_an_end_inside_a_message_is_noticed() -> None:
     acceptor = end(1)
-    octets = frame(2, b"\1\7", KEY)
+    octets = encode_frame(2, b"\1\7", KEY)
     acceptor.receive(octets, 0.0)
     assert acceptor.finish()
     acceptor.receive(octets[:3], 0.0)
@@ -162,6 +166,6 @@ def test_an_end_inside_a_message_is_noticed() -> None:
 
 def test_several_requests_of_one_amount_are_several_messages() -> None:
     acceptor = end(1)
-    acceptor.receive(frame(2, b"\1\7", KEY), 0.0)
-    acceptor.put(Frame(5, 14, b"", 300))
+    acceptor.receive(encode_frame(2, b"\1\7", KEY), 0.0)
+    acceptor.send_frame(Frame(5, 14, b"", 300))
     assert payloads(acceptor.data_to_send(), 1) == [b"\5\7\xff", b"\5\7\x2d"]

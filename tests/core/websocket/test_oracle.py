@@ -11,8 +11,14 @@ from websockets.uri import parse_uri
 
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.websocket.decoder import Decoder
-from polymux.core.websocket.events import Close, Fault, Message, Ping, Pong
-from polymux.core.websocket.frames import binary, close, frame, ping, pong
+from polymux.core.websocket.events import Close, FrameViolation, Message, Ping, Pong
+from polymux.core.websocket.frames import (
+    binary_frame,
+    close_frame,
+    encode_frame,
+    ping_frame,
+    pong_frame,
+)
 
 LIMIT = (
     2000  # more than eight frames can hold: which of two faults comes first is a matter of taste
@@ -59,7 +65,9 @@ def ours(side: int, wire: bytes) -> Story:
                 story.append((type(item).__name__.lower(), item.data))
             case Close():
                 story.append(("close", (item.code, item.reason)))
-            case Fault() if item.rule.name != "websocket.after-close":  # they do not look there
+            case FrameViolation() if (
+                item.rule.name != "websocket.after-close"
+            ):  # they do not look there
                 story.append(("failure", item.close_code))
             case _:
                 pass
@@ -79,7 +87,7 @@ def anything(draw: st.DrawFn, side: int) -> bytes:
         payload = draw(st.one_of(st.binary(max_size=20), st.sampled_from([bytes(125), bytes(126)])))
     right = draw(st.integers(0, 15)) > 0
     key = draw(st.binary(min_size=4, max_size=4)) if (side == DIALER) == right else None
-    octets = frame(opcode, payload, key, draw(st.integers(0, 3)) > 0)
+    octets = encode_frame(opcode, payload, key, draw(st.integers(0, 3)) > 0)
     reserved = draw(st.sampled_from([0] * 15 + [0x10, 0x20, 0x40]))
     return bytes([octets[0] | reserved]) + octets[1:]
 
@@ -111,19 +119,19 @@ def test_what_we_write_they_read(
     side: int, script: list[tuple[str, bytes]], data: st.DataObject
 ) -> None:
     key = data.draw(st.binary(min_size=4, max_size=4)) if side == DIALER else None
-    writers = {"m": binary, "p": ping, "o": pong}
+    writers = {"m": binary_frame, "p": ping_frame, "o": pong_frame}
     names = {"m": "message", "p": "ping", "o": "pong"}
     wire = b"".join(writers[kind](payload, key) for kind, payload in script)
-    wire += close(1001, "going", key)
+    wire += close_frame(1001, "going", key)
     expected: Story = [(names[kind], payload) for kind, payload in script]
     assert theirs(side, wire) == [*expected, ("close", (1001, "going"))]
 
 
 def test_a_message_over_the_limit_fails_alike_whole_and_in_fragments() -> None:
     for wire in (
-        binary(bytes(LIMIT + 1)),
-        frame(2, bytes(LIMIT), final=False) + frame(0, b"x"),
-        frame(2, bytes(LIMIT), final=False) + frame(0, b""),
+        binary_frame(bytes(LIMIT + 1)),
+        encode_frame(2, bytes(LIMIT), final=False) + encode_frame(0, b"x"),
+        encode_frame(2, bytes(LIMIT), final=False) + encode_frame(0, b""),
     ):
         assert ours(ACCEPTOR, wire) == theirs(ACCEPTOR, wire)
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.websocket.decoder import READING, Decoder
-from polymux.core.websocket.events import Fault, Lost, Message, Ping, Pong
-from polymux.core.websocket.frames import binary, frame
+from polymux.core.websocket.events import DecodingLost, FrameViolation, Message, Ping, Pong
+from polymux.core.websocket.frames import binary_frame, encode_frame
 
 LIMIT = 300
 keys = st.one_of(st.none(), st.binary(min_size=4, max_size=4))
@@ -20,7 +20,7 @@ def frames(draw: st.DrawFn) -> bytes:
     """One frame, most often a lawful one, sometimes with a spoiled header."""
     opcode = draw(st.sampled_from([0, 0, 1, 2, 2, 2, 8, 9, 9, 10, 3, 11]))
     payload = draw(st.one_of(st.binary(max_size=12), st.just(b"\x03\xe8ok"), st.just(bytes(130))))
-    octets = frame(opcode, payload, draw(keys), draw(st.booleans()))
+    octets = encode_frame(opcode, payload, draw(keys), draw(st.booleans()))
     if draw(st.integers(0, 9)) == 0:
         place = draw(st.integers(0, min(len(octets), 10) - 1))
         octets = octets[:place] + bytes([draw(st.integers(0, 255))]) + octets[place + 1 :]
@@ -44,7 +44,12 @@ def run(decoder: Decoder, parts: list[bytes | int]) -> list[str]:
 
 
 def counts(decoder: Decoder) -> tuple[int, ...]:
-    return (decoder.delivered, decoder.carrier, decoder.skipped, decoder.missing)
+    return (
+        decoder.delivered_bytes,
+        decoder.control_bytes,
+        decoder.skipped_bytes,
+        decoder.missing_bytes,
+    )
 
 
 @given(sides, st.booleans(), wires, st.data())
@@ -112,25 +117,25 @@ def test_no_octets_wedge_it(side: int, lenient: bool, wire: bytes, payload: byte
     decoder = Decoder(side, LIMIT, lenient)
     decoder.feed(wire)
     decoder.take()
-    waits = decoder.reading or len(decoder.held) > 0
+    waits = decoder.in_payload or len(decoder.partial_header) > 0
     if decoder.state == READING and not waits:
-        decoder.feed(binary(payload, b"abcd" if side == DIALER else None))
+        decoder.feed(binary_frame(payload, b"abcd" if side == DIALER else None))
         messages = [item for item in decoder.take() if isinstance(item, Message)]
         assert messages or decoder.state != READING
         assert all(message.data == payload for message in messages)
-    elif decoder.reading:
-        decoder.feed(bytes(min(decoder.left, 1 << 12)))
-        assert not decoder.reading or decoder.left > 0
+    elif decoder.in_payload:
+        decoder.feed(bytes(min(decoder.payload_left, 1 << 12)))
+        assert not decoder.in_payload or decoder.payload_left > 0
 
 
 @given(st.binary(max_size=200))
 def test_what_is_stopped_stays_stopped(wire: bytes) -> None:
     decoder = Decoder(ACCEPTOR, LIMIT)
     decoder.feed(wire)
-    stopped = any(isinstance(item, Fault | Lost) for item in decoder.take())
+    stopped = any(isinstance(item, FrameViolation | DecodingLost) for item in decoder.take())
     if stopped:
         assert decoder.state != READING
-        decoder.feed(binary(b"late"))
+        decoder.feed(binary_frame(b"late"))
         assert not decoder.take()
 
 
@@ -154,10 +159,10 @@ def test_what_is_written_is_read(
         starts = range(0, max(len(data), 1), size)
         for start in starts:
             last = start + size >= len(data)
-            wire += frame(0 if start else 2, data[start : start + size], key, last)
+            wire += encode_frame(0 if start else 2, data[start : start + size], key, last)
             if not last and controls:
                 name, payload = controls.pop()
-                wire += frame(9 if name == "ping" else 10, payload, key)
+                wire += encode_frame(9 if name == "ping" else 10, payload, key)
                 expected.append((name, payload))
         expected.append(("message", data))
     decoder = Decoder(side)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from polymux.core.side import Side
-from polymux.core.websocket.decoder import CLOSED, FAILED, LOST, OVER, READING, Decoder
+from polymux.core.websocket.decoder import CLOSED, FAILED, FINISHED, LOST, READING, Decoder
 from polymux.core.websocket.events import (
     AFTER_CLOSE,
     BAD_CODE,
@@ -16,9 +16,9 @@ from polymux.core.websocket.events import (
     SHORT_CLOSE,
     TRUNCATED,
     Close,
-    Fault,
-    Item,
-    Lost,
+    DecoderEvent,
+    DecodingLost,
+    FrameViolation,
     Message,
     Ping,
     Pong,
@@ -26,7 +26,7 @@ from polymux.core.websocket.events import (
 
 VECTORS = Path(__file__).parent.parent.parent / "vectors" / "websocket"
 TOPICS = ("framing", "control", "fragmentation", "closing", "limits", "lenient", "gaps")
-STATES = {"reading": READING, "closed": CLOSED, "failed": FAILED, "lost": LOST, "over": OVER}
+STATES = {"reading": READING, "closed": CLOSED, "failed": FAILED, "lost": LOST, "over": FINISHED}
 SIDES = {"dialer": Side.DIALER, "acceptor": Side.ACCEPTOR}
 CASES = [
     pytest.param(case, id=f"{topic}: {case['name']}")
@@ -76,7 +76,7 @@ def put(decoder: Decoder, part: bytes | int) -> None:
         decoder.feed(part)
 
 
-def check(case: Any, decoder: Decoder, items: list[Item]) -> None:
+def check(case: Any, decoder: Decoder, items: list[DecoderEvent]) -> None:
     """The end of a run: the expected items and state, and no octet lost or counted twice."""
     if case.get("finish"):
         decoder.finish()
@@ -93,14 +93,21 @@ def check(case: Any, decoder: Decoder, items: list[Item]) -> None:
     assert decoder.state == STATES[case.get("state", "reading")]
     total = sum(part if isinstance(part, int) else len(part) for part in wire_of(case))
     assert decoder.offset == total
-    counted = decoder.delivered + decoder.carrier + decoder.skipped + decoder.missing
+    counted = (
+        decoder.delivered_bytes
+        + decoder.control_bytes
+        + decoder.skipped_bytes
+        + decoder.missing_bytes
+    )
     assert counted + decoder.pending() == total
-    assert decoder.delivered == sum(item.octets for item in items if isinstance(item, Message))
+    assert decoder.delivered_bytes == sum(
+        item.wire_bytes for item in items if isinstance(item, Message)
+    )
     if case.get("finish"):
         assert decoder.pending() == 0
 
 
-def described(item: Item) -> dict[str, Any]:
+def described(item: DecoderEvent) -> dict[str, Any]:
     match item:
         case Message():
             holes = [list(hole) for hole in item.holes]
@@ -112,16 +119,16 @@ def described(item: Item) -> dict[str, Any]:
         case Close():
             more = {"reason": item.reason, "damaged": item.damaged}
             return {"close": item.code, **more, **place(item)}
-        case Fault():
+        case FrameViolation():
             assert item.rule.close_code == item.close_code
             name = item.rule.name.removeprefix("websocket.")
             return {"fault": name, "code": item.close_code, "offset": item.offset}
-        case Lost():
+        case DecodingLost():
             return {"lost": item.offset}
 
 
 def place(item: Message | Ping | Pong | Close) -> dict[str, int]:
-    return {"offset": item.offset, "octets": item.octets}
+    return {"offset": item.offset, "octets": item.wire_bytes}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -145,7 +152,7 @@ def test_vector_saved_and_restored_after_every_octet(case: Any) -> None:
     singles = octet_by_octet(wire_of(case))
     step = 1 + len(singles) // 500  # the long ones now and then
     decoder = decoder_for(case)
-    items: list[Item] = []
+    items: list[DecoderEvent] = []
     for count, part in enumerate(singles):
         put(decoder, part)
         if count % step == 0:

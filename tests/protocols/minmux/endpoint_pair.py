@@ -4,7 +4,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.events import Credit, Data, Event
 from polymux.core.limits import Limits
 from polymux.protocols.minmux.item_codecs import Codec
-from polymux.protocols.minmux.profile import Profile, plain_profile
+from polymux.protocols.minmux.profile import Profile, byte_profile
 from polymux.protocols.minmux.protocol import Minmux
 
 DIALER, ACCEPTOR = 0, 1
@@ -14,7 +14,7 @@ class Pair:
     """Two endpoints and a link that delivers when asked. The dialer reads even streams."""
 
     def __init__(self, profile: Profile | None = None, yielding: bool = True) -> None:
-        self.profile = profile if profile is not None else plain_profile()
+        self.profile = profile if profile is not None else byte_profile()
         books = [Minmux(Limits(), side, self.profile, True, yielding) for side in (0, 1)]
         self.books = books
         self.dialer, self.acceptor = (Endpoint(book, side) for side, book in enumerate(books))

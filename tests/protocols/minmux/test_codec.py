@@ -5,23 +5,23 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from polymux.core.frames import Frame, Head
+from polymux.core.frames import Frame, FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
-from polymux.core.varint import BAD, SHORT, put_varu64, varu64, varu64_width
+from polymux.core.varint import INCOMPLETE, INVALID, put_varu64, varu64, varu64_width
 from polymux.protocols.minmux.packets import (
-    BIAS,
+    ID_BIAS,
     KINDS,
-    MOST,
-    add_bias,
-    counts_from_one,
+    U64_MAX,
+    add_id_bias,
+    has_nonzero_amount,
     key_of,
-    put_number,
-    take_bias,
+    put_u64,
+    remove_id_bias,
     writer_of,
 )
-from polymux.protocols.minmux.profile import plain_profile
+from polymux.protocols.minmux.profile import byte_profile
 from polymux.protocols.minmux.protocol import Minmux
 
 WORD = 2**64
@@ -59,9 +59,9 @@ EDGES = [
     e + d
     for e in (0, 62, 63, 248, 311, 2**8, 2**16, 2**32, 2**56, 2**62, 2**63, 2**63 + 62, 2**64)
     for d in (-2, -1, 0, 1, 2)
-    if 0 <= e + d <= MOST
+    if 0 <= e + d <= U64_MAX
 ]
-numbers = st.one_of(st.sampled_from(EDGES), st.integers(0, MOST))
+numbers = st.one_of(st.sampled_from(EDGES), st.integers(0, U64_MAX))
 
 
 def pattern(value: int) -> int:
@@ -69,22 +69,22 @@ def pattern(value: int) -> int:
 
 
 def book(strict: bool = True) -> Minmux:
-    return Minmux(Limits(), Vantage.MIDDLE, plain_profile(), strict)
+    return Minmux(Limits(), Vantage.MIDDLE, byte_profile(), strict)
 
 
-def read(side: int, octets: bytes, strict: bool = True) -> tuple[int, Head]:
-    head = Head()
-    return book(strict).header(side, octets, 0, len(octets), head), head
+def read(side: int, octets: bytes, strict: bool = True) -> tuple[int, FrameHeader]:
+    head = FrameHeader()
+    return book(strict).decode_header(side, octets, 0, len(octets), head), head
 
 
 def written(side: int, kind: int, number: int, amount: int) -> bytes:
     p = book()
-    head = Head()
+    head = FrameHeader()
     head.clear()
     head.kind, head.key, head.amount = kind, key_of(number), amount
-    p.address(side, head)
+    p.resolve_ids(side, head)
     out = BytesWriter()
-    p.put(out, side, head, b"")
+    p.encode_frame(out, side, head, b"")
     return out.getvalue()
 
 
@@ -93,7 +93,7 @@ def test_varu64_and_its_non_zero_form_are_as_the_library_writes_them() -> None:
         octets = bytes.fromhex(plain)
         assert varu64(octets, 0, len(octets)) == (pattern(value), len(octets))
         out = BytesWriter()
-        put_number(out, value)
+        put_u64(out, value)
         assert out.getvalue() == octets
         assert written(0, 2, 0, value) == b"\x40" + octets  # StopRead of stream 0
         assert read(0, b"\x40" + octets)[1].amount == value
@@ -117,19 +117,19 @@ def test_any_value_comes_back_from_its_shortest_form(value: int) -> None:
     assert varu64(octets, 0, len(octets)) == (pattern(value), len(octets))
     assert varu64_width(pattern(value)) == len(octets)
     for cut in range(len(octets)):
-        assert varu64(octets, 0, cut)[1] == SHORT
+        assert varu64(octets, 0, cut)[1] == INCOMPLETE
 
 
-@given(st.integers(BIAS, MOST))
+@given(st.integers(ID_BIAS, U64_MAX))
 @example(63)
 @example(2**63 - 1)
 @example(2**63)
 @example(2**63 + 62)
 @example(2**63 + 63)
-@example(MOST)
+@example(U64_MAX)
 def test_the_bias_of_ids_is_exact(number: int) -> None:
-    assert take_bias(pattern(number)) == pattern(number - 63)
-    assert add_bias(pattern(number - 63)) == pattern(number)
+    assert remove_id_bias(pattern(number)) == pattern(number - 63)
+    assert add_id_bias(pattern(number - 63)) == pattern(number)
 
 
 @given(st.sampled_from([0, 1]), st.integers(0, 3), numbers, numbers)
@@ -137,17 +137,17 @@ def test_any_packet_comes_back_as_it_was_written(
     side: int, group: int, number: int, amount: int
 ) -> None:
     kind = group * 2 + (1 if writer_of(key_of(number)) == side else 0)
-    if counts_from_one(kind) and amount == 0:
-        amount = MOST
+    if has_nonzero_amount(kind) and amount == 0:
+        amount = U64_MAX
     octets = written(side, kind, number, amount)
     start, head = read(side, octets)
     assert start == len(octets)
     assert (head.kind, head.key, head.amount) == (kind, key_of(number), amount)
-    assert head.number == head.key
+    assert head.stream_id == head.key
     assert head.opener == (0 if number % 2 else 1)
-    assert head.flaws == 0
+    assert head.format_violations == 0
     for cut in range(len(octets)):
-        assert read(side, octets[:cut])[0] == SHORT
+        assert read(side, octets[:cut])[0] == INCOMPLETE
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 8))
@@ -159,16 +159,16 @@ def test_a_longer_form_is_flawed_unless_the_string_says_otherwise(value: int, wi
     start, head = read(0, octets)
     assert start == len(octets)
     assert head.amount == value
-    assert (head.flaws == 0) == (width + 1 == shortest)
-    assert read(0, octets, strict=False)[1].flaws == 0
+    assert (head.format_violations == 0) == (width + 1 == shortest)
+    assert read(0, octets, strict=False)[1].format_violations == 0
 
 
 def test_numbers_past_2_to_the_64_are_refused() -> None:
-    assert read(0, b"\x00" + b"\xff" * 9)[0] == BAD
+    assert read(0, b"\x00" + b"\xff" * 9)[0] == INVALID
     assert read(0, b"\x40" + b"\xff" * 9)[0] == 10  # a limit of 2^64-1 is fine
     for value in range(2**64 - 70, 2**64):
         octets = b"\x3f\xff" + value.to_bytes(8, "big") + b"\x00"
-        assert (read(0, octets)[0] == BAD) == (value + 63 > MOST), value
+        assert (read(0, octets)[0] == INVALID) == (value + 63 > U64_MAX), value
 
 
 def test_parity_and_role_decide_what_a_packet_is() -> None:
@@ -190,24 +190,24 @@ def test_streams_with_neighbouring_ids_never_meet(grants: list[tuple[int, int]])
     observer = Observer(book())
     total: dict[int, int] = {}
     for number, amount in grants:
-        if amount and total.get(number, 0) + amount <= MOST:
+        if amount and total.get(number, 0) + amount <= U64_MAX:
             total[number] = total.get(number, 0) + amount
             reader = 1 - writer_of(key_of(number))
             observer.feed(reader, written(reader, 0, number, amount), 0)
     assert observer.take_violations() == []
     streams = observer.protocol.streams.all()
-    assert {int(s.label()[1:]): s.half(s.opener).granted for s in streams} == total
+    assert {int(s.label()[1:]): s.half(s.opener).credit_granted for s in streams} == total
 
 
 def test_the_key_of_an_id_is_its_64_bits() -> None:
     assert key_of(0) == 0
     assert key_of(2**63 - 1) == 2**63 - 1
     assert key_of(2**63) == -(2**63)
-    assert key_of(MOST) == -1
-    assert Frame(0, key_of(MOST)).key == -1
+    assert key_of(U64_MAX) == -1
+    assert Frame(0, key_of(U64_MAX)).key == -1
 
 
-@pytest.mark.parametrize("number", [-1, MOST + 1])
+@pytest.mark.parametrize("number", [-1, U64_MAX + 1])
 def test_no_key_stands_for_what_is_no_id(number: int) -> None:
     with pytest.raises(ValueError, match="0 to 2"):
         key_of(number)

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from librt.strings import BytesWriter
 
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.side import Vantage
 from polymux.core.varint import put_varu64
-from polymux.protocols.minmux.packets import KINDS, put_number, take_bias
-from polymux.protocols.minmux.profile import load_profile, plain_profile
+from polymux.protocols.minmux.packets import KINDS, put_u64, remove_id_bias
+from polymux.protocols.minmux.profile import byte_profile, load_profile
 from polymux.protocols.minmux.protocol import Minmux
 
 PAGE = (Path(__file__).parent.parent.parent.parent / "docs" / "protocols" / "minmux.md").read_text()
@@ -43,15 +43,15 @@ def test_its_numbers_are_the_ones_we_write() -> None:
     for amount, plain, from_one, _, number, biased in rows:
         for i, said in enumerate(amount.split(", ")):
             out, less = BytesWriter(), BytesWriter()
-            put_number(out, value(said))
+            put_u64(out, value(said))
             assert out.getvalue() == octets(plain)[i]
             if value(said):
-                put_number(less, value(said) - 1)
+                put_u64(less, value(said) - 1)
                 assert less.getvalue() == octets(from_one)[i]
         if number:
             out = BytesWriter()
             pattern = value(number) - 2**64 if value(number) >= 2**63 else value(number)
-            put_varu64(out, take_bias(pattern))
+            put_varu64(out, remove_id_bias(pattern))
             assert [out.getvalue()] == octets(biased)
 
 
@@ -61,17 +61,17 @@ def test_its_packets_are_read_as_it_says() -> None:
     for wire, *said in rows:
         for side, words in enumerate(said):
             if words:
-                head = Head()
+                head = FrameHeader()
                 data = octets(wire)[0]
-                book = Minmux(Limits(), Vantage.MIDDLE, plain_profile())
-                assert book.header(side, data, 0, len(data), head) == 2
+                book = Minmux(Limits(), Vantage.MIDDLE, byte_profile())
+                assert book.decode_header(side, data, 0, len(data), head) == 2
                 assert words.startswith(KINDS[head.kind].name)
                 assert str(head.amount) in words
 
 
 def test_its_profile_can_be_loaded(tmp_path: Path) -> None:
     (tmp_path / "page.toml").write_text(re.findall(r"```toml\n(.*?)```", PAGE, re.S)[0])
-    assert load_profile(str(tmp_path / "page.toml")).numbers == [4]
+    assert load_profile(str(tmp_path / "page.toml")).assigned_ids == [4]
 
 
 @pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", PAGE, re.S))

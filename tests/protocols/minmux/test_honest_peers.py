@@ -14,21 +14,21 @@ from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.side import Vantage
-from polymux.core.streams import OPEN, Stream
+from polymux.core.streams import OPEN, StreamState
 from polymux.protocols.minmux.item_codecs import Fixed, Prefixed
 from polymux.protocols.minmux.packets import (
     FORGO_CREDIT,
     GIVE_CREDIT,
-    MOST,
     OOPS,
     PROMISE_READ,
     PROMISE_WRITE,
     STOP_READ,
     STOP_WRITE,
+    U64_MAX,
     key_of,
     writer_of,
 )
-from polymux.protocols.minmux.profile import UNIT, Profile
+from polymux.protocols.minmux.profile import UNIT_LAST_ITEM, Profile
 from polymux.protocols.minmux.protocol import Minmux
 
 Step = tuple[int, int, int, int]
@@ -36,12 +36,12 @@ steps = st.lists(
     st.tuples(st.integers(0, 13), st.integers(0, 1), st.integers(0, 3), st.integers(0, 40)),
     max_size=160,
 )
-IDS = (0, 1, 2**63, MOST)  # two that each side writes
+IDS = (0, 1, 2**63, U64_MAX)  # two that each side writes
 
 
 def instance(reuse: bool, last: bool) -> Profile:
     profile = Profile(reuse=reuse)
-    for number, items in ((0, Fixed(1)), (1, Prefixed()), (2**63, Fixed(3)), (MOST, Fixed(2))):
+    for number, items in ((0, Fixed(1)), (1, Prefixed()), (2**63, Fixed(3)), (U64_MAX, Fixed(2))):
         profile.assign(number, items, Fixed(2) if last else None)
     return profile
 
@@ -98,7 +98,7 @@ class Sea:
 
     def act(self, what: int, side: int, number: int, size: int) -> None:
         book, end = self.books[side], self.ends[side]
-        stream = book.reach(side, number)
+        stream = book.get_stream(side, number)
         try:
             if writer_of(key_of(number)) == side:
                 self.write(what, book, end, stream, size)
@@ -107,48 +107,54 @@ class Sea:
         except (LocalProtocolError, StreamEnded):
             pass  # told no before anything was sent
 
-    def read(self, what: int, book: Minmux, end: Endpoint, stream: Stream, size: int) -> None:
-        limit = stream.half(end.side).limit
+    def read(self, what: int, book: Minmux, end: Endpoint, stream: StreamState, size: int) -> None:
+        limit = stream.half(end.side).promised_limit
         if what < 3:
-            frame = book.granting(end.side, stream, MOST if size == 40 else size + 1)
+            frame = book.credit_frame(end.side, stream, U64_MAX if size == 40 else size + 1)
             if frame is not None:
-                end.put(Frame(GIVE_CREDIT, stream.key, b"", frame.amount))
+                end.send_frame(Frame(GIVE_CREDIT, stream.key, b"", frame.amount))
         elif what == 3:
-            end.put(Frame(OOPS, stream.key, b"", size))
+            end.send_frame(Frame(OOPS, stream.key, b"", size))
         elif what == 4:
             if limit < 0 or limit > size:
-                end.put(Frame(PROMISE_READ, stream.key, b"", size + 1))
+                end.send_frame(Frame(PROMISE_READ, stream.key, b"", size + 1))
         elif what == 5:  # said again, where a repetition cannot be taken for anything else
             if limit > 0 or (limit == 0 and self.may_repeat(stream)):
-                end.put(Frame(STOP_READ, stream.key, b"", limit))
+                end.send_frame(Frame(STOP_READ, stream.key, b"", limit))
         elif limit != 0:
-            end.put(Frame(STOP_READ, stream.key, b"", size if limit < 0 else min(size, limit)))
+            end.send_frame(
+                Frame(STOP_READ, stream.key, b"", size if limit < 0 else min(size, limit))
+            )
 
-    def write(self, what: int, book: Minmux, end: Endpoint, stream: Stream, size: int) -> None:
+    def write(self, what: int, book: Minmux, end: Endpoint, stream: StreamState, size: int) -> None:
         own = stream.half(end.side)
-        shape = self.profile.shape(stream.key)
+        shape = self.profile.format_of(stream.key)
         assert shape is not None
-        limit, queued = own.limit, book.queued_items(end.side, stream)
+        limit, queued = own.promised_limit, book.queued_items(end.side, stream)
         if what < 3:
-            if own.state == OPEN and limit == queued and shape.last != UNIT:
+            if own.state == OPEN and limit == queued and shape.last_item_size != UNIT_LAST_ITEM:
                 end.send(stream, bytes(2))
             else:
-                one = b"\x02ab" if shape.item < 0 else bytes(shape.item)
+                one = b"\x02ab" if shape.item_size < 0 else bytes(shape.item_size)
                 end.send(stream, one * (size + 1))
         elif what == 3:
-            if book.held(stream) > 0:  # also after its own end, where nobody needs it
-                end.put(Frame(FORGO_CREDIT, stream.key, b"", min(size + 1, book.held(stream))))
+            if book.writer_credit(stream) > 0:  # also after its own end, where nobody needs it
+                end.send_frame(
+                    Frame(FORGO_CREDIT, stream.key, b"", min(size + 1, book.writer_credit(stream)))
+                )
         elif what == 4:
             if limit < 0 or limit > size:
-                end.put(Frame(PROMISE_WRITE, stream.key, b"", size + 1))
+                end.send_frame(Frame(PROMISE_WRITE, stream.key, b"", size + 1))
         elif what == 5:
             if limit > 0 or (limit == 0 and self.may_repeat(stream)):
-                end.put(Frame(STOP_WRITE, stream.key, b"", limit))
+                end.send_frame(Frame(STOP_WRITE, stream.key, b"", limit))
         elif limit < 0 or queued < limit:
             amount = queued + size % 4
-            end.put(Frame(STOP_WRITE, stream.key, b"", amount if limit < 0 else min(amount, limit)))
+            end.send_frame(
+                Frame(STOP_WRITE, stream.key, b"", amount if limit < 0 else min(amount, limit))
+            )
 
-    def may_repeat(self, stream: Stream) -> bool:
+    def may_repeat(self, stream: StreamState) -> bool:
         """Where ids are used again, a stop said twice could be taken for one of the next use."""
         return not stream.over and not self.profile.reuse
 
@@ -164,13 +170,16 @@ class Sea:
         found = list(self.blame)
         for watcher in self.watchers:
             found += [
-                f"{watcher.protocol.sight.beside}: {violation}"
+                f"{watcher.protocol.causality.vantage}: {violation}"
                 for violation in watcher.take_violations()
                 if violation.rule.severity is not Severity.NOTE
             ]
-            found += [d.reason for d in (watcher.conversation.dialer, watcher.conversation.acceptor)
-                      if d.lost]  # fmt: skip
-            assert watcher.balanced()
+            found += [
+                d.stop_reason
+                for d in (watcher.connection.dialer, watcher.connection.acceptor)
+                if d.decoding_stopped
+            ]
+            assert watcher.accounts_for_all_bytes()
         return found
 
 
@@ -189,7 +198,14 @@ def portrait(book: Minmux) -> list[tuple[object, ...]]:
             stream.label(),
             book.ending(stream),
             *[
-                (half.granted, half.spent, half.limit, half.state, half.octets, half.units)
+                (
+                    half.credit_granted,
+                    half.credit_spent,
+                    half.promised_limit,
+                    half.state,
+                    half.content_bytes,
+                    half.content_units,
+                )
                 for half in (stream.dialer, stream.acceptor)
             ],
         )

@@ -4,8 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polymux.core.varint import BAD, SHORT
-from polymux.protocols.minmux.item_codecs import OWN, PREFIXED, Codec, Fixed, Items, Prefixed, Sized
+from polymux.core.varint import INCOMPLETE, INVALID
+from polymux.protocols.minmux.item_codecs import (
+    CODEC_SIZED,
+    PREFIXED,
+    Codec,
+    Fixed,
+    ItemDecoder,
+    Prefixed,
+    Sized,
+)
 
 
 def line(data: bytes, pos: int, end: int) -> int:
@@ -31,7 +39,7 @@ def test_items_come_back_whatever_pieces_they_come_in(
 ) -> None:
     octets = b"".join(codec.encode(item) for item in items)
     assert codec.count(octets) == len(items)
-    reader = Items(codec)
+    reader = ItemDecoder(codec)
     found: list[bytes] = []
     for size in cuts:
         found += reader.feed(memoryview(octets)[:size])
@@ -54,30 +62,34 @@ def test_an_item_that_does_not_fit_its_codec_is_refused() -> None:
 
 def test_measures_say_short_and_bad() -> None:
     assert Prefixed().measure(b"\x02", 0, 1) == 3  # the length is enough
-    assert Prefixed().measure(b"\xf9\x01", 0, 2) == SHORT
-    assert Prefixed().measure(b"\xff" * 9, 0, 9) == BAD
-    assert Sized(line).measure(b"ab", 0, 2) == SHORT
-    assert Sized(line).measure(b"x\n", 0, 2) == BAD
-    assert Sized(lambda data, pos, end: -5).measure(b"x", 0, 1) == BAD
-    assert Sized(lambda data, pos, end: 2**70).measure(b"x", 0, 1) == BAD
-    assert Sized(lambda data, pos, end: data[99]).measure(b"x", 0, 1) == BAD
-    assert (Prefixed().form, Sized(line).form, Fixed(7).form) == (PREFIXED, OWN, 7)
+    assert Prefixed().measure(b"\xf9\x01", 0, 2) == INCOMPLETE
+    assert Prefixed().measure(b"\xff" * 9, 0, 9) == INVALID
+    assert Sized(line).measure(b"ab", 0, 2) == INCOMPLETE
+    assert Sized(line).measure(b"x\n", 0, 2) == INVALID
+    assert Sized(lambda data, pos, end: -5).measure(b"x", 0, 1) == INVALID
+    assert Sized(lambda data, pos, end: 2**70).measure(b"x", 0, 1) == INVALID
+    assert Sized(lambda data, pos, end: data[99]).measure(b"x", 0, 1) == INVALID
+    assert (Prefixed().item_size, Sized(line).item_size, Fixed(7).item_size) == (
+        PREFIXED,
+        CODEC_SIZED,
+        7,
+    )
 
 
 @pytest.mark.parametrize("codec", [Prefixed(), Sized(line)])
 def test_an_item_over_its_limit_is_an_error_before_it_is_collected(codec: Codec) -> None:
-    reader = Items(codec, limit=10)
+    reader = ItemDecoder(codec, max_item_bytes=10)
     with pytest.raises(ValueError, match="more than 10 octets"):
         reader.feed(b"\x20abcdefghijklmnop")
 
 
 def test_octets_that_are_no_item_are_an_error() -> None:
     with pytest.raises(ValueError, match="no item"):
-        Items(Sized(line)).feed(b"a\nx")
+        ItemDecoder(Sized(line)).feed(b"a\nx")
 
 
 def test_waiting_for_a_long_item_joins_nothing() -> None:
-    reader = Items(Prefixed())
+    reader = ItemDecoder(Prefixed())
     reader.feed(b"\xf9\xff\x00")
     for _ in range(0xFF00 - 1):
         assert reader.feed(b"y") == []

@@ -5,16 +5,16 @@ from pathlib import Path
 import pytest
 
 from polymux.protocols.minmux.item_codecs import (
+    CODEC_SIZED,
+    DEFAULT_MAX_ITEM_BYTES,
     ENDLESS,
-    ITEM,
-    OWN,
     PREFIXED,
     Fixed,
     Prefixed,
     Sized,
 )
-from polymux.protocols.minmux.packets import MOST, key_of
-from polymux.protocols.minmux.profile import Profile, Shape, load_profile, plain_profile
+from polymux.protocols.minmux.packets import U64_MAX, key_of
+from polymux.protocols.minmux.profile import Profile, StreamFormat, byte_profile, load_profile
 from polymux.protocols.minmux.protocol import Minmux
 from polymux.protocols.registry import BadProtocolString, create
 
@@ -35,16 +35,16 @@ def loaded(tmp_path: Path, text: str) -> Profile:
     return load_profile(str(path))
 
 
-def sizes(shape: Shape | None) -> tuple[int, int] | None:
-    return None if shape is None else (shape.item, shape.last)
+def sizes(shape: StreamFormat | None) -> tuple[int, int] | None:
+    return None if shape is None else (shape.item_size, shape.last_item_size)
 
 
 def test_the_profile_of_the_page_says_what_it_says(tmp_path: Path) -> None:
     profile = loaded(tmp_path, PAGE)
     assert not profile.reuse
-    assert sizes(profile.shape(4)) == (4, 1)
-    assert sizes(profile.shape(5)) == (1, 0)
-    assert sizes(profile.shape(key_of(MOST))) == (1, 0)
+    assert sizes(profile.format_of(4)) == (4, 1)
+    assert sizes(profile.format_of(5)) == (1, 0)
+    assert sizes(profile.format_of(key_of(U64_MAX))) == (1, 0)
 
 
 def test_words_stand_for_sizes(tmp_path: Path) -> None:
@@ -53,26 +53,26 @@ def test_words_stand_for_sizes(tmp_path: Path) -> None:
         'max_item = 100\n[stream.0]\nitem="prefixed"\nlast="prefixed"\n'
         '[stream.18446744073709551615]\nitem=0\nlast="never"',
     )
-    assert sizes(profile.shape(0)) == (PREFIXED, PREFIXED)
-    assert sizes(profile.shape(key_of(MOST))) == (0, ENDLESS)
-    assert profile.shape(2) is None
-    assert profile.numbers == [0, MOST]
-    assert profile.limit == 100
+    assert sizes(profile.format_of(0)) == (PREFIXED, PREFIXED)
+    assert sizes(profile.format_of(key_of(U64_MAX))) == (0, ENDLESS)
+    assert profile.format_of(2) is None
+    assert profile.assigned_ids == [0, U64_MAX]
+    assert profile.max_item_bytes == 100
 
 
 def test_what_a_stream_leaves_out_it_has_from_the_default(tmp_path: Path) -> None:
     profile = loaded(tmp_path, "[default]\nitem=8\nlast=2\n[stream.1]\nlast=3\n[stream.2]\nitem=9")
-    assert sizes(profile.shape(1)) == (8, 3)
-    assert sizes(profile.shape(2)) == (9, 2)
+    assert sizes(profile.format_of(1)) == (8, 3)
+    assert sizes(profile.format_of(2)) == (9, 2)
     bare = loaded(tmp_path, "[stream.1]\n")
-    assert sizes(bare.shape(1)) == (1, 0)
+    assert sizes(bare.format_of(1)) == (1, 0)
 
 
 def test_the_built_in_profile_assigns_every_id_to_octets() -> None:
-    profile = plain_profile()
-    assert sizes(profile.shape(0)) == sizes(profile.shape(key_of(MOST))) == (1, 0)
+    profile = byte_profile()
+    assert sizes(profile.format_of(0)) == sizes(profile.format_of(key_of(U64_MAX))) == (1, 0)
     assert not profile.reuse
-    assert profile.limit == ITEM
+    assert profile.max_item_bytes == DEFAULT_MAX_ITEM_BYTES
 
 
 def test_a_profile_can_be_made_in_python() -> None:
@@ -80,9 +80,9 @@ def test_a_profile_can_be_made_in_python() -> None:
     profile.assign(0, Fixed(4), Prefixed())
     profile.assign(1, Prefixed(), endless=True)
     profile.assign(2, Sized(lambda data, pos, end: 1))
-    assert sizes(profile.shape(0)) == (4, PREFIXED)
-    assert sizes(profile.shape(1)) == (PREFIXED, ENDLESS)
-    assert sizes(profile.shape(2)) == (OWN, 0)
+    assert sizes(profile.format_of(0)) == (4, PREFIXED)
+    assert sizes(profile.format_of(1)) == (PREFIXED, ENDLESS)
+    assert sizes(profile.format_of(2)) == (CODEC_SIZED, 0)
     with pytest.raises(ValueError, match="0 to 2"):
         profile.assign(-1, Fixed(1))
 
@@ -137,8 +137,8 @@ def test_the_other_options_of_the_string_are_checked() -> None:
     strict, lenient = create("minmux"), create("minmux:canonical=no,oops=ignore")
     assert isinstance(strict, Minmux)
     assert isinstance(lenient, Minmux)
-    assert (strict.strict, strict.yielding) == (True, True)
-    assert (lenient.strict, lenient.yielding) == (False, False)
+    assert (strict.canonical_only, strict.answers_oops) == (True, True)
+    assert (lenient.canonical_only, lenient.answers_oops) == (False, False)
     for text in ("minmux:canonical=maybe", "minmux:oops=sorry", "minmux:window=5"):
         with pytest.raises(BadProtocolString):
             create(text)

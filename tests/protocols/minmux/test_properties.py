@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from polymux.core import connection
-from polymux.testing import CHECKS
+from polymux.testing import PROPERTIES
 
 FOLDER = Path(__file__).parent.parent.parent / "vectors" / "minmux"
 RUNS = 200 if not connection.__file__.endswith(".py") else 12
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", PROPERTIES, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("profile", ["shapes", "named", "reuse"])
 def test_the_battery(profile: str, check: object) -> None:
     assert callable(check)

@@ -13,7 +13,7 @@ from polymux.core.side import Vantage
 from polymux.protocols.minmux import rules as minmux_rules
 from polymux.protocols.minmux.item_codecs import Fixed
 from polymux.protocols.minmux.packets import give_credit, oops, stop_read
-from polymux.protocols.minmux.profile import Profile, plain_profile
+from polymux.protocols.minmux.profile import Profile, byte_profile
 from polymux.protocols.minmux.protocol import Minmux
 from polymux.protocols.registry import create
 
@@ -83,9 +83,9 @@ def test_a_stream_that_the_profile_does_not_know_is_named() -> None:
     found = said(observer)
     assert "stream 9223372036854775808, which the profile does not assign" in found[0]
     assert "stream 4 is not in the profile, so its items have no known size" in found[1]
-    assert observer.conversation.acceptor.lost
-    assert "stream 4" in observer.conversation.acceptor.reason
-    assert not observer.conversation.dialer.lost
+    assert observer.connection.acceptor.decoding_stopped
+    assert "stream 4" in observer.connection.acceptor.stop_reason
+    assert not observer.connection.dialer.decoding_stopped
 
 
 def test_time_without_credit_is_measured() -> None:
@@ -93,7 +93,7 @@ def test_time_without_credit_is_measured() -> None:
     observer.feed(1, b"\x40\x00", 10_000)
     half = observer.protocol.streams.all()[0].acceptor
     # from the promise at 0 to the credit at 1000, from 2000 to 3000, from 4000 to the end at 10000
-    assert half.blocked == 1000 + 1000 + 6000
+    assert half.blocked_ns == 1000 + 1000 + 6000
 
 
 def test_a_reader_is_never_blocked() -> None:
@@ -102,7 +102,7 @@ def test_a_reader_is_never_blocked() -> None:
 
 
 def test_an_id_that_was_forgotten_for_age_convicts_nobody_of_giving_up_credit() -> None:
-    limits = Limits(remembered=1)
+    limits = Limits(closed_streams_remembered=1)
     steps = [(0, "0000 4000"), (1, "4000"), (0, "0200 4200"), (1, "4200")]
     observer = watch(*steps, (1, "8000"), limits=limits)
     assert said(observer) == []
@@ -114,25 +114,25 @@ def test_a_late_forgo_excuses_no_more_than_what_was_left_over() -> None:
     """A liar that gives credit up in each use cannot save it and write it all at once."""
     book = Minmux(Limits(), Vantage.DIALER, reusable())
     reader = Endpoint(book, 0)
-    reader.put(give_credit(0, 5))
-    reader.put(stop_read(0))
+    reader.send_frame(give_credit(0, 5))
+    reader.send_frame(stop_read(0))
     reader.receive(b"\x40\x00", 0.0)  # finished, with 5 left over
     for _ in range(4):
-        reader.put(give_credit(0, 5))
+        reader.send_frame(give_credit(0, 5))
         reader.receive(b"\x80\x04", 0.0)  # given up, perhaps late
-    reader.put(give_credit(0, 5))
+    reader.send_frame(give_credit(0, 5))
     with pytest.raises(PeerViolation, match="credit-exceeded"):
         reader.receive(b"\x00\x0a" + bytes(11), 0.0)
-    assert book.streams.all()[0].acceptor.octets == 0
+    assert book.streams.all()[0].acceptor.content_bytes == 0
 
 
 def test_giving_up_more_than_either_use_had_is_no_accident() -> None:
     book = Minmux(Limits(), Vantage.DIALER, reusable())
     reader = Endpoint(book, 0)
-    reader.put(give_credit(0, 5))
-    reader.put(stop_read(0))
+    reader.send_frame(give_credit(0, 5))
+    reader.send_frame(stop_read(0))
     reader.receive(b"\x40\x00", 0.0)
-    reader.put(give_credit(0, 2))
+    reader.send_frame(give_credit(0, 2))
     with pytest.raises(PeerViolation, match="forgo-exceeds-credit"):
         reader.receive(b"\x80\x05", 0.0)
 
@@ -160,24 +160,28 @@ def test_uses_survive_a_snapshot() -> None:
 
 
 def test_an_oops_storm_with_nobody_reading_our_answers_is_ended() -> None:
-    book = Minmux(Limits(), Vantage.ACCEPTOR, plain_profile())
+    book = Minmux(Limits(), Vantage.ACCEPTOR, byte_profile())
     writer = Endpoint(book, 1)
     storm: list[bytes] = []
-    for number in range(0, 4 * Limits().control_queue, 2):
-        peer = Endpoint(Minmux(Limits(), Vantage.DIALER, plain_profile()), 0)
-        peer.put(give_credit(number, 9))
-        peer.put(oops(number, 0))
+    for number in range(0, 4 * Limits().max_queued_replies, 2):
+        peer = Endpoint(Minmux(Limits(), Vantage.DIALER, byte_profile()), 0)
+        peer.send_frame(give_credit(number, 9))
+        peer.send_frame(oops(number, 0))
         storm.append(peer.data_to_send())
     with pytest.raises((LimitExceeded, PeerViolation), match=r"limit|only cost"):
         [writer.receive(gust, 0.0) for gust in storm]
-    assert len(writer.outbox.control) <= Limits().control_queue + 1
+    assert len(writer.scheduler.control_queue) <= Limits().max_queued_replies + 1
 
 
 def test_nothing_is_reserved_for_a_promise() -> None:
     observer = watch((1, "c0 fffffffffffffffffe"), (0, "c0 fffffffffffffffffe"))
     stream = observer.protocol.streams.all()[0]
     assert said(observer) == []
-    assert (stream.acceptor.granted, stream.acceptor.spent, stream.acceptor.limit) == (0, 0, -1)
+    assert (
+        stream.acceptor.credit_granted,
+        stream.acceptor.credit_spent,
+        stream.acceptor.promised_limit,
+    ) == (0, 0, -1)
 
 
 PAGE_NAMES = (

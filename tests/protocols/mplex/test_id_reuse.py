@@ -14,7 +14,7 @@ from polymux.core.errors import PeerViolation
 from polymux.core.events import Aborted, Opened
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
 RUNS = int(os.environ.get("POLYMUX_REUSE_RUNS", "2500" if "POLYMUX_SOAK" in os.environ else "300"))
@@ -44,9 +44,9 @@ def by_key(log: list[Passing]) -> dict[tuple[int, int], list[Passing]]:
     return found
 
 
-def streams_of(observer: Observer) -> dict[tuple[int, int, int], Stream]:
-    streams = [*observer.take_gone(), *observer.protocol.streams.all()]
-    return {(s.opener, s.number, s.incarnation): s for s in streams}
+def streams_of(observer: Observer) -> dict[tuple[int, int, int], StreamState]:
+    streams = [*observer.take_removed_streams(), *observer.protocol.streams.all()]
+    return {(s.opener, s.stream_id, s.incarnation): s for s in streams}
 
 
 @pytest.mark.parametrize(("zombies", "lags"), [(False, False), (True, False), (True, True)])
@@ -101,14 +101,16 @@ def test_frames_belong_to_the_use_that_their_sender_can_have_known() -> None:
         assert observer.rows is not None
         for batch in observer.rows.take():
             for i in range(batch.used):
-                rows[int(batch.sender[i]), int(batch.ordinal[i])] = int(batch.incarnation[i])
+                rows[int(batch.sender[i]), int(batch.frame_index[i])] = int(batch.incarnation[i])
         sums = dict.fromkeys(by_key(talk.log), 0)
         for log in by_key(talk.log).values():
             for key, use in placed(log).items():
                 assert rows[key] == use, f"seed {seed}, frame {key}: {[p.frame for p in log]}"
                 checked += use > 1
         for stream in streams_of(observer).values():
-            sums[stream.opener, stream.number] += int(stream.dialer.octets + stream.acceptor.octets)
+            sums[stream.opener, stream.stream_id] += int(
+                stream.dialer.content_bytes + stream.acceptor.content_bytes
+            )
         for key, log in by_key(talk.log).items():
             assert sums[key] == sum(len(p.frame.payload) for p in log if p.frame.kind == "message")
     assert checked > RUNS // 4
@@ -170,7 +172,7 @@ def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() 
             continue
         observer = watched(talk.pieces)
         said = [
-            (v.rule.name, int(v.sender), v.ordinal)
+            (v.rule.name, int(v.sender), v.frame_index)
             for v in observer.take_violations()
             if v.rule.severity is not Severity.NOTE or v.rule.name == rule
         ]

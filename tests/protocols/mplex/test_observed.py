@@ -8,7 +8,7 @@ from tests.attacks.raw_frames import uvarint
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PeerViolation
 from polymux.core.observer import Observer
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
 OPENED, HALF_CLOSED, CLOSED_BACK = b"\x08\x00", b"\x0c\x00", b"\x0b\x00"  # on id 1, the dialer's
@@ -27,7 +27,7 @@ def watch(*turns: tuple[int, bytes], vantage: int = 2) -> Observer:
     return observer
 
 
-def newest(observer: Observer) -> Stream:
+def newest(observer: Observer) -> StreamState:
     return observer.protocol.streams.all()[-1]
 
 
@@ -69,12 +69,12 @@ def test_a_long_name_is_no_fault_and_is_kept_in_part(step: int) -> None:
     data = frame(1, 0, name) + frame(1, 2, b"hi") + frame(1, 6, name)
     observer = watch(*((0, data[at : at + step]) for at in range(0, len(data), step)))
     stream = newest(observer)
-    assert (stream.name, stream.error, stream.dialer.octets) == (name[:KEPT], name[:KEPT], 2)
+    assert (stream.name, stream.error, stream.dialer.content_bytes) == (name[:KEPT], name[:KEPT], 2)
     assert [v.rule.name for v in observer.take_violations()] == ["mplex.reset-with-payload"]
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     assert observer.rows is not None
     (batch,) = observer.rows.take()
-    assert [batch.payload[i] for i in range(batch.used)] == [len(name), 2, len(name)]
+    assert [batch.payload_bytes[i] for i in range(batch.used)] == [len(name), 2, len(name)]
 
 
 @pytest.mark.parametrize(("size", "said"), [(KEPT + 1, 0), (1 << 20, 0), ((1 << 20) + 1, 1)])

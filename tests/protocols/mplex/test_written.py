@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from polymux.core.endpoint import Endpoint
-from polymux.core.frames import Frame, Head
+from polymux.core.frames import Frame, FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_STREAM
 from polymux.protocols.mplex.protocol import (
@@ -13,7 +13,7 @@ from polymux.protocols.mplex.protocol import (
     CLOSE_RECEIVER,
     MESSAGE_INITIATOR,
     MESSAGE_RECEIVER,
-    NEW,
+    NEW_STREAM,
     RESET_INITIATOR,
     RESET_RECEIVER,
     UNDEFINED,
@@ -23,8 +23,8 @@ from polymux.protocols.registry import create
 
 D1, A1 = 1 * 2, 1 * 2 + 1  # keys: number and opener
 WRITTEN = [
-    (Frame(NEW, D1, b"abc"), "08 03 616263"),
-    (Frame(NEW, 77 * 2, b""), "e804 00"),
+    (Frame(NEW_STREAM, D1, b"abc"), "08 03 616263"),
+    (Frame(NEW_STREAM, 77 * 2, b""), "e804 00"),
     (Frame(MESSAGE_INITIATOR, D1, b"hello"), "0a 05 68656c6c6f"),
     (Frame(MESSAGE_RECEIVER, A1, b"hi"), "09 02 6869"),
     (Frame(MESSAGE_INITIATOR, D1, b"a" * 128), "0a 8001" + "61" * 128),
@@ -40,7 +40,7 @@ WRITTEN = [
 @pytest.mark.parametrize(("frame", "expected"), WRITTEN)
 def test_a_frame_is_its_flag_its_length_and_its_payload_once(frame: Frame, expected: str) -> None:
     end = Endpoint(create("mplex", vantage=0), 0)
-    end.put(frame, force=True)
+    end.send_frame(frame, force=True)
     assert end.data_to_send().hex(" ") == bytes.fromhex(expected).hex(" ")
 
 
@@ -50,13 +50,19 @@ def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> N
     opener = sender if kind % 2 == 0 else 1 - sender
     book = Mplex(Limits(), 2)
     data = bytes([5 * 8 + kind, 2]) + b"ab"
-    read, said = Head(), Head()
-    assert book.header(sender, data, 0, 4, read) == 2
-    assert (read.kind, read.number, read.key, read.size) == (kind, 5, 5 * 2 + opener, 2)
-    assert (read.text_size, read.amount, read.tail, read.parts, read.units) == (-1, -1, 0, 0, 2)
+    read, said = FrameHeader(), FrameHeader()
+    assert book.decode_header(sender, data, 0, 4, read) == 2
+    assert (read.kind, read.stream_id, read.key, read.payload_size) == (kind, 5, 5 * 2 + opener, 2)
+    assert (read.text_size, read.amount, read.trailer_size, read.parts_left, read.credit_cost) == (
+        -1,
+        -1,
+        0,
+        0,
+        2,
+    )
     said.kind, said.key = kind, 5 * 2  # whatever the key says of the opener
-    book.address(sender, said)
-    assert (said.number, said.key) == (5, 5 * 2 + opener)
+    book.resolve_ids(sender, said)
+    assert (said.stream_id, said.key) == (5, 5 * 2 + opener)
     assert read.opener == said.opener == (NO_STREAM if kind == UNDEFINED else opener)
 
 
@@ -65,12 +71,12 @@ def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> N
 def test_a_frame_that_is_sent_is_never_over_one_mebioctet(
     frame: int, taken: int, sent: int
 ) -> None:
-    book = Mplex(Limits(frame=frame), 2)
-    assert (book.max_frame, book.send_frame) == (taken, sent)
+    book = Mplex(Limits(max_frame_bytes=frame), 2)
+    assert (book.max_frame_bytes, book.max_sent_frame_bytes) == (taken, sent)
 
 
 def test_the_smallest_frame_may_be_asked_for() -> None:
-    assert create("mplex:max_frame=1").max_frame == 1
+    assert create("mplex:max_frame=1").max_frame_bytes == 1
 
 
 def test_ids_are_kept_with_the_conversation() -> None:

@@ -7,10 +7,10 @@ from tests.attacks.raw_frames import Nerdbank as Wire
 from tests.attacks.raw_frames import msgpack_blob, msgpack_text, msgpack_uint
 
 from polymux.core.endpoint import Endpoint
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.observer import Observer
 from polymux.core.rules import Origin
-from polymux.core.varint import BAD, SHORT
+from polymux.core.varint import INCOMPLETE, INVALID
 from polymux.protocols.nerdbank.codec import (
     ACCEPTED,
     BAD_ACCEPTANCE,
@@ -20,21 +20,21 @@ from polymux.protocols.nerdbank.codec import (
     BAD_OFFER,
     BAD_WINDOW,
     CONTENT_FRAME,
-    LAST_CODE,
     MALFORMED,
-    NO_WINDOW,
+    MAX_CONTROL_CODE,
     OFFER,
+    OFFER_WITHOUT_WINDOW,
     PROCESSED,
     TERMINATED,
     VERSION_MISMATCH,
     WINDOW_ADJUST,
     WRONG_SOURCE,
-    content3,
-    greeting1,
-    greeting2,
-    header1,
-    header23,
-    payload23,
+    decode_content_header_v3,
+    decode_handshake_v1,
+    decode_handshake_v2,
+    decode_header_v1,
+    decode_header_v2_v3,
+    decode_payload_v2_v3,
 )
 from polymux.protocols.nerdbank.rules import FRAME_TOO_LONG
 from polymux.protocols.registry import create
@@ -44,13 +44,18 @@ LIMIT = 300  # octets that may wait for the end of a frame
 PEER = 1 << 20  # the largest window that is believed
 
 
-def whole(data: bytes, fields: int, sender: int = 0) -> tuple[int, Head]:
+def whole(data: bytes, fields: int, sender: int = 0) -> tuple[int, FrameHeader]:
     """Read a frame that stands behind and before octets of others; at every cut it is short."""
-    head = Head()
-    start = header23(b"\x91\x00" + data + b"\xc1", 2, 2 + len(data), fields, LIMIT, sender, head)
+    head = FrameHeader()
+    start = decode_header_v2_v3(
+        b"\x91\x00" + data + b"\xc1", 2, 2 + len(data), fields, LIMIT, sender, head
+    )
     for cut in range(min(len(data), 12)):
         if cut < start - 2:
-            assert header23(data, 0, cut, fields, LIMIT, sender, Head()) == SHORT
+            assert (
+                decode_header_v2_v3(data, 0, cut, fields, LIMIT, sender, FrameHeader())
+                == INCOMPLETE
+            )
     return start - 2 if start >= 0 else start, head
 
 
@@ -58,7 +63,7 @@ def whole(data: bytes, fields: int, sender: int = 0) -> tuple[int, Head]:
 @pytest.mark.parametrize("code", range(9))
 def test_a_frame_of_version_2_says_code_and_id(code: int, number: int) -> None:
     start, head = whole(b"\x92" + bytes([code]) + msgpack_uint(number), 2)
-    assert (start, head.kind, head.number, head.size, head.tail) == (
+    assert (start, head.kind, head.stream_id, head.payload_size, head.trailer_size) == (
         2 + len(msgpack_uint(number)), code, number, 0, 0)  # fmt: skip
 
 
@@ -67,19 +72,26 @@ def test_a_frame_of_version_2_says_code_and_id(code: int, number: int) -> None:
 def test_a_frame_of_version_3_says_who_offered(source: bytes, opener: int, payload: bytes) -> None:
     data = b"\x94\x02\x05" + source + msgpack_blob(payload)
     start, head = whole(data + payload[:0], 3, sender=1)
-    assert (start, head.opener, head.size) == (len(data) - len(payload), opener, len(payload))
-    assert head.flaws == 0
+    assert (start, head.opener, head.payload_size) == (
+        len(data) - len(payload),
+        opener,
+        len(payload),
+    )
+    assert head.format_violations == 0
 
 
 def test_more_elements_than_are_known_are_stepped_over() -> None:
     data = b"\x96\x02\x05\x01\xc4\x02ab" + b"\xa3xyz" + b"\x92\x01\x02"
     start, head = whole(data, 3)
-    assert (start, head.size, head.tail) == (6, 2, 7)
-    assert header23(data, 0, len(data) - 1, 3, LIMIT, 0, Head()) == SHORT
-    assert header23(data, 0, len(data) - 1, 3, len(data) - 1, 0, Head()) == SHORT
-    short = Head()
-    assert header23(data, 0, len(data) - 1, 3, len(data) - 2, 0, short) == BAD
-    assert short.flaws == BAD_FRAME
+    assert (start, head.payload_size, head.trailer_size) == (6, 2, 7)
+    assert decode_header_v2_v3(data, 0, len(data) - 1, 3, LIMIT, 0, FrameHeader()) == INCOMPLETE
+    assert (
+        decode_header_v2_v3(data, 0, len(data) - 1, 3, len(data) - 1, 0, FrameHeader())
+        == INCOMPLETE
+    )
+    short = FrameHeader()
+    assert decode_header_v2_v3(data, 0, len(data) - 1, 3, len(data) - 2, 0, short) == INVALID
+    assert short.format_violations == BAD_FRAME
 
 
 WRONG = [
@@ -96,52 +108,59 @@ WRONG = [
 
 @pytest.mark.parametrize(("data", "flaw"), WRONG)
 def test_what_is_no_frame_is_stepped_over_as_a_value(data: bytes, flaw: int) -> None:
-    head = Head()
+    head = FrameHeader()
     fields = 2
-    assert header23(data, 0, len(data), fields, LIMIT, 0, head) == 1
-    assert (head.kind, head.flaws, head.size) == (MALFORMED, flaw, len(data) - 1)
+    assert decode_header_v2_v3(data, 0, len(data), fields, LIMIT, 0, head) == 1
+    assert (head.kind, head.format_violations, head.payload_size) == (
+        MALFORMED,
+        flaw,
+        len(data) - 1,
+    )
 
 
 @pytest.mark.parametrize("source", [2, 5, 127])
 def test_a_source_that_nobody_has_is_named(source: int) -> None:
-    head = Head()
-    assert header23(b"\x93\x02\x05" + bytes([source]), 0, 4, 3, LIMIT, 0, head) == 1
-    assert (head.kind, head.flaws) == (MALFORMED, WRONG_SOURCE)
-    seeded = Head()
-    assert header23(b"\x93\x02\x05\x00", 0, 4, 3, LIMIT, 0, seeded) == 4
+    head = FrameHeader()
+    assert decode_header_v2_v3(b"\x93\x02\x05" + bytes([source]), 0, 4, 3, LIMIT, 0, head) == 1
+    assert (head.kind, head.format_violations) == (MALFORMED, WRONG_SOURCE)
+    seeded = FrameHeader()
+    assert decode_header_v2_v3(b"\x93\x02\x05\x00", 0, 4, 3, LIMIT, 0, seeded) == 4
     assert seeded.opener not in (0, 1)
 
 
 def test_the_last_code_is_the_last() -> None:
-    for code in (LAST_CODE, LAST_CODE + 1):
-        head = Head()
-        found = header23(b"\x92" + msgpack_uint(code) + b"\x01", 0, 9, 2, LIMIT, 0, head)
-        assert (head.kind == MALFORMED) == (code > LAST_CODE), (found, code)
+    for code in (MAX_CONTROL_CODE, MAX_CONTROL_CODE + 1):
+        head = FrameHeader()
+        found = decode_header_v2_v3(b"\x92" + msgpack_uint(code) + b"\x01", 0, 9, 2, LIMIT, 0, head)
+        assert (head.kind == MALFORMED) == (code > MAX_CONTROL_CODE), (found, code)
 
 
 def test_a_value_without_an_end_is_waited_for_up_to_the_limit() -> None:
     data = b"\xdc\x00\x50" + b"\x01" * 40  # 80 values are announced
-    assert header23(data[:3] + b"\xa1" * 10, 0, 13, 2, LIMIT, 0, Head()) == SHORT
-    head = Head()
+    assert (
+        decode_header_v2_v3(data[:3] + b"\xa1" * 10, 0, 13, 2, LIMIT, 0, FrameHeader())
+        == INCOMPLETE
+    )
+    head = FrameHeader()
     endless = b"\x91" * 400
-    assert header23(endless, 0, 300, 2, LIMIT, 0, Head()) == SHORT
-    assert header23(endless, 0, 301, 2, LIMIT, 0, head) == BAD
-    assert head.flaws == BAD_FRAME
+    assert decode_header_v2_v3(endless, 0, 300, 2, LIMIT, 0, FrameHeader()) == INCOMPLETE
+    assert decode_header_v2_v3(endless, 0, 301, 2, LIMIT, 0, head) == INVALID
+    assert head.format_violations == BAD_FRAME
     for fields in (2, 3):  # what stands before it does not count
-        assert header23(endless, 50, 350, fields, LIMIT, 0, Head()) == SHORT
-        assert header23(endless, 50, 351, fields, LIMIT, 0, Head()) == BAD
+        assert decode_header_v2_v3(endless, 50, 350, fields, LIMIT, 0, FrameHeader()) == INCOMPLETE
+        assert decode_header_v2_v3(endless, 50, 351, fields, LIMIT, 0, FrameHeader()) == INVALID
     more = bytes(50) + b"\x94\x02\x05\xc4\x02ab" + endless
-    assert header23(more, 50, 350, 2, LIMIT, 0, Head()) == SHORT
-    assert header23(more, 50, 351, 2, LIMIT, 0, Head()) == BAD
+    assert decode_header_v2_v3(more, 50, 350, 2, LIMIT, 0, FrameHeader()) == INCOMPLETE
+    assert decode_header_v2_v3(more, 50, 351, 2, LIMIT, 0, FrameHeader()) == INVALID
 
 
 def test_a_handshake_without_an_end_is_waited_for_up_to_the_limit() -> None:
     data = bytes(50) + b"\x93\x92\x02\x00\xc4\x10" + RANDOM + b"\x91" * 400
     for end in (60, 72, 73, 349, 350):
-        assert greeting2(data, 50, end, LIMIT, Head()) == SHORT
-    head = Head()
-    assert greeting2(data, 50, 351, LIMIT, head) == BAD
-    assert head.flaws == BAD_HANDSHAKE
+        assert decode_handshake_v2(data, 50, end, LIMIT, FrameHeader()) == INCOMPLETE
+    head = FrameHeader()
+    assert decode_handshake_v2(data, 50, 351, LIMIT, head) == INVALID
+    assert head.format_violations == BAD_HANDSHAKE
 
 
 # --- the usual content, read at once
@@ -152,14 +171,19 @@ def test_a_handshake_without_an_end_is_waited_for_up_to_the_limit() -> None:
 @pytest.mark.parametrize("source", [1, -1])
 def test_the_short_way_reads_what_the_long_way_reads(source: int, number: int, size: int) -> None:
     data = Wire(3).frame(2, number, bytes(size), source)
-    short, long = Head(), Head()
-    at = content3(b"\xc1" + data, 1, 1 + len(data), 0, short)
-    assert at == header23(b"\xc1" + data, 1, 1 + len(data), 3, LIMIT, 0, long)
-    assert (short.kind, short.number, short.size, short.opener) == (
+    short, long = FrameHeader(), FrameHeader()
+    at = decode_content_header_v3(b"\xc1" + data, 1, 1 + len(data), 0, short)
+    assert at == decode_header_v2_v3(b"\xc1" + data, 1, 1 + len(data), 3, LIMIT, 0, long)
+    assert (short.kind, short.stream_id, short.payload_size, short.opener) == (
         2, number, size, 0 if source == 1 else 1)  # fmt: skip
-    assert (long.kind, long.number, long.size, long.opener) == (2, number, size, short.opener)
+    assert (long.kind, long.stream_id, long.payload_size, long.opener) == (
+        2,
+        number,
+        size,
+        short.opener,
+    )
     assert short.key == number * 4 + short.opener
-    assert short.units == size
+    assert short.credit_cost == size
 
 
 @pytest.mark.parametrize(
@@ -169,7 +193,7 @@ def test_the_short_way_reads_what_the_long_way_reads(source: int, number: int, s
      b"\x94\x02\x01\x01\xc5\x50\x01abc", b"\x94\x02\x01\x01\xc4\x01a"],
 )  # fmt: skip
 def test_the_short_way_leaves_what_is_not_usual_to_the_long_one(data: bytes) -> None:
-    assert content3(data, 0, len(data), 0, Head()) == 0
+    assert decode_content_header_v3(data, 0, len(data), 0, FrameHeader()) == 0
 
 
 # --- handshakes
@@ -177,31 +201,31 @@ def test_the_short_way_leaves_what_is_not_usual_to_the_long_one(data: bytes) -> 
 
 def test_the_first_handshake_is_its_magic_and_sixteen_octets() -> None:
     data = bytes.fromhex("2fdf1d50") + RANDOM
-    head = Head()
-    assert greeting1(b"?" + data, 1, 21, head) == 5
-    assert head.size == 16
+    head = FrameHeader()
+    assert decode_handshake_v1(b"?" + data, 1, 21, head) == 5
+    assert head.payload_size == 16
     for place in range(4):
-        assert greeting1(data, 0, place, Head()) == SHORT
-        bad = Head()
+        assert decode_handshake_v1(data, 0, place, FrameHeader()) == INCOMPLETE
+        bad = FrameHeader()
         wrong = bytearray(data)
         wrong[place] ^= 1
-        assert greeting1(bytes(wrong), 0, 20, bad) == BAD
-        assert bad.flaws == BAD_MAGIC
+        assert decode_handshake_v1(bytes(wrong), 0, 20, bad) == INVALID
+        assert bad.format_violations == BAD_MAGIC
 
 
 def test_the_second_handshake_in_every_shape() -> None:
     usual = b"\x92\x92\x02\x00\xc4\x10" + RANDOM
     longer = b"\x93\x93\x02\x00\x07\xc4\x10" + RANDOM + b"\xa2hi"
     for data, start, tail in ((usual, 6, 0), (longer, 7, 3)):
-        head = Head()
-        assert greeting2(b"??" + data, 2, 2 + len(data), LIMIT, head) == 2 + start
-        assert (head.size, head.tail) == (16, tail)
+        head = FrameHeader()
+        assert decode_handshake_v2(b"??" + data, 2, 2 + len(data), LIMIT, head) == 2 + start
+        assert (head.payload_size, head.trailer_size) == (16, tail)
         for cut in range(start):
-            assert greeting2(data, 0, cut, LIMIT, Head()) == SHORT
+            assert decode_handshake_v2(data, 0, cut, LIMIT, FrameHeader()) == INCOMPLETE
     for cut in range(6, len(usual)):  # its end is known before it has come
-        assert greeting2(usual, 0, cut, LIMIT, Head()) == 6
-    assert greeting2(longer, 0, len(longer) - 1, LIMIT, Head()) == SHORT
-    assert greeting2(longer, 0, 20, LIMIT, Head()) == SHORT
+        assert decode_handshake_v2(usual, 0, cut, LIMIT, FrameHeader()) == 6
+    assert decode_handshake_v2(longer, 0, len(longer) - 1, LIMIT, FrameHeader()) == INCOMPLETE
+    assert decode_handshake_v2(longer, 0, 20, LIMIT, FrameHeader()) == INCOMPLETE
 
 
 @pytest.mark.parametrize(
@@ -217,29 +241,34 @@ def test_the_second_handshake_in_every_shape() -> None:
      (b"\x92\x92\xa1x\x00\xc4\x10" + RANDOM, BAD_HANDSHAKE)],
 )  # fmt: skip
 def test_a_second_handshake_that_is_none_is_named(data: bytes, flaw: int) -> None:
-    head = Head()
-    assert greeting2(data, 0, len(data), LIMIT, head) == BAD
-    assert head.flaws == flaw
+    head = FrameHeader()
+    assert decode_handshake_v2(data, 0, len(data), LIMIT, head) == INVALID
+    assert head.format_violations == flaw
 
 
 def test_frames_of_version_1_have_seven_octets_before_them() -> None:
     data = Wire(1).frame(2, 5, b"abc")
-    head = Head()
-    assert header1(b"?" + data, 1, 1 + len(data), head) == 8
-    assert (head.kind, head.number, head.size, head.flaws) == (2, 5, 3, 0)
-    assert header1(data, 0, 6, Head()) == SHORT
-    for number, code, flaw in ((0, 2, BAD_FRAME), (2**31 - 1, 2, 0), (2**31, 2, BAD_FRAME),
-                               (1, LAST_CODE, 0), (1, LAST_CODE + 1, BAD_FRAME)):  # fmt: skip
-        head = Head()
-        header1(Wire(1).frame(code, number), 0, 7, head)
-        assert head.flaws == flaw, (number, code)
+    head = FrameHeader()
+    assert decode_header_v1(b"?" + data, 1, 1 + len(data), head) == 8
+    assert (head.kind, head.stream_id, head.payload_size, head.format_violations) == (2, 5, 3, 0)
+    assert decode_header_v1(data, 0, 6, FrameHeader()) == INCOMPLETE
+    for number, code, flaw in (
+        (0, 2, BAD_FRAME),
+        (2**31 - 1, 2, 0),
+        (2**31, 2, BAD_FRAME),
+        (1, MAX_CONTROL_CODE, 0),
+        (1, MAX_CONTROL_CODE + 1, BAD_FRAME),
+    ):
+        head = FrameHeader()
+        decode_header_v1(Wire(1).frame(code, number), 0, 7, head)
+        assert head.format_violations == flaw, (number, code)
 
 
 # --- what control frames say
 
 SAID = [
     (OFFER, b"\x92" + msgpack_text(b"abc") + b"\x07", 7, 0, b"abc"),
-    (OFFER, b"\x91" + msgpack_text(b"abc"), -1, NO_WINDOW, b"abc"),
+    (OFFER, b"\x91" + msgpack_text(b"abc"), -1, OFFER_WITHOUT_WINDOW, b"abc"),
     (OFFER, b"\x92\xa0" + msgpack_uint(PEER), PEER, 0, b""),
     (OFFER, b"\x92\xa0" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
     (OFFER, b"\x92\xa0\x00", -1, BAD_WINDOW, b""),
@@ -250,7 +279,7 @@ SAID = [
     (OFFER, b"", -1, BAD_OFFER, b""),
     (OFFER, b"\x91\x05", -1, BAD_OFFER, b""),
     (ACCEPTED, b"\x91\x01", 1, 0, b""),
-    (ACCEPTED, b"\x90", -1, NO_WINDOW, b""),
+    (ACCEPTED, b"\x90", -1, OFFER_WITHOUT_WINDOW, b""),
     (ACCEPTED, b"\x91" + msgpack_uint(PEER + 1), PEER + 1, BAD_WINDOW, b""),
     (ACCEPTED, b"\x91\x00", -1, BAD_WINDOW, b""),
     (ACCEPTED, b"\x91\xa1x", -1, BAD_ACCEPTANCE, b""),
@@ -281,14 +310,14 @@ SAID = [
 def test_a_control_frame_says_its_amount_and_text(
     kind: int, payload: bytes, amount: int, flaws: int, text: bytes
 ) -> None:
-    head = Head()
+    head = FrameHeader()
     head.clear()
     head.kind = kind
     data = b"??" + payload + b"\xc1"
-    payload23(data, 2, 2 + len(payload), PEER, head)
-    assert (head.amount, head.flaws) == (amount, flaws)
-    assert data[head.text : head.text + max(0, head.text_size)] == text
-    assert not head.flaws & FRAME_TOO_LONG
+    decode_payload_v2_v3(data, 2, 2 + len(payload), PEER, head)
+    assert (head.amount, head.format_violations) == (amount, flaws)
+    assert data[head.text_start : head.text_start + max(0, head.text_size)] == text
+    assert not head.format_violations & FRAME_TOO_LONG
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -309,8 +338,8 @@ def test_leave_past_every_native_number_is_blamed_and_what_follows_is_judged(ver
     assert "nerdbank.acknowledged-too-much" in names
     assert "nerdbank.window-exceeded" not in names
     (stream,) = observer.protocol.streams.all()
-    assert stream.dialer.granted == 10 + 4 * (2**63 - 1)
-    assert stream.dialer.spent == 20_000
+    assert stream.dialer.credit_granted == 10 + 4 * (2**63 - 1)
+    assert stream.dialer.credit_spent == 20_000
 
 
 @pytest.mark.parametrize("adjusted", [False, True])
@@ -329,7 +358,7 @@ def test_a_window_beyond_belief_is_said_and_may_be_used(adjusted: bool) -> None:
     assert said == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
     stream = observer.protocol.streams.find(4)
     assert stream is not None
-    assert (stream.dialer.window, stream.dialer.spent) == (large, 3 * 20480)
+    assert (stream.dialer.window, stream.dialer.credit_spent) == (large, 3 * 20480)
 
 
 def test_a_live_side_gives_up_a_channel_with_a_window_beyond_belief() -> None:

@@ -3,8 +3,8 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from polymux.core.frames import Head
-from polymux.protocols.nerdbank.codec import content3, header23
+from polymux.core.frames import FrameHeader
+from polymux.protocols.nerdbank.codec import decode_content_header_v3, decode_header_v2_v3
 
 LIMIT = 65536
 
@@ -24,8 +24,15 @@ sources = st.sampled_from([b"\x01", b"\xff", b"\x00", b"\x02", b"\xd0\xff"])
 headers = st.tuples(shapes, numbers, sources, sizes).map(b"".join)
 
 
-def fields(head: Head) -> tuple[int, ...]:
-    return head.kind, head.number, head.opener, head.size, head.tail, head.flaws
+def fields(head: FrameHeader) -> tuple[int, ...]:
+    return (
+        head.kind,
+        head.stream_id,
+        head.opener,
+        head.payload_size,
+        head.trailer_size,
+        head.format_violations,
+    )
 
 
 @given(st.one_of(headers, st.binary(max_size=12)), st.integers(0, 12), st.integers(0, 1))
@@ -33,22 +40,24 @@ def fields(head: Head) -> tuple[int, ...]:
 @example(b"\x94\x02\x05\x01\xc4\x05hello", 0, 0)
 def test_both_ways_read_the_same_header(start: bytes, more: int, sender: int) -> None:
     data = start + bytes(more)
-    short, general = Head(), Head()
-    at = content3(data, 0, len(data), sender, short)
-    expected = header23(data, 0, len(data), 3, LIMIT, sender, general)
+    short, general = FrameHeader(), FrameHeader()
+    at = decode_content_header_v3(data, 0, len(data), sender, short)
+    expected = decode_header_v2_v3(data, 0, len(data), 3, LIMIT, sender, general)
     if at > 0:
         assert at == expected
         assert fields(short) == fields(general)
-        assert short.units == short.size
-        assert short.key == short.number * 4 + short.opener
+        assert short.credit_cost == short.payload_size
+        assert short.key == short.stream_id * 4 + short.opener
 
 
 def test_usual_content_takes_the_short_way() -> None:
     for header in (b"\x94\x02\x07\x01\xc4\x09", b"\x94\x02\xcc\x80\xff\xc5\x01\x00"):
-        head = Head()
-        assert content3(header + bytes(9), 0, len(header) + 9, 0, head) == len(header)
+        head = FrameHeader()
+        assert decode_content_header_v3(header + bytes(9), 0, len(header) + 9, 0, head) == len(
+            header
+        )
 
 
 def test_content_beyond_the_usual_size_does_not() -> None:
     data = b"\x94\x02\x07\x01\xc5\x50\x01" + bytes(9)
-    assert content3(data, 0, len(data), 0, Head()) == 0
+    assert decode_content_header_v3(data, 0, len(data), 0, FrameHeader()) == 0

@@ -32,18 +32,18 @@ def test_a_wish_for_a_wider_window_that_crosses_our_termination_is_not_owed_for_
         if answered:
             end.receive(bytes.fromhex(TERMINATED.format(number)), 0.0)
         end.data_to_send()
-    assert [duty for duty in end.protocol.duties.values() if duty.side == 1] == []
+    assert [duty for duty in end.protocol.pending_replies.values() if duty.side == 1] == []
 
 
 def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotten() -> None:
-    observer = Observer(create("nerdbank", Limits(remembered=3)))
+    observer = Observer(create("nerdbank", Limits(closed_streams_remembered=3)))
     said = []
     for number in range(1, 11):
         observer.feed(0, bytes.fromhex(OFFER.format(number)), 0)
         observer.feed(1, bytes.fromhex(ACCEPTED.format(number)), 0)
         observer.feed(0, bytes.fromhex(COMPLETED.format(number, "01")), 0)
         observer.feed(1, bytes.fromhex(COMPLETED.format(number, "ff")), 0)
-        assert len(observer.protocol.duties) <= 2 * 3
+        assert len(observer.protocol.pending_replies) <= 2 * 3
         said += observer.take_violations()
     assert len(said) == 7
     observer.finish(1, True, True)
@@ -62,5 +62,5 @@ def test_a_wish_that_was_never_answered_is_owed_by_the_other_side_and_not_told_o
     observer = Observer(create("nerdbank"))
     for sender, text in ((0, OFFER), (1, ACCEPTED), (side, f"93 {code} 01 {source}")):
         observer.feed(sender, bytes.fromhex(text.format(1)), 0)
-    assert [duty.side for duty in observer.protocol.duties.values()] == [1 - side]
+    assert [duty.side for duty in observer.protocol.pending_replies.values()] == [1 - side]
     assert observer.protocol.finish(True) == []

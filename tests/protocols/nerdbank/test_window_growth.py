@@ -7,7 +7,7 @@ import pytest
 from polymux.core.endpoint import Endpoint
 from polymux.core.frames import Frame
 from polymux.core.limits import Limits
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.nerdbank.codec import WINDOW_ADJUST
 from polymux.protocols.nerdbank.rules import WINDOW_SHRUNK
 from polymux.protocols.registry import create
@@ -28,14 +28,16 @@ class Acceptor:
     """A live acceptor that announces windows of 1000 octets, and a dialer in plain octets."""
 
     def __init__(self, grown: int = 1 << 20, growth: int = 1 << 20) -> None:
-        limits = Limits(window=1000, window_grown=grown, window_growth=growth)
+        limits = Limits(
+            receive_window=1000, max_receive_window=grown, max_window_growth_total=growth
+        )
         self.end = Endpoint(create("nerdbank", limits, vantage=1), 1, direct=True)
 
     def hear(self, text: str, number: int) -> bytes:
         self.end.receive(bytes.fromhex(text.format(number)), 0.0)
         return self.end.data_to_send()
 
-    def channel(self, number: int, window: int = 0) -> Stream:
+    def channel(self, number: int, window: int = 0) -> StreamState:
         self.hear(OFFER, number)
         stream = self.end.protocol.streams.find(number * 4)
         assert stream is not None
@@ -53,7 +55,7 @@ def test_each_wish_makes_the_window_four_times_as_large_up_to_the_limit() -> Non
     assert [side.wish(1) for _ in range(4)] == [
         widened(1, 4000), widened(1, 16_000), widened(1, 17_000), widened(1, 17_000)
     ]  # fmt: skip
-    assert (stream.dialer.window, stream.dialer.granted) == (17_000, 17_000)
+    assert (stream.dialer.window, stream.dialer.credit_granted) == (17_000, 17_000)
 
 
 def test_a_wish_is_answered_by_whether_what_came_with_it_was_read_before_the_answer_leaves() -> (
@@ -66,8 +68,8 @@ def test_a_wish_is_answered_by_whether_what_came_with_it_was_read_before_the_ans
     assert side.end.pending()
     assert side.end.data_to_send() == widened(1, 1000)
     side.end.receive(both, 0.0)
-    assert stream.lane is not None
-    taken = side.end.take(stream.lane)
+    assert stream.buffers is not None
+    taken = side.end.take_received(stream.buffers)
     side.end.read(stream, sum(map(len, taken)))
     assert side.end.data_to_send() == widened(1, 4000)
     assert not side.end.pending()
@@ -99,8 +101,8 @@ def test_while_something_is_unread_the_window_is_repeated() -> None:
     stream = side.channel(1)
     side.hear(CONTENT, 1)
     assert side.wish(1) == widened(1, 1000)
-    assert stream.lane is not None
-    assert len(side.end.take(stream.lane)) == 1
+    assert stream.buffers is not None
+    assert len(side.end.take_received(stream.buffers)) == 1
     assert side.wish(1) == widened(1, 4000)
 
 
@@ -165,7 +167,7 @@ def test_what_a_channel_had_grown_is_there_for_others_when_it_is_over() -> None:
 def test_a_smaller_window_than_before_is_named_before_it_leaves(window: int, verdict: int) -> None:
     side = Acceptor()
     frame = Frame(WINDOW_ADJUST, side.channel(1).key, b"", window)
-    assert side.end.conversation.utter(1, frame, 0) == verdict
+    assert side.end.connection.validate_outgoing(1, frame, 0) == verdict
 
 
 # --- what an answer does to what waits

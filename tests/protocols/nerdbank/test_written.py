@@ -6,14 +6,13 @@ import pytest
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import NoFreeIds
-from polymux.core.frames import Frame, Head
+from polymux.core.frames import Frame, FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID, NO_STREAM
-from polymux.core.rules import Duty
-from polymux.core.streams import Stream
+from polymux.core.rules import PendingReply
+from polymux.core.streams import StreamState
 from polymux.protocols.nerdbank.codec import (
     ACCEPTED,
-    COMPLETED,
     CONTENT_FRAME,
     GROWTH_REQUEST,
     HANDSHAKE,
@@ -23,8 +22,9 @@ from polymux.protocols.nerdbank.codec import (
     READING_COMPLETED,
     TERMINATED,
     WINDOW_ADJUST,
+    WRITING_COMPLETED,
 )
-from polymux.protocols.nerdbank.protocol import MAX_OWN_ID, Nerdbank
+from polymux.protocols.nerdbank.protocol import MAX_ALLOCATED_ID, Nerdbank
 from polymux.protocols.registry import create
 
 HIGH, LOW = b"\xff" * 16, bytes(16)
@@ -33,12 +33,14 @@ MAGICS = {1: "2fdf1d50", 2: "92920200c410"}
 
 def live(text: str, side: int = 0, odd: int = 0) -> Endpoint:
     """A side whose handshake has met the other's."""
-    end = Endpoint(create(text, Limits(window=1000), vantage=side), side, direct=True)
+    end = Endpoint(create(text, Limits(receive_window=1000), vantage=side), side, direct=True)
     protocol = end.protocol
     assert isinstance(protocol, Nerdbank)
     end.start(HIGH if side == odd else LOW)
-    if protocol.major < 3:
-        end.receive(bytes.fromhex(MAGICS[protocol.major]) + (LOW if side == odd else HIGH), 0.0)
+    if protocol.major_version < 3:
+        end.receive(
+            bytes.fromhex(MAGICS[protocol.major_version]) + (LOW if side == odd else HIGH), 0.0
+        )
     end.data_to_send()
     return end
 
@@ -48,7 +50,7 @@ def hear(end: Endpoint, text: str) -> bytes:
     return end.data_to_send()
 
 
-def offered(end: Endpoint, text: str, key: int) -> Stream:
+def offered(end: Endpoint, text: str, key: int) -> StreamState:
     hear(end, text)
     stream = end.protocol.streams.find(key)
     assert stream is not None
@@ -62,7 +64,7 @@ WRITTEN = [
     ("1", Frame(OFFER, D1, b"echo"), "00 00000001 0004 6563686f"),
     ("1", Frame(ACCEPTED, D1), "01 00000001 0000"),
     ("1", Frame(CONTENT_FRAME, D1, b"abc"), "02 00000001 0003 616263"),
-    ("1", Frame(COMPLETED, 0x01020304 * 4), "03 01020304 0000"),
+    ("1", Frame(WRITING_COMPLETED, 0x01020304 * 4), "03 01020304 0000"),
     ("1", Frame(TERMINATED, D1), "04 00000001 0000"),
     ("2", Frame(OFFER, D1, b"echo", 102400), "93 00 01 c4 0b 92 a4 6563686f ce 00019000"),
     ("2", Frame(OFFER, D1, b"echo"), "93 00 01 c4 06 91 a4 6563686f"),
@@ -72,7 +74,7 @@ WRITTEN = [
     ("2", Frame(ACCEPTED, D1, b"", 0), "93 01 01 c4 02 91 00"),
     ("2", Frame(CONTENT_FRAME, D1, b"a"), "93 02 01 c4 01 61"),
     ("2", Frame(CONTENT_FRAME, D1, b""), "92 02 01"),
-    ("2", Frame(COMPLETED, D1), "92 03 01"),
+    ("2", Frame(WRITING_COMPLETED, D1), "92 03 01"),
     ("2", Frame(TERMINATED, D1), "92 04 01"),
     ("2", Frame(TERMINATED, D1, b"", 5), "92 04 01"),
     ("2", Frame(TERMINATED, D1, b"e"), "93 04 01 c4 03 91 a1 65"),
@@ -85,7 +87,7 @@ WRITTEN = [
     ("3", Frame(ACCEPTED, A1, b"", 102400), "94 01 01 ff c4 06 91 ce 00019000"),
     ("3", Frame(CONTENT_FRAME, D1, b"a" * 256), "94 02 01 01 c5 0100" + "61" * 256),
     ("3", Frame(CONTENT_FRAME, SEEDED, b"a"), "94 02 00 00 c4 01 61"),
-    ("3", Frame(COMPLETED, A1), "93 03 01 ff"),
+    ("3", Frame(WRITING_COMPLETED, A1), "93 03 01 ff"),
     ("3", Frame(TERMINATED, SEEDED), "93 04 00 00"),
     ("3", Frame(PROCESSED, A1, b"", 2**63 - 1), "94 05 01 ff c4 0a 91 cf 7fffffffffffffff"),
     ("3", Frame(PROCESSED, A1, b"", 2**63), "94 05 01 ff c4 0a 91 cf 7fffffffffffffff"),
@@ -99,7 +101,7 @@ def test_a_frame_is_written_as_its_version_has_it(
     version: str, frame: Frame, expected: str
 ) -> None:
     end = live(f"nerdbank:version={version}")
-    end.put(frame, force=True)
+    end.send_frame(frame, force=True)
     assert end.data_to_send().hex(" ") == bytes.fromhex(expected).hex(" ")
 
 
@@ -110,10 +112,10 @@ def test_in_the_older_versions_the_number_alone_says_whose_channel_it_is(
     version: int, number: int, opener: int, said: int
 ) -> None:
     protocol = live(f"nerdbank:version={version}").protocol
-    head = Head()
+    head = FrameHeader()
     head.kind, head.key = CONTENT_FRAME, number * 4 + said
-    protocol.address(0, head)
-    assert (head.number, head.opener, head.key) == (number, opener, number * 4 + opener)
+    protocol.resolve_ids(0, head)
+    assert (head.stream_id, head.opener, head.key) == (number, opener, number * 4 + opener)
 
 
 @pytest.mark.parametrize("sender", [0, 1])
@@ -122,18 +124,18 @@ def test_version_3_can_say_three_sources_and_a_fourth_becomes_the_other_sides(
     sender: int, said: int
 ) -> None:
     protocol = live("nerdbank").protocol
-    head = Head()
+    head = FrameHeader()
     head.kind, head.key = CONTENT_FRAME, 9 * 4 + said
-    protocol.address(sender, head)
-    assert (head.number, head.opener) == (9, said if said < 3 else 1 - sender)
+    protocol.resolve_ids(sender, head)
+    assert (head.stream_id, head.opener) == (9, said if said < 3 else 1 - sender)
     assert head.key == 9 * 4 + head.opener
 
 
 @pytest.mark.parametrize("kind", [MALFORMED, HANDSHAKE])
 def test_handshakes_and_what_is_no_frame_belong_to_no_channel(kind: int) -> None:
-    head = Head()
+    head = FrameHeader()
     head.kind, head.key = kind, D1
-    live("nerdbank").protocol.address(0, head)
+    live("nerdbank").protocol.resolve_ids(0, head)
     assert head.opener == NO_STREAM
 
 
@@ -160,11 +162,11 @@ def test_the_last_id_is_the_last(text: str, step: int, side: int) -> None:
     protocol = end.protocol
     assert isinstance(protocol, Nerdbank)
     if side == 0:
-        protocol.next0 = MAX_OWN_ID
+        protocol.next_dialer_id = MAX_ALLOCATED_ID
     else:
-        protocol.next1 = MAX_OWN_ID
-    assert end.open(b"z").number == 2**31 - 1
-    assert (protocol.next0, protocol.next1)[side] == MAX_OWN_ID + step
+        protocol.next_acceptor_id = MAX_ALLOCATED_ID
+    assert end.open(b"z").stream_id == 2**31 - 1
+    assert (protocol.next_dialer_id, protocol.next_acceptor_id)[side] == MAX_ALLOCATED_ID + step
     with pytest.raises(NoFreeIds):
         end.open(b"none")
     assert protocol.allocate(side) == NO_ID
@@ -177,7 +179,7 @@ def test_ids_and_handshakes_are_kept_with_the_conversation() -> None:
     assert isinstance(after, Nerdbank)
     assert [before.allocate(side) >> 2 for side in (0, 0, 1)] == [1, 3, 2]
     after.load(before.save())
-    assert (after.random0, after.random1, after.odd) == (HIGH, LOW, 0)
+    assert (after.dialer_random, after.acceptor_random, after.odd_id_side) == (HIGH, LOW, 0)
     assert [after.allocate(side) >> 2 for side in (0, 1, 1)] == [5, 4, 6]
 
 
@@ -220,7 +222,7 @@ def test_version_1_can_neither_refuse_content_nor_give_leave() -> None:
     end.read(stream, 3)
     end.stop_reading(stream)
     assert end.data_to_send() == b""
-    assert end.protocol.granting(1, stream, 3) is None
+    assert end.protocol.credit_frame(1, stream, 3) is None
     end.abort(stream, b"why")
     assert end.data_to_send().hex(" ") == "04 00 00 00 01 00 00"
 
@@ -253,32 +255,32 @@ def test_an_offer_that_was_withdrawn_is_not_accepted_any_more() -> None:
 
 def test_a_wish_on_a_channel_that_is_forgotten_is_not_answered() -> None:
     protocol = create("nerdbank", vantage=1)
-    assert protocol.paying(Duty(1, WINDOW_ADJUST, 77 * 4, 0, 0, 0)) is None
+    assert protocol.reply_frame(PendingReply(1, WINDOW_ADJUST, 77 * 4, 0, 0, 0)) is None
 
 
 @pytest.mark.parametrize("side", [0, 1])
 def test_nothing_is_cut_for_one_who_terminated_or_has_not_accepted(side: int) -> None:
     protocol = create("nerdbank")
-    stream = Stream(D1, 1, 0, 0)
+    stream = StreamState(D1, 1, 0, 0)
     own, peer = stream.half(side), stream.half(1 - side)
-    own.granted = own.window = 10
-    assert protocol.cut(side, stream, 5, 5, True) == -1
+    own.credit_granted = own.window = 10
+    assert protocol.next_frame_size(side, stream, 5, 5, True) == -1
     stream.accepted = True
-    assert protocol.cut(side, stream, 5, 8, True) == 5
-    assert protocol.cut(side, stream, 20, 8, True) == 8
-    assert protocol.cut(side, stream, 20, 20, True) == 10
-    own.spent = 9
-    assert protocol.cut(side, stream, 20, 20, True) == 1
-    own.spent = 10
-    assert protocol.cut(side, stream, 20, 20, True) == -1
-    own.spent = 0
-    peer.final = 3
-    assert protocol.cut(side, stream, 5, 8, True) == -1
+    assert protocol.next_frame_size(side, stream, 5, 8, True) == 5
+    assert protocol.next_frame_size(side, stream, 20, 8, True) == 8
+    assert protocol.next_frame_size(side, stream, 20, 20, True) == 10
+    own.credit_spent = 9
+    assert protocol.next_frame_size(side, stream, 20, 20, True) == 1
+    own.credit_spent = 10
+    assert protocol.next_frame_size(side, stream, 20, 20, True) == -1
+    own.credit_spent = 0
+    peer.last_frame_index = 3
+    assert protocol.next_frame_size(side, stream, 5, 8, True) == -1
 
 
 def test_frames_of_version_1_say_no_amount() -> None:
     protocol = create("nerdbank:version=1")
-    stream = Stream(D1, 1, 0, 0)
-    for frame in (protocol.opening(0, D1, b"x", 5), protocol.accepting(1, stream, 5)):
+    stream = StreamState(D1, 1, 0, 0)
+    for frame in (protocol.open_frame(0, D1, b"x", 5), protocol.accept_frame(1, stream, 5)):
         assert frame is not None
         assert frame.amount == -1

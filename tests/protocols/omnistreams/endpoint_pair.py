@@ -3,7 +3,7 @@
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Event
 from polymux.core.limits import Limits
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
 CONTROL, CREATE, DATA, END, CANCEL_RECEIVE, REQUEST, CANCEL_SEND, UNKNOWN = range(8)
@@ -48,5 +48,5 @@ def carry(a: Endpoint, b: Endpoint) -> list[Event]:
     return b.receive(a.data_to_send(), 0.0)
 
 
-def fill(end: Endpoint, count: int = 256) -> list[Stream]:
+def fill(end: Endpoint, count: int = 256) -> list[StreamState]:
     return [end.open() for _ in range(count)]

@@ -77,11 +77,11 @@ def test_a_request_above_255_is_split() -> None:
     acceptor.accept(opened.stream, 600)
     octets = acceptor.data_to_send()
     assert messages(octets) == ["0500ff", "0500ff", "05005a"]
-    assert acceptor.protocol.sight.sent(1) == 3
+    assert acceptor.protocol.causality.frames_sent(1) == 3
     dialer.receive(octets, 0.0)
     stream = dialer.protocol.streams.find(0)
     assert stream is not None
-    assert (stream.dialer.granted, opened.stream.dialer.granted) == (600, 600)
+    assert (stream.dialer.credit_granted, opened.stream.dialer.credit_granted) == (600, 600)
 
 
 def test_a_request_of_0_is_not_sent_by_reading_and_may_be_put() -> None:
@@ -91,7 +91,7 @@ def test_a_request_of_0_is_not_sent_by_reading_and_may_be_put() -> None:
     assert opened.stream is not None
     acceptor.read(opened.stream, 0)
     assert said(acceptor) == []
-    acceptor.put(Frame(REQUEST, opened.stream.key, b"", 0))
+    acceptor.send_frame(Frame(REQUEST, opened.stream.key, b"", 0))
     assert said(acceptor) == ["050000"]
 
 
@@ -115,7 +115,7 @@ def test_reading_asks_again_at_half_the_window() -> None:
 
 def test_control_messages_pass_beside_the_streams() -> None:
     dialer, acceptor = ends()
-    dialer.put(Frame(CONTROL, 0, b"{}"))
+    dialer.send_frame(Frame(CONTROL, 0, b"{}"))
     (event,) = carry(dialer, acceptor)
     assert isinstance(event, Control)
     assert (event.stream, event.kind, event.text) == (None, CONTROL, b"{}")
@@ -143,7 +143,7 @@ def test_the_reader_cancels_and_late_data_is_dropped_in_silence() -> None:
     assert [e for e in tell(acceptor, "020561", "020562") if isinstance(e, Data)] == []
     assert said(acceptor) == []  # no cancel for each late message
     assert acceptor.counters.hits == {}
-    assert opened.stream.dialer.units == 2
+    assert opened.stream.dialer.content_units == 2
 
 
 def test_a_legacy_writer_cancels_in_silence_and_keeps_the_id_until_the_peer_lets_go() -> None:
@@ -168,7 +168,7 @@ def test_the_legacy_numbering_has_no_word_for_a_writers_cancel() -> None:
     dialer, _ = ends(LEGACY)
     dialer.open()
     with pytest.raises(LocalProtocolError, match="unknown-type"):
-        dialer.put(Frame(CANCEL_RECEIVE, 0))
+        dialer.send_frame(Frame(CANCEL_RECEIVE, 0))
 
 
 def test_data_beyond_credit_cancels_that_stream_and_delivers_nothing() -> None:
@@ -221,4 +221,4 @@ def test_nothing_is_sent_after_the_peers_cancel() -> None:
     dialer.end(stream)
     assert said(dialer) == ["0100"]
     with pytest.raises(LocalProtocolError, match="sent-after-cancel"):
-        dialer.put(Frame(DATA, 0, b"x"))
+        dialer.send_frame(Frame(DATA, 0, b"x"))

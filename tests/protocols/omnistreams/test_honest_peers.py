@@ -14,7 +14,7 @@ from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
-from polymux.testing import World
+from polymux.testing import Simulation
 from polymux.testing.drivers.omnistreams import OmnistreamsDriver
 
 COMPILED = not connection.__file__.endswith(".py")
@@ -143,7 +143,7 @@ class Line:
                 if self.literal and violation.rule.severity is Severity.NOTE:
                     continue  # that a stream was cancelled again is worth a note
                 found.append(str(violation))
-            assert observer.balanced()
+            assert observer.accounts_for_all_bytes()
         return found
 
     def uses(self) -> int:
@@ -172,7 +172,7 @@ def test_a_watcher_who_takes_all_that_passed_for_read_convicts_them() -> None:
 
 
 class FewIds(OmnistreamsDriver):
-    ids = 2
+    id_count = 2
 
 
 @pytest.mark.parametrize("carrier", ["length", "websocket"])
@@ -180,7 +180,7 @@ def test_honest_endpoints_of_our_own_that_reuse_ids_at_once_are_convicted_from_n
     carrier: str,
 ) -> None:
     for seed in range(300 if COMPILED else 40):
-        world = World(f"omnistreams:carrier={carrier}", seed)
+        world = Simulation(f"omnistreams:carrier={carrier}", seed)
         world.drivers = [FewIds(end, Random(seed * 2 + i)) for i, end in enumerate(world.ends)]
         world.run(400)
         assert world.findings() == [], f"seed {seed}"

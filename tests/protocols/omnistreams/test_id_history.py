@@ -6,7 +6,7 @@ from tests.protocols.omnistreams.endpoint_pair import ends, fill, said, tell
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import NoFreeIds
 from polymux.core.limits import Limits
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 
 
 def test_data_for_an_unknown_id_is_answered_once_until_its_next_create() -> None:
@@ -31,7 +31,7 @@ def test_an_answer_that_was_not_sent_yet_does_not_hit_the_stream_created_meanwhi
 
 
 def test_a_flood_of_data_for_unknown_ids_queues_one_answer_an_id() -> None:
-    _, acceptor = ends(limits=Limits(unknown_burst=10_000))
+    _, acceptor = ends(limits=Limits(unknown_stream_burst=10_000))
     for _ in range(20):
         tell(acceptor, *[f"02{number:02x}00" for number in range(256)])
     assert len(said(acceptor)) == 256
@@ -40,13 +40,13 @@ def test_a_flood_of_data_for_unknown_ids_queues_one_answer_an_id() -> None:
 def test_ids_are_0_to_255_and_then_there_are_none() -> None:
     dialer, acceptor = ends()
     streams = fill(dialer)
-    assert [stream.number for stream in streams] == list(range(256))
+    assert [stream.stream_id for stream in streams] == list(range(256))
     with pytest.raises(NoFreeIds):
         dialer.open()
     assert acceptor.open().label() == "a0"  # the other side has 256 of its own
 
 
-def finish(end: Endpoint, stream: Stream) -> None:
+def finish(end: Endpoint, stream: StreamState) -> None:
     end.end(stream)
     said(end)
 
@@ -76,7 +76,7 @@ def test_an_id_whose_end_the_peer_has_provably_read_is_preferred_to_all() -> Non
     dialer.open()  # id 255, after these ends
     tell(dialer, "0603", "05ff01")  # whoever asks for 255 has read them
     finish(dialer, streams[5])
-    assert [dialer.open().number for _ in range(4)] == [9, 70, 3, 5]
+    assert [dialer.open().stream_id for _ in range(4)] == [9, 70, 3, 5]
 
 
 def test_streams_are_told_apart_through_ten_thousand_uses_of_an_id() -> None:
@@ -86,4 +86,4 @@ def test_streams_are_told_apart_through_ten_thousand_uses_of_an_id() -> None:
     (stream,) = acceptor.protocol.streams.all()
     assert stream.label() == "d7.10000"
     assert len(acceptor.protocol.streams.closed) <= 2049
-    assert not acceptor.protocol.streams.forgot
+    assert not acceptor.protocol.streams.has_evicted

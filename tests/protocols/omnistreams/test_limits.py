@@ -45,18 +45,18 @@ def test_a_message_at_the_limit_passes() -> None:
 
 
 def test_a_message_over_the_limit_is_not_taken_from_the_application() -> None:
-    dialer, _ = ends(limits=Limits(frame=10))
+    dialer, _ = ends(limits=Limits(max_frame_bytes=10))
     stream = dialer.open()
     dialer.send(stream, bytes(10))
-    with pytest.raises(LimitExceeded, match="frame"):
+    with pytest.raises(LimitExceeded, match="max_frame_bytes"):
         dialer.send(stream, bytes(11))
     with pytest.raises(LocalProtocolError, match="message-too-long"):
-        dialer.put(Frame(CONTROL, 0, bytes(11)))
+        dialer.send_frame(Frame(CONTROL, 0, bytes(11)))
 
 
 def test_metadata_over_its_limit_is_cancelled_and_the_session_goes_on() -> None:
-    dialer, acceptor = ends(limits=Limits(metadata=8))
-    with pytest.raises(LimitExceeded, match="metadata"):
+    dialer, acceptor = ends(limits=Limits(max_metadata_bytes=8))
+    with pytest.raises(LimitExceeded, match="max_metadata_bytes"):
         dialer.open(bytes(9))
     events = tell(acceptor, "0101" + "7b" * 9, "0102" + "7b" * 8)
     assert [e.stream.name for e in events if isinstance(e, Opened) and e.stream] == [None, b"{" * 8]
@@ -70,7 +70,7 @@ def test_requests_without_end_cost_no_memory() -> None:
     octets = bytes.fromhex("00000003 0500ff") * 1000
     for _ in range(100):
         dialer.receive(octets, 0.0)
-    assert stream.dialer.granted == 255 * 100_000
+    assert stream.dialer.credit_granted == 255 * 100_000
     assert len(repr(dialer.protocol.save())) < 5000
 
 
@@ -99,8 +99,8 @@ def test_a_tester_may_send_anything() -> None:
     ]
     for frame, octets in frames:
         with pytest.raises(LocalProtocolError):
-            dialer.put(frame)
-        dialer.put(frame, force=True)
+            dialer.send_frame(frame)
+        dialer.send_frame(frame, force=True)
         assert said(dialer) == ([octets] if isinstance(octets, str) else octets)
 
 
@@ -125,7 +125,7 @@ def test_an_amount_beyond_reason_is_refused() -> None:
     _, acceptor = ends()
     tell(acceptor, "0101")
     with pytest.raises(LocalProtocolError, match="bad-length"):
-        acceptor.put(Frame(REQUEST, 2, b"", 1 << 30))
+        acceptor.send_frame(Frame(REQUEST, 2, b"", 1 << 30))
 
 
 def test_time_without_leave_ends_with_the_stream() -> None:
@@ -136,8 +136,8 @@ def test_time_without_leave_ends_with_the_stream() -> None:
             message = bytes.fromhex(text)
             observer.feed(0, len(message).to_bytes(4, "big") + message, at)
         observer.finish(1000, True, True)
-        streams = [*observer.take_gone(), *observer.protocol.streams.all()]
-        assert streams[0].dialer.blocked == 40
+        streams = [*observer.take_removed_streams(), *observer.protocol.streams.all()]
+        assert streams[0].dialer.blocked_ns == 40
     observer = Observer(create(SPEC))
     observer.feed(0, bytes.fromhex("00000002 0101"), 10)
     observer.feed(1, bytes.fromhex("00000003 050101"), 30)
@@ -145,4 +145,4 @@ def test_time_without_leave_ends_with_the_stream() -> None:
     observer.feed(1, bytes.fromhex("00000002 0601"), 100)
     observer.feed(0, bytes.fromhex("00000002 0201"), 200)  # crossed, and beyond credit
     observer.finish(1000, True, True)
-    assert observer.protocol.streams.all()[0].dialer.blocked == 20 + 40
+    assert observer.protocol.streams.all()[0].dialer.blocked_ns == 20 + 40

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.observer import Observer
 from polymux.core.rules import CROSSED
 from polymux.protocols.registry import create
-from polymux.testing.properties import taken
+from polymux.testing.properties import take_rows
 
 SPEC, LEGACY = "omnistreams:carrier=length", "omnistreams:numbering=legacy,carrier=length"
 
@@ -29,12 +29,12 @@ def framed(message: bytes) -> bytes:
 
 def outcome(observer: Observer) -> tuple[object, ...]:
     observer.finish(9, True, True)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     table = observer.protocol.streams
     return (
-        taken(observer),
+        take_rows(observer),
         [str(violation) for violation in observer.take_violations()],
-        [stream.save() for stream in [*table.gone, *table.all()]],
+        [stream.save() for stream in [*table.removed, *table.all()]],
     )
 
 
@@ -60,7 +60,7 @@ def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(talk: Talk) -> 
     for side, message in talk:
         octets.feed(side, framed(message), 5)
         size = len(message) + 4
-        messages.conversation.message(side, message, 5, offsets[side], size)
+        messages.connection.receive_message(side, message, 5, offsets[side], size)
         offsets[side] += size
     assert outcome(octets) == outcome(messages)
 
@@ -85,14 +85,14 @@ def test_judging_changes_nothing(talk: Talk, last: tuple[int, bytes]) -> None:
     for side, message in talk:
         observer.feed(side, framed(message), 5)
     p = observer.protocol
-    head = Head()
+    head = FrameHeader()
     octets = framed(last[1])
-    start = p.header(last[0], octets, 0, len(octets), head)
-    p.body(last[0], octets, start, len(octets), head)
+    start = p.decode_header(last[0], octets, 0, len(octets), head)
+    p.decode_body(last[0], octets, start, len(octets), head)
     stream = p.streams.find(head.key) if head.opener != 255 else None
     before = repr(p.save())
-    first = p.judge(last[0], head, stream)
-    assert p.judge(last[0], head, stream) == first
+    first = p.validate(last[0], head, stream)
+    assert p.validate(last[0], head, stream) == first
     assert repr(p.save()) == before
     assert first & ~CROSSED < 1 << len(p.rules)
 
@@ -124,6 +124,6 @@ def test_the_ledger_of_a_stream_is_what_passed(talk: Talk) -> None:
             granted[key] += message[2]
     for stream in observer.protocol.streams.all():
         writer = stream.half(stream.opener)
-        key = (stream.opener, stream.number)
-        assert (writer.granted, writer.units) == (granted[key], spent[key])
-        assert stream.half(1 - stream.opener).granted == -1
+        key = (stream.opener, stream.stream_id)
+        assert (writer.credit_granted, writer.content_units) == (granted[key], spent[key])
+        assert stream.half(1 - stream.opener).credit_granted == -1

@@ -3,7 +3,7 @@
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Event, Opened
 from polymux.core.limits import Limits
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 from polymux.protocols.streamux.protocol import Streamux
 
@@ -29,7 +29,7 @@ def said(endpoint: Endpoint) -> str:
     return endpoint.data_to_send().hex()
 
 
-def ask(endpoint: Endpoint, data: bytes = b"?") -> Stream:
+def ask(endpoint: Endpoint, data: bytes = b"?") -> StreamState:
     """A whole request in one chunk."""
     stream = endpoint.open()
     endpoint.send(stream, data)
@@ -37,7 +37,7 @@ def ask(endpoint: Endpoint, data: bytes = b"?") -> Stream:
     return stream
 
 
-def called(events: list[Event]) -> Stream:
+def called(events: list[Event]) -> StreamState:
     stream = next(event.stream for event in events if isinstance(event, Opened))
     assert stream is not None
     return stream

@@ -62,7 +62,7 @@ def test_every_cancel_is_acknowledged_also_a_second_one_and_one_for_nothing() ->
     assert said(endpoint) == "0140 0140 0940".replace(" ", "")
     hear(endpoint, "0100")
     assert said(endpoint) == "0140"
-    assert not endpoint.protocol.duties
+    assert not endpoint.protocol.pending_replies
 
 
 def test_a_cancel_that_the_final_reply_overtook_is_not_sent() -> None:
@@ -89,7 +89,7 @@ def test_a_request_given_up_before_anything_left_is_never_heard_of() -> None:
     endpoint.send(stream, b"x")
     endpoint.abort(stream)
     assert said(endpoint) == ""
-    assert [endpoint.open().number, endpoint.open().number] == [1, 0]
+    assert [endpoint.open().stream_id, endpoint.open().stream_id] == [1, 0]
 
 
 def test_giving_up_a_call_that_was_cancelled_half_way_leaves_nothing_owed() -> None:
@@ -98,7 +98,7 @@ def test_giving_up_a_call_that_was_cancelled_half_way_leaves_nothing_owed() -> N
     hear(endpoint, "0100")
     endpoint.abort(stream)
     assert said(endpoint) == "0140"
-    assert not endpoint.protocol.duties
+    assert not endpoint.protocol.pending_replies
 
 
 # --- ids
@@ -107,12 +107,12 @@ def test_giving_up_a_call_that_was_cancelled_half_way_leaves_nothing_owed() -> N
 def test_ids_are_drawn_in_order_and_used_again_longest_free_first() -> None:
     endpoint = side(text=FOUR_IDS, peer="010c0200")
     streams = [ask(endpoint) for _ in range(4)]
-    assert [stream.number for stream in streams] == [0, 1, 2, 3]
+    assert [stream.stream_id for stream in streams] == [0, 1, 2, 3]
     with pytest.raises(NoFreeIds):
         endpoint.open()
     said(endpoint)
     hear(endpoint, "02c0 00c0")  # empty replies to 2, then 0
-    assert [ask(endpoint).number for _ in range(2)] == [2, 0]
+    assert [ask(endpoint).stream_id for _ in range(2)] == [2, 0]
     with pytest.raises(NoFreeIds):
         endpoint.open()
 
@@ -130,23 +130,23 @@ def test_ids_stay_taken_while_their_acks_are_withheld() -> None:
     with pytest.raises(NoFreeIds):
         endpoint.open()
     hear(endpoint, "0040")
-    assert endpoint.open().number == 0
+    assert endpoint.open().stream_id == 0
 
 
 def test_an_id_taken_by_put_is_not_drawn_until_it_is_free() -> None:
     endpoint = side(text=FOUR_IDS, peer="010c0200")
-    endpoint.put(Frame(REQUEST_LAST, 2 * 1, b"x"))
-    assert [endpoint.open().number for _ in range(3)] == [0, 2, 3]
+    endpoint.send_frame(Frame(REQUEST_LAST, 2 * 1, b"x"))
+    assert [endpoint.open().stream_id for _ in range(3)] == [0, 2, 3]
     hear(endpoint, "01c0")
-    assert endpoint.open().number == 1
+    assert endpoint.open().stream_id == 1
 
 
 def test_an_id_that_waits_for_its_first_chunk_is_not_drawn_twice() -> None:
     endpoint = side(text=TWO_IDS, peer="010d0100")
     stream = endpoint.open()
-    endpoint.put(Frame(CANCEL, stream.key))  # for nothing, which is allowed
+    endpoint.send_frame(Frame(CANCEL, stream.key))  # for nothing, which is allowed
     hear(endpoint, "0040")
-    assert endpoint.open().number == 1
+    assert endpoint.open().stream_id == 1
     with pytest.raises(NoFreeIds):
         endpoint.open()
 
@@ -181,27 +181,27 @@ def test_ids_that_wait_do_not_pile_up() -> None:
     endpoint = side(text="streamux:length_bits=1,id_bits=29", peer="01011d00")
     drawn = set()
     for _ in range(9000):
-        number: int = ask(endpoint, b"x").number
+        number: int = ask(endpoint, b"x").stream_id
         drawn.add(number)
         endpoint.data_to_send()
         endpoint.receive((0xC0000000 + number).to_bytes(4, "little"), 0.0)
-    ids = protocol(endpoint).ids0
-    assert len(drawn) == ids.fresh == 4096  # then those that were freed longest ago
+    ids = protocol(endpoint).dialer_ids
+    assert len(drawn) == ids.next_unused == 4096  # then those that were freed longest ago
     assert len(ids.freed) <= 2 * 4097
 
 
 def test_asking_for_a_free_id_again_and_again_keeps_it_once() -> None:
     endpoint = side()
     for _ in range(20):
-        endpoint.put(Frame(REQUEST_LAST, protocol(endpoint).next_free(0), b"x"))
+        endpoint.send_frame(Frame(REQUEST_LAST, protocol(endpoint).next_free_key(0), b"x"))
         endpoint.data_to_send()
         hear(endpoint, "00c0")
-    assert protocol(endpoint).ids0.freed == []
+    assert protocol(endpoint).dialer_ids.freed == []
 
 
 def test_a_flood_of_cancels_meets_the_bound_of_unread_answers() -> None:
-    endpoint = side(1, limits=Limits(control_queue=20))
+    endpoint = side(1, limits=Limits(max_queued_replies=20))
     hear(endpoint, "0500" * 30)
-    assert len(endpoint.outbox.control) == 20
-    with pytest.raises(LimitExceeded, match="control_queue"):
+    assert len(endpoint.scheduler.control_queue) == 20
+    with pytest.raises(LimitExceeded, match="max_queued_replies"):
         hear(endpoint, "0500")  # none of them was taken in the meantime

@@ -39,14 +39,14 @@ def test_nothing_is_opened_before_the_peers_initiator_has_come() -> None:
     with pytest.raises(LocalProtocolError, match="handshake"):
         endpoint.open()
     assert said(endpoint) == ""
-    endpoint.put(Frame(REQUEST_LAST, 0, b"early"))  # allowed: only our own layout is needed
+    endpoint.send_frame(Frame(REQUEST_LAST, 0, b"early"))  # allowed: only our own layout is needed
     assert said(endpoint) == "5080" + b"early".hex()
 
 
 def test_a_reply_before_the_peers_initiator_is_refused() -> None:
     endpoint = side(peer="")
     with pytest.raises(LocalProtocolError, match="initiators must come first"):
-        endpoint.put(Frame(EMPTY_REPLY, 1))
+        endpoint.send_frame(Frame(EMPTY_REPLY, 1))
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_an_initiator_that_will_not_do_ends_the_session(octets: str, rule: str) 
 
 def test_a_second_initiator_is_refused() -> None:
     with pytest.raises(LocalProtocolError, match="already"):
-        side().put(Frame(INITIATOR, 0, bytes.fromhex(HELLO)))
+        side().send_frame(Frame(INITIATOR, 0, bytes.fromhex(HELLO)))
 
 
 # --- requests
@@ -113,7 +113,7 @@ def test_a_name_is_refused_and_takes_no_id() -> None:
     for _ in range(5):
         with pytest.raises(Unsupported, match="no names"):
             endpoint.open(b"name")
-    assert [endpoint.open().number for _ in range(2)] == [1, 0]
+    assert [endpoint.open().stream_id for _ in range(2)] == [1, 0]
 
 
 # --- replies
@@ -154,7 +154,7 @@ def test_an_empty_reply_waits_for_the_whole_request() -> None:
     assert said(endpoint) == ""
     hear(endpoint, "1580 23")
     assert said(endpoint) == "05c0"
-    assert not endpoint.protocol.duties
+    assert not endpoint.protocol.pending_replies
 
 
 def test_dropping_a_call_answers_it_without_data_and_reads_no_more_of_it() -> None:
@@ -185,11 +185,11 @@ def test_a_keep_alive_goes_out_on_the_next_free_id_and_does_not_take_it() -> Non
     ask(endpoint)
     said(endpoint)
     for _ in range(2):
-        frame = protocol(endpoint).keep_alive(0)
+        frame = protocol(endpoint).keep_alive_frame(0)
         assert frame is not None
-        endpoint.put(frame)
+        endpoint.send_frame(frame)
     assert said(endpoint) == "01800180"
-    assert endpoint.open().number == 1
+    assert endpoint.open().stream_id == 1
 
 
 def test_no_keep_alive_without_a_free_id() -> None:
@@ -197,7 +197,7 @@ def test_no_keep_alive_without_a_free_id() -> None:
     for _ in range(2):
         ask(endpoint)
     said(endpoint)
-    assert protocol(endpoint).keep_alive(0) is None
+    assert protocol(endpoint).keep_alive_frame(0) is None
 
 
 # --- what put refuses
@@ -220,7 +220,7 @@ def test_no_keep_alive_without_a_free_id() -> None:
 def test_put_refuses_what_breaks_a_rule_and_sends_nothing(frame: Frame, problem: str) -> None:
     endpoint = side()
     with pytest.raises(LocalProtocolError, match=problem):
-        endpoint.put(frame)
+        endpoint.send_frame(frame)
     assert said(endpoint) == ""
 
 
@@ -230,10 +230,10 @@ def test_put_refuses_an_id_in_flight_and_a_keep_alive_on_it() -> None:
     said(endpoint)
     for frame in (Frame(REQUEST, stream.key, b"x"), Frame(KEEP_ALIVE, stream.key)):
         with pytest.raises(LocalProtocolError):
-            endpoint.put(frame)
-    endpoint.put(Frame(CANCEL, stream.key))
+            endpoint.send_frame(frame)
+    endpoint.send_frame(Frame(CANCEL, stream.key))
     with pytest.raises(LocalProtocolError, match="cancel-twice"):
-        endpoint.put(Frame(CANCEL, stream.key))
+        endpoint.send_frame(Frame(CANCEL, stream.key))
     assert said(endpoint) == "0000"
 
 
@@ -253,9 +253,11 @@ def test_strays_are_dropped_and_counted_and_the_session_goes_on() -> None:
 
 def test_a_chunk_over_the_limit_is_refused_at_its_header() -> None:
     endpoint = side(text="streamux", peer="011d0100")
-    with pytest.raises(PeerViolation, match=r"chunk-too-long.*limit frame=65536; raise it with"):
+    with pytest.raises(
+        PeerViolation, match=r"chunk-too-long.*limit max_frame_bytes=65536; raise it with"
+    ):
         hear(endpoint, "ffffffbf")
-    limits = Limits(frame=4)
-    with pytest.raises(PeerViolation, match="limit frame=4;"):
+    limits = Limits(max_frame_bytes=4)
+    with pytest.raises(PeerViolation, match="limit max_frame_bytes=4;"):
         hear(side(limits=limits), "5080")
     assert len(hear(side(limits=limits), "4080 31323334")) > 0

@@ -16,7 +16,7 @@ from polymux.core.frames import Frame
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 from polymux.core.side import Vantage
-from polymux.core.streams import OPEN, Stream
+from polymux.core.streams import OPEN, StreamState
 from polymux.protocols.registry import create
 from polymux.protocols.streamux.protocol import Streamux
 from polymux.protocols.streamux.rules import EMPTY_REPLY, KEEP_ALIVE, REPLY_BIT, REQUEST_LAST
@@ -40,12 +40,12 @@ class Person:
     def __init__(self, text: str, side: int) -> None:
         self.endpoint = Endpoint(create(text, vantage=side), side)
         self.endpoint.start()
-        self.asked: list[Stream] = []
-        self.calls: list[Stream] = []
+        self.asked: list[StreamState] = []
+        self.calls: list[StreamState] = []
         self.said: dict[int, bytes] = {}  # by serial of the endpoint's stream object
         self.heard: dict[int, bytes] = {}
 
-    def say(self, stream: Stream, text: bytes) -> None:
+    def say(self, stream: StreamState, text: bytes) -> None:
         self.endpoint.send(stream, text)
         self.said[id(stream)] = self.said.get(id(stream), b"") + text
 
@@ -76,9 +76,9 @@ class Person:
         elif name == "alive":
             protocol = self.endpoint.protocol
             assert isinstance(protocol, Streamux)
-            frame = protocol.keep_alive(self.endpoint.side)
+            frame = protocol.keep_alive_frame(self.endpoint.side)
             if frame is not None:
-                self.endpoint.put(frame)
+                self.endpoint.send_frame(frame)
 
     def hear(self, octets: bytes) -> None:
         for event in self.endpoint.receive(octets, 0.0):
@@ -95,7 +95,11 @@ class Person:
     def wind_down(self) -> None:
         for stream in (*self.asked, *self.calls):
             if stream.half(self.endpoint.side).state == OPEN and not stream.over:
-                if stream.serial < 0 and stream.lane is not None and stream.lane.queued == 0:
+                if (
+                    stream.serial < 0
+                    and stream.buffers is not None
+                    and stream.buffers.queued_bytes == 0
+                ):
                     self.endpoint.abort(stream)  # a liar took its id, so nothing was sent
                 else:
                     self.endpoint.end(stream)
@@ -172,12 +176,15 @@ def test_honest_peers_are_convicted_of_nothing_from_anywhere(line: Line, moves: 
     for watcher in line.watchers():
         watcher.finish(1, True, True)
         assert [str(violation) for violation in watcher.take_violations()] == []
-        assert [watcher.conversation.direction(side).lost for side in (0, 1)] == [False, False]
-        assert watcher.balanced()
+        assert [watcher.connection.direction(side).decoding_stopped for side in (0, 1)] == [
+            False,
+            False,
+        ]
+        assert watcher.accounts_for_all_bytes()
     for person in line.people:
         assert person.endpoint.counters.hits == {}
         assert all(stream.over for stream in (*person.asked, *person.calls))
-        assert not person.endpoint.protocol.duties
+        assert not person.endpoint.protocol.pending_replies
 
 
 @given(lines(), st.lists(MOVES, max_size=120))
@@ -196,7 +203,7 @@ def test_what_is_heard_is_what_was_said(line: Line, moves: list[Move]) -> None:
             asked, heard = asker.said[id(stream)], server.heard.get(id(call), b"")
             replied, got = server.said.get(id(call), b""), asker.heard.get(id(stream), b"")
             if stream.ending == "":
-                dropped = call.lane is not None and call.lane.dropped
+                dropped = call.buffers is not None and call.buffers.discarding
                 assert heard == asked or (dropped and asked.startswith(heard))
                 assert got == replied or (dropped and replied.startswith(got))
             else:
@@ -219,7 +226,7 @@ def test_a_liar_gets_nobody_else_convicted(
     liar = line.people[0].endpoint
     for (name, side, pick), lie in moves:
         line.move(name, side, pick)
-        if lie is not None and liar.protocol.handshaken:
+        if lie is not None and liar.protocol.handshake_done:
             tell(liar, *lie)
             line.write(0)
     line.drain()
@@ -234,7 +241,9 @@ def tell(liar: Endpoint, kind: int, number: int, long: bool) -> None:
     protocol = liar.protocol
     assert isinstance(protocol, Streamux)
     key = number * 2 + (1 - liar.side if kind & REPLY_BIT else liar.side)
-    if kind == KEEP_ALIVE and protocol.closes(liar.side, REQUEST_LAST, protocol.streams.find(key)):
+    if kind == KEEP_ALIVE and protocol.ends_started_message(
+        liar.side, REQUEST_LAST, protocol.streams.find(key)
+    ):
         return  # would be the end of that request
     data = b"" if kind > 3 else b"lies" if long else b"l"
-    liar.put(Frame(kind, key, data), force=True)
+    liar.send_frame(Frame(kind, key, data), force=True)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.observer import Observer
-from polymux.core.varint import BAD, HOLD, SHORT
+from polymux.core.varint import AWAITING_HANDSHAKE, INCOMPLETE, INVALID
 from polymux.protocols.registry import BadProtocolString, create
-from polymux.protocols.streamux.initiator import Layout, initiator_flaws
+from polymux.protocols.streamux.initiator import HeaderLayout, initiator_violations
 from polymux.protocols.streamux.protocol import Streamux
 from polymux.protocols.streamux.rules import (
     BAD_BIT_COUNTS,
@@ -60,11 +60,11 @@ def talk(dialer: tuple[int, int], acceptor: tuple[int, int]) -> Streamux:
     return observer.protocol
 
 
-def head_of(kind: int, number: int, size: int) -> Head:
-    head = Head()
+def head_of(kind: int, number: int, size: int) -> FrameHeader:
+    head = FrameHeader()
     head.kind = kind
-    head.number = number
-    head.size = size
+    head.stream_id = number
+    head.payload_size = size
     return head
 
 
@@ -88,11 +88,11 @@ def test_a_header_is_written_and_read_as_the_table_says(
     wire = bytes.fromhex(octets)
     kind = kind_of(termination, reply, length)
     out = BytesWriter()
-    p.put(out, 0, head_of(kind, number, length), b"")
+    p.encode_frame(out, 0, head_of(kind, number, length), b"")
     assert out.getvalue() == wire
-    head = Head()
-    assert p.header(0, wire, 0, len(wire), head) == len(wire)
-    assert (head.kind, head.number, head.size) == (kind, number, length)
+    head = FrameHeader()
+    assert p.decode_header(0, wire, 0, len(wire), head) == len(wire)
+    assert (head.kind, head.stream_id, head.payload_size) == (kind, number, length)
     assert head.opener == (255 if kind == KEEP_ALIVE else reply)
 
 
@@ -103,10 +103,10 @@ def test_every_header_on_the_docs_page_is_right() -> None:
     for *numbers, octets, name in rows:
         length_bits, id_bits, termination, reply, length, number = map(int, numbers)
         p = talk((length_bits, id_bits), (length_bits, id_bits))
-        head, wire = Head(), bytes.fromhex(octets)
-        assert p.header(0, wire, 0, len(wire), head) == len(wire)
+        head, wire = FrameHeader(), bytes.fromhex(octets)
+        assert p.decode_header(0, wire, 0, len(wire), head) == len(wire)
         kind = kind_of(termination, reply, length)
-        assert (head.kind, head.number, head.size) == (kind, number, length)
+        assert (head.kind, head.stream_id, head.payload_size) == (kind, number, length)
         assert p.kind_name(kind) == name
 
 
@@ -141,16 +141,16 @@ def test_any_header_in_any_split_comes_back_as_it_went(
     number, length = where % 2**id_bits, size % 2**length_bits
     kind = kind_of(termination, reply, length)
     out = BytesWriter()
-    p.put(out, sender, head_of(kind, number, length), b"")
+    p.encode_frame(out, sender, head_of(kind, number, length), b"")
     wire = out.getvalue()
     assert len(wire) == (total + 2) // 8
     value = int.from_bytes(wire, "little")
     assert value == ((termination << (total + 1)) + (reply << total) + (length << id_bits) + number)
-    head = Head()
+    head = FrameHeader()
     for end in range(len(wire)):
-        assert p.header(sender, wire, 0, end, head) == SHORT
-    assert p.header(sender, b"\xff" + wire, 1, 1 + len(wire), head) == 1 + len(wire)
-    assert (head.kind, head.number, head.size) == (kind, number, length)
+        assert p.decode_header(sender, wire, 0, end, head) == INCOMPLETE
+    assert p.decode_header(sender, b"\xff" + wire, 1, 1 + len(wire), head) == 1 + len(wire)
+    assert (head.kind, head.stream_id, head.payload_size) == (kind, number, length)
     assert head.key == number * 2 + opener
 
 
@@ -158,46 +158,46 @@ def test_every_pair_of_bit_counts_is_good_or_bad_as_the_spec_says() -> None:
     for length_bits in range(256):
         for id_bits in range(256):
             good = min(length_bits, id_bits) > 0 and length_bits + id_bits in (14, 30)
-            found = initiator_flaws(bytes([1, length_bits, id_bits, 7]))
+            found = initiator_violations(bytes([1, length_bits, id_bits, 7]))
             assert found == (0 if good else BAD_BIT_COUNTS)
 
 
 @pytest.mark.parametrize("version", [0, 2, 17, 255])
 def test_another_version_is_refused_whatever_its_other_octets_say(version: int) -> None:
-    assert initiator_flaws(bytes([version, 10, 4, 0])) == BAD_VERSION
-    assert initiator_flaws(bytes([version, 0, 0, 0])) == BAD_VERSION
+    assert initiator_violations(bytes([version, 10, 4, 0])) == BAD_VERSION
+    assert initiator_violations(bytes([version, 0, 0, 0])) == BAD_VERSION
 
 
 @pytest.mark.parametrize("said", [b"", b"\x01\x0a\x04", b"\x01\x0a\x04\x00\x00"])
 def test_an_initiator_has_four_octets(said: bytes) -> None:
-    assert initiator_flaws(said) == BAD_BIT_COUNTS
+    assert initiator_violations(said) == BAD_BIT_COUNTS
 
 
 @pytest.mark.parametrize("length_bits", range(1, 14))
 def test_a_layout_knows_its_limits(length_bits: int) -> None:
-    small, large = Layout(), Layout()
-    small.announce(bytes([1, length_bits, 14 - length_bits, 50]))
-    large.announce(bytes([1, 30 - length_bits, length_bits, 0]))
-    assert (small.width, small.longest, small.last_id, small.timeout) == (
+    small, large = HeaderLayout(), HeaderLayout()
+    small.set_from_initiator(bytes([1, length_bits, 14 - length_bits, 50]))
+    large.set_from_initiator(bytes([1, 30 - length_bits, length_bits, 0]))
+    assert (small.header_size, small.max_chunk_bytes, small.max_id, small.timeout_tenths) == (
         2, 2**length_bits - 1, 2 ** (14 - length_bits) - 1, 50,
     )  # fmt: skip
-    assert (large.width, large.longest, large.last_id, large.timeout) == (
+    assert (large.header_size, large.max_chunk_bytes, large.max_id, large.timeout_tenths) == (
         4, 2 ** (30 - length_bits) - 1, 2**length_bits - 1, 0,
     )  # fmt: skip
 
 
 def test_nothing_is_read_before_both_initiators_are_known() -> None:
     observer = Observer(create("streamux"))
-    p, head = observer.protocol, Head()
+    p, head = observer.protocol, FrameHeader()
     wire = bytes.fromhex("010a0464")
     for end in range(4):
-        assert p.header(0, wire, 0, end, head) == SHORT
-    assert p.header(0, wire, 0, 4, head) == 4
+        assert p.decode_header(0, wire, 0, end, head) == INCOMPLETE
+    assert p.decode_header(0, wire, 0, 4, head) == 4
     assert head.kind == INITIATOR
     observer.feed(0, wire, 0)
-    assert p.header(0, b"\x55\x80hello", 0, 7, head) == HOLD
+    assert p.decode_header(0, b"\x55\x80hello", 0, 7, head) == AWAITING_HANDSHAKE
     observer.feed(1, wire, 0)
-    assert p.header(0, b"\x55\x80hello", 0, 7, head) == 2
+    assert p.decode_header(0, b"\x55\x80hello", 0, 7, head) == 2
 
 
 def test_nothing_is_read_behind_a_bad_initiator() -> None:
@@ -205,7 +205,7 @@ def test_nothing_is_read_behind_a_bad_initiator() -> None:
     observer.feed(0, bytes.fromhex("020a0464"), 0)
     observer.feed(1, bytes.fromhex("010a0464"), 0)
     for octets in (b"\x55", b"\x55\x80hello"):
-        assert observer.protocol.header(0, octets, 0, len(octets), Head()) == BAD
+        assert observer.protocol.decode_header(0, octets, 0, len(octets), FrameHeader()) == INVALID
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_nothing_is_read_behind_a_bad_initiator() -> None:
     ],
 )
 def test_a_protocol_string_says_what_we_announce(text: str, said: str) -> None:
-    hello = create(text).hello(0, b"")
+    hello = create(text).handshake_frame(0, b"")
     assert hello is not None
     assert hello.payload == bytes.fromhex(said)
 
@@ -258,7 +258,7 @@ def test_a_keep_alive_is_due_after_a_third_of_the_other_sides_patience(
     assert isinstance(p, Streamux)
     assert p.keep_alive_interval(0) == pytest.approx(seconds)
     assert p.keep_alive_interval(1) == pytest.approx(3.0)
-    assert (p.timeout(0), p.timeout(1)) == (9.0, tenths / 10)
+    assert (p.timeout_seconds(0), p.timeout_seconds(1)) == (9.0, tenths / 10)
 
 
 def test_a_session_names_its_version_and_splits() -> None:

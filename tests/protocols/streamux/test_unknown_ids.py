@@ -19,7 +19,9 @@ def word(kind: int, number: int) -> bytes:
 
 
 def watcher(remembered: int = MOST) -> Observer:
-    return Observer(create("streamux", Limits(remembered=remembered, control_queue=5)))
+    return Observer(
+        create("streamux", Limits(closed_streams_remembered=remembered, max_queued_replies=5))
+    )
 
 
 def greeted(remembered: int = MOST) -> Observer:
@@ -48,8 +50,13 @@ def test_cancels_of_unused_ids_are_remembered_up_to_the_bound() -> None:
     feed(observer, 0, CANCEL, *range(500))
     p = book(observer)
     kept = [number * 2 for number in range(500 - MOST, 500)]
-    assert sorted(p.owed) == sorted(p.locked) == list(p.strays) == kept
-    assert len(p.duties) == p.locked_by(0) == MOST
+    assert (
+        sorted(p.unacknowledged_cancels)
+        == sorted(p.locked_keys)
+        == list(p.keys_without_stream)
+        == kept
+    )
+    assert len(p.pending_replies) == p.locked_count(0) == MOST
     observer.finish(1, True, True)
     said = findings(observer, "cancel-unanswered")
     assert said == [Certainty.POSSIBLE] * (500 - MOST) + [Certainty.CERTAIN] * MOST
@@ -61,7 +68,15 @@ def test_an_ack_for_a_cancel_that_was_forgotten_is_only_possibly_wrong() -> None
     feed(observer, 1, ACK, *range(MOST + 1))
     assert findings(observer, "ack-not-cancelled") == [Certainty.POSSIBLE]
     p = book(observer)
-    assert [len(kept) for kept in (p.owed, p.locked, p.duties, p.strays)] == [0, 0, 0, 0]
+    assert [
+        len(kept)
+        for kept in (
+            p.unacknowledged_cancels,
+            p.locked_keys,
+            p.pending_replies,
+            p.keys_without_stream,
+        )
+    ] == [0, 0, 0, 0]
 
 
 def test_an_ack_for_a_cancel_that_was_forgotten_is_excused_where_a_request_came_between() -> None:
@@ -77,8 +92,8 @@ def test_acks_that_come_in_time_leave_nothing_behind() -> None:
     for number in range(500):
         feed(observer, 0, CANCEL, number)
         feed(observer, 1, ACK, number)
-    assert not book(observer).strays
-    assert not book(observer).streams.forgot
+    assert not book(observer).keys_without_stream
+    assert not book(observer).streams.has_evicted
     feed(observer, 1, ACK, 3)
     assert findings(observer, "ack-not-cancelled") == [Certainty.CERTAIN]
 
@@ -87,7 +102,11 @@ def test_replies_to_nothing_are_remembered_up_to_the_bound() -> None:
     observer = greeted()
     feed(observer, 1, REPLY, *range(500))
     p = book(observer)
-    assert list(p.muddled) == list(p.strays) == [n * 2 for n in range(500 - MOST, 500)]
+    assert (
+        list(p.ambiguous_ids)
+        == list(p.keys_without_stream)
+        == [n * 2 for n in range(500 - MOST, 500)]
+    )
     observer.take_violations()
     feed(observer, 0, REQUEST, 0, 0)  # the asker may have taken an early reply for an answer
     assert observer.take_violations() == []
@@ -98,10 +117,15 @@ def test_an_id_that_is_cancelled_again_and_again_leaves_few_duties() -> None:
     feed(observer, 0, REQUEST, *range(50))
     feed(observer, 0, CANCEL, *(number for number in range(50) for _ in range(30)))
     p = book(observer)
-    assert p.repeats == MOST
-    assert len(p.duties) == 50 + MOST
+    assert p.repeated_pending_acks == MOST
+    assert len(p.pending_replies) == 50 + MOST
     feed(observer, 1, ACK, *(number for number in range(50) for _ in range(30)))
-    assert (p.repeats, len(p.duties), len(p.owed), p.locked_by(0)) == (0, 0, 0, 0)
+    assert (
+        p.repeated_pending_acks,
+        len(p.pending_replies),
+        len(p.unacknowledged_cancels),
+        p.locked_count(0),
+    ) == (0, 0, 0, 0)
     assert findings(observer, "ack-not-cancelled") == []
 
 
@@ -129,7 +153,7 @@ def test_what_is_kept_of_unused_ids_goes_on_in_a_snapshot() -> None:
     after = watcher()
     after.restore(resumed.snapshot())
     assert after.snapshot() == whole.snapshot()
-    assert (book(after).locked_by(0), book(after).repeats) == (MOST - 1, 2)
+    assert (book(after).locked_count(0), book(after).repeated_pending_acks) == (MOST - 1, 2)
     for observer in (whole, after):
         feed(observer, 1, ACK, *range(10))
         feed(observer, 0, CANCEL, *range(200, 210))
@@ -144,16 +168,16 @@ def test_a_live_side_counts_the_ids_it_has_locked() -> None:
     for stream in streams:
         endpoint.abort(stream)
     said(endpoint)
-    assert (protocol(endpoint).locked_by(0), protocol(endpoint).locked_by(1)) == (3, 0)
+    assert (protocol(endpoint).locked_count(0), protocol(endpoint).locked_count(1)) == (3, 0)
     hear(endpoint, "0140")
-    assert protocol(endpoint).locked_by(0) == 2
+    assert protocol(endpoint).locked_count(0) == 2
     again = create("streamux")
     again.load(endpoint.protocol.save())
     assert isinstance(again, Streamux)
-    assert again.locked_by(0) == 2
+    assert again.locked_count(0) == 2
 
 
 def test_a_live_side_answers_every_cancel_whatever_an_observer_would_remember() -> None:
-    endpoint = side(1, limits=Limits(remembered=2))
+    endpoint = side(1, limits=Limits(closed_streams_remembered=2))
     hear(endpoint, "".join(f"{number:02x}00" for number in range(9)))
     assert said(endpoint) == "".join(f"{number:02x}40" for number in range(9))

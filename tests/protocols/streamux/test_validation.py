@@ -11,7 +11,7 @@ from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.rules import Certainty, Severity
 from polymux.core.side import Vantage
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols import registry
 from polymux.protocols.registry import create
 from polymux.protocols.streamux.rules import RULES
@@ -30,22 +30,33 @@ def watch(pieces: Pieces, vantage: int = Vantage.MIDDLE, limits: Limits | None =
 def rows_of(observer: Observer) -> list[tuple[int, ...]]:
     assert observer.rows is not None
     return [
-        (b.sender[i], b.ordinal[i], b.offset[i], b.size[i], b.kind[i], b.opener[i], b.number[i],
-         b.incarnation[i], b.payload[i], b.verdict[i])
-        for b in observer.rows.take() for i in range(b.used)
-    ]  # fmt: skip
+        (
+            b.sender[i],
+            b.frame_index[i],
+            b.byte_offset[i],
+            b.size[i],
+            b.kind[i],
+            b.opener[i],
+            b.stream_id[i],
+            b.incarnation[i],
+            b.payload_bytes[i],
+            b.verdict[i],
+        )
+        for b in observer.rows.take()
+        for i in range(b.used)
+    ]
 
 
 def everything(observer: Observer) -> tuple[object, ...]:
     """All that an observer says at the end, comparable."""
     observer.finish(1, True, True)
-    assert observer.balanced()
-    streams = [*observer.protocol.streams.gone, *observer.protocol.streams.all()]
+    assert observer.accounts_for_all_bytes()
+    streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
     return (
         rows_of(observer),
         sorted(str(violation) for violation in observer.take_violations()),
         sorted(repr(stream.save()) for stream in streams),
-        [observer.conversation.direction(side).reason for side in (0, 1)],
+        [observer.connection.direction(side).stop_reason for side in (0, 1)],
     )
 
 
@@ -75,20 +86,20 @@ def test_held_octets_are_read_in_the_order_of_their_arrival() -> None:
 
 
 def test_octets_are_held_only_up_to_the_limit() -> None:
-    observer = watch([(0, HELLO)], limits=Limits(held=100))
+    observer = watch([(0, HELLO)], limits=Limits(max_prehandshake_bytes=100))
     observer.feed(0, bytes(90), 0)
-    assert not observer.conversation.dialer.lost
+    assert not observer.connection.dialer.decoding_stopped
     observer.feed(0, bytes(20), 0)
-    assert observer.conversation.dialer.lost
-    assert observer.conversation.dialer.reason == "the other direction's handshake never came"
+    assert observer.connection.dialer.decoding_stopped
+    assert observer.connection.dialer.stop_reason == "the other direction's handshake never came"
     observer.feed(1, HELLO, 0)
-    assert observer.balanced()
+    assert observer.accounts_for_all_bytes()
     assert names(observer) == []
 
 
 def test_mixed_header_sizes_say_why_nothing_more_is_read() -> None:
     observer = watch([(0, HELLO), (1, bytes.fromhex("01110d32"))])
-    reasons = [observer.conversation.direction(side).reason for side in (0, 1)]
+    reasons = [observer.connection.direction(side).stop_reason for side in (0, 1)]
     assert reasons == [
         "mixed header sizes: 2 octets here, 4 the other way",
         "mixed header sizes: 4 octets here, 2 the other way",
@@ -157,12 +168,12 @@ def test_an_observer_taken_apart_and_put_together_again_goes_on(pieces: Pieces, 
     observer = watch([])
     rows: list[tuple[int, ...]] = []
     said: list[str] = []
-    gone: list[Stream] = []
+    gone: list[StreamState] = []
     for side, data in cut(pieces, [size]):
         observer.feed(side, data, 0)
         rows += rows_of(observer)
         said += [str(violation) for violation in observer.take_violations()]
-        gone += observer.take_gone()
+        gone += observer.take_removed_streams()
         saved = observer.snapshot()
         observer = watch([])
         observer.restore(saved)
@@ -179,13 +190,13 @@ def test_an_observer_taken_apart_and_put_together_again_goes_on(pieces: Pieces, 
 def test_whatever_passes_content_is_counted_once_and_never_on_a_locked_id(pieces: Pieces) -> None:
     observer = watch(pieces)
     rows = rows_of(observer)
-    streams = [*observer.protocol.streams.gone, *observer.protocol.streams.all()]
-    counted = sum(stream.half(side).octets for stream in streams for side in (0, 1))
+    streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
+    counted = sum(stream.half(side).content_bytes for stream in streams for side in (0, 1))
     assert counted <= sum(row[8] for row in rows)
     for stream in streams:
         asker, other = stream.half(stream.opener), stream.half(1 - stream.opener)
-        assert asker.octets <= asker.spent
-        assert other.octets <= other.spent
+        assert asker.content_bytes <= asker.credit_spent
+        assert other.content_bytes <= other.credit_spent
         assert asker.frames > 0
 
 
@@ -201,7 +212,7 @@ def test_an_end_inside_a_header_belongs_to_no_stream_however_it_was_cut() -> Non
 
 
 def test_a_reply_to_a_request_that_was_forgotten_is_only_possibly_wrong() -> None:
-    limits = Limits(remembered=1)
+    limits = Limits(closed_streams_remembered=1)
     both: Pieces = [(0, HELLO), (1, HELLO)]
     exchange: Pieces = [(0, b"\x11\x80?"), (1, b"\x01\xc0"), (0, b"\x12\x80?"), (1, b"\x02\xc0")]
     observer = watch(both + exchange, limits=limits)
@@ -241,4 +252,4 @@ def test_a_chunk_at_the_limit_is_clean_and_one_octet_more_is_noted(vantage: int)
         observer = watch([*both, (0, wire), (1, b"\x01\x00\x00\xc0")], vantage)
         assert names(observer) == found
         (stream,) = observer.protocol.streams.all()
-        assert stream.dialer.octets == size
+        assert stream.dialer.content_bytes == size

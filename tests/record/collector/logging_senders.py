@@ -67,7 +67,7 @@ class Sender:
 
     async def _push_octets(self, session: polymux.Session, attempt: Attempt) -> None:
         stream = await session.open(attempt.name)
-        own = stream.record.half(session.endpoint.side)
+        own = stream.state.half(session.endpoint.side)
         try:
             for start in range(0, len(attempt.data), CHUNK):
                 await stream.send(attempt.data[start : start + CHUNK])
@@ -76,17 +76,17 @@ class Sender:
             await stream.end()
             assert await stream.receive() == b""
         finally:
-            if own.granted >= 0:
-                attempt.told = own.granted - own.window
+            if own.credit_granted >= 0:
+                attempt.told = own.credit_granted - own.window
 
     async def _push_messages(self, session: polymux.Session, attempt: Attempt) -> None:
         assert isinstance(session, polymux.OmnistreamsSession)
         stream = await session.open(attempt.name)
-        own = stream.record.half(session.endpoint.side)
+        own = stream.state.half(session.endpoint.side)
         first = 0
         try:
             await stream.drain()
-            first = own.granted
+            first = own.credit_granted
             count = 0
             for start in range(0, len(attempt.data), CHUNK):
                 await stream.send(attempt.data[start : start + CHUNK])
@@ -94,9 +94,9 @@ class Sender:
                 self.sent += CHUNK
                 await asyncio.sleep(self.rest)
             async with asyncio.timeout(60):
-                while own.granted - first < count:
+                while own.credit_granted - first < count:
                     await asyncio.sleep(0.005)
-                    session._check_open()
+                    session.check_open()
             await stream.end()
         finally:
-            attempt.told = min(len(attempt.data), max(0, own.granted - first) * CHUNK)
+            attempt.told = min(len(attempt.data), max(0, own.credit_granted - first) * CHUNK)

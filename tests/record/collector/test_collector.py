@@ -15,13 +15,13 @@ import pytest
 from tests.record.certificate_authority import Authority
 
 import polymux
-from polymux import Policy, PolymuxError, SessionClosed
+from polymux import PolymuxError, SessionClosed, Timeouts
 from polymux.aio.connect import Unreachable
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.analysis.session.summary import SessionSummary
 from polymux.capture import read_sessions
-from polymux.record import Bounds, Collector, NotDurable, collect
+from polymux.record import Collector, CollectorLimits, NotDurable, collect
 from polymux.record import tls_contexts as tls
 
 TCP = "tcp://127.0.0.1:0"
@@ -32,7 +32,10 @@ def landed(folder: Path) -> list[SessionSummary]:
     """The sessions in the captures of a folder, none of which may be torn."""
     with read_sessions([str(folder)]) as reading:
         assert all(file.status == "whole" for file in reading.files)
-        return [walk(session, Plan(), lambda table, batch: None) for session in reading]
+        return [
+            analyze_session(session, AnalysisOptions(), lambda table, batch: None)
+            for session in reading
+        ]
 
 
 class Disk:
@@ -132,7 +135,7 @@ async def test_every_protocol_lands_whole(
 async def test_streams_that_nobody_spoke_on_get_credit_if_they_are_named_before(
     tmp_path: Path,
 ) -> None:
-    async with Collector(str(tmp_path), early=[5]) as collector:
+    async with Collector(str(tmp_path), minmux_streams=[5]) as collector:
         url = await collector.listen(TCP, "minmux")
         async with polymux.connect(url, protocol="minmux") as session:
             assert isinstance(session, polymux.MinmuxSession)
@@ -158,14 +161,14 @@ async def test_no_window_is_given_back_before_its_octets_are_durable(
     async with collecting(tmp_path, protocol) as collector:
         async with polymux.connect(collector.urls[0], protocol=protocol) as session:
             stream = await session.open("held")
-            own = stream.record.half(0)
+            own = stream.state.half(0)
             disk.open.clear()
             await stream.send(bytes(800_000))
-            await until(lambda: collector.journal.octets > 800_000)
+            await until(lambda: collector.durable_log.bytes_written > 800_000)
             await asyncio.sleep(0.1)
-            assert own.granted == own.window, "told of what may be lost"
+            assert own.credit_granted == own.window, "told of what may be lost"
             disk.open.set()
-            await until(lambda: own.granted == own.window + 800_000)
+            await until(lambda: own.credit_granted == own.window + 800_000)
             await stream.end()
             assert await stream.receive() == b""
 
@@ -177,16 +180,16 @@ async def test_no_message_is_asked_for_before_the_last_are_durable(
     async with collecting(tmp_path, protocol) as collector:
         async with polymux.connect(collector.urls[0], protocol=protocol) as session:
             sender = await session.open("held")
-            own = sender.record.half(0)
+            own = sender.state.half(0)
             await sender.drain()
-            first = own.granted
+            first = own.credit_granted
             disk.open.clear()
             for _ in range(50):
                 await sender.send(b"message")
             await asyncio.sleep(0.2)
-            assert own.granted == first
+            assert own.credit_granted == first
             disk.open.set()
-            await until(lambda: own.granted == first + 50)
+            await until(lambda: own.credit_granted == first + 50)
             await sender.end()
 
 
@@ -220,8 +223,8 @@ async def test_syncs_are_shared_by_all_who_wait(tmp_path: Path, disk: Disk) -> N
                 assert await stream.receive() == b""
 
             await asyncio.gather(*(one(number) for number in range(100)))
-        assert collector.counts.streams == 100
-        assert collector.journal.syncs < 20
+        assert collector.stats.streams == 100
+        assert collector.durable_log.syncs < 20
 
 
 async def test_an_interval_lets_senders_wait_for_the_next_sync(tmp_path: Path, disk: Disk) -> None:
@@ -229,7 +232,7 @@ async def test_an_interval_lets_senders_wait_for_the_next_sync(tmp_path: Path, d
     async with collecting(tmp_path, "mplex", sync=0.3) as collector:
         for _ in range(2):
             await push_duplex(collector.urls[0], "mplex")
-        assert 1 < collector.journal.syncs <= 1 + (time.monotonic() - begun) / 0.3
+        assert 1 < collector.durable_log.syncs <= 1 + (time.monotonic() - begun) / 0.3
     assert len(landed(tmp_path)) == 2
 
 
@@ -239,13 +242,13 @@ async def test_a_sync_that_fails_cuts_everybody_and_promises_nothing(
     collector = await collect(TCP, protocol="nerdbank", out=str(tmp_path))
     async with polymux.connect(collector.urls[0], protocol="nerdbank") as session:
         stream = await session.open("held")
-        own = stream.record.half(0)
+        own = stream.state.half(0)
         disk.broken = True
         await stream.send(bytes(100_000))
         await stream.end()
         with pytest.raises(PolymuxError):
             await stream.receive()
-        assert own.granted == own.window
+        assert own.credit_granted == own.window
         with pytest.raises(NotDurable, match="Input/output error"):
             await collector.wait_failed()
         with pytest.raises(PolymuxError):  # nobody is taken in any more
@@ -256,25 +259,25 @@ async def test_a_sync_that_fails_cuts_everybody_and_promises_nothing(
 
 
 async def test_clients_beyond_the_limits_are_turned_away(tmp_path: Path) -> None:
-    bounds = Bounds(clients=3, per_host=2)
+    bounds = CollectorLimits(clients=3, per_host=2)
     async with collecting(tmp_path, "mplex", bounds=bounds) as collector:
         url = collector.urls[0]
         sessions = [await polymux.connect(url, protocol="mplex") for _ in range(2)]
-        await until(lambda: collector.counts.open == 2)
+        await until(lambda: collector.stats.open == 2)
         third = await polymux.connect(url, protocol="mplex")
         await third.wait_closed()
-        assert collector.counts.turned_away == 1
+        assert collector.stats.rejected == 1
         for session in sessions:
             await session.close()
-        await until(lambda: collector.counts.open == 0)
+        await until(lambda: collector.stats.open == 0)
         await push_duplex(url, "mplex")
 
 
 async def test_streams_beyond_the_limit_of_a_session_are_turned_away(tmp_path: Path) -> None:
-    async with collecting(tmp_path, "mplex", bounds=Bounds(streams=4)) as collector:
+    async with collecting(tmp_path, "mplex", bounds=CollectorLimits(streams=4)) as collector:
         async with polymux.connect(collector.urls[0], protocol="mplex") as session:
             kept = [await session.open(str(n)) for n in range(4)]
-            await until(lambda: collector.counts.open_streams == 4)
+            await until(lambda: collector.stats.open_streams == 4)
             over = await session.open("one too many")
             with pytest.raises(PolymuxError):
                 await over.receive()
@@ -295,12 +298,12 @@ async def test_senders_must_show_a_certificate_if_they_are_asked_for_one(
     tmp_path: Path, authority: Authority
 ) -> None:
     cert, key = authority.cert, authority.key
-    context = tls.listening(cert, key, authority.ca)
+    context = tls.server_context(cert, key, authority.ca)
     collector = await collect("tls://localhost:0", protocol="mplex", out=str(tmp_path), tls=context)
     url = collector.urls[0]
     with pytest.raises((Unreachable, SessionClosed)):
-        await speak(url, tls.connecting(authority.ca))
-    await speak(url, tls.connecting(authority.ca, cert=cert, key=key))
+        await speak(url, tls.client_context(authority.ca))
+    await speak(url, tls.client_context(authority.ca, cert=cert, key=key))
     await collector.close()
     assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [5]
 
@@ -310,7 +313,7 @@ async def test_a_stop_lets_streams_under_way_finish(tmp_path: Path) -> None:
     async with polymux.connect(collector.urls[0], protocol="mplex") as session:
         stream = await session.open("under way")
         await stream.send(b"first half, ")
-        await until(lambda: collector.counts.open_streams == 1)
+        await until(lambda: collector.stats.open_streams == 1)
         closing = asyncio.create_task(collector.close(5))
         await asyncio.sleep(0.1)
         with pytest.raises(Unreachable):
@@ -325,11 +328,13 @@ async def test_a_stop_lets_streams_under_way_finish(tmp_path: Path) -> None:
 
 
 async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
-    collector = await collect(TCP, protocol="mplex", out=str(tmp_path), policy=Policy(close=0.5))
+    collector = await collect(
+        TCP, protocol="mplex", out=str(tmp_path), timeouts=Timeouts(close=0.5)
+    )
     session = await polymux.connect(collector.urls[0], protocol="mplex")
     stream = await session.open("never ends")
     await stream.send(b"so far")
-    await until(lambda: collector.journal.octets > 6)
+    await until(lambda: collector.durable_log.bytes_written > 6)
     async with asyncio.timeout(5):
         await collector.close(0.2)
     await session.close()

@@ -15,10 +15,10 @@ from tests.interop.node_peer import Peer, PeerFailed, octets, require
 from tests.record.collector.command_process import Command, free_ports
 from tests.record.collector.logging_senders import CHUNK, Attempt, Sender
 
-from polymux.analysis.options import ALWAYS, Plan
+from polymux.analysis.options import DEFAULT_TABLES, AnalysisOptions
 from polymux.analysis.output.parquet import TableWriter, read_batches, read_table
 from polymux.analysis.output.table_digest import digest_rows
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
@@ -192,7 +192,9 @@ def same_as_at_once(folder: Path) -> None:
     with read_sessions([str(folder / "captures")]) as reading:
         with TableWriter(folder / "once") as writer:
             for session in reading:
-                walk(session, Plan(tables=ALWAYS | {"content"}), writer.emit)
-    for table in (*ALWAYS, "content"):
+                analyze_session(
+                    session, AnalysisOptions(tables=DEFAULT_TABLES | {"content"}), writer.emit
+                )
+    for table in (*DEFAULT_TABLES, "content"):
         once = digest_rows(table, read_batches(folder / "once", table))
         assert digest_rows(table, read_batches(folder / "tables", table)) == once, table

@@ -15,8 +15,8 @@ from tests.record.collector.test_collector import landed
 from tests.record.record_process import strace
 
 import polymux
-from polymux.analysis.options import Plan
-from polymux.analysis.session.analyzer import walk
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 KILLS = 40 if os.environ.get("POLYMUX_SOAK") else 6
@@ -47,7 +47,9 @@ def contents(folder: Path) -> dict[str, bytes]:
                     elif row["sender"] == "dialer":
                         parts.setdefault(row["stream"], []).append(row["data"])  # noqa: B023
 
-            walk(session, Plan(tables=frozenset({"streams", "content"})), emit)
+            analyze_session(
+                session, AnalysisOptions(tables=frozenset({"streams", "content"})), emit
+            )
             for stream, name in names.items():
                 assert name not in found
                 found[name] = b"".join(parts.get(stream, []))
@@ -141,7 +143,7 @@ async def test_a_slow_disk_slows_who_has_credit_and_memory_stays_within_its_limi
             took = loop.time() - begun
             flooding.cancel()
             await asyncio.gather(flooding, return_exceptions=True)
-            window = stream.record.half(0).window  # it may have grown meanwhile
+            window = stream.state.half(0).window  # it may have grown meanwhile
             session.abort("enough")
         child.kill()
     assert others >= 3, "the other session did not go on"

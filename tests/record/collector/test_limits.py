@@ -11,10 +11,10 @@ import pytest
 from tests.record.collector.test_collector import Disk, collecting, landed, until
 
 import polymux
-from polymux import Policy, PolymuxError
+from polymux import PolymuxError, Timeouts
 from polymux.capture import RotatingWriter
-from polymux.record import Bounds
-from polymux.record.durable_log import Journal, NotDurable
+from polymux.record import CollectorLimits
+from polymux.record.durable_log import DurableLog, NotDurable
 
 KIB = 1024
 READ = 256 * KIB  # octets that the system hands over at once
@@ -53,26 +53,26 @@ async def push(url: str, octets: int) -> None:
 async def test_sessions_without_credit_share_one_budget_while_the_disk_is_slow(
     tmp_path: Path, disk: Disk
 ) -> None:
-    bounds = Bounds(buffer=1024 * KIB, session_buffer=512 * KIB)
+    bounds = CollectorLimits(buffer_bytes=1024 * KIB, session_buffer_bytes=512 * KIB)
     async with collecting(tmp_path, "mplex", bounds=bounds) as collector:
         disk.open.clear()
         work = [asyncio.create_task(push(collector.urls[0], 3_000_000)) for _ in range(4)]
-        await until(lambda: collector.counts.open == 4)
+        await until(lambda: collector.stats.open == 4)
         most = 0
         for _ in range(100):
-            held = [session.endpoint.inbox.unread for session in collector._sessions]
+            held = [session.endpoint.receive_queue.unread_bytes for session in collector._sessions]
             most = max(most, sum(held))
             await asyncio.sleep(0.01)
         assert not any(task.done() for task in work)
-        assert 0 < most <= bounds.buffer + 4 * READ
+        assert 0 < most <= bounds.buffer_bytes + 4 * READ
         disk.open.set()
         await asyncio.gather(*work)
     assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [3_000_000] * 4
 
 
 async def test_a_pause_for_the_disk_has_an_end(tmp_path: Path, disk: Disk) -> None:
-    bounds = Bounds(session_buffer=128 * KIB)
-    policy = Policy(pause=0.3)
+    bounds = CollectorLimits(session_buffer_bytes=128 * KIB)
+    policy = Timeouts(slow_reader=0.3)
     async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
         disk.open.clear()
         with pytest.raises(PolymuxError, match=r"aborted|closed"):
@@ -87,19 +87,19 @@ async def test_nothing_is_promised_or_lost_while_there_is_no_room(
     async with collecting(tmp_path, "nerdbank") as collector:
         async with polymux.connect(collector.urls[0], protocol="nerdbank") as session:
             stream = await session.open("bulk")
-            own = stream.record.half(0)
+            own = stream.state.half(0)
             await stream.send(b"before")
-            await until(lambda: own.granted == own.window + 6)
+            await until(lambda: own.credit_granted == own.window + 6)
             room.full = True
             sending = asyncio.create_task(stream.send(bytes(900_000)))
             await until(lambda: room.refused > 2)
             await asyncio.sleep(0.2)
-            assert own.granted == own.window + 6, "told of what is not written"
+            assert own.credit_granted == own.window + 6, "told of what is not written"
             room.full = False
             await sending
             await stream.end()
             assert await stream.receive() == b""
-            assert own.granted >= own.window + 6
+            assert own.credit_granted >= own.window + 6
     [session_row] = landed(tmp_path)
     assert session_row.payload_bytes_dialer == 900_006
     assert (session_row.ending, session_row.missing_bytes_dialer) == ("clean", 0)
@@ -110,13 +110,13 @@ async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
 ) -> None:
     """A peer that goes on sending after its stream was reset must wait for the disk too."""
     room = Room(monkeypatch)
-    bounds = Bounds(session_buffer=128 * KIB)
-    policy = Policy(pause=0.1)
+    bounds = CollectorLimits(session_buffer_bytes=128 * KIB)
+    policy = Timeouts(slow_reader=0.1)
     async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
         address = collector.urls[0].removeprefix("tcp://").rsplit(":", 1)
         _, writer = await asyncio.open_connection(address[0], int(address[1]))
         writer.write(bytes.fromhex("00 01 61"))
-        await until(lambda: collector.counts.open_streams == 1)
+        await until(lambda: collector.stats.open_streams == 1)
         room.full = True
         frame = bytes.fromhex("02 e0 d4 03") + bytes(60_000)
 
@@ -128,8 +128,8 @@ async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
         sending = asyncio.create_task(flood())
         await until(lambda: room.refused > 2)
         await asyncio.sleep(0.5)
-        waiting = collector.journal.patience.octets
-        assert waiting <= bounds.session_buffer + 2 * READ
+        waiting = collector.durable_log.disk_full_queue.waiting_bytes
+        assert waiting <= bounds.session_buffer_bytes + 2 * READ
         sending.cancel()
         writer.transport.abort()
         room.full = False
@@ -139,7 +139,7 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room(monkeypatch)
-    policy = Policy(header=0.3, keepalive=0.3)
+    policy = Timeouts(frame=0.3, keepalive_interval=0.3)
     async with collecting(tmp_path, "omnistreams", policy=policy) as collector:
         async with polymux.connect(collector.urls[0], protocol="omnistreams") as session:
             sender = await session.open("x")
@@ -150,48 +150,50 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
                 await sender.end()
 
             sending = asyncio.create_task(send())
-            await until(lambda: collector.journal.octets > 2_000_000)
+            await until(lambda: collector.durable_log.bytes_written > 2_000_000)
             [taken] = collector._sessions
             room.full = True
             await until(lambda: room.refused > 2)
             await asyncio.sleep(1.0)
             room.full = False
             await sending
-            await until(lambda: collector.counts.open_streams == 0)
+            await until(lambda: collector.stats.open_streams == 0)
             assert taken.failure is None
-        assert not collector._hosts or sum(collector._hosts.values()) == 1
-    assert not collector._hosts
+        assert not collector._sessions_per_host or sum(collector._sessions_per_host.values()) == 1
+    assert not collector._sessions_per_host
     [row] = landed(tmp_path)
     assert row.payload_bytes_dialer == 40 * 900_000
 
 
 async def test_streams_that_their_sender_gives_up_are_forgotten(tmp_path: Path) -> None:
-    async with collecting(tmp_path, "nerdbank:version=1", bounds=Bounds(streams=5)) as collector:
+    async with collecting(
+        tmp_path, "nerdbank:version=1", bounds=CollectorLimits(streams=5)
+    ) as collector:
         url = collector.urls[0]
         async with polymux.connect(url, protocol="nerdbank:version=1") as session:
-            await until(lambda: collector.counts.open == 1)
+            await until(lambda: collector.stats.open == 1)
             [taken] = collector._sessions
             for _ in range(12):
                 stream = await session.open("x")
                 await stream.send(bytes(1000))
-                session._flush()
+                session.flush()
                 stream.abort()
-                await until(lambda: taken.live == 0)
-            assert taken.endpoint.inbox.unread == 0
+                await until(lambda: taken.open_streams == 0)
+            assert taken.endpoint.receive_queue.unread_bytes == 0
 
 
 async def test_a_journal_closed_during_a_sync_begins_no_other(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     writer = RotatingWriter(
-        str(tmp_path / "c.pcapng"), octets=1 << 20, seconds=10, sync="none", background=True
+        str(tmp_path / "c.pcapng"), max_bytes=1 << 20, max_seconds=10, sync="none", background=True
     )
-    journal = Journal(writer, "always", lambda _: None, lambda: None)
+    journal = DurableLog(writer, "always", lambda _: None, lambda: None)
     writer.packet(1, [bytes(100)])
     disk.open.clear()
     waiting = []
     for _ in range(2):
-        waiting.append(asyncio.create_task(journal.durable()))
+        waiting.append(asyncio.create_task(journal.wait_durable()))
         await asyncio.sleep(0.05)
     asyncio.get_running_loop().call_later(0.2, disk.open.set)
     assert len(await journal.close()) == 1

@@ -11,7 +11,7 @@ from tests.report.hostile_texts import HOSTILE
 from tests.report.table_builder import Play, Stage
 
 from polymux.report import write_report
-from polymux.text.sanitize import visible
+from polymux.text.sanitize import escape_hidden
 
 LIMIT = 160
 
@@ -90,8 +90,8 @@ def test_hostile_names_and_errors_are_shown_literally(hostile: Path, open_alone:
     endings = page.run(
         "[...document.querySelectorAll('#stream-grid td:nth-child(5)')].map(c => c.textContent)"
     )
-    assert names == [visible(bad, LIMIT) for bad in HOSTILE]
-    assert endings == [f"reset by dialer: {visible(bad, LIMIT)}" for bad in HOSTILE]
+    assert names == [escape_hidden(bad, LIMIT) for bad in HOSTILE]
+    assert endings == [f"reset by dialer: {escape_hidden(bad, LIMIT)}" for bad in HOSTILE]
 
 
 def test_hostile_details_addresses_and_files_are_shown_literally(
@@ -101,10 +101,10 @@ def test_hostile_details_addresses_and_files_are_shown_literally(
     page.run("for (const more of document.querySelectorAll('#findings .quiet')) more.click()")
     everything = str(page.run("document.body.textContent"))
     for bad in HOSTILE:
-        assert visible(bad, 60) + " → " + visible(bad, 60) in everything
-        assert visible(f"x.{bad}", LIMIT) in everything
+        assert escape_hidden(bad, 60) + " → " + escape_hidden(bad, 60) in everything
+        assert escape_hidden(f"x.{bad}", LIMIT) in everything
     for bad in HOSTILE[:12]:
-        assert visible(bad, LIMIT)[:100] in str(
+        assert escape_hidden(bad, LIMIT)[:100] in str(
             page.run("document.querySelector('#wrong').textContent")
         )
     assert page.run("document.title").startswith("<script>pwned(1)</script>")

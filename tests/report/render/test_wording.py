@@ -4,17 +4,17 @@ import pytest
 
 from polymux.analysis.schema.tables import SIDES, STALL_CAUSES, STREAM_ENDINGS
 from polymux.report.render.wording import (
-    GIVEN_UP,
+    ABORTED_ENDINGS,
     PEER,
     STALL_HEADLINES,
-    Ending,
     Stall,
+    StreamEnding,
     capture_sentence,
     ending_sentence,
     findings_sentence,
     gap_sentence,
     is_window_limited,
-    nothing_sentence,
+    no_findings_sentence,
     stall_sentence,
     violation_sentence,
     window_sentence,
@@ -45,7 +45,7 @@ def test_a_side_that_does_not_answer_is_named_as_the_one_at_fault() -> None:
 
 
 def test_a_stream_behind_another_names_the_culprit() -> None:
-    stall = Stall("d5", "dialer", 312_000, "head-of-line", culprit="d3")
+    stall = Stall("d5", "dialer", 312_000, "head-of-line", blocking_stream="d3")
     assert stall_sentence(stall) == "dialer sent d3 first: d5 waited 312 ms (head-of-line)"
     named = Stall("d5", "dialer", 312_000, "head-of-line", "d3", "logs")
     assert stall_sentence(named).startswith("dialer sent d3 (logs) first: d5 waited")
@@ -80,27 +80,27 @@ def test_a_possible_violation_is_not_told_as_certain() -> None:
 
 def test_a_stream_that_was_given_up_names_the_side_that_did_it() -> None:
     for ending in ("reset", "cancelled", "rejected"):
-        end = Ending("d5", ending, "dialer", "acceptor", "disk quota exceeded")
+        end = StreamEnding("d5", ending, "dialer", "acceptor", "disk quota exceeded")
         assert ending_sentence(end) == f"acceptor {ending} d5: disk quota exceeded"
-        assert ending_sentence(Ending("d5", ending)) == f"d5 was {ending}"
+        assert ending_sentence(StreamEnding("d5", ending)) == f"d5 was {ending}"
     assert (
-        ending_sentence(Ending("a2", "never-accepted", "acceptor"))
+        ending_sentence(StreamEnding("a2", "never-accepted", "acceptor"))
         == "dialer was not seen to accept a2"
     )
 
 
 def test_a_stream_not_over_at_the_end_says_what_is_missing() -> None:
-    assert ending_sentence(Ending("d1", "open")) == "d1 was not seen to end"
-    half = Ending("d1", "half-closed", ended_dialer="ended")
+    assert ending_sentence(StreamEnding("d1", "open")) == "d1 was not seen to end"
+    half = StreamEnding("d1", "half-closed", ended_dialer="ended")
     assert ending_sentence(half) == "acceptor was not seen to end its half of d1"
-    half = Ending("d1", "half-closed", ended_acceptor="ended")
+    half = StreamEnding("d1", "half-closed", ended_acceptor="ended")
     assert ending_sentence(half) == "dialer was not seen to end its half of d1"
 
 
 @pytest.mark.parametrize("ending", sorted(set(STREAM_ENDINGS) - {"clean"}))
 def test_every_ending_names_its_stream(ending: str) -> None:
-    assert "d7" in ending_sentence(Ending("d7", ending)).split()
-    assert set(GIVEN_UP) < set(STREAM_ENDINGS)
+    assert "d7" in ending_sentence(StreamEnding("d7", ending)).split()
+    assert set(ABORTED_ENDINGS) < set(STREAM_ENDINGS)
 
 
 def test_counts_have_proper_plurals() -> None:
@@ -110,9 +110,9 @@ def test_counts_have_proper_plurals() -> None:
 
 
 def test_an_open_stream_never_comes_under_nothing_wrong() -> None:
-    assert nothing_sentence(0) == "nothing wrong was found"
-    assert "nothing" not in nothing_sentence(1)
-    assert nothing_sentence(1).endswith("1 stream not seen to end")
+    assert no_findings_sentence(0) == "nothing wrong was found"
+    assert "nothing" not in no_findings_sentence(1)
+    assert no_findings_sentence(1).endswith("1 stream not seen to end")
 
 
 def test_a_torn_capture_says_where_and_what_was_kept() -> None:

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 import pytest
 from tests.spark.random_captures import conversations, record
 
-from polymux.analysis.options import Plan
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.parquet import read_table
 from polymux.capture import CaptureLimits, TcpSession, index_file
-from polymux.capture.tcp.sessions import Batch
+from polymux.capture.tcp.sessions import StreamBatch
 from polymux.cli.commands.analyze import print_summary
-from polymux.cli.support.output import counted
-from polymux.spark.batch.analyze_stage import Outcome, walk_flows
+from polymux.cli.support.output import plural
+from polymux.spark.batch.analyze_stage import StageResult, analyze_flows
 from polymux.spark.batch.pipeline import Analysis
-from polymux.spark.batch.reference_shuffle import RowsReader, RowsWriter, Wanted
+from polymux.spark.batch.reference_shuffle import FlowSelection, ReferenceReader, ReferenceWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,9 +27,9 @@ class Damage:
     def __init__(self, how: str) -> None:
         self.how = how
 
-    def batches(self, session: TcpSession, octets: int) -> "Iterator[Batch]":
+    def batches(self, session: TcpSession, octets: int) -> "Iterator[StreamBatch]":
         kept = list(_honest(session, octets))
-        session.survey()
+        session.scan_packets()
         if self.how == "lost":
             kept = kept[1:]
         elif self.how == "doubled":
@@ -47,14 +47,16 @@ class Damage:
 _honest = TcpSession.batches
 
 
-def analysed(capture: Path, out: Path) -> Outcome:
+def analysed(capture: Path, out: Path) -> StageResult:
     """The two stages of the pipeline, in this process."""
     out.mkdir()
     index = index_file(str(capture))
-    with RowsWriter(str(out)) as writer:
+    with ReferenceWriter(str(out)) as writer:
         writer.add(index.rows)
-    flows = RowsReader(str(out), [writer.found.name], Wanted(frozenset(writer.found.buckets)))
-    return walk_flows(flows, str(out), Plan("mplex"), CaptureLimits())
+    flows = ReferenceReader(
+        str(out), [writer.result.name], FlowSelection(frozenset(writer.result.bucket_costs))
+    )
+    return analyze_flows(flows, str(out), AnalysisOptions("mplex"), CaptureLimits())
 
 
 @pytest.mark.parametrize("how", ["lost", "doubled", "short"])
@@ -69,7 +71,7 @@ def test_a_broken_reassembly_is_caught_and_the_run_says_so(
     assert sound.unbalanced_count == 0
     damage = Damage(how)
     monkeypatch.setattr(
-        TcpSession, "batches", lambda self, octets=1 << 19: damage.batches(self, octets)
+        TcpSession, "batches", lambda self, batch_bytes=1 << 19: damage.batches(self, batch_bytes)
     )
     broken = analysed(capture, tmp_path / "broken")
     assert broken.unbalanced_count == len(talks)
@@ -81,5 +83,5 @@ def test_a_broken_reassembly_is_caught_and_the_run_says_so(
     for table in ("violations", "stalls", "streams"):
         (tmp_path / "broken" / table).mkdir(exist_ok=True)
     print_summary(done, "")
-    said = f"conservation FAILS in {counted(len(talks), 'session')}: {broken.unbalanced[0]}"
+    said = f"conservation FAILS in {plural(len(talks), 'session')}: {broken.unbalanced[0]}"
     assert said in capsys.readouterr().out

@@ -40,7 +40,7 @@ def test_any_number_of_splits_gives_the_tables_of_the_walk_without_spark(
     capture, expected = material
     task_octets = max(1, capture.stat().st_size // splits)
     done = analyze(
-        spark, [str(capture)], str(tmp_path / "t"), content=True, task_octets=task_octets
+        spark, [str(capture)], str(tmp_path / "t"), content=True, max_partition_bytes=task_octets
     )
     assert done.conserved
     assert done.total.sessions == 24
@@ -77,7 +77,7 @@ def test_reordered_and_repeated_packets_give_the_same_tables_however_they_are_cu
     for number, files in enumerate([[whole], [parts[n] for n in (3, 0, 4, 2, 1)]]):
         out = tmp_path / f"t{number}"
         octets = whole.stat().st_size // 7
-        done = analyze(spark, map(str, files), str(out), content=True, task_octets=octets)
+        done = analyze(spark, map(str, files), str(out), content=True, max_partition_bytes=octets)
         assert done.conserved
         assert digest_tables(out) == expected
     assert carried(tmp_path / "plain") == carried(capture.parent / "plain")
@@ -108,7 +108,7 @@ def test_a_second_run_replaces_the_first_and_a_failed_one_changes_nothing(
             raise Stop
 
     with pytest.raises(Stop):
-        analyze(spark, [str(capture)], str(out), protocol="mplex", stage=stop)
+        analyze(spark, [str(capture)], str(out), protocol="mplex", on_stage=stop)
     assert digest_tables(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
 

@@ -12,26 +12,26 @@ from tests.spark.random_captures import conversations, record
 
 from polymux.capture import (
     CaptureLimits,
-    Files,
+    FilePool,
+    FileRange,
     FlowRefs,
-    Range,
     TcpSession,
     index_file,
     index_range,
     sessions_of,
 )
 from polymux.capture.packets import indexer as capture_index
-from polymux.capture.packets.packet_refs import RECORD
-from polymux.capture.tcp.ref_storage import HELD_PAGES, PAGE, WINDOW
+from polymux.capture.packets.packet_refs import REF_BYTES
+from polymux.capture.tcp.ref_storage import MAX_PAGES_IN_MEMORY, PAGE_ENTRIES, WINDOW_RECORDS
 from polymux.core.errors import PolymuxError
 from polymux.spark.batch import reference_shuffle as exchange
 from polymux.spark.batch.reference_shuffle import (
-    Place,
-    RowsReader,
-    RowsWriter,
-    Spool,
+    FlowSelection,
+    ReferenceLocation,
+    ReferenceReader,
+    ReferenceWriter,
     StoredFlow,
-    Wanted,
+    TempSpool,
 )
 
 FLOW = bytes(30) + b"\x40\x00" + bytes(2) + b"\x23\x28"
@@ -86,19 +86,30 @@ def seen(session: TcpSession) -> tuple[object, ...]:
     rows = 0
     for batch in session.batches(1 << 20):
         rows += batch.count
-        for column in (batch.side, batch.kind, batch.at, batch.size):
+        for column in (batch.side, batch.kind, batch.timestamp, batch.size):
             digest.update(bytes(memoryview(column).cast("B")[: batch.count * 8]))
     return (
-        digest.hexdigest(), rows, session.started_at, session.ended_at, session.packets,
-        session.captures, session.octets, session.gaps, session.ends, session.rtt_ns, session.note,
-    )  # fmt: skip
+        digest.hexdigest(),
+        rows,
+        session.started_at,
+        session.ended_at,
+        session.packets,
+        session.captures,
+        session.reassembled_bytes,
+        session.missing_bytes,
+        session.ends,
+        session.rtt_ns,
+        session.note,
+    )
 
 
 def stored(staging: Path, rows: list[FlowRefs]) -> StoredFlow:
     """The rows as an index task leaves them."""
-    with RowsWriter(str(staging)) as writer:
+    with ReferenceWriter(str(staging)) as writer:
         writer.add(rows)
-    (flow,) = RowsReader(str(staging), [writer.found.name], Wanted(flows=frozenset({FLOW})))
+    (flow,) = ReferenceReader(
+        str(staging), [writer.result.name], FlowSelection(flows=frozenset({FLOW}))
+    )
     return flow
 
 
@@ -106,18 +117,18 @@ def stored(staging: Path, rows: list[FlowRefs]) -> StoredFlow:
 def test_a_walk_over_stored_references_sees_what_one_over_all_of_them_sees(
     files: int, tmp_path: Path
 ) -> None:
-    packets = PAGE * (HELD_PAGES + 2) + 5
+    packets = PAGE_ENTRIES * (MAX_PAGES_IN_MEMORY + 2) + 5
     rows = flow_of(packets, files, files)
     (whole,) = sessions_of(rows, open_reader)
     flow = stored(tmp_path, rows)
-    assert flow.octets == packets * 32 > exchange.IN_MEMORY
-    assert flow.held == exchange.IN_MEMORY
-    assert max(row.packets for row in flow.rows()) > WINDOW
+    assert flow.stored_bytes == packets * 32 > exchange.MAX_HELD_REF_BYTES
+    assert flow.held_bytes == exchange.MAX_HELD_REF_BYTES
+    assert max(row.packets for row in flow.rows()) > WINDOW_RECORDS
     assert all(row.refs == b"" for row in flow.rows())
-    with Spool(str(tmp_path)) as spool:
+    with TempSpool(str(tmp_path)) as spool:
         (session,) = sessions_of(flow.rows(), open_reader, spool=spool.open)
         found = seen(session)
-        assert session.survey().packets == packets
+        assert session.scan_packets().packets == packets
         assert seen(session) == found
     assert found == seen(whole)
     assert [path.suffix for path in (tmp_path / "index").iterdir() if path.suffix == ".part"] == []
@@ -149,16 +160,20 @@ def test_a_cut_before_a_packet_that_ends_a_part_without_payload_loses_nothing(
     packets = [build.Packet(START + n, frame) for n, frame in enumerate(frames)]
     path = tmp_path / "a.pcap"
     path.write_bytes(build.pcap(packets))
-    limits = CaptureLimits(window=len(build.pcap(packets[:3])))  # it ends behind the third
-    monkeypatch.setattr(capture_index, "PIECE", 3)
-    monkeypatch.setattr(exchange, "PIECE", RECORD * 2)
-    with RowsWriter(str(tmp_path)) as writer:
-        writer.add(index_range(str(path), Range(), limits=limits, emit=writer.add).rows)
-    (flow,) = writer.found.flows
-    (found,) = RowsReader(str(tmp_path), [writer.found.name], Wanted(flows=frozenset({flow})))
+    limits = CaptureLimits(
+        read_window_bytes=len(build.pcap(packets[:3]))
+    )  # it ends behind the third
+    monkeypatch.setattr(capture_index, "EMIT_PACKETS", 3)
+    monkeypatch.setattr(exchange, "MAX_ROW_REF_BYTES", REF_BYTES * 2)
+    with ReferenceWriter(str(tmp_path)) as writer:
+        writer.add(index_range(str(path), FileRange(), limits=limits, emit=writer.add).rows)
+    (flow,) = writer.result.heavy_flow_costs
+    (found,) = ReferenceReader(
+        str(tmp_path), [writer.result.name], FlowSelection(flows=frozenset({flow}))
+    )
     rows = found.rows()
     assert [row.packets for row in rows] == [2, 1, 1]
-    with Files(limits) as files:
+    with FilePool(limits) as files:
         (session,) = sessions_of(rows, files.reader, limits=limits)
         assert b"".join(piece.data for piece in session.pieces()) == b"helloworld"
     assert session.packets == 4
@@ -170,7 +185,7 @@ def _reader(refs: bytes) -> Callable[[int, int], bytes]:
 
 def test_references_that_are_gone_say_which_file_they_were_in(tmp_path: Path) -> None:
     flow = stored(tmp_path, flow_of(200_000, 1, 1))
-    path = flow.places[0].path
+    path = flow.locations[0].path
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(PolymuxError, match=f"{path.name}: is shorter"):
         sessions_of(flow.rows(), open_reader)
@@ -178,9 +193,9 @@ def test_references_that_are_gone_say_which_file_they_were_in(tmp_path: Path) ->
 
 def test_a_small_flow_is_read_at_once(tmp_path: Path) -> None:
     flow = stored(tmp_path, flow_of(1000, 1, 1))
-    assert flow.held == flow.octets == 32_000
+    assert flow.held_bytes == flow.stored_bytes == 32_000
     assert sum(len(row.refs) for row in flow.rows()) == 32_000
-    assert isinstance(flow.places[0], Place)
+    assert isinstance(flow.locations[0], ReferenceLocation)
 
 
 def test_an_index_that_hands_rows_on_finds_what_one_that_keeps_them_finds(
@@ -189,10 +204,10 @@ def test_an_index_that_hands_rows_on_finds_what_one_that_keeps_them_finds(
     capture = tmp_path / "all.pcapng"
     record([capture], conversations(40, 12))
     whole = index_file(str(capture))
-    monkeypatch.setattr(capture_index, "PIECE", 50)
+    monkeypatch.setattr(capture_index, "EMIT_PACKETS", 50)
     handed: list[list[FlowRefs]] = []
-    limits = CaptureLimits(window=3000)
-    rest = index_range(str(capture), Range(), limits=limits, emit=handed.append)
+    limits = CaptureLimits(read_window_bytes=3000)
+    rest = index_range(str(capture), FileRange(), limits=limits, emit=handed.append)
     assert rest.summary == whole.summary
     assert len(handed) > 3
     pieces = [row for rows in (*handed, rest.rows) for row in rows]
@@ -200,7 +215,7 @@ def test_an_index_that_hands_rows_on_finds_what_one_that_keeps_them_finds(
         mine = [each for each in pieces if (each.flow, each.direction) == (row.flow, row.direction)]
         assert b"".join(each.refs for each in mine) == row.refs
         assert [each.start for each in mine] == sorted({each.start for each in mine})
-    with Files() as files:
+    with FilePool() as files:
         for flow in {row.flow for row in whole.rows}:
             (once,) = sessions_of([row for row in whole.rows if row.flow == flow], files.reader)
             (more,) = sessions_of([row for row in pieces if row.flow == flow], files.reader)

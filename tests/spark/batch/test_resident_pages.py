@@ -7,10 +7,10 @@ import pytest
 from tests.spark.random_captures import conversations, record
 
 from polymux.analysis.arrow.batches import SCHEMAS
-from polymux.analysis.output.parquet import LOOSE_OCTETS, TableWriter, read_table
+from polymux.analysis.output.parquet import COMPACT_AFTER_BYTES, TableWriter, read_table
 from polymux.capture import CaptureLimits, FlowRefs, index_file, sessions_of
 from polymux.capture.io import lean_files
-from polymux.capture.io.lean_files import LeanFiles, Touched
+from polymux.capture.io.lean_files import BoundedFilePool, MappedExtent
 
 PAGE = 1 << 16
 
@@ -35,9 +35,11 @@ def test_a_writer_keeps_rows_and_not_the_pages_they_came_in(tmp_path: Path) -> N
     with writer:
         for _ in range(100):
             writer.emit("timeline", batch)
-            file = writer._files["timeline"]
-            held = sum(each.get_total_buffer_size() for each in [*file._waiting, *file._loose])
-            assert held <= LOOSE_OCTETS + 2 * batch.get_total_buffer_size()
+            file = writer.files["timeline"]
+            held = sum(
+                each.get_total_buffer_size() for each in [*file.compacted, *file.uncompacted]
+            )
+            assert held <= COMPACT_AFTER_BYTES + 2 * batch.get_total_buffer_size()
     assert read_table(tmp_path, "timeline").num_rows == 1000
 
 
@@ -51,7 +53,7 @@ def test_what_was_read_through_a_map_is_right_after_its_pages_were_given_back(
         flows.setdefault(row.flow, []).append(row)
 
     def octets() -> list[bytes]:
-        with LeanFiles(CaptureLimits()) as files:
+        with BoundedFilePool(CaptureLimits()) as files:
             return [
                 b"".join(batch.data for batch in session.batches(2000))
                 for rows in flows.values()
@@ -60,7 +62,7 @@ def test_what_was_read_through_a_map_is_right_after_its_pages_were_given_back(
 
     whole = octets()
     assert any(whole)
-    monkeypatch.setattr(lean_files, "MAPPED", 1)
+    monkeypatch.setattr(lean_files, "MAX_MAPPED_BYTES", 1)
     assert octets() == whole
 
 
@@ -69,9 +71,9 @@ def test_what_is_mapped_is_bounded_by_the_span_and_by_the_pieces() -> None:
         def __init__(self, begin: int, end: int, pieces: int) -> None:
             self.begin, self.end, self.pieces = begin, end, pieces
 
-    file = Touched()
-    assert file.octets() == 0
+    file = MappedExtent()
+    assert file.mapped_bytes() == 0
     file.add(Run(100, 5000, 3))  # type: ignore[arg-type]  # all it looks at
-    assert file.octets() == 4900
+    assert file.mapped_bytes() == 4900
     file.add(Run(1 << 30, (1 << 30) + 9, 1))  # type: ignore[arg-type]  # the same
-    assert file.octets() == 4 * lean_files.AROUND
+    assert file.mapped_bytes() == 4 * lean_files.FAULT_AROUND_BYTES

@@ -8,24 +8,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymux.capture import FlowRefs
-from polymux.capture.io.discovery import Capture
+from polymux.capture.io.discovery import CaptureFile
 from polymux.spark.batch import reference_shuffle as exchange
-from polymux.spark.batch.reference_shuffle import Found, RowsReader, RowsWriter, bucket_of
-from polymux.spark.batch.task_planning import HOT, LEAST, TASK, index_tasks, walk_tasks
+from polymux.spark.batch.reference_shuffle import (
+    IndexResult,
+    ReferenceReader,
+    ReferenceWriter,
+    bucket_of,
+)
+from polymux.spark.batch.task_planning import (
+    HEAVY_FLOW_COST,
+    MAX_TASK_BYTES,
+    MIN_TASK_BYTES,
+    plan_analyze_tasks,
+    plan_index_tasks,
+)
 
 FLOWS = st.binary(min_size=36, max_size=36)
 
 
-def found_in(spans: list[dict[bytes, int]]) -> list[Found]:
+def found_in(spans: list[dict[bytes, int]]) -> list[IndexResult]:
     """What index tasks would tell about flows of these weights."""
     told = []
     for weights in spans:
-        found = Found("x")
+        found = IndexResult("x")
         for flow, weight in weights.items():
             bucket = bucket_of(flow)
-            found.buckets[bucket] = found.buckets.get(bucket, 0) + weight
+            found.bucket_costs[bucket] = found.bucket_costs.get(bucket, 0) + weight
         heaviest = sorted(weights, key=lambda flow: -weights[flow])[:3]
-        found.flows = {flow: weights[flow] for flow in heaviest}
+        found.heavy_flow_costs = {flow: weights[flow] for flow in heaviest}
         told.append(found)
     return told
 
@@ -38,7 +49,7 @@ def found_in(spans: list[dict[bytes, int]]) -> list[Found]:
 def test_every_flow_is_wanted_by_exactly_one_task(
     spans: list[dict[bytes, int]], cores: int, target: int
 ) -> None:
-    tasks = walk_tasks(found_in(spans), cores, target)
+    tasks = plan_analyze_tasks(found_in(spans), cores, target)
     for flow in {flow for span in spans for flow in span}:
         wanted = [
             task
@@ -50,35 +61,43 @@ def test_every_flow_is_wanted_by_exactly_one_task(
 
 
 def test_a_huge_flow_has_a_task_of_its_own_and_begins_first() -> None:
-    flows = {bytes([n]) * 36: HOT // 100 for n in range(50)}
+    flows = {bytes([n]) * 36: HEAVY_FLOW_COST // 100 for n in range(50)}
     huge, large = b"h" * 36, b"l" * 36
-    tasks = walk_tasks(found_in([{**flows, huge: 40 * HOT, large: 2 * HOT}, {huge: HOT}]), 2)
+    tasks = plan_analyze_tasks(
+        found_in(
+            [
+                {**flows, huge: 40 * HEAVY_FLOW_COST, large: 2 * HEAVY_FLOW_COST},
+                {huge: HEAVY_FLOW_COST},
+            ]
+        ),
+        2,
+    )
     assert tasks[0].flows == {huge}
     assert tasks[1].flows == {large}
     assert all(task.buckets and task.flows == {huge, large} for task in tasks[2:])
     assert len(tasks) == 2 + 4
 
 
-@pytest.mark.parametrize("octets", [250_000_000, 900_000_000, TASK])
+@pytest.mark.parametrize("octets", [250_000_000, 900_000_000, MAX_TASK_BYTES])
 @pytest.mark.parametrize("cores", [1, 2, 3, 16])
 def test_every_core_has_as_many_tasks_and_none_has_too_much(octets: int, cores: int) -> None:
-    captures = [Capture(f"/nowhere/{n}", octets + 7 * n) for n in range(48)]
-    tasks = index_tasks(captures, cores)
+    captures = [CaptureFile(f"/nowhere/{n}", octets + 7 * n) for n in range(48)]
+    tasks = plan_index_tasks(captures, cores)
     sizes = [sum(octets + 7 * int(span.path[9:]) for span in task) for task in tasks]
     assert sum(map(len, tasks)) == 48
     assert len(tasks) % cores == 0
-    assert max(sizes) <= TASK * 1.25
+    assert max(sizes) <= MAX_TASK_BYTES * 1.25
     flows = {bytes([n]) * 36: octets // 17 for n in range(64)}
-    walks = walk_tasks(found_in([flows]), cores)
+    walks = plan_analyze_tasks(found_in([flows]), cores)
     assert len(walks) % cores == 0
     assert max(sum(flows[f] for f in flows if bucket_of(f) in each.buckets) for each in walks) <= (
-        TASK * 1.25
+        MAX_TASK_BYTES * 1.25
     )
 
 
 def test_small_files_share_a_task_and_none_is_lost() -> None:
-    captures = [Capture(f"/nowhere/{n}", LEAST // 3) for n in range(10)]
-    tasks = index_tasks(captures, 2)
+    captures = [CaptureFile(f"/nowhere/{n}", MIN_TASK_BYTES // 3) for n in range(10)]
+    tasks = plan_index_tasks(captures, 2)
     assert [span.path for task in tasks for span in task] == [each.path for each in captures]
     assert [len(task) for task in tasks] == [5, 5]
 
@@ -90,13 +109,13 @@ def test_rows_come_back_as_they_were_written_and_only_those_wanted(tmp_path: Pat
         )
         for n in range(20)
     ]  # fmt: skip
-    with RowsWriter(str(tmp_path)) as writer:
+    with ReferenceWriter(str(tmp_path)) as writer:
         writer.add(rows[:7])
         writer.add(rows[7:])
-    tasks = walk_tasks([writer.found], 1, 400)
+    tasks = plan_analyze_tasks([writer.result], 1, 400)
     assert len(tasks) > 3
-    names = [writer.found.name]
-    read = [[flow.rows() for flow in RowsReader(str(tmp_path), names, task)] for task in tasks]
+    names = [writer.result.name]
+    read = [[flow.rows() for flow in ReferenceReader(str(tmp_path), names, task)] for task in tasks]
     back = sorted((row for task in read for flow in task for row in flow), key=lambda r: r.start)
     assert back == rows
     assert all(len({row.flow for row in flow}) == 1 for task in read for flow in task)
@@ -105,7 +124,7 @@ def test_rows_come_back_as_they_were_written_and_only_those_wanted(tmp_path: Pat
 def test_an_index_task_that_fails_leaves_no_rows_behind(tmp_path: Path) -> None:
     row = FlowRefs(bytes(36), 0, "f", 0, 0, 0, bytes(32))
     try:
-        with RowsWriter(str(tmp_path)) as writer:
+        with ReferenceWriter(str(tmp_path)) as writer:
             writer.add([row])
             raise InterruptedError
     except InterruptedError:
@@ -126,21 +145,21 @@ def test_long_rows_are_cut_at_the_same_places_in_both_directions(
         refs[direction] += record
     rows = [
         FlowRefs(
-            bytes(36), n, "f", 24, exchange._offset(data, 0),
-            exchange._offset(data, len(data) - 32), data,
+            bytes(36), n, "f", 24, exchange.packet_offset(data, 0),
+            exchange.packet_offset(data, len(data) - 32), data,
         )
         for n, data in enumerate(refs)
         if data
     ]  # fmt: skip
     patch = pytest.MonkeyPatch()
     patch.setattr(exchange, "PIECE", most * 32)
-    pieces = [piece for group in exchange._by_range(rows) for piece in group]
+    pieces = [piece for group in exchange._split_long_rows(rows) for piece in group]
     patch.undo()
     for row in rows:
         mine = [piece for piece in pieces if piece.direction == row.direction]
         assert b"".join(piece.refs for piece in mine) == row.refs
         assert [piece.start for piece in mine] == sorted({piece.start for piece in mine})
-        assert all(piece.first_at == exchange._offset(piece.refs, 0) for piece in mine)
+        assert all(piece.first_at == exchange.packet_offset(piece.refs, 0) for piece in mine)
     longest = max((len(data) for data in refs), default=0)
     if longest > most * 32:
         ends = {piece.start: piece.last_at for piece in sorted(pieces, key=lambda p: p.last_at)}

@@ -16,7 +16,7 @@ from polymux.capture import CaptureLimits
 
 LONG = bool(os.environ.get("POLYMUX_SOAK"))
 OCTETS = int(float(os.environ.get("POLYMUX_SOAK_GIGABYTES", "4")) * 1e9) if LONG else 48_000_000
-WORKER = (256 << 20) + 2 * CaptureLimits().window
+WORKER = (256 << 20) + 2 * CaptureLimits().read_window_bytes
 DRIVER = 1 << 30
 
 PROGRAM = """

@@ -14,7 +14,7 @@ from polymux.analysis.output.table_digest import digest_rows, digest_tables
 from polymux.analysis.schema.tables import TABLES
 from polymux.core.errors import PolymuxError
 from polymux.spark.datasource import batch_reader as source_reader
-from polymux.spark.datasource.batch_reader import Index, TableReader
+from polymux.spark.datasource.batch_reader import FlowIndex, TableReader
 from polymux.spark.datasource.options import SourceOptions
 from polymux.spark.datasource.source import register, spark_schema
 
@@ -35,8 +35,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def digest(table: str, rows: "DataFrame") -> str:
     """The digest of a DataFrame, in the schema of the tables."""
-    found = rows.toArrow().cast(pa.schema([f.with_nullable(True) for f in TABLES[table].arrow()]))
-    return digest_rows(table, found.cast(TABLES[table].arrow()).to_batches())
+    found = rows.toArrow().cast(
+        pa.schema([f.with_nullable(True) for f in TABLES[table].to_arrow()])
+    )
+    return digest_rows(table, found.cast(TABLES[table].to_arrow()).to_batches())
 
 
 def rows_of(options: dict[str, str]) -> list[dict[str, object]]:
@@ -62,7 +64,7 @@ def test_the_reader_alone_gives_the_same(folder: Path, table: str) -> None:
     found = rows_of(
         {"path": str(folder / "captures"), "table": table, "maxPartitionBytes": "20000"}
     )
-    batch = pa.RecordBatch.from_pylist(found, TABLES[table].arrow())
+    batch = pa.RecordBatch.from_pylist(found, TABLES[table].to_arrow())
     assert digest_rows(table, [batch]) == digest_tables(folder / "tables")[table]
 
 
@@ -91,7 +93,7 @@ def test_references_that_are_too_many_to_travel_are_found_again(
     options = {"path": str(folder / "captures"), "maxPartitionBytes": "20000"}
     asked = SourceOptions.parse(options)
     expected = sorted(rows_of(options), key=str)
-    monkeypatch.setattr(source_reader, "TRAVELLING", 1000)
+    monkeypatch.setattr(source_reader, "MAX_INLINE_REF_BYTES", 1000)
     shares = [partition.value for partition in TableReader(asked).partitions()]
     assert len(shares) > 1
     assert all(share.spans and not share.flows for share in shares)
@@ -150,9 +152,9 @@ def test_spark_says_what_was_wrong_before_it_reads(spark: "SparkSession", tmp_pa
 
 @given(st.dictionaries(st.binary(min_size=36, max_size=36), st.integers(1, 10**9), max_size=30))
 def test_every_flow_is_in_exactly_one_share(weights: dict[bytes, int]) -> None:
-    index = Index(SourceOptions.parse({"path": "x"}))
-    index._weights = weights
-    index._first = dict.fromkeys(weights, 0)
-    index._places = {key: [] for key in weights}
-    shared = [key for share in index.shares() for key in share.keys]
+    index = FlowIndex(SourceOptions.parse({"path": "x"}))
+    index.costs = weights
+    index.first_packet_times = dict.fromkeys(weights, 0)
+    index.span_numbers = {key: [] for key in weights}
+    shared = [key for share in index.partitions() for key in share.flow_keys]
     assert sorted(shared) == sorted(weights)

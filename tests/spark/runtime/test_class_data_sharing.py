@@ -12,7 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from polymux.spark.runtime import class_data_sharing as classdata
-from polymux.spark.runtime.class_data_sharing import archive_path, options, prepare, prepare_later
+from polymux.spark.runtime.class_data_sharing import (
+    archive_path,
+    create_archive,
+    create_archive_in_background,
+    java_options,
+)
 from polymux.spark.runtime.java import Java, find_java
 from polymux.spark.runtime.spark_home import importable_environ, pyspark_folder, spark_home
 
@@ -36,7 +41,7 @@ def rehearsing(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> 
         done.append(archive)
         act(part)
 
-    monkeypatch.setattr(classdata, "_rehearse", rehearse)
+    monkeypatch.setattr(classdata, "train_archive", rehearse)
     return done
 
 
@@ -45,7 +50,7 @@ def fail(part: Path) -> None:
 
 
 def test_without_an_archive_java_is_told_nothing(own_cache: Path) -> None:
-    assert options(find_java()) == []
+    assert java_options(find_java()) == []
 
 
 def test_an_archive_is_made_once_and_then_used(
@@ -53,10 +58,10 @@ def test_an_archive_is_made_once_and_then_used(
 ) -> None:
     done = rehearsing(monkeypatch, lambda part: part.touch())
     java = find_java()
-    assert prepare(java)
-    assert prepare(java)
+    assert create_archive(java)
+    assert create_archive(java)
     assert done == [archive_path(java)]
-    assert options(java) == ["-Xshare:auto", f"-XX:SharedArchiveFile={archive_path(java)}"]
+    assert java_options(java) == ["-Xshare:auto", f"-XX:SharedArchiveFile={archive_path(java)}"]
 
 
 def test_another_java_has_another_archive(own_cache: Path) -> None:
@@ -82,13 +87,13 @@ def test_a_rehearsal_that_failed_is_not_tried_again_for_a_week(
 ) -> None:
     done = rehearsing(monkeypatch, fail)
     java = find_java()
-    assert not prepare(java)
-    assert not prepare(java)
+    assert not create_archive(java)
+    assert not create_archive(java)
     assert len(done) == 1
     note = archive_path(java).with_suffix(".failed")
     assert note.read_text() == "no room\n"
     os.utime(note, (time.time() - 8 * 86400,) * 2)
-    assert not prepare(java)
+    assert not create_archive(java)
     assert len(done) == 2
 
 
@@ -98,7 +103,7 @@ def test_making_archives_can_be_turned_off(
 ) -> None:
     done = rehearsing(monkeypatch, lambda part: part.touch())
     monkeypatch.setenv("POLYMUX_CLASS_DATA", said)
-    assert not prepare(find_java())
+    assert not create_archive(find_java())
     assert done == []
 
 
@@ -108,9 +113,9 @@ def test_a_cache_that_cannot_be_written_means_going_without(
     (tmp_path / "file").touch()
     monkeypatch.setenv("POLYMUX_CACHE", str(tmp_path / "file" / "cache"))
     done = rehearsing(monkeypatch, lambda part: part.touch())
-    assert not prepare(find_java())
+    assert not create_archive(find_java())
     assert done == []
-    prepare_later(find_java())
+    create_archive_in_background(find_java())
     assert spark_home() == pyspark_folder()
 
 
@@ -124,11 +129,11 @@ def test_only_the_archives_used_last_are_kept(
             file.touch()
             os.utime(file, (1000 - age, 1000 - age))
     rehearsing(monkeypatch, lambda part: part.touch())
-    prepare(find_java())
+    create_archive(find_java())
     kept = {file.name for file in own_cache.glob("*.jsa")}
-    old = {f"classes-old{age}.jsa" for age in range(classdata.KEPT - 1)}
+    old = {f"classes-old{age}.jsa" for age in range(classdata.MAX_ARCHIVES - 1)}
     assert kept == {archive_path(find_java()).name} | old
-    assert len(list(own_cache.glob("*.base"))) == classdata.KEPT - 1
+    assert len(list(own_cache.glob("*.base"))) == classdata.MAX_ARCHIVES - 1
 
 
 def test_the_background_process_does_what_it_is_asked(
@@ -142,7 +147,7 @@ def test_the_background_process_does_what_it_is_asked(
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     java = find_java()
-    prepare_later(java)
+    create_archive_in_background(java)
     note = archive_path(java).with_suffix(".failed")
     deadline = time.monotonic() + 40
     while not note.exists():
@@ -173,14 +178,14 @@ def test_a_java_without_classes_of_its_own_gets_a_base(
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", Child)
         patch.setattr(classdata, "_dump_base", lambda java, file: file.touch())
-        classdata._rehearse(java, archive, archive)
+        classdata.train_archive(java, archive, archive)
     base = archive.with_suffix(".base")
     assert f"-XX:SharedArchiveFile={base}" in seen
-    assert options(java)[1] == f"-XX:SharedArchiveFile={base}:{archive}"
+    assert java_options(java)[1] == f"-XX:SharedArchiveFile={base}:{archive}"
 
 
 def test_a_base_can_be_made_of_the_java_from_pypi(own_cache: Path, tmp_path: Path) -> None:
-    classdata._dump_base(find_java({"PATH": "/nowhere"}), tmp_path / "base")
+    classdata.dump_base_archive(find_java({"PATH": "/nowhere"}), tmp_path / "base")
     assert (tmp_path / "base").stat().st_size > 1 << 20
 
 

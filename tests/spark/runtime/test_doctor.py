@@ -11,13 +11,18 @@ import pytest
 
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime import doctor, java
-from polymux.spark.runtime.doctor import Check, WorkerFacts, ask_workers, checks
+from polymux.spark.runtime.doctor import (
+    InstallationCheck,
+    WorkerFacts,
+    checks,
+    collect_worker_facts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def named(name: str, found: list[Check]) -> Check:
+def named(name: str, found: list[InstallationCheck]) -> InstallationCheck:
     return next(check for check in found if check.name == name)
 
 
@@ -29,7 +34,7 @@ def test_everything_is_looked_at_in_one_go_and_without_spark() -> None:
 
 
 def test_what_is_wrong_always_comes_with_what_to_do() -> None:
-    assert all(check.todo for check in checks() if not check.ok)
+    assert all(check.remedy for check in checks() if not check.ok)
 
 
 def test_python_and_versions_are_named() -> None:
@@ -63,7 +68,7 @@ def test_an_extra_that_is_missing_is_named_with_its_command(
     extra = named("extra report", checks())
     assert not extra.ok
     assert not extra.needed
-    assert extra.todo == "pip install 'polymux[report]'"
+    assert extra.remedy == "pip install 'polymux[report]'"
 
 
 def test_no_java_is_a_fault_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,11 +78,11 @@ def test_no_java_is_a_fault_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> 
     check = named("java", checks())
     assert not check.ok
     assert "no java on PATH" in check.text
-    assert "pip install 'polymux[java]'" in check.todo
+    assert "pip install 'polymux[java]'" in check.remedy
 
 
 def test_little_memory_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "available", lambda: 700 << 20)
+    monkeypatch.setattr(doctor, "available_memory", lambda: 700 << 20)
     check = named("memory", checks())
     assert not check.ok
     assert check.text == "700 MiB free"
@@ -91,7 +96,7 @@ def test_a_cache_that_cannot_be_used_only_costs_time(
     check = named("cache", checks())
     assert not check.ok
     assert not check.needed
-    assert "POLYMUX_CACHE" in check.todo
+    assert "POLYMUX_CACHE" in check.remedy
 
 
 def test_the_workers_of_a_session_say_where_they_import_from(spark: "SparkSession") -> None:
@@ -104,11 +109,11 @@ def test_the_workers_of_a_session_say_where_they_import_from(spark: "SparkSessio
 
 
 def test_a_worker_without_polymux_is_told_what_to_do() -> None:
-    check = doctor._worker(WorkerFacts("h", "/executor/3", "3.12.1", "", ""))
+    check = doctor.check_of_worker(WorkerFacts("h", "/executor/3", "3.12.1", "", ""))
     assert not check.ok
     assert check.name == "worker h 3"
     assert check.text == "Python 3.12.1, polymux from nowhere; cannot import polymux and librt"
-    assert "install polymux and librt" in check.todo
+    assert "install polymux and librt" in check.remedy
 
 
 def test_the_question_can_be_asked_where_polymux_is_missing() -> None:
@@ -125,7 +130,7 @@ def test_the_question_can_be_asked_where_polymux_is_missing() -> None:
     archives = [str(path) for path in (folder / "python" / "lib").glob("*.zip")]
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", program, *archives],
-        input=dumps(doctor._question()),  # type: ignore[no-untyped-call] # theirs
+        input=dumps(doctor.facts_probe()),  # type: ignore[no-untyped-call] # theirs
         capture_output=True,
         timeout=30,
     )
@@ -148,8 +153,8 @@ def test_workers_that_take_no_task_are_given_up_on(
 
         return look
 
-    monkeypatch.setattr(doctor, "_question", never)
-    assert ask_workers(spark, seconds=0.5) == []
+    monkeypatch.setattr(doctor, "facts_probe", never)
+    assert collect_worker_facts(spark, timeout=0.5) == []
 
 
 def test_a_master_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +162,7 @@ def test_a_master_that_does_not_answer_is_a_finding(monkeypatch: pytest.MonkeyPa
         raise PolymuxError("no Spark master answers at spark://head:7077")
 
     monkeypatch.setattr(doctor, "spark_session", refuse)
-    (check,) = doctor._workers("spark://head:7077")
+    (check,) = doctor.checks_of_workers("spark://head:7077")
     assert not check.ok
     assert "no Spark master answers" in check.text
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tests.spark.random_captures import conversations, record
 
 from polymux.spark.batch.pipeline import analyze
-from polymux.spark.runtime.gc_freeze import keep_imports
+from polymux.spark.runtime.gc_freeze import freeze_gc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,13 +30,13 @@ def test_workers_that_had_a_task_leave_their_imports_out_of_collections(
 
 def test_each_stage_keeps_once_what_there_is_at_its_first_task() -> None:
     try:
-        keep_imports("one of a test")
+        freeze_gc("one of a test")
         count = gc.get_freeze_count()
         assert count > 0
         later: list[list[int]] = [[] for _ in range(1000)]
-        keep_imports("one of a test")
+        freeze_gc("one of a test")
         assert gc.get_freeze_count() <= count
-        keep_imports("another of a test")
+        freeze_gc("another of a test")
         assert gc.get_freeze_count() > count
         del later
     finally:

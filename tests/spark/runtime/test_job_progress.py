@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def test_a_stage_is_told_up_to_its_last_task(spark: "SparkSession") -> None:
     told: list[Progress] = []
-    with progress(spark, told.append, every=0.02):
+    with progress(spark, told.append, interval=0.02):
         spark.sparkContext.parallelize(range(6), 6).map(lambda n: n).collect()
     assert told[-1].done == told[-1].total == 6
     assert [row.done for row in told] == sorted(row.done for row in told)
@@ -61,7 +61,7 @@ def test_a_callback_that_fails_is_heard_when_the_block_ends(spark: "SparkSession
         raise RuntimeError("no terminal")
 
     done = []
-    with pytest.raises(RuntimeError, match="no terminal"), progress(spark, fail, every=0.02):
+    with pytest.raises(RuntimeError, match="no terminal"), progress(spark, fail, interval=0.02):
         done.append(spark.sparkContext.parallelize(range(4), 4).collect())
     assert done == [[0, 1, 2, 3]]
     assert calls == 1

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from polymux.spark.runtime.jvm_output import LONGEST, JvmOutput, level_of, reason_in
+from polymux.spark.runtime.jvm_output import MAX_LINE_BYTES, JvmOutput, failure_reason, level_of
 
 
 def printed(text: bytes) -> JvmOutput:
@@ -39,8 +39,8 @@ def test_sparks_own_layout_is_read_too() -> None:
 
 
 def test_a_line_without_end_does_not_grow() -> None:
-    lines = printed(b"x" * (2 * LONGEST - 5) + b"\nend\n").lines
-    assert [len(line) for line in lines] == [LONGEST, LONGEST - 5, 3]
+    lines = printed(b"x" * (2 * MAX_LINE_BYTES - 5) + b"\nend\n").lines
+    assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES - 5, 3]
 
 
 def test_octets_that_are_no_text_are_shown_as_such() -> None:
@@ -64,4 +64,4 @@ def test_octets_that_are_no_text_are_shown_as_such() -> None:
     ],
 )
 def test_the_first_complaint_is_the_reason(lines: list[str], reason: str) -> None:
-    assert reason_in(lines) == reason
+    assert failure_reason(lines) == reason

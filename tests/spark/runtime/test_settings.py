@@ -14,8 +14,8 @@ from polymux.spark.runtime.settings import (
     check_reachable,
     join_options,
     parse_master,
-    python_for,
     session_settings,
+    worker_python,
 )
 
 GIB = 1 << 30
@@ -140,8 +140,8 @@ def test_the_master_is_said_in_one_place(tmp_path: Path) -> None:
 
 
 def test_the_workers_of_a_cluster_may_have_a_python_of_their_own() -> None:
-    assert python_for(parse_master("yarn"), "/opt/python") == "/opt/python"
-    assert python_for(parse_master("local[2]"), "/opt/python") != "/opt/python"
+    assert worker_python(parse_master("yarn"), "/opt/python") == "/opt/python"
+    assert worker_python(parse_master("local[2]"), "/opt/python") != "/opt/python"
 
 
 @given(st.lists(st.text(st.characters(codec="ascii", exclude_characters="\0"), min_size=1)))

@@ -17,9 +17,14 @@ from hypothesis import strategies as st
 
 from polymux.core.errors import PolymuxError
 from polymux.spark.datasource.source import register
-from polymux.spark.sink.readback import cut, received
-from polymux.spark.sink.stream_labels import Label, commit_octets, committed_tasks, prefixed
-from polymux.spark.sink.writers import Target
+from polymux.spark.sink.readback import read_back, split_prefixed
+from polymux.spark.sink.stream_labels import (
+    StreamLabel,
+    decode_commit,
+    encode_commit,
+    length_prefixed,
+)
+from polymux.spark.sink.writers import SinkOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -178,11 +183,11 @@ def test_rows_of_any_size_come_back_over_every_other_protocol(
     collecting.finish()
     analyze(spark, [str(collecting.folder)], str(tmp_path / "tables"), content=True)
     wanted = sorted((name or "rows", data) for name, data in rows * 5)
-    back = received(spark, str(tmp_path / "tables")).collect()
+    back = read_back(spark, str(tmp_path / "tables")).collect()
     for protocol in collecting.urls:
         found = [(row["stream"], bytes(row["data"])) for row in back if row["job"] == protocol]
         assert sorted(found) == wanted, protocol
-    one = received(spark, str(tmp_path / "tables"), job="minmux")
+    one = read_back(spark, str(tmp_path / "tables"), job="minmux")
     assert {row["job"] for row in one.select("job").distinct().collect()} == {"minmux"}
 
 
@@ -202,35 +207,35 @@ def test_options_that_make_no_sense_are_refused_before_anything_is_sent(
     options: dict[str, str], text: str
 ) -> None:
     with pytest.raises(PolymuxError, match=text):
-        Target.parse(options, streaming=False)
+        SinkOptions.parse(options, streaming=False)
 
 
 @given(
     st.builds(
-        Label, st.text(max_size=20), st.text("abc-/?&=", min_size=1), st.integers(0, 9),
+        StreamLabel, st.text(max_size=20), st.text("abc-/?&=", min_size=1), st.integers(0, 9),
         st.integers(-1, 99), st.integers(0, 9), st.text("0123456789abcdef", min_size=1),
         st.sampled_from(["raw", "prefixed", "messages"]), st.integers(1, 3),
     )
 )  # fmt: skip
-def test_a_label_is_read_back_from_the_name_of_its_stream(label: Label) -> None:
-    assert Label.read(str(label)) == label
+def test_a_label_is_read_back_from_the_name_of_its_stream(label: StreamLabel) -> None:
+    assert StreamLabel.parse(str(label)) == label
 
 
 @given(st.text())
 def test_names_of_others_are_no_labels(name: str) -> None:
-    assert Label.read(name) is None or "?" in name
+    assert StreamLabel.parse(name) is None or "?" in name
 
 
 @given(st.lists(st.binary(max_size=40)), st.data())
 def test_rows_are_told_apart_wherever_the_stream_was_cut(
     rows: list[bytes], data: st.DataObject
 ) -> None:
-    octets = b"".join(map(prefixed, rows))
+    octets = b"".join(map(length_prefixed, rows))
     found: list[bytes] = []
     rest = b""
     while octets:
         size = data.draw(st.integers(1, len(octets)))
-        more, rest = cut(rest + octets[:size])
+        more, rest = split_prefixed(rest + octets[:size])
         found += more
         octets = octets[size:]
     assert found == rows
@@ -238,6 +243,6 @@ def test_rows_are_told_apart_wherever_the_stream_was_cut(
 
 
 def test_a_commit_that_is_not_whole_commits_nobody() -> None:
-    whole = commit_octets(["b", "a"])
-    assert committed_tasks(whole) == ["a", "b"]
-    assert all(committed_tasks(whole[:size]) == [] for size in range(len(whole)))
+    whole = encode_commit(["b", "a"])
+    assert decode_commit(whole) == ["a", "b"]
+    assert all(decode_commit(whole[:size]) == [] for size in range(len(whole)))

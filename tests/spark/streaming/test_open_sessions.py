@@ -14,12 +14,12 @@ from tests.spark.sparkless_query import Run
 
 from polymux.analysis.output.parquet import read_table
 from polymux.analysis.output.table_digest import digest_tables
-from polymux.capture import PcapngWriter, TcpScribe, hint_comment
-from polymux.spark.streaming.offset import Part, Place, pack_names, unpack_names
-from polymux.spark.streaming.open_sessions import Waits
+from polymux.capture import PcapngWriter, TcpConnectionWriter, hint_comment
+from polymux.spark.streaming.offset import FilePart, FolderOffset, pack_names, unpack_names
+from polymux.spark.streaming.open_sessions import SessionTimeouts
 
 FILES = 5
-WAITS = Waits(linger=1, idle=20, patience=60, remember=300)
+WAITS = SessionTimeouts(session_grace=1, session_timeout=20, idle_timeout=60, dedup_window=300)
 
 
 class Material:
@@ -38,7 +38,7 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> Material:
     return Material(tmp_path_factory.mktemp("follow") / "material")
 
 
-def fresh(folder: Path, waits: Waits = WAITS) -> Run:
+def fresh(folder: Path, waits: SessionTimeouts = WAITS) -> Run:
     run = Run(folder / "inbox", folder / "out", waits)
     return run
 
@@ -148,16 +148,16 @@ def test_files_that_do_not_matter_any_more_are_forgotten(
     run.step(2)
     run.settle()
     run.settle()
-    place = Place.read(json.loads(run.offsets[-1]))
+    place = FolderOffset.from_dict(json.loads(run.offsets[-1]))
     assert not set(place.files) & {path.name for path in material.paths}
-    assert place.gone >= {path.name for path in material.paths}
+    assert place.forgotten >= {path.name for path in material.paths}
     assert len(read_table(run.out, "sessions")) == 7
 
 
 def quiet(path: Path, port: int, at: int = START, ends: bool = False) -> None:
     """A session that says something and, perhaps, ends."""
     with PcapngWriter(str(path)) as writer:
-        scribe = TcpScribe(
+        scribe = TcpConnectionWriter(
             writer, ("192.0.2.9", port), ("198.51.100.2", 9000), at,
             comment=hint_comment("mplex", "acceptor"),
         )  # fmt: skip
@@ -201,7 +201,7 @@ def test_no_more_than_the_limit_is_taken_at_once(material: Material, tmp_path: P
     for _ in range(FILES):
         assert run.step(0.01, most=1)
     assert all(
-        len(Place.read(json.loads(offset)).files) == number
+        len(FolderOffset.from_dict(json.loads(offset)).files) == number
         for number, offset in enumerate(run.offsets[: FILES + 1])
     )
     run.step(2)
@@ -238,5 +238,7 @@ def test_a_long_rotation_is_packed_into_a_few_octets() -> None:
 
 
 def test_a_place_is_written_down_and_read_back() -> None:
-    place = Place(5, {"a": (Part(1, 2, 3), Part(4, 4, 9))}, frozenset({"b-1", "b-2"}))
-    assert Place.read(json.loads(json.dumps(place.offset()))) == place
+    place = FolderOffset(
+        5, {"a": (FilePart(1, 2, 3), FilePart(4, 4, 9))}, frozenset({"b-1", "b-2"})
+    )
+    assert FolderOffset.from_dict(json.loads(json.dumps(place.to_dict()))) == place

@@ -17,14 +17,14 @@ from polymux.analysis.output.table_digest import digest_tables
 from polymux.cli.commands import analyze_watch as analyze_follow
 from polymux.core.errors import PolymuxError
 from polymux.spark.datasource.source import register
-from polymux.spark.streaming.open_sessions import Waits
-from polymux.spark.streaming.query import BatchDone, start_following
+from polymux.spark.streaming.open_sessions import SessionTimeouts
+from polymux.spark.streaming.query import BatchReport, start_following
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FILES = 4
-WAITS = Waits(linger=0.2, idle=60, patience=600)
+WAITS = SessionTimeouts(session_grace=0.2, session_timeout=60, idle_timeout=600)
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,12 @@ def material(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], dict
     return paths, digest_tables(folder / "once")
 
 
-def run_once(spark: SparkSession, inbox: Path, out: Path) -> list[BatchDone]:
+def run_once(spark: SparkSession, inbox: Path, out: Path) -> list[BatchReport]:
     """What is there now, to its end."""
-    done: list[BatchDone] = []
+    done: list[BatchReport] = []
     query = start_following(
-        spark, str(inbox), str(out), content=True, waits=WAITS, available_now=True,
-        tell=done.append,
+        spark, str(inbox), str(out), content=True, timeouts=WAITS, available_now=True,
+        on_batch=done.append,
     )  # fmt: skip
     query.awaitTermination(100)
     assert not query.isActive
@@ -80,7 +80,7 @@ def test_scheduled_runs_go_on_where_the_last_one_ended(
     newest = max(commits.glob("[0-9]*"), key=lambda path: int(path.name))
     newest.unlink()
     (commits / f".{newest.name}.crc").unlink(missing_ok=True)
-    assert [batch.batch for batch in run_once(spark, inbox, out)] == [int(newest.name)]
+    assert [batch.batch_id for batch in run_once(spark, inbox, out)] == [int(newest.name)]
     assert digest_tables(out) == expected
     assert {path.name for path in out.glob("*/batch-*.parquet")} == batches
 
@@ -91,9 +91,15 @@ def test_a_running_query_gives_out_sessions_as_they_end(
     paths, expected = material
     inbox, out = tmp_path / "inbox", tmp_path / "out"
     inbox.mkdir()
-    done: list[BatchDone] = []
+    done: list[BatchReport] = []
     query = start_following(
-        spark, str(inbox), str(out), content=True, waits=WAITS, every=0.1, tell=done.append
+        spark,
+        str(inbox),
+        str(out),
+        content=True,
+        timeouts=WAITS,
+        interval=0.1,
+        on_batch=done.append,
     )
     try:
         for path in paths:
@@ -105,7 +111,7 @@ def test_a_running_query_gives_out_sessions_as_they_end(
         query.stop()
     assert query.exception() is None
     assert digest_tables(out) == expected
-    assert sum(batch.octets for batch in done) == sum(path.stat().st_size for path in paths)
+    assert sum(batch.capture_bytes for batch in done) == sum(path.stat().st_size for path in paths)
 
 
 def test_read_stream_gives_the_rows_of_a_table_once(
@@ -147,7 +153,9 @@ def test_an_output_is_followed_with_the_options_it_was_begun_with(
     with pytest.raises(PolymuxError, match="content='true'"):
         start_following(spark, str(inbox), str(out))
     with pytest.raises(PolymuxError, match="sessionTimeout='60', not '5'"):
-        start_following(spark, str(inbox), str(out), content=True, waits=Waits(0.2, 5, 600))
+        start_following(
+            spark, str(inbox), str(out), content=True, timeouts=SessionTimeouts(0.2, 5, 600)
+        )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
     with pytest.raises(PolymuxError, match="choose another"):
@@ -171,9 +179,9 @@ def test_a_signal_that_comes_as_it_says_what_it_follows_ends_it_in_good_order(
     former = signal.signal(signal.SIGTERM, unheard)
     monkeypatch.setattr(analyze_follow, "warn", say)
     try:
-        analyze_follow.run_following(
+        analyze_follow.run_watch(
             spark, str(tmp_path), str(tmp_path / "out"), protocol="mplex", ports=(), filters=(),
-            content=False, available_now=False, interval=0.1, waits=(0.2, 60, 600, 600),
+            content=False, available_now=False, interval=0.1, timeouts=(0.2, 60, 600, 600),
         )  # fmt: skip
     finally:
         signal.signal(signal.SIGTERM, former)

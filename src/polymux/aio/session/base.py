@@ -7,285 +7,304 @@ from typing import TYPE_CHECKING, cast
 
 from mypy_extensions import mypyc_attr
 
-from polymux.aio.errors import plain
-from polymux.aio.hooks import SessionRecorder, write_formed
-from polymux.aio.session.busy_poll import Vigil, patience_for, watch_of
-from polymux.aio.session.open_allowance import Openings
-from polymux.aio.session.peer_diagnosis import told
-from polymux.aio.session.shutdown import Ending, settle
-from polymux.aio.session.socket_options import keep_short
-from polymux.aio.session.socket_writer import Leaving
-from polymux.aio.session.wakeups import Wakings
+from polymux.aio.errors import printable
+from polymux.aio.hooks import SessionRecorder, flush_before_read
+from polymux.aio.session.busy_poll import BusyPoller, poll_budget_ns, poll_loop_of
+from polymux.aio.session.open_allowance import OpenAllowance
+from polymux.aio.session.peer_diagnosis import explain_first_frame_error
+from polymux.aio.session.shutdown import Shutdown, resolve
+from polymux.aio.session.socket_options import limit_unsent_bytes
+from polymux.aio.session.socket_writer import SocketWriter
+from polymux.aio.session.wakeups import WakeupQueue
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.events import Aborted, Accepted, Closed, Credit, Ended, Event, Opened
-from polymux.core.limits import Policy
+from polymux.core.limits import Timeouts
 from polymux.core.streams import ABORTED
-from polymux.core.streams import Stream as Record
+from polymux.core.streams import StreamState as Record
 
 if TYPE_CHECKING:
-    from polymux.aio.session.accept_queue import Arrivals
-    from polymux.aio.session.excess_streams import Crowd
-    from polymux.aio.session.open_rate import Spacing
+    from polymux.aio.session.accept_queue import AcceptQueue
+    from polymux.aio.session.excess_streams import ExcessStreams
+    from polymux.aio.session.open_rate import OpenRateLimiter
     from polymux.aio.session.preamble import Preamble
-    from polymux.aio.session.read_backpressure import Pacing
-    from polymux.aio.session.send_waiters import Room
+    from polymux.aio.session.read_backpressure import ReadBackpressure
+    from polymux.aio.session.send_waiters import SendWaiters
     from polymux.aio.session.session import Session
-    from polymux.aio.session.stream_tasks import Each
+    from polymux.aio.session.stream_tasks import StreamTaskRunner
 
 log = logging.getLogger("polymux.aio")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Traffic:
+class SessionBase:
     """What passes through a session, both ways; `Session` has what its user may wait for."""
 
-    drops_unread = True  # does a reset by the peer take with it what was not read yet?
-    waits_for_room = True  # does reading stop for a stream past a limit, before it is turned away?
-    given_up_weight = 1.0  # what a stream that was given up takes of what may be opened
+    reset_discards_unread = True  # does a reset by the peer take with it what was not read yet?
+    pauses_at_stream_limit = (
+        True  # does reading stop for a stream past a limit, before it is turned away?
+    )
+    aborted_stream_weight = 1.0  # what a stream that was given up takes of what may be opened
 
-    _arrivals: "Arrivals"
-    _crowd: "Crowd"
-    _ending: Ending
-    _pacing: "Pacing"
-    _room: "Room"
-    _spacing: "Spacing"
+    accept_queue: "AcceptQueue"
+    _excess_streams: "ExcessStreams"
+    shutdown: Shutdown
+    read_backpressure: "ReadBackpressure"
+    send_waiters: "SendWaiters"
+    _open_rate_limiter: "OpenRateLimiter"
 
-    def __init__(self, endpoint: Endpoint, policy: Policy) -> None:
+    def __init__(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
         self.endpoint = endpoint
-        self.policy = policy
+        self.timeouts = timeouts
         self.loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[None] = self.loop.create_future()  # handshaken, or over
         self.transport: asyncio.Transport | None = None
         self.recorder: SessionRecorder | None = None
         self.preamble: Preamble | None = None  # until it has been exchanged
-        self._over: SessionClosed | None = None  # why nothing more will come
-        self._live: dict[Record, Stream] = {}  # not over, or not read to the end
-        self._theirs: int = 0  # how many of them the peer has opened
-        self._each: Each | None = None
-        self._openings = Openings(
-            self.loop, endpoint.limits.own_streams, endpoint.limits.open_reset_rate
+        self.close_reason: SessionClosed | None = None  # why nothing more will come
+        self.streams: dict[Record, Stream] = {}  # not over, or not read to the end
+        self.peer_stream_count: int = 0  # how many of them the peer has opened
+        self.stream_task_runner: StreamTaskRunner | None = None
+        self.open_allowance = OpenAllowance(
+            self.loop, endpoint.limits.max_own_streams, endpoint.limits.open_reset_rate
         )
-        self._vigil = Vigil(watch_of(self.loop), patience_for(policy.awake))
-        self._leaving = Leaving(
-            endpoint, self.loop.call_soon, self._way, self._written, self._vigil
+        self.busy_poller = BusyPoller(poll_loop_of(self.loop), poll_budget_ns(timeouts.awake))
+        self.socket_writer = SocketWriter(
+            endpoint,
+            self.loop.call_soon,
+            self._writable_transport,
+            self._after_write,
+            self.busy_poller,
         )
-        self._wakings = Wakings(self.loop, self._leaving)
+        self.wakeup_queue = WakeupQueue(self.loop, self.socket_writer)
 
     # --- what has come
 
     def data_received(self, data: bytes) -> None:
-        self._vigil.came()
-        wakings = self._wakings
-        wakings.begin()
+        self.busy_poller.on_receive()
+        wakings = self.wakeup_queue
+        wakings.begin_receive()
         try:
-            self._received(data)
+            self._process_received(data)
         finally:
-            wakings.end()
+            wakings.end_receive()
 
-    def _received(self, data: bytes) -> None:
+    def _process_received(self, data: bytes) -> None:
         if self.recorder is not None:
-            write_formed(whole(self))
+            flush_before_read(as_session(self))
             self.recorder.read(data)
-        if self._ending.shut:
+        if self.shutdown.io_stopped:
             return
         endpoint = self.endpoint
         try:
             if self.preamble is not None:
-                data = self.preamble.exchange(whole(self), data)
+                data = self.preamble.exchange(as_session(self), data)
             for event in endpoint.receive(data, self.loop.time()):
-                self._handle(event)
+                self._handle_event(event)
         except PolymuxError as problem:
-            self._broke(told(whole(self), problem, data))
+            self._on_peer_error(explain_first_frame_error(as_session(self), problem, data))
             return
-        inbox = endpoint.inbox
-        if inbox.ready:
-            for record in inbox.ready:
-                if record.lane is not None:
-                    record.lane.noted = False
-                    if record in self._live:
-                        self._live[record]._wake()
-            inbox.ready = []
-        if inbox.unread:
-            self._pacing.look()
+        inbox = endpoint.receive_queue
+        if inbox.readable_streams:
+            for record in inbox.readable_streams:
+                if record.buffers is not None:
+                    record.buffers.marked_readable = False
+                    if record in self.streams:
+                        self.streams[record].wake_reader()
+            inbox.readable_streams = []
+        if inbox.unread_bytes:
+            self.read_backpressure.update()
         if not self.ready.done():
-            self._settle_ready()
+            self.update_ready()
         if endpoint.pending():
-            self._leaving.give()
+            self.socket_writer.schedule_flush()
 
-    def _handle(self, event: Event) -> None:
+    def _handle_event(self, event: Event) -> None:
         record = event.stream
         kind = type(event)  # none has subclasses
         if record is None or kind is Ended:  # who reads finds out by itself
             return
         if kind is Opened:
-            self._arrived(record)
+            self._on_peer_opened(record)
             return
-        stream = self._live.get(record)
+        stream = self.streams.get(record)
         if kind is Closed and record.opener == self.endpoint.side:
-            self._openings.over()
+            self.open_allowance.on_stream_closed()
         if stream is None:  # turned away
             if kind is Closed:
-                record.lane = None
+                record.buffers = None
         elif kind is Closed:
-            stream._over()
-            self._forget(stream)
+            stream.on_closed()
+            self.remove_if_finished(stream)
         elif kind is Credit or kind is Accepted:
             self.endpoint.resume(record)
             if kind is Accepted:
-                stream._wake_all()
-            elif stream._writers:
-                stream._wake_writers()
+                stream.wake_all()
+            elif stream.waiting_senders:
+                stream.wake_senders()
         elif isinstance(event, Aborted):
-            if self._arrivals.discard(stream):
-                stream._set_aside()
-            if event.text and stream._theirs.state != ABORTED:  # not by the peer: for what it did
-                stream.give_up(f"the peer broke the protocol: {plain(event.text)}")
+            if self.accept_queue.discard(stream):
+                stream.discard_unread()
+            if event.text and stream.peer_half.state != ABORTED:  # not by the peer: for what it did
+                stream.abort_with_reason(f"the peer broke the protocol: {printable(event.text)}")
             else:
-                stream._aborted(event.text)
+                stream.on_peer_abort(event.text)
 
-    def _arrived(self, record: Record) -> None:
+    def _on_peer_opened(self, state: Record) -> None:
         """The peer opened a stream: take it, or turn it away when there are too many."""
         endpoint = self.endpoint
         limits = endpoint.limits
-        if len(record.name or b"") > endpoint.protocol.max_name:
-            over = "name"
+        if len(state.name or b"") > endpoint.protocol.max_name_bytes:
+            over = "max_name_bytes"
         else:
-            over = self._crowded()
-            if not over and self._arrivals.late:  # they have come first
-                over = "streams"
+            over = self.exceeded_stream_limit()
+            if not over and self.accept_queue.excess:  # they have come first
+                over = "max_streams"
         if over:
             endpoint.counters.count(over)
-            if self._crowd.takes(record, over):
+            if self._excess_streams.try_hold(state, over):
                 return
             log.debug("%s: stream turned away: %s", self, limits.describe(over))
-            endpoint.turn_away(record, f"turned away: limit {over}".encode())
-        elif self._ending.begun:
-            endpoint.abort(record)
+            endpoint.reject_stream(state, f"turned away: limit {over}".encode())
+        elif self.shutdown.started:
+            endpoint.abort(state)
         else:
-            stream = self._adopt(record)
-            self._theirs += 1
-            self._admit(stream)
+            stream = self.create_stream(state)
+            self.peer_stream_count += 1
+            self.admit_stream(stream)
 
-    def _crowded(self) -> str:
+    def exceeded_stream_limit(self) -> str:
         """The limit that leaves no room for one more stream of the peer; empty if there is room."""
         limits = self.endpoint.limits
-        arrivals = self._arrivals
-        if len(arrivals) >= limits.pending:
-            return "pending"
-        return "streams" if self._theirs - len(arrivals.late) >= limits.streams else ""
+        arrivals = self.accept_queue
+        if len(arrivals) >= limits.accept_backlog:
+            return "accept_backlog"
+        return (
+            "max_streams"
+            if self.peer_stream_count - len(arrivals.excess) >= limits.max_streams
+            else ""
+        )
 
-    def _admit(self, stream: Stream) -> None:
+    def admit_stream(self, stream: Stream) -> None:
         """A stream of the peer is there for the application."""
-        if self._each is None or not self._each.start(stream):
-            self._arrivals.put(stream)
+        if self.stream_task_runner is None or not self.stream_task_runner.start(stream):
+            self.accept_queue.put(stream)
 
-    def _turn_away(self, stream: Stream, limit: str) -> None:
+    def reject_excess_stream(self, stream: Stream, limit: str) -> None:
         """Refuse a stream for which room was waited for."""
-        stream.give_up("there was no room for it", f"turned away: limit {limit}")
+        stream.abort_with_reason("there was no room for it", f"turned away: limit {limit}")
 
-    def _may_open(self) -> bool:
+    def _can_open_now(self) -> bool:
         """Can a stream be opened at once?"""
-        if self._over is not None or self._ending.begun or self._spacing.gap > 0:
+        if (
+            self.close_reason is not None
+            or self.shutdown.started
+            or self._open_rate_limiter.interval > 0
+        ):
             return False
-        return self.ready.done() and self._openings.free()
+        return self.ready.done() and self.open_allowance.can_open()
 
-    def _open(self, name: bytes, window: int) -> Stream:
-        stream = self._adopt(self.endpoint.open(name, window))
-        self._openings.begin()
-        self._leaving.give_part()
+    def _open_now(self, name: bytes, window: int) -> Stream:
+        stream = self.create_stream(self.endpoint.open(name, window))
+        self.open_allowance.on_stream_opened()
+        self.socket_writer.schedule_or_flush()
         return stream
 
-    def _adopt(self, record: Record) -> Stream:
-        stream = Stream(whole(self), record)
-        self._live[record] = stream
-        if len(self._live) == 2:
-            keep_short(self.transport)
+    def create_stream(self, state: Record) -> Stream:
+        stream = Stream(as_session(self), state)
+        self.streams[state] = stream
+        if len(self.streams) == 2:
+            limit_unsent_bytes(self.transport)
         return stream
 
-    def _forget(self, stream: Stream) -> None:
+    def remove_if_finished(self, stream: Stream) -> None:
         """A stream that is over and read to the end leaves nothing behind here."""
-        record = stream.record
-        if record.over and not stream.lane.unread and record in self._live:
-            del self._live[record]
-            record.lane = None
+        record = stream.state
+        if record.over and not stream.buffers.unread_bytes and record in self.streams:
+            del self.streams[record]
+            record.buffers = None
             if record.opener == 1 - self.endpoint.side:
-                self._theirs -= 1
-                if self._arrivals.relief is not None:
-                    self._arrivals.relief()
+                self.peer_stream_count -= 1
+                if self.accept_queue.on_stream_removed is not None:
+                    self.accept_queue.on_stream_removed()
 
-    def _relieved(self, stream: Stream) -> None:
+    def on_stream_released(self, stream: Stream) -> None:
         """A stream was given up or closed: what it held is free again."""
-        self._forget(stream)
-        if self._pacing.paused_at:
-            self._pacing.look()
-        if len(self.endpoint.outbox.control) > self.endpoint.limits.control_queue // 2:
-            self._flush()
-        self._leaving.give_rest(self._over is not None or self._ending.begun)
+        self.remove_if_finished(stream)
+        if self.read_backpressure.paused_at:
+            self.read_backpressure.update()
+        if (
+            len(self.endpoint.scheduler.control_queue)
+            > self.endpoint.limits.max_queued_replies // 2
+        ):
+            self.flush()
+        self.socket_writer.schedule_if_needed(
+            self.close_reason is not None or self.shutdown.started
+        )
 
     # --- what is to go
 
-    def _flush_soon(self) -> None:
+    def schedule_flush(self) -> None:
         """Form what may leave and hand it to the transport, once a turn of the loop."""
-        self._leaving.give()
+        self.socket_writer.schedule_flush()
 
-    def _flush(self) -> None:
-        self._leaving.flush()
+    def flush(self) -> None:
+        self.socket_writer.flush()
 
-    def _way(self) -> asyncio.Transport | None:
+    def _writable_transport(self) -> asyncio.Transport | None:
         """The transport to write to now, if anything may be written."""
         transport = self.transport
-        held = self._ending.shut or self.preamble is not None
+        held = self.shutdown.io_stopped or self.preamble is not None
         if held or transport is None or transport.is_closing():
             return None
         self.endpoint.now = int(self.loop.time() * 1e9)
         return transport
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         """What could leave has left: see what that changes."""
         endpoint = self.endpoint
-        if endpoint.inbox.events:
+        if endpoint.receive_queue.events:
             for event in endpoint.take_events():
-                self._handle(event)
-        if endpoint.outbox.stalled:
-            self._stalled()
-        if self._leaving.crowded:
-            self._room.wake()
-        if self._pacing.paused_at:
-            self._pacing.look()
+                self._handle_event(event)
+        if endpoint.scheduler.blocked_streams:
+            self._on_blocked_streams()
+        if self.socket_writer.senders_waiting:
+            self.send_waiters.wake()
+        if self.read_backpressure.paused_at:
+            self.read_backpressure.update()
         if endpoint.pending():
-            if not self._leaving.blocked:
-                self._flush_soon()
-        elif self._over is not None or self._ending.begun:
-            self._ending.look()
+            if not self.socket_writer.blocked:
+                self.schedule_flush()
+        elif self.close_reason is not None or self.shutdown.started:
+            self.shutdown.check_done()
 
-    def _stalled(self) -> None:
+    def _on_blocked_streams(self) -> None:
         """Streams had something to send and no leave."""
-        self.endpoint.outbox.stalled.clear()
+        self.endpoint.scheduler.blocked_streams.clear()
 
     # --- where sessions differ
 
-    def _take_in(self, stream: Stream) -> None:
+    def on_stream_claimed(self, stream: Stream) -> None:
         """Somebody is there for a stream that the peer has opened."""
 
-    def _is_offer(self, stream: Stream) -> bool:
+    def is_held_back(self, stream: Stream) -> bool:
         """Does this stream still need the peer's or our acceptance?"""
         return False
 
-    def _settle_ready(self) -> None:
-        if self.endpoint.protocol.handshaken and self.preamble is None:
-            settle(self.ready)
+    def update_ready(self) -> None:
+        if self.endpoint.protocol.handshake_done and self.preamble is None:
+            resolve(self.ready)
 
-    def _broke(self, problem: PolymuxError) -> None:
+    def _on_peer_error(self, problem: PolymuxError) -> None:
         """What the peer has sent ends the session."""
-        self._fail(problem)
+        self.fail(problem)
 
-    def _fail(self, problem: PolymuxError) -> None:
+    def fail(self, problem: PolymuxError) -> None:
         """End the session for a reason, at once. `Session` knows who has to be told."""
         raise NotImplementedError
 
 
-def whole(traffic: Traffic) -> "Session":
+def as_session(session: SessionBase) -> "Session":
     """There is no other kind."""
-    return cast("Session", traffic)
+    return cast("Session", session)

@@ -18,145 +18,151 @@ from weakref import WeakKeyDictionary
 
 from mypy_extensions import i64
 
-NANO: Final = 1_000_000_000
-LONGEST: Final = 1.0  # seconds; nobody gains by more
-FIRST: Final[i64] = 4  # answers that came at once before we stay awake for the next
-MOST: Final[i64] = 64
-NOT_ASKED: Final[i64] = -1
+NS_PER_SECOND: Final = 1_000_000_000
+MAX_POLL_SECONDS: Final = 1.0  # seconds; nobody gains by more
+MIN_FAST_REPLIES: Final[i64] = 4  # answers that came at once before we stay awake for the next
+MAX_FAST_REPLIES: Final[i64] = 64
+NOTHING_SENT: Final[i64] = -1
 
-Soon = Callable[[Callable[[], None]], object]
+CallSoon = Callable[[Callable[[], None]], object]
 
 
-class Watch:
+class BusyPollLoop:
     """Who stays awake on a loop: who began first in front, and so is the first to give up where all
     have the same patience. There is one for each loop, of which it knows nothing: what it knew
     would outlive the loop."""
 
     def __init__(self) -> None:
-        self.awake: dict[Vigil, None] = {}
-        self.turning = False
+        self.active_pollers: dict[BusyPoller, None] = {}
+        self.spinning = False
 
-    def keep(self, vigil: "Vigil", soon: Soon) -> None:
+    def add(self, poller: "BusyPoller", call_soon: CallSoon) -> None:
         """Have the loop turn until this one is through. `soon` has the loop call something."""
-        if vigil in self.awake:
-            del self.awake[vigil]
-        self.awake[vigil] = None
-        if not self.turning:
-            self.turning = True
-            soon(Turning(self, soon).turn)
+        if poller in self.active_pollers:
+            del self.active_pollers[poller]
+        self.active_pollers[poller] = None
+        if not self.spinning:
+            self.spinning = True
+            call_soon(LoopSpinner(self, call_soon).spin)
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Is anybody still awake? Who waits in vain goes to sleep."""
-        if len(self.awake) > 0:
+        if len(self.active_pollers) > 0:
             now: i64 = monotonic_ns()
-            late: list[Vigil] = []
-            for vigil in self.awake:
-                if now < vigil.until:
+            late: list[BusyPoller] = []
+            for vigil in self.active_pollers:
+                if now < vigil.deadline_ns:
                     break
                 late.append(vigil)
             for vigil in late:
-                del self.awake[vigil]
-                vigil.expire()
-        self.turning = len(self.awake) > 0
-        return self.turning
+                del self.active_pollers[vigil]
+                vigil.back_off()
+        self.spinning = len(self.active_pollers) > 0
+        return self.spinning
 
 
-class Turning:
+class LoopSpinner:
     """What keeps a loop from sleeping: something to be done at its next turn, again and again."""
 
-    def __init__(self, watch: Watch, soon: Soon) -> None:
-        self.watch = watch
-        self.soon = soon
+    def __init__(self, poll_loop: BusyPollLoop, call_soon: CallSoon) -> None:
+        self.poll_loop = poll_loop
+        self.call_soon = call_soon
 
-    def turn(self) -> None:
+    def spin(self) -> None:
         """A turn of the loop has passed, in which it looked for what has come."""
-        if self.watch.look():
-            self.soon(self.turn)
+        if self.poll_loop.poll():
+            self.call_soon(self.spin)
 
 
-class Vigil:
+class BusyPoller:
     """Whether a session stays awake, and for how long: `patience`, in nanoseconds; 0: never."""
 
-    def __init__(self, watch: Watch, patience: i64) -> None:
-        self.watch = watch
-        self.patience: i64 = patience
-        self.until: i64 = 0
-        self.asked_at: i64 = NOT_ASKED  # when something last left, if nothing has come since
-        self.prompt: i64 = 0  # answers in a row that came at once
-        self.needed: i64 = FIRST
-        self.up = False  # does it stay awake for the next one?
+    def __init__(self, poll_loop: BusyPollLoop, budget_ns: i64) -> None:
+        self.poll_loop = poll_loop
+        self.budget_ns: i64 = budget_ns
+        self.deadline_ns: i64 = 0
+        self.sent_at_ns: i64 = NOTHING_SENT  # when something last left, if nothing has come since
+        self.fast_replies: i64 = 0  # answers in a row that came at once
+        self.fast_replies_needed: i64 = MIN_FAST_REPLIES
+        self.active = False  # does it stay awake for the next one?
         # How long such answers take, of late, who sleeps and who does not.
-        self.asleep: i64 = 0
-        self.awake: i64 = 0
+        self.sleep_latency_ns: i64 = 0
+        self.poll_latency_ns: i64 = 0
         # Nanoseconds to the peer and back, at the very least; below 0 if nobody knows.
-        self.distance: Callable[[], int] | None = None
+        self.min_rtt_ns: Callable[[], int] | None = None
 
-    def wrote(self, soon: Soon) -> None:
+    def on_send(self, call_soon: CallSoon) -> None:
         """Something has left, to which there may be an answer."""
-        if self.patience > 0:
+        if self.budget_ns > 0:
             now: i64 = monotonic_ns()
-            self.asked_at = now
-            if self.prompt >= self.needed:
-                if not self.up:
-                    if self.distance is not None and self.distance() > 2 * self.patience:
-                        self.expire()  # those were answers to what had left before
+            self.sent_at_ns = now
+            if self.fast_replies >= self.fast_replies_needed:
+                if not self.active:
+                    if self.min_rtt_ns is not None and self.min_rtt_ns() > 2 * self.budget_ns:
+                        self.back_off()  # those were answers to what had left before
                         return
-                    self.up = True
-                    self.awake = self.asleep * 3 // 5  # the benefit of the doubt, for a few
-                self.until = now + self.patience
-                self.watch.keep(self, soon)
+                    self.active = True
+                    self.poll_latency_ns = (
+                        self.sleep_latency_ns * 3 // 5
+                    )  # the benefit of the doubt, for a few
+                self.deadline_ns = now + self.budget_ns
+                self.poll_loop.add(self, call_soon)
 
-    def came(self) -> None:
+    def on_receive(self) -> None:
         """Something has come; an answer, if we wrote before."""
-        if self.asked_at == NOT_ASKED:
+        if self.sent_at_ns == NOTHING_SENT:
             return
-        wait = monotonic_ns() - self.asked_at
-        self.asked_at = NOT_ASKED
-        if self in self.watch.awake:
-            del self.watch.awake[self]
-            self.awake += (wait - self.awake) >> 3
-            if wait > self.patience or self.awake * 5 > self.asleep * 4:
-                self.expire()
+        wait = monotonic_ns() - self.sent_at_ns
+        self.sent_at_ns = NOTHING_SENT
+        if self in self.poll_loop.active_pollers:
+            del self.poll_loop.active_pollers[self]
+            self.poll_latency_ns += (wait - self.poll_latency_ns) >> 3
+            if wait > self.budget_ns or self.poll_latency_ns * 5 > self.sleep_latency_ns * 4:
+                self.back_off()
                 return
-            self.needed = FIRST
-            self.prompt += 1
-        elif wait <= 2 * self.patience:  # who slept was woken late, and so was the peer
-            self.prompt += 1
-            self.asleep = wait if self.asleep == 0 else self.asleep + ((wait - self.asleep) >> 3)
+            self.fast_replies_needed = MIN_FAST_REPLIES
+            self.fast_replies += 1
+        elif wait <= 2 * self.budget_ns:  # who slept was woken late, and so was the peer
+            self.fast_replies += 1
+            self.sleep_latency_ns = (
+                wait
+                if self.sleep_latency_ns == 0
+                else self.sleep_latency_ns + ((wait - self.sleep_latency_ns) >> 3)
+            )
         else:
-            self.prompt = 0
+            self.fast_replies = 0
 
-    def expire(self) -> None:
+    def back_off(self) -> None:
         """It was in vain."""
-        self.prompt = 0
-        self.up = False
-        if self.needed < MOST:
-            self.needed *= 2
+        self.fast_replies = 0
+        self.active = False
+        if self.fast_replies_needed < MAX_FAST_REPLIES:
+            self.fast_replies_needed *= 2
 
-    def rest(self) -> None:
+    def stop(self) -> None:
         """The session is over."""
-        self.patience = 0
-        self.distance = None
-        self.asked_at = NOT_ASKED
-        if self in self.watch.awake:
-            del self.watch.awake[self]
+        self.budget_ns = 0
+        self.min_rtt_ns = None
+        self.sent_at_ns = NOTHING_SENT
+        if self in self.poll_loop.active_pollers:
+            del self.poll_loop.active_pollers[self]
 
 
-watches: Final[WeakKeyDictionary[AbstractEventLoop, Watch]] = WeakKeyDictionary()
+poll_loops: Final[WeakKeyDictionary[AbstractEventLoop, BusyPollLoop]] = WeakKeyDictionary()
 
 
-def watch_of(loop: AbstractEventLoop) -> Watch:
-    watch = watches.get(loop)
+def poll_loop_of(loop: AbstractEventLoop) -> BusyPollLoop:
+    watch = poll_loops.get(loop)
     if watch is None:
-        watch = watches[loop] = Watch()
+        watch = poll_loops[loop] = BusyPollLoop()
     return watch
 
 
-def patience_for(seconds: float) -> int:
+def poll_budget_ns(seconds: float) -> int:
     """What a session may have. With one processor the peer may need just that one."""
     if not seconds > 0:
         return 0
     processors = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return int(min(seconds, LONGEST) * NANO) if processors > 1 else 0
+    return int(min(seconds, MAX_POLL_SECONDS) * NS_PER_SECOND) if processors > 1 else 0

@@ -13,46 +13,46 @@ if TYPE_CHECKING:
 Owner = TypeVar("Owner", bound="Session")
 
 
-class Belonging(Generic[Owner]):
+class SessionComponent(Generic[Owner]):
     """A part of a session, which is there as long as anybody calls the part."""
 
     def __init__(self, session: Owner) -> None:
-        self._session = ref(session)
+        self._session_ref = ref(session)
 
     @property
     def session(self) -> Owner:
-        found = self._session()
+        found = self._session_ref()
         assert found is not None
         return found
 
 
-def let_go(session: "Session") -> None:
+def release_references(session: "Session") -> None:
     """The connection is gone: the session keeps nothing that leads back to it, and no records.
 
     What came and was not read stays with the streams that the application holds.
     """
-    for stream in session._live.values():
-        stream.record.lane = None
-    session._live.clear()
-    session._room.clear()
-    session._vigil.rest()
-    leaving = session._leaving
+    for stream in session.streams.values():
+        stream.state.buffers = None
+    session.streams.clear()
+    session.send_waiters.clear()
+    session.busy_poller.stop()
+    leaving = session.socket_writer
     leaving.fd = -1
-    leaving.soon = never
-    leaving.look = nothing
-    leaving.way = nowhere
-    session._arrivals.finish(session._over)
-    session.when_made = None
+    leaving.call_soon = ignore_callback
+    leaving.after_write = do_nothing
+    leaving.writable_transport = no_transport
+    session.accept_queue.detach(session.close_reason)
+    session.on_connection_made = None
     session.endpoint.protocol.streams.clear()
 
 
-def never(_: object) -> None:
+def ignore_callback(_: object) -> None:
     """Nobody is asked any more."""
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """There is nothing to do any more."""
 
 
-def nowhere() -> None:
+def no_transport() -> None:
     """There is no way out any more."""

@@ -3,17 +3,17 @@
 import asyncio
 
 
-class Spacing:
+class OpenRateLimiter:
     """Lets one opening pass at a time, `per_second` of them; 0: all of them."""
 
     def __init__(self, per_second: float) -> None:
-        self.gap = 1 / per_second if per_second > 0 else 0.0
-        self._next = 0.0
+        self.interval = 1 / per_second if per_second > 0 else 0.0
+        self._next_at = 0.0
 
-    async def turn(self) -> None:
+    async def wait(self) -> None:
         """Wait for our turn."""
         now = asyncio.get_running_loop().time()
-        turn = max(now, self._next)
-        self._next = turn + self.gap
+        turn = max(now, self._next_at)
+        self._next_at = turn + self.interval
         if turn > now:
             await asyncio.sleep(turn - now)

@@ -6,48 +6,50 @@ or another protocol, or is a program that prints text.
 
 from typing import TYPE_CHECKING
 
-from polymux.aio.errors import plain
+from polymux.aio.errors import printable
 from polymux.core.errors import PeerViolation, PolymuxError
 
 if TYPE_CHECKING:
     from polymux.aio.session.session import Session
 
-SHOWN = 48  # octets
+MAX_SHOWN_BYTES = 48  # octets
 NERDBANK = "nerdbank"
-NEWEST = 3  # version of it
+NEWEST_NERDBANK_VERSION = 3  # version of it
 
 
-def told(session: "Session", problem: PolymuxError, data: bytes) -> PolymuxError:
+def explain_first_frame_error(
+    session: "Session", problem: PolymuxError, data: bytes
+) -> PolymuxError:
     """The same problem; if it lies in the peer's first frame, with what the peer began with.
 
     `data` is what was read when it happened.
     """
-    if not isinstance(problem, PeerViolation) or not _is_first(session):
+    if not isinstance(problem, PeerViolation) or not _no_frame_received(session):
         return problem
-    heard = session.endpoint.conversation.direction(1 - session.endpoint.side)
-    if heard.octets > len(data):
+    heard = session.endpoint.connection.direction(1 - session.endpoint.side)
+    if heard.total_bytes > len(data):
         return problem  # it began with another chunk
-    return PeerViolation(f"{problem}; {_began(session, data)}")
+    return PeerViolation(f"{problem}; {_describe_first_bytes(session, data)}")
 
 
-def ended_early(session: "Session") -> str:
+def early_end_hint(session: "Session") -> str:
     """What to add when the peer closed the connection: empty if it had sent anything sound."""
-    if not _is_first(session):
+    if not _no_frame_received(session):
         return ""
-    began = _waiting(session)
+    began = _first_frame_bytes(session)
     if began:
-        return f"; {_began(session, began)}"
+        return f"; {_describe_first_bytes(session, began)}"
     if not session.ready.done() and session.endpoint.protocol.name == NERDBANK:
-        return f" before its handshake; {_no_handshake()}"
+        return f" before its handshake; {_no_handshake_hint()}"
     return ""
 
 
-def still_awaited(session: "Session") -> str:
+def missing_handshake_hint(session: "Session") -> str:
     """What to add when no handshake came in time."""
-    began = _waiting(session) if _is_first(session) else b""
+    began = _first_frame_bytes(session) if _no_frame_received(session) else b""
     if began:
-        return f"; {_began(session, began)}"
-    return f"; {_no_handshake()}" if session.endpoint.protocol.name == NERDBANK else ""
+        return f"; {_describe_first_bytes(session, began)}"
+    return f"; {_no_handshake_hint()}" if session.endpoint.protocol.name == NERDBANK else ""
 
 
 def nerdbank_version(data: bytes) -> int:
@@ -65,31 +67,35 @@ def nerdbank_version(data: bytes) -> int:
     return 0
 
 
-def _is_first(session: "Session") -> bool:
+def _no_frame_received(session: "Session") -> bool:
     """Whether no whole frame of the peer's has been read before."""
     endpoint = session.endpoint
-    if endpoint.carrier is not None or session.preamble is not None:
+    if endpoint.websocket is not None or session.preamble is not None:
         return False
-    return endpoint.conversation.direction(1 - endpoint.side).framed == 0
+    return endpoint.connection.direction(1 - endpoint.side).framed_bytes == 0
 
 
-def _waiting(session: "Session") -> bytes:
+def _first_frame_bytes(session: "Session") -> bytes:
     """Octets of the peer's first frame, which is not whole."""
-    heard = session.endpoint.conversation.direction(1 - session.endpoint.side)
-    heard.gather()
+    heard = session.endpoint.connection.direction(1 - session.endpoint.side)
+    heard.join_buffered()
     return heard.pending
 
 
-def _began(session: "Session", data: bytes) -> str:
+def _describe_first_bytes(session: "Session", data: bytes) -> str:
     if session.endpoint.protocol.name == NERDBANK:
         version = nerdbank_version(data)
         if version and str(version) != session.endpoint.protocol.version():
-            known = f"write nerdbank:version={version}" if version <= NEWEST else "it is not known"
+            known = (
+                f"write nerdbank:version={version}"
+                if version <= NEWEST_NERDBANK_VERSION
+                else "it is not known"
+            )
             return f"the peer speaks Nerdbank version {version}: {known}"
-    head = data[:SHOWN]
-    more = "..." if len(data) > SHOWN else ""
+    head = data[:MAX_SHOWN_BYTES]
+    more = "..." if len(data) > MAX_SHOWN_BYTES else ""
     if _is_text(head):
-        return f'the peer began with text: "{plain(head)}"{more}'
+        return f'the peer began with text: "{printable(head)}"{more}'
     return f"the peer began with the bytes {head[:16].hex(' ')}{'...' if len(data) > 16 else ''}"
 
 
@@ -97,5 +103,5 @@ def _is_text(head: bytes) -> bool:
     return all(32 <= octet < 127 or octet in b"\t\r\n" for octet in head)
 
 
-def _no_handshake() -> str:
+def _no_handshake_hint() -> str:
     return "Nerdbank version 3 has none: if the peer speaks that, write nerdbank:version=3"

@@ -12,11 +12,11 @@ from polymux.core.side import DIALER
 if TYPE_CHECKING:
     from polymux.aio.session.session import Session
 
-SELECT = b"/multistream/1.0.0\n"
-NAMES = {"mplex": b"/mplex/6.7.0\n"}
-NOT_HERE = b"na\n"
-LONGEST = 1024  # octets of a line that are read
-MOST = 16  # names a dialer may try
+MULTISTREAM_HEADER = b"/multistream/1.0.0\n"
+PROTOCOL_IDS = {"mplex": b"/mplex/6.7.0\n"}
+NOT_AVAILABLE = b"na\n"
+MAX_LINE_BYTES = 1024  # octets of a line that are read
+MAX_PROPOSALS = 16  # names a dialer may try
 
 
 class Preamble:
@@ -25,88 +25,92 @@ class Preamble:
     def __init__(self, text: str, protocol: str, side: int) -> None:
         self.done = False
         self.side = side
-        self.lines = text == "multistream"
-        self.held = b""  # of what came, not understood yet
-        self.heard = 0  # lines
-        self.name = NAMES.get(protocol, b"")
-        if self.lines and not self.name:
+        self.is_multistream = text == "multistream"
+        self.buffered = b""  # of what came, not understood yet
+        self.lines_received = 0  # lines
+        self.protocol_id = PROTOCOL_IDS.get(protocol, b"")
+        if self.is_multistream and not self.protocol_id:
             raise Unsupported(f"multistream-select has no name for {protocol}")
         try:
-            self.octets = b"" if self.lines else bytes.fromhex(text)
+            self.fixed_bytes = b"" if self.is_multistream else bytes.fromhex(text)
         except ValueError:
             raise PolymuxError(
                 f"preamble is 'multistream' or octets in hex, not {text!r}"
             ) from None
 
-    def begin(self) -> bytes:
+    def initial_bytes(self) -> bytes:
         """What is sent at once."""
-        if not self.lines:
-            return self.octets
-        return line(SELECT) + (line(self.name) if self.side == DIALER else b"")
+        if not self.is_multistream:
+            return self.fixed_bytes
+        return encode_line(MULTISTREAM_HEADER) + (
+            encode_line(self.protocol_id) if self.side == DIALER else b""
+        )
 
     def exchange(self, session: "Session", data: bytes) -> bytes:
         """Octets that came before the first frame; returns those from it on."""
-        answer, rest = self.take(data)
+        answer, rest = self.receive(data)
         if session.transport is not None:
             session.transport.write(answer)
         if self.done:
             session.preamble = None
-            session._settle_ready()
-            session._flush_soon()
+            session.update_ready()
+            session.schedule_flush()
         return rest
 
-    def take(self, data: bytes) -> tuple[bytes, bytes]:
+    def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """The next octets of the peer: what to answer, and what is left once all is done."""
-        self.held += data
-        if not self.lines:
-            size = len(self.octets)
-            if not self.held.startswith(self.octets[: len(self.held)]):
+        self.buffered += data
+        if not self.is_multistream:
+            size = len(self.fixed_bytes)
+            if not self.buffered.startswith(self.fixed_bytes[: len(self.buffered)]):
                 raise SessionClosed(
-                    f"the peer began with {self.held[:size].hex()}, not with the preamble "
-                    f"{self.octets.hex()}"
+                    f"the peer began with {self.buffered[:size].hex()}, not with the preamble "
+                    f"{self.fixed_bytes.hex()}"
                 )
-            self.done = len(self.held) >= size
-            return b"", self._rest(size) if self.done else b""
+            self.done = len(self.buffered) >= size
+            return b"", self._take_rest(size) if self.done else b""
         answer = b""
-        while not self.done and (said := self._line()):
-            answer += self._hear(said)
-        return answer, self._rest(0) if self.done else b""
+        while not self.done and (said := self._next_line()):
+            answer += self._process_line(said)
+        return answer, self._take_rest(0) if self.done else b""
 
-    def _rest(self, size: int) -> bytes:
-        rest, self.held = self.held[size:], b""
+    def _take_rest(self, size: int) -> bytes:
+        rest, self.buffered = self.buffered[size:], b""
         return rest
 
-    def _line(self) -> bytes:
+    def _next_line(self) -> bytes:
         """The next whole line, or nothing."""
-        held = self.held
+        held = self.buffered
         if len(held) < 2:
             return b""
         size, start = held[0], 1
         if size & 128:
             size, start = (size & 127) + held[1] * 128, 2
-        if not 0 < size <= LONGEST:
+        if not 0 < size <= MAX_LINE_BYTES:
             raise SessionClosed(f"the peer speaks no multistream-select: a line of {size} octets")
         if len(held) < start + size:
             return b""
-        self.held = held[start + size :]
+        self.buffered = held[start + size :]
         return held[start : start + size]
 
-    def _hear(self, said: bytes) -> bytes:
-        self.heard += 1
-        if self.heard == 1:
-            if said != SELECT:
-                raise SessionClosed(f"the peer speaks no multistream-select: it said {said!r}")
+    def _process_line(self, text: bytes) -> bytes:
+        self.lines_received += 1
+        if self.lines_received == 1:
+            if text != MULTISTREAM_HEADER:
+                raise SessionClosed(f"the peer speaks no multistream-select: it said {text!r}")
             return b""
-        if said == self.name:
+        if text == self.protocol_id:
             self.done = True
-            return b"" if self.side == DIALER else line(self.name)
-        wanted = self.name.decode().strip()
+            return b"" if self.side == DIALER else encode_line(self.protocol_id)
+        wanted = self.protocol_id.decode().strip()
         if self.side == DIALER:
-            raise SessionClosed(f"the peer has no {wanted}: it said {said!r}")
-        if self.heard > MOST:
-            raise SessionClosed(f"the peer asked for {MOST} protocols, and never for {wanted}")
-        return line(NOT_HERE)
+            raise SessionClosed(f"the peer has no {wanted}: it said {text!r}")
+        if self.lines_received > MAX_PROPOSALS:
+            raise SessionClosed(
+                f"the peer asked for {MAX_PROPOSALS} protocols, and never for {wanted}"
+            )
+        return encode_line(NOT_AVAILABLE)
 
 
-def line(text: bytes) -> bytes:
+def encode_line(text: bytes) -> bytes:
     return bytes([len(text)]) + text

@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from polymux.aio.streams.duplex import LANE_ROOM, ROOM, Stream
+from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES, STREAM_SEND_BUFFER_BYTES, Stream
 
 if TYPE_CHECKING:
     from polymux.aio.session.session import Session
 
 
-class Room:
+class SendWaiters:
     """Streams whose senders wait for room, in the order they came.
 
     Those who only lack leave do not stand here: leave wakes them. Who was woken and found the room
@@ -16,32 +16,35 @@ class Room:
     """
 
     def __init__(self, session: "Session") -> None:
-        self._outbox = session.endpoint.outbox
-        self._leaving = session._leaving
-        self._first: dict[Stream, None] = {}
-        self._then: dict[Stream, None] = {}
+        self._scheduler = session.endpoint.scheduler
+        self._socket_writer = session.socket_writer
+        self._retrying: dict[Stream, None] = {}
+        self._waiting: dict[Stream, None] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._first) or bool(self._then)
+        return bool(self._retrying) or bool(self._waiting)
 
-    def join(self, stream: Stream, again: bool) -> None:
-        if stream.lane.queued >= LANE_ROOM or self._outbox.queued >= ROOM:
-            (self._first if again else self._then)[stream] = None
-            self._leaving.crowded = True
+    def add(self, stream: Stream, retrying: bool) -> None:
+        if (
+            stream.buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
+            or self._scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
+        ):
+            (self._retrying if retrying else self._waiting)[stream] = None
+            self._socket_writer.senders_waiting = True
 
     def wake(self) -> None:
         """Wake as many as there is room for; the rest are not disturbed."""
-        room = ROOM - self._outbox.queued
-        for waiting in (self._first, self._then):
+        room = SESSION_SEND_BUFFER_BYTES - self._scheduler.ready_bytes
+        for waiting in (self._retrying, self._waiting):
             for stream in list(waiting) if room > 0 else ():
-                if stream.lane.queued < LANE_ROOM:
+                if stream.buffers.queued_bytes < STREAM_SEND_BUFFER_BYTES:
                     del waiting[stream]
-                    room -= stream._wake_writers()
+                    room -= stream.wake_senders()
                     if room <= 0:
                         break
-        self._leaving.crowded = bool(self)
+        self._socket_writer.senders_waiting = bool(self)
 
     def clear(self) -> None:
-        self._first.clear()
-        self._then.clear()
-        self._leaving.crowded = False
+        self._retrying.clear()
+        self._waiting.clear()
+        self._socket_writer.senders_waiting = False

@@ -8,19 +8,27 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.aio.session.busy_poll import Vigil
+from polymux.aio.session.busy_poll import BusyPoller
 from polymux.core.endpoint import Endpoint
 
-HIGH: Final[i64] = 262144  # octets formed at a time, and in the transport before we wait for it
-AT_ONCE: Final[i64] = 65536  # octets that are worth a system call of their own
-BURST: Final[i64] = 1048576  # octets a lone sender may send before everybody else has a turn
-GATHERED: Final[i64] = 65536  # octets from which a copy costs more than the socket's own call
-AT_A_TIME: Final[i64] = 131072  # octets for the system: it takes more while the peer reads
-MOST_BUFFERS: Final[i64] = 512  # in one system call; every system takes as many
-SEVERAL: Final[i64] = 16  # streams that begin or end, for which the peer need not wait any longer
+WRITE_HIGH_WATER_BYTES: Final[i64] = (
+    262144  # octets formed at a time, and in the transport before we wait for it
+)
+MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # octets that are worth a system call of their own
+SENDER_QUOTA_BYTES: Final[i64] = (
+    1048576  # octets a lone sender may send before everybody else has a turn
+)
+MIN_WRITEV_BYTES: Final[i64] = (
+    65536  # octets from which a copy costs more than the socket's own call
+)
+WRITEV_BATCH_BYTES: Final[i64] = 131072  # octets for the system: it takes more while the peer reads
+MAX_WRITEV_BUFFERS: Final[i64] = 512  # in one system call; every system takes as many
+MAX_UNFLUSHED_STREAM_CHANGES: Final[i64] = (
+    16  # streams that begin or end, for which the peer need not wait any longer
+)
 
 
-class Leaving:
+class SocketWriter:
     """What is to leave a session, and its way out.
 
     `soon` has the loop call something; `way` gives the transport, or None while nothing may be
@@ -31,98 +39,102 @@ class Leaving:
     def __init__(
         self,
         endpoint: Endpoint,
-        soon: Callable[[Callable[[], None]], object],
-        way: Callable[[], Transport | None],
-        look: Callable[[], object],
-        vigil: Vigil,
+        call_soon: Callable[[Callable[[], None]], object],
+        writable_transport: Callable[[], Transport | None],
+        after_write: Callable[[], object],
+        busy_poller: BusyPoller,
     ) -> None:
         self.endpoint = endpoint
-        self.soon = soon
-        self.way = way
-        self.look = look
-        self.vigil = vigil
+        self.call_soon = call_soon
+        self.writable_transport = writable_transport
+        self.after_write = after_write
+        self.busy_poller = busy_poller
         self.fd: int = -1
-        self.given = False  # a flush is on its way
-        self.held = False  # it need not be asked for: it follows what has come
+        self.flush_scheduled = False  # a flush is on its way
+        self.in_receive = False  # it need not be asked for: it follows what has come
         self.blocked = False  # the transport takes nothing more for now
-        self.crowded = False  # senders wait for room
-        self.written: i64 = 0  # octets handed to the transport
-        self.burst: i64 = 0  # and of those, since the loop had its last turn
-        self.news: i64 = 0  # streams that have begun or ended since something was written
+        self.senders_waiting = False  # senders wait for room
+        self.bytes_sent: i64 = 0  # octets handed to the transport
+        self.bytes_since_yield: i64 = 0  # and of those, since the loop had its last turn
+        self.streams_changed: i64 = (
+            0  # streams that have begun or ended since something was written
+        )
 
-    def give(self) -> None:
+    def schedule_flush(self) -> None:
         """Something is to leave: say so once until it does."""
-        if not self.given:
-            self.given = True
-            if not self.held:
-                self.soon(self.turn)
+        if not self.flush_scheduled:
+            self.flush_scheduled = True
+            if not self.in_receive:
+                self.call_soon(self.on_loop_iteration)
 
-    def give_rest(self, anyway: bool) -> None:
+    def schedule_if_needed(self, force: bool) -> None:
         """Say so if there is anything to leave, or somebody waits for room."""
-        outbox = self.endpoint.outbox
+        outbox = self.endpoint.scheduler
         formed = len(outbox.writer) > 0 or len(outbox.chunks) > 0
-        if anyway or formed or self.crowded or self.endpoint.pending():
-            self.give()
+        if force or formed or self.senders_waiting or self.endpoint.pending():
+            self.schedule_flush()
 
-    def give_part(self) -> None:
+    def schedule_or_flush(self) -> None:
         """A stream has begun or ended. Several go at once: the peer begins with them meanwhile."""
-        self.news += 1
-        if self.news >= SEVERAL:
+        self.streams_changed += 1
+        if self.streams_changed >= MAX_UNFLUSHED_STREAM_CHANGES:
             self.write()
         else:
-            self.give()
+            self.schedule_flush()
 
-    def turn(self) -> None:
+    def on_loop_iteration(self) -> None:
         """The loop's turn has come; somebody may have been quicker."""
-        self.burst = 0
-        if self.given:
+        self.bytes_since_yield = 0
+        if self.flush_scheduled:
             self.flush()
 
     def flush(self) -> None:
         """Write what there is, whatever was said before."""
-        self.given = False
-        self.burst = 0
+        self.flush_scheduled = False
+        self.bytes_since_yield = 0
         self.write()
 
-    def release(self, now: bool) -> None:
+    def end_receive(self, flush_now: bool) -> None:
         """What has come was dealt with: what was said in reaction to it leaves, now or soon."""
-        self.held = False
-        if self.given:
-            if now:
+        self.in_receive = False
+        if self.flush_scheduled:
+            if flush_now:
                 self.flush()
             else:
-                self.soon(self.turn)
+                self.call_soon(self.on_loop_iteration)
 
-    def push(self) -> bool:
+    def flush_for_sender(self) -> bool:
         """Write at once, for a sender that would have to wait; False if it has to."""
-        if self.blocked or self.crowded or self.burst >= BURST:
+        if self.blocked or self.senders_waiting or self.bytes_since_yield >= SENDER_QUOTA_BYTES:
             return False
-        if self.endpoint.outbox.queued < AT_ONCE:  # too little: it waits for leave
+        if (
+            self.endpoint.scheduler.ready_bytes < MIN_IMMEDIATE_WRITE_BYTES
+        ):  # too little: it waits for leave
             return False
-        before = self.written
+        before = self.bytes_sent
         self.write()
-        self.burst += self.written - before
-        return self.written > before
+        self.bytes_since_yield += self.bytes_sent - before
+        return self.bytes_sent > before
 
-    def spent(self) -> bool:
+    def quota_used(self) -> bool:
         """Has a lone sender sent so much that it is time for the others?"""
-        return self.burst >= BURST
+        return self.bytes_since_yield >= SENDER_QUOTA_BYTES
 
     def write(self) -> None:
         """Form what may leave now and hand it over."""
-        self.news = 0
+        self.streams_changed = 0
         if self.blocked:
             return
-        transport = self.way()
+        transport = self.writable_transport()
         if transport is None:
             return
-        chunks = self.endpoint.chunks_to_send(HIGH)
+        chunks = self.endpoint.chunks_to_send(WRITE_HIGH_WATER_BYTES)
         if len(chunks) > 0:
-            self.written += self.hand_over(transport, chunks)
-            self.vigil.wrote(self.soon)
-        self.look()
+            self.bytes_sent += self.write_chunks(transport, chunks)
+            self.busy_poller.on_send(self.call_soon)
+        self.after_write()
 
-    def hand_over(self, transport: Transport, chunks: list[bytes]) -> i64:
+    def write_chunks(self, transport: Transport, chunks: list[bytes]) -> i64:
         """Give the transport all chunks, in order; returns their octets.
 
         A system call for each chunk would cost more than joining them, and `writelines` hands small
@@ -132,14 +144,16 @@ class Leaving:
         size: i64 = 0
         for chunk in chunks:
             size += len(chunk)
-        if len(chunks) > 1 and (self.fd < 0 or size < GATHERED or len(chunks) > MOST_BUFFERS):
+        if len(chunks) > 1 and (
+            self.fd < 0 or size < MIN_WRITEV_BYTES or len(chunks) > MAX_WRITEV_BUFFERS
+        ):
             chunks = [b"".join(chunks)]
         if self.fd < 0:
             transport.write(chunks[0])
             return size
         taken: i64 = 0
         if transport.get_write_buffer_size() == 0 and not transport.is_closing():
-            taken = self.write_now(chunks)
+            taken = self.try_write(chunks)
         if taken == size:
             return size
         for chunk in chunks:  # once something waits, more of it costs no system call
@@ -151,7 +165,7 @@ class Leaving:
                 taken = 0
         return size
 
-    def write_now(self, chunks: list[bytes]) -> i64:
+    def try_write(self, chunks: list[bytes]) -> i64:
         """Octets the socket took at once. What is wrong with it, the transport will find out."""
         taken: i64 = 0
         size: i64 = 0
@@ -164,7 +178,7 @@ class Leaving:
             while after < last:
                 size += len(chunks[after])
                 after += 1
-                if size >= AT_A_TIME or after == last:
+                if size >= WRITEV_BATCH_BYTES or after == last:
                     written: i64 = os.writev(self.fd, chunks[first:after])
                     taken += written
                     if written < size:

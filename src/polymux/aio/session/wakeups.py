@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from mypy_extensions import i64
 
-from polymux.aio.session.socket_writer import Leaving
+from polymux.aio.session.socket_writer import SocketWriter
 
 IDLE: Final[i64] = 0  # nobody waits
 WAITING: Final[i64] = 1
@@ -21,21 +21,21 @@ WOKEN: Final[i64] = 2  # and on its way
 CANCELLED: Final[i64] = 3
 
 
-class Wakings:
+class WakeupQueue:
     """Who goes on once what has just come was dealt with. There is one for each session."""
 
-    def __init__(self, loop: AbstractEventLoop, leaving: Leaving) -> None:
+    def __init__(self, loop: AbstractEventLoop, socket_writer: SocketWriter) -> None:
         self.loop = loop
-        self.leaving = leaving
+        self.socket_writer = socket_writer
         self.depth: i64 = 0  # octets may come while others are dealt with, when TLS is closed
         self.woken: list[Waiter] = []
 
-    def begin(self) -> None:
+    def begin_receive(self) -> None:
         """Octets have come: who is woken by them waits for the last of them."""
         self.depth += 1
-        self.leaving.held = True
+        self.socket_writer.in_receive = True
 
-    def end(self) -> None:
+    def end_receive(self) -> None:
         """They have been dealt with. A task cannot be run by another one: then it is the loop's
         turn, and what is to leave waits for it as well."""
         self.depth -= 1
@@ -47,39 +47,39 @@ class Wakings:
             self.woken = []
             directly = current_task(self.loop) is None
             for waiter in woken:
-                waiter.go_on(directly)
-        self.leaving.release(directly)
+                waiter.resume(directly)
+        self.socket_writer.end_receive(directly)
 
 
 class Waiter:
     """What one task at a time waits for, again and again."""
 
-    def __init__(self, wakings: Wakings) -> None:
-        self.wakings = wakings
+    def __init__(self, wakeup_queue: WakeupQueue) -> None:
+        self.wakeup_queue = wakeup_queue
         self.state: i64 = IDLE
         self.wakeup: Callable[[Waiter], object] | None = None  # the task's
         self.context: Context | None = None
-        self.message: object = None  # of a cancellation
+        self.cancel_message: object = None  # of a cancellation
         self._asyncio_future_blocking: bool = False
 
     def wake(self) -> None:
         """Let who waits go on; nothing if nobody does."""
         if self.state == WAITING:
             self.state = WOKEN
-            wakings = self.wakings
+            wakings = self.wakeup_queue
             if wakings.depth > 0:
                 wakings.woken.append(self)
             else:
-                self.go_on(False)
+                self.resume(False)
 
-    def go_on(self, directly: bool) -> None:
+    def resume(self, immediately: bool) -> None:
         """Have the task run, now or at the loop's next turn."""
         wakeup = self.wakeup
         context = self.context
         assert wakeup is not None
         assert context is not None
-        loop = self.wakings.loop
-        if directly:
+        loop = self.wakeup_queue.loop
+        if immediately:
             try:
                 context.run(wakeup, self)
                 return
@@ -103,7 +103,7 @@ class Waiter:
         raise StopIteration
 
     def get_loop(self) -> AbstractEventLoop:
-        return self.wakings.loop
+        return self.wakeup_queue.loop
 
     def add_done_callback(self, wakeup: Callable[["Waiter"], object], *, context: Context) -> None:
         self.wakeup = wakeup
@@ -115,18 +115,18 @@ class Waiter:
         if self.state != WAITING:
             return False
         self.state = CANCELLED
-        self.message = msg
-        self.go_on(False)
+        self.cancel_message = msg
+        self.resume(False)
         return True
 
     def result(self) -> None:
         """A task asks for it on its way from here: the next one may come."""
         cancelled = self.state == CANCELLED
-        message = self.message
+        message = self.cancel_message
         self.state = IDLE
         self.wakeup = None
         self.context = None
-        self.message = None
+        self.cancel_message = None
         if cancelled:
             raise CancelledError() if message is None else CancelledError(message)
 

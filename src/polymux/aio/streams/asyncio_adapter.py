@@ -7,7 +7,7 @@ from typing import Any
 from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import PolymuxError
 
-LIMIT = 64 * 1024
+READER_LIMIT_BYTES = 64 * 1024
 
 
 class StreamTransport(asyncio.Transport):
@@ -23,15 +23,15 @@ class StreamTransport(asyncio.Transport):
         self._reading.set()
         self._paused = False
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pump: asyncio.Task[None] | None = None
+        self._pump_task: asyncio.Task[None] | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Hand on what comes, to a protocol that knows by now whom to ask for a pause."""
         self.protocol.connection_made(self)
-        self._pump = self._start(self.pump())
+        self._pump_task = self._create_task(self.pump())
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
+    def _create_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -47,7 +47,7 @@ class StreamTransport(asyncio.Transport):
                 self.protocol.data_received(data)
             self.protocol.eof_received()
         except PolymuxError as problem:
-            self._lose(problem)
+            self._report_lost(problem)
 
     def write(self, data: Any) -> None:
         if self._closing:
@@ -55,14 +55,14 @@ class StreamTransport(asyncio.Transport):
         try:
             self.stream.send_nowait(data)
         except PolymuxError as problem:
-            self._lose(problem)
+            self._report_lost(problem)
             return
-        if not self._paused and self.stream._must_wait():
+        if not self._paused and self.stream.send_would_block():
             self._paused = True
             self.protocol.pause_writing()
-            self._start(self.resume())
+            self._create_task(self._resume_when_writable())
 
-    async def resume(self) -> None:
+    async def _resume_when_writable(self) -> None:
         await self.stream.drain()
         self._paused = False
         if not self._closing:
@@ -73,27 +73,27 @@ class StreamTransport(asyncio.Transport):
 
     def write_eof(self) -> None:
         if not self._closing:
-            self._start(self.stream.end())
+            self._create_task(self.stream.end())
 
     def close(self) -> None:
         """What was written still leaves; nothing more is read."""
         if not self._closing:
-            self._start(self.stream.close())
-            self._lose(None)
+            self._create_task(self.stream.close())
+            self._report_lost(None)
 
     def abort(self) -> None:
         if not self._closing:
             self.stream.abort()
-            self._lose(None)
+            self._report_lost(None)
 
-    def _lose(self, problem: PolymuxError | None) -> None:
+    def _report_lost(self, problem: PolymuxError | None) -> None:
         if not self._closing:
             self._closing = True
             error = None if problem is None else ConnectionResetError(str(problem))
             self._loop.call_soon(self.protocol.connection_lost, error)
             # None: a loop with eager tasks, and the pump itself has found the stream given up.
-            if self._pump is not None and self._pump is not asyncio.current_task():
-                self._pump.cancel()
+            if self._pump_task is not None and self._pump_task is not asyncio.current_task():
+                self._pump_task.cancel()
 
     def is_closing(self) -> bool:
         return self._closing
@@ -117,8 +117,8 @@ def as_asyncio_streams(stream: Stream) -> tuple[asyncio.StreamReader, asyncio.St
     A reset, or the end of the session, is a ConnectionResetError there, never an end of data.
     """
     loop = stream.session.loop
-    reader = asyncio.StreamReader(limit=LIMIT, loop=loop)
+    reader = asyncio.StreamReader(limit=READER_LIMIT_BYTES, loop=loop)
     protocol = asyncio.StreamReaderProtocol(reader, loop=loop)
     transport = StreamTransport(stream, protocol)
-    transport.begin()
+    transport.start()
     return reader, asyncio.StreamWriter(transport, protocol, reader, loop)

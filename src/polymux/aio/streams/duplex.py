@@ -4,20 +4,30 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 
-from polymux.aio.arguments import check_limit
-from polymux.aio.streams.base import Ends
-from polymux.aio.streams.outlet import LANE_ROOM, ROOM, octets
+from polymux.aio.arguments import check_read_limit
+from polymux.aio.streams.base import StreamBase
+from polymux.aio.streams.outlet import (
+    SESSION_SEND_BUFFER_BYTES,
+    STREAM_SEND_BUFFER_BYTES,
+    copied_bytes,
+)
 from polymux.core.errors import LimitExceeded, StreamAborted
 
-Octets = bytes | bytearray | memoryview
+BytesLike = bytes | bytearray | memoryview
 
 NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, also looks into a memoryview without a copy
-PARTS = 64  # of a lane; more are joined before they are looked at one by one
+MAX_SEPARATE_PARTS = 64  # of a lane; more are joined before they are looked at one by one
 
-__all__ = ["LANE_ROOM", "ROOM", "Octets", "Stream", "octets"]
+__all__ = [
+    "SESSION_SEND_BUFFER_BYTES",
+    "STREAM_SEND_BUFFER_BYTES",
+    "BytesLike",
+    "Stream",
+    "copied_bytes",
+]
 
 
-class Stream(Ends):
+class Stream(StreamBase):
     """One stream of a session.
 
     Reading takes everything that has come; leave goes back to the peer once it was read. A reset by
@@ -30,88 +40,90 @@ class Stream(Ends):
     @property
     def name(self) -> str:
         """The stream's name; octets that are not UTF-8 are replaced."""
-        return (self.record.name or b"").decode("utf-8", "replace")
+        return (self.state.name or b"").decode("utf-8", "replace")
 
     @property
-    def number(self) -> int:
-        return self.record.number
+    def stream_id(self) -> int:
+        return self.state.stream_id
 
     @property
     def error(self) -> str | None:
         """What was said by the side that gave the stream up, unchanged; None if nothing was."""
-        error = self.record.error
+        error = self.state.error
         return None if error is None else error.decode("utf-8", "replace")
 
     @property
     def usable(self) -> bool:
         """Has nobody given the stream up?"""
-        return not isinstance(self._no_read, StreamAborted) and not isinstance(
-            self._no_send, StreamAborted
+        return not isinstance(self.read_error, StreamAborted) and not isinstance(
+            self.send_error, StreamAborted
         )
 
     def __str__(self) -> str:
-        return f"stream {self.record.label()}"
+        return f"stream {self.state.label()}"
 
     def __repr__(self) -> str:
         return f"<polymux {self} {self.name!r}>"
 
     # --- sending
 
-    async def send(self, data: Octets) -> None:
+    async def send(self, data: BytesLike) -> None:
         """Queue `data`, waiting while the peer has given no leave or too much waits to leave.
 
         If cancelled while waiting, nothing was queued. Once it returns, order among calls on this
         stream is kept; delivery is not promised. A buffer is copied before the first wait.
         """
-        if self._sends_at_once(data):
+        if self._try_send(data):
             return
         if type(data) is not bytes:
-            data = octets(data)
-        if self._must_wait():
+            data = copied_bytes(data)
+        if self.send_would_block():
             await self._wait_to_send(len(data))
         self.send_nowait(data)
 
     async def drain(self) -> None:
         """Wait until `send` would not have to wait."""
-        if self._must_wait():
+        if self.send_would_block():
             await self._wait_to_send(0)
 
-    def _must_wait(self) -> bool:
+    def send_would_block(self) -> bool:
         """Would sending have to wait?"""
-        return self._no_send is None and self._is_full()
+        return self.send_error is None and self._is_send_full()
 
     async def _wait_to_send(self, size: int) -> None:
         session = self.session
         woken = False
-        while self._must_wait():
-            if self._leaving.push():
+        while self.send_would_block():
+            if self.socket_writer.flush_for_sender():
                 continue
-            if self._leaving.spent() and len(session._live) == 1:  # only the loop wants its turn
-                session._flush_soon()
+            if (
+                self.socket_writer.quota_used() and len(session.streams) == 1
+            ):  # only the loop wants its turn
+                session.schedule_flush()
                 await asyncio.sleep(0)
                 continue
-            waiter = self._join_writers(size)
-            session._room.join(self, woken)
-            session._flush_soon()
+            waiter = self._add_waiting_sender(size)
+            session.send_waiters.add(self, woken)
+            session.schedule_flush()
             woken = True
             try:
                 await waiter
             except asyncio.CancelledError:
-                session._flush_soon()  # the room that was meant for this one is another's
+                session.schedule_flush()  # the room that was meant for this one is another's
                 raise
             finally:
-                self._leave_writers(waiter)
+                self._remove_waiting_sender(waiter)
 
     async def end(self) -> None:
         """End this side's half: what is queued leaves first. The peer may still send."""
-        self._end()
+        self._queue_end()
 
     def abort(self, text: str = "") -> None:
         """Give the stream up both ways: drop what is queued and unread, and tell the peer.
 
         `text` reaches the peer where the protocol has room for it (Nerdbank v2, v3).
         """
-        self.give_up("this side gave the stream up" + (f": {text}" if text else ""), text)
+        self.abort_with_reason("this side gave the stream up" + (f": {text}" if text else ""), text)
 
     async def close(self) -> None:
         """End this side and read no more: what is queued still leaves, what was not read is lost.
@@ -119,10 +131,10 @@ class Stream(Ends):
         The peer is told that nobody reads where the protocol can say so. An offer that nobody has
         accepted yet is withdrawn.
         """
-        if self.session._is_offer(self):
-            self.give_up("closed before it was accepted")
+        if self.session.is_held_back(self):
+            self.abort_with_reason("closed before it was accepted")
             return
-        self._end()
+        self._queue_end()
         self._stop_reading()
 
     # --- receiving
@@ -133,34 +145,34 @@ class Stream(Ends):
         If cancelled, nothing was taken. One task at a time may receive.
         """
         while True:
-            if self.lane.inbox:
-                return self._take()
-            if self._is_over():
+            if self.buffers.received:
+                return self._take_received()
+            if self.check_eof():
                 return b""
-            await self._wait_to_receive()
+            await self.wait_readable()
 
     async def receive_parts(self) -> list[bytes | memoryview]:
         """The same, as the parts that came, not joined and not copied; empty at the end."""
         while True:
-            if self.lane.inbox:
-                size = self.lane.unread
-                parts = self._endpoint.take(self.lane)
-                self._have_read(size)
+            if self.buffers.received:
+                size = self.buffers.unread_bytes
+                parts = self.endpoint.take_received(self.buffers)
+                self.credit_read(size)
                 return parts
-            if self._is_over():
+            if self.check_eof():
                 return []
-            await self._wait_to_receive()
+            await self.wait_readable()
 
     def receive_nowait(self) -> bytes:
         """What has come, or nothing."""
-        return self._take() if self.lane.inbox else b""
+        return self._take_received() if self.buffers.received else b""
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
         """Everything to the end of the data. Past `limit` octets the stream is given up.
 
         If cancelled, what it has taken so far is lost; the stream can still be read.
         """
-        check_limit(limit)
+        check_read_limit(limit)
         parts: list[bytes] = []
         size = 0
         while part := await self.receive():
@@ -168,7 +180,7 @@ class Stream(Ends):
             size += len(part)
             if size > limit:
                 text = f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
-                self.give_up(f"more than {limit} octets came")
+                self.abort_with_reason(f"more than {limit} octets came")
                 raise LimitExceeded(text)
         return b"".join(parts)
 
@@ -182,21 +194,21 @@ class Stream(Ends):
         room = limit
         try:
             while True:
-                while self.lane.inbox:
-                    part = self._first()
+                while self.buffers.received:
+                    part = self._first_part()
                     found = NEWLINE.search(part)
                     size = found.end() if found is not None else len(part)
                     if size > room:
                         raise LimitExceeded(
                             f"{self}: a line of more than {limit} bytes; raise readline(limit=...)"
                         )
-                    taken.append(self._take_of_first(size))
+                    taken.append(self._take_prefix(size))
                     room -= size
                     if found is not None:
                         return b"".join(taken)
-                if self._is_over():
+                if self.check_eof():
                     return b"".join(taken)
-                await self._wait_to_receive()
+                await self.wait_readable()
         except BaseException:
             self._put_back(taken)
             raise
@@ -218,14 +230,14 @@ class Stream(Ends):
         missing = size
         try:
             while missing:
-                while self.lane.inbox and missing:
-                    part = self._take_of_first(min(missing, len(self._first())))
+                while self.buffers.received and missing:
+                    part = self._take_prefix(min(missing, len(self._first_part())))
                     taken.append(part)
                     missing -= len(part)
-                if missing and self._is_over():
+                if missing and self.check_eof():
                     break
                 if missing:
-                    await self._wait_to_receive()
+                    await self.wait_readable()
         except BaseException:
             self._put_back(taken)
             raise
@@ -233,48 +245,48 @@ class Stream(Ends):
             raise asyncio.IncompleteReadError(b"".join(taken), size)
         return b"".join(taken)
 
-    def _first(self) -> bytes | memoryview:
+    def _first_part(self) -> bytes | memoryview:
         """The first part that waits; where there are many, all of them as one."""
-        lane = self.lane
-        if len(lane.inbox) > PARTS:
-            lane.inbox = [b"".join(lane.inbox)]
-        return lane.inbox[0]
+        lane = self.buffers
+        if len(lane.received) > MAX_SEPARATE_PARTS:
+            lane.received = [b"".join(lane.received)]
+        return lane.received[0]
 
-    def _take_of_first(self, size: int) -> bytes | memoryview:
+    def _take_prefix(self, size: int) -> bytes | memoryview:
         """The first bytes of the first part; the rest of it waits on."""
-        lane = self.lane
-        part = lane.inbox[0]
+        lane = self.buffers
+        part = lane.received[0]
         if size < len(part):
             view = memoryview(part)
-            part, lane.inbox[0] = view[:size], view[size:]
+            part, lane.received[0] = view[:size], view[size:]
         else:
-            del lane.inbox[0]
-        lane.unread -= size
-        self._endpoint.inbox.unread -= size
-        self._have_read(size)
+            del lane.received[0]
+        lane.unread_bytes -= size
+        self.endpoint.receive_queue.unread_bytes -= size
+        self.credit_read(size)
         return part
 
     def _put_back(self, parts: list[bytes | memoryview]) -> None:
         """These bytes were taken and not read after all. Credit for them has been given, or is
         held to be given: when they are read again none is."""
-        lane = self.lane
-        if parts and not lane.dropped:
+        lane = self.buffers
+        if parts and not lane.discarding:
             size = sum(map(len, parts))
-            lane.inbox[0:0] = parts
-            lane.held -= size
-            if self.record in self.session._live:  # else its lane is not counted any more
-                lane.unread += size
-                self._endpoint.inbox.unread += size
+            lane.received[0:0] = parts
+            lane.unreturned_credit -= size
+            if self.state in self.session.streams:  # else its lane is not counted any more
+                lane.unread_bytes += size
+                self.endpoint.receive_queue.unread_bytes += size
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self
 
     async def __anext__(self) -> bytes:
-        while not self.lane.inbox:
-            if self._is_over():
+        while not self.buffers.received:
+            if self.check_eof():
                 raise StopAsyncIteration
-            await self._wait_to_receive()
-        return self._take()
+            await self.wait_readable()
+        return self._take_received()
 
     async def __aenter__(self) -> "Stream":
         return self

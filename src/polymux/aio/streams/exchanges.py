@@ -5,89 +5,91 @@ from collections.abc import AsyncIterable
 from io import BytesIO
 from typing import TYPE_CHECKING
 
-from polymux.aio.arguments import check_limit
-from polymux.aio.streams.duplex import Octets, Stream
+from polymux.aio.arguments import check_read_limit
+from polymux.aio.streams.duplex import BytesLike, Stream
 from polymux.core.errors import LimitExceeded, PolymuxError, StreamAborted
 from polymux.core.streams import OPEN
-from polymux.core.streams import Stream as Record
+from polymux.core.streams import StreamState as Record
 
 if TYPE_CHECKING:
     from polymux.aio.protocols.streamux import StreamuxSession
 
 
-SMALL = 16 * 1024  # octets of a message that may leave at once
-JOINED = 256 * 1024  # octets of a message up to which its parts are kept and joined at its end
+MAX_IMMEDIATE_MESSAGE_BYTES = 16 * 1024  # octets of a message that may leave at once
+MAX_JOINED_BYTES = (
+    256 * 1024
+)  # octets of a message up to which its parts are kept and joined at its end
 
 
-class Whole:
+class MessageBuffer:
     """Parts that become one message. It is never held twice, as parts and joined: a large one is
     written into one place as it comes."""
 
-    __slots__ = ("_parts", "_place", "size")  # there is one for each call that is under way
+    __slots__ = ("_parts", "_buffer", "size")  # there is one for each call that is under way
 
     def __init__(self) -> None:
         self.size = 0
         self._parts: list[bytes] = []
-        self._place: BytesIO | None = None
+        self._buffer: BytesIO | None = None
 
     def add(self, part: bytes) -> None:
         self.size += len(part)
-        if self._place is not None:
-            self._place.write(part)
+        if self._buffer is not None:
+            self._buffer.write(part)
             return
         self._parts.append(part)
-        if self.size > JOINED and len(self._parts) > 1:
-            self._place = BytesIO()
+        if self.size > MAX_JOINED_BYTES and len(self._parts) > 1:
+            self._buffer = BytesIO()
             for each in self._parts:
-                self._place.write(each)
+                self._buffer.write(each)
             self._parts.clear()
 
-    def octets(self) -> bytes:
-        if self._place is not None:
-            return self._place.getvalue()
+    def getvalue(self) -> bytes:
+        if self._buffer is not None:
+            return self._buffer.getvalue()
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
 
-class Message(Stream):
+class ExchangeStream(Stream):
     """What a request and a call share: whole messages, in and out.
 
     The header of its last chunk already ends the peer's half; here a message ends with its last
     octet.
     """
 
-    __slots__ = ("_whole",)
+    __slots__ = ("_message_complete",)
 
-    def __init__(self, session: "StreamuxSession", record: Record) -> None:
-        super().__init__(session, record)
-        self._whole = False
+    def __init__(self, session: "StreamuxSession", state: Record) -> None:
+        super().__init__(session, state)
+        self._message_complete = False
 
     async def read(self, limit: int = 0) -> bytes:
         """The whole message, once its last chunk has come; waits for it.
 
-        Past `limit` octets (Limits.message if not given) the exchange is given up.
+        Past `limit` octets (Limits.max_message_bytes if not given) the exchange is given up.
         """
-        check_limit(limit)
-        limits = self._endpoint.limits
-        most = limit or limits.message
-        whole = Whole()
+        check_read_limit(limit)
+        limits = self.endpoint.limits
+        most = limit or limits.max_message_bytes
+        whole = MessageBuffer()
         while True:
-            if not self.lane.inbox:
-                if self._is_over():
+            if not self.buffers.received:
+                if self.check_eof():
                     break
-                await self._wait_to_receive()
+                await self.wait_readable()
                 continue
-            whole.add(self._take())
+            whole.add(self._take_received())
             if whole.size > most:
                 what = f"a message of more than {most} octets"
-                self._endpoint.counters.count("message")
-                self._refuse_message(what)
-                how = "raise read(limit=...)" if limit else limits.describe("message")
+                self.endpoint.counters.count("max_message_bytes")
+                self._reject_message(what)
+                how = "raise read(limit=...)" if limit else limits.describe("max_message_bytes")
                 raise LimitExceeded(f"{self}: {what}; {how}")
-        return whole.octets()
+        return whole.getvalue()
 
-    async def _send_whole(self, data: Octets | AsyncIterable[Octets]) -> None:
+    async def send_message(self, data: BytesLike | AsyncIterable[BytesLike]) -> None:
         """Send a message, at once or piece by piece as it comes, and end it."""
-        if self._sends_alone(data):
+        if self._try_send_now(data):
             return
         if type(data) is bytes or not isinstance(data, AsyncIterable):
             await self.send(data)
@@ -96,49 +98,49 @@ class Message(Stream):
                 await self.send(piece)
         await self.end()
 
-    def _sends_alone(self, data: object) -> bool:
+    def _try_send_now(self, data: object) -> bool:
         """Send a small message now where no other is under way, instead of at the loop's next turn.
 
         False: nothing was sent. With others under way it is better to leave together.
         """
         session = self.session
-        leaving = self._leaving
+        leaving = self.socket_writer
         if (
             type(data) is not bytes
-            or len(data) > SMALL
-            or leaving.given
-            or len(session._live) > 1
+            or len(data) > MAX_IMMEDIATE_MESSAGE_BYTES
+            or leaving.flush_scheduled
+            or len(session.streams) > 1
             or leaving.blocked
         ):
             return False
-        leaving.given = True  # nothing needs to be scheduled
+        leaving.flush_scheduled = True  # nothing needs to be scheduled
         try:
-            if not self._sends_at_once(data):
+            if not self._try_send(data):
                 return False
-            self._endpoint.end(self.record)
+            self.endpoint.end(self.state)
         finally:
-            session._flush()
+            session.flush()
         return True
 
-    def _refuse_message(self, why: str) -> None:
-        self.give_up(why)
+    def _reject_message(self, reason: str) -> None:
+        self.abort_with_reason(reason)
 
     # --- what the session tells
 
-    def _ended(self) -> None:
+    def on_peer_end(self) -> None:
         """The peer's message is whole."""
-        self._whole = True
+        self._message_complete = True
 
-    def _is_over(self) -> bool:
-        return super()._is_over() and self._whole
+    def check_eof(self) -> bool:
+        return super().check_eof() and self._message_complete
 
-    def _lost(self, problem: PolymuxError, answers: bool = False) -> None:
-        if not self._whole and self._no_read is None:
-            self._no_read = problem
-        super()._lost(problem, answers)
+    def on_connection_lost(self, problem: PolymuxError, can_reply: bool = False) -> None:
+        if not self._message_complete and self.read_error is None:
+            self.read_error = problem
+        super().on_connection_lost(problem, can_reply)
 
 
-class Exchange(Message):
+class Exchange(ExchangeStream):
     """A request of ours and its reply.
 
     What is sent last is held back until more follows or `end` is called: only the last chunk of a
@@ -146,24 +148,24 @@ class Exchange(Message):
     the reply was read to its end cancels the request; what still comes of the reply is dropped.
     """
 
-    __slots__ = ("_expired",)
+    __slots__ = ("timed_out",)
 
-    def __init__(self, session: "StreamuxSession", record: Record) -> None:
-        super().__init__(session, record)
-        self._expired = False
+    def __init__(self, session: "StreamuxSession", state: Record) -> None:
+        super().__init__(session, state)
+        self.timed_out = False
 
     def __str__(self) -> str:
-        return f"request {self.record.label()}"
+        return f"request {self.state.label()}"
 
-    def _expire(self) -> None:
+    def on_timeout(self) -> None:
         """Nobody waits for the reply any longer."""
-        self._expired = True
-        self.give_up("no reply came in time")
+        self.timed_out = True
+        self.abort_with_reason("no reply came in time")
 
     async def close(self) -> None:
         """Read no more: a reply that has not been read to its end is not wanted."""
-        if not self.record.over or self.lane.unread:
-            self.give_up("this side wants no reply any more")
+        if not self.state.over or self.buffers.unread_bytes:
+            self.abort_with_reason("this side wants no reply any more")
 
     async def __aenter__(self) -> "Exchange":
         return self
@@ -172,7 +174,7 @@ class Exchange(Message):
         await self.close()
 
 
-class Call(Message):
+class Call(ExchangeStream):
     """A request of the peer, to be answered. It may be answered before it is whole: the answer
     leaves once it is.
 
@@ -180,38 +182,38 @@ class Call(Message):
     (an empty one if nothing was sent); leaving it with an error drops the call.
     """
 
-    __slots__ = ("_clock", "_task")
+    __slots__ = ("_reply_timer", "task")
 
     session: "StreamuxSession"
 
-    def __init__(self, session: "StreamuxSession", record: Record) -> None:
-        super().__init__(session, record)
-        self._task: asyncio.Task[None] | None = None  # who works on it
-        self._clock: asyncio.TimerHandle | None = None
+    def __init__(self, session: "StreamuxSession", state: Record) -> None:
+        super().__init__(session, state)
+        self.task: asyncio.Task[None] | None = None  # who works on it
+        self._reply_timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
-        return f"call {self.record.label()}"
+        return f"call {self.state.label()}"
 
-    async def reply(self, data: Octets | AsyncIterable[Octets] = b"") -> None:
+    async def reply(self, data: BytesLike | AsyncIterable[BytesLike] = b"") -> None:
         """Answer, at once or piece by piece, and close; without data it is an empty answer.
 
         What was not read of the request is lost; `send` and `end` answer in steps and leave it.
         If cancelled while waiting, `data` was not queued.
         """
-        await self._send_whole(data)
+        await self.send_message(data)
         await self.close()
 
     async def close(self) -> None:
         """End the answer; what was not read of the request is lost, what still comes of it too."""
-        if self._closed:
+        if self._reading_closed:
             return
         await self.end()
-        self._read_no_more()
+        self._close_request()
 
-    def _read_no_more(self) -> None:
-        self._closed = True
-        self._wake()
-        self.session._relieved(self)
+    def _close_request(self) -> None:
+        self._reading_closed = True
+        self.wake_reader()
+        self.session.on_stream_released(self)
 
     def drop(self, reason: str = "this side dropped the call") -> None:
         """Give the work up and say nothing: the peer learns of it by its own timeout.
@@ -219,16 +221,16 @@ class Call(Message):
         Streamux has no word for failure, and an empty reply means success. An answer that was
         ended stands.
         """
-        if self.record.over or self._own.state != OPEN or self.lane.ending:
-            if not self._closed:
-                self._read_no_more()
+        if self.state.over or self.own_half.state != OPEN or self.buffers.end_queued:
+            if not self._reading_closed:
+                self._close_request()
             return
-        self._stop(StreamAborted(f"{self}: {reason}"))
-        self._wake_all()
-        self.session._leave(self)
+        self.set_error(StreamAborted(f"{self}: {reason}"))
+        self.wake_all()
+        self.session.forget_call(self)
 
-    def _refuse_message(self, why: str) -> None:
-        self.drop(why)
+    def _reject_message(self, reason: str) -> None:
+        self.drop(reason)
 
     async def __aenter__(self) -> "Call":
         return self
@@ -241,33 +243,33 @@ class Call(Message):
 
     # --- what the session tells
 
-    def _ended(self) -> None:
+    def on_peer_end(self) -> None:
         """The request is whole: what was answered early can leave, and the peer's clock runs."""
-        super()._ended()
+        super().on_peer_end()
         session = self.session
-        self._endpoint.resume(self.record)
-        patience = session.protocol.timeout(1 - self._endpoint.side)
-        if session.preempts and patience:
-            self._clock = session.loop.call_later(patience, self._preempt, patience)
+        self.endpoint.resume(self.state)
+        patience = session.protocol.timeout_seconds(1 - self.endpoint.side)
+        if session.drops_expired_calls and patience:
+            self._reply_timer = session.loop.call_later(patience, self._on_peer_timeout, patience)
 
-    def _preempt(self, patience: float) -> None:
+    def _on_peer_timeout(self, timeout: float) -> None:
         """The peer waits no longer, by its own word. An answer that has begun stands."""
-        if not self._own.spent and not self.lane.queued:
-            self.drop(f"not answered within the {patience:g} s the peer waits")
+        if not self.own_half.credit_spent and not self.buffers.queued_bytes:
+            self.drop(f"not answered within the {timeout:g} s the peer waits")
 
-    def _wake(self) -> None:
-        if self._closed and self.lane.inbox:
-            self._take()
-        super()._wake()
+    def wake_reader(self) -> None:
+        if self._reading_closed and self.buffers.received:
+            self._take_received()
+        super().wake_reader()
 
-    def _wake_all(self) -> None:
-        super()._wake_all()
-        if self._clock is not None and (self.record.over or self._no_send is not None):
-            self._clock.cancel()
-        task = self._task
-        if task is not None and self._no_send is not None and task is not asyncio.current_task():
-            self._task = None
+    def wake_all(self) -> None:
+        super().wake_all()
+        if self._reply_timer is not None and (self.state.over or self.send_error is not None):
+            self._reply_timer.cancel()
+        task = self.task
+        if task is not None and self.send_error is not None and task is not asyncio.current_task():
+            self.task = None
             task.cancel()
 
-    def _peer_aborted(self, text: bytes) -> StreamAborted:
+    def _peer_abort_error(self, text: bytes) -> StreamAborted:
         return StreamAborted(f"{self} was cancelled by the peer")

@@ -4,23 +4,25 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from polymux.aio.arguments import check_amount
-from polymux.aio.errors import again
+from polymux.aio.errors import copy_of
 from polymux.aio.streams.items import ItemStream
-from polymux.aio.streams.piecewise import Piecewise
+from polymux.aio.streams.piecewise import PieceStream
 from polymux.core.errors import LocalProtocolError, PolymuxError, StreamEnded, Unsupported
 from polymux.core.streams import OPEN
-from polymux.core.streams import Stream as Record
-from polymux.protocols.minmux.item_codecs import Codec, Items, Prefixed
+from polymux.core.streams import StreamState as Record
+from polymux.protocols.minmux.item_codecs import Codec, ItemDecoder, Prefixed
 from polymux.protocols.minmux.packets import give_credit, oops, promise_read, stop_read
-from polymux.protocols.minmux.profile import Shape
+from polymux.protocols.minmux.profile import StreamFormat
 
 if TYPE_CHECKING:
     from polymux.aio.protocols.minmux import MinmuxSession
 
-SIZED = 16  # items of credit where each says its own length: it may be 64 KiB
+LENGTH_PREFIXED_CREDIT_ITEMS = (
+    16  # items of credit where each says its own length: it may be 64 KiB
+)
 
 
-class ItemReceiver(ItemStream, Piecewise):
+class ItemReceiver(ItemStream, PieceStream):
     """A stream that flows from the peer, under the credit that this side gives.
 
     Credit for what was read is given again once it is half the `window`. With a codec, or where
@@ -29,31 +31,46 @@ class ItemReceiver(ItemStream, Piecewise):
     that stops it and drops what was not read.
     """
 
-    __slots__ = ("_done", "_items", "_manual", "_octets", "_parts", "_read", "_tail",
-                 "_whole", "window")  # fmt: skip
+    __slots__ = (
+        "all_received",
+        "_decoded_items",
+        "manual_credit",
+        "_bytes_taken",
+        "item_decoder",
+        "_items_to_credit",
+        "_last_item_parts",
+        "items_delivered",
+        "window",
+    )
 
     def __init__(
-        self, session: "MinmuxSession", record: Record, codec: Codec | None, done: bool
+        self, session: "MinmuxSession", state: Record, codec: Codec | None, all_received: bool
     ) -> None:
-        super().__init__(session, record)
-        self._no_send = Unsupported(f"{self} flows from the peer: only it can write there")
-        self._items: deque[bytes] = deque()  # taken apart, and not yet read
-        most = max(self._protocol.max_frame, self._shape.item) + 16
-        self._parts = Items(codec, most) if codec is not None else None
-        self._done = done  # the last octet has come: the half ends at the header before it
-        self._octets = 0  # of content taken from the lane
-        self._whole = 0  # items among them that were handed on
-        self._read = 0  # items to give credit for again
-        self._tail: list[bytes] = []  # of the last item
-        self._manual = False
+        super().__init__(session, state)
+        self.send_error = Unsupported(f"{self} flows from the peer: only it can write there")
+        self._decoded_items: deque[bytes] = deque()  # taken apart, and not yet read
+        most = max(self._protocol.max_frame_bytes, self.stream_format.item_size) + 16
+        self.item_decoder = ItemDecoder(codec, most) if codec is not None else None
+        self.all_received = (
+            all_received  # the last octet has come: the half ends at the header before it
+        )
+        self._bytes_taken = 0  # of content taken from the lane
+        self.items_delivered = 0  # items among them that were handed on
+        self._items_to_credit = 0  # items to give credit for again
+        self._last_item_parts: list[bytes] = []  # of the last item
+        self.manual_credit = False
         self.window = 0  # credit in circulation: given, and not forgone
 
     @property
     def last(self) -> bytes | None:
         """The octets of the last item, once it has come and all before it was read; else None."""
-        if not self._done or self.lane.inbox or self._protocol.last_item_at(self.record) < 0:
+        if (
+            not self.all_received
+            or self.buffers.received
+            or self._protocol.last_item_offset(self.state) < 0
+        ):
             return None
-        return b"".join(self._tail)
+        return b"".join(self._last_item_parts)
 
     async def receive(self) -> bytes:
         """The next item, or octets; StreamEnded after the last regular one.
@@ -61,45 +78,45 @@ class ItemReceiver(ItemStream, Piecewise):
         If cancelled, nothing was taken. One task at a time may receive.
         """
         while True:
-            found = self._next()
+            found = self._next_item()
             if found is not None:
                 return found
-            if self._is_over():
+            if self.check_eof():
                 raise StreamEnded(f"{self}: the peer has ended it, there are no more items")
-            await self._wait_to_receive()
+            await self.wait_readable()
 
     def receive_nowait(self) -> bytes:
         """What has come, or nothing."""
-        return self._next() or b""
+        return self._next_item() or b""
 
     def grant(self, amount: int) -> None:
         """Give `amount` more credit, beside what is given for items that were read."""
         check_amount(amount)
-        self._say(give_credit(self.number, amount))
+        self._send_packet(give_credit(self.stream_id, amount))
         self.window += amount
 
     def stop(self, more: int = 0) -> None:
         """Announce that at most `more` credit will be given from now on. What was given stands,
         and what comes can still be read."""
         check_amount(more)
-        if self._own.state == OPEN and self._own.limit != more:
-            self._say(stop_read(self.number, more))
+        if self.own_half.state == OPEN and self.own_half.promised_limit != more:
+            self._send_packet(stop_read(self.stream_id, more))
 
     def oops(self, keep: int = 0) -> None:
         """Ask the writer to give up all credit but `keep`. What it gives up leaves the window and
         is not given again, except by `grant`."""
         check_amount(keep)
-        self._say(oops(self.number, keep))
+        self._send_packet(oops(self.stream_id, keep))
 
     def promise(self, amount: int) -> None:
         """Promise that at least `amount` more credit will be given some day."""
         check_amount(amount)
-        self._say(promise_read(self.number, amount))
+        self._send_packet(promise_read(self.stream_id, amount))
 
-    def give_up(self, reason: str, text: str = "") -> None:
+    def abort_with_reason(self, reason: str, text: str = "") -> None:
         """Drop what is unread, and stop at 0, with `reason` for whoever waits here."""
-        self._items.clear()
-        super().give_up(reason, text)
+        self._decoded_items.clear()
+        super().abort_with_reason(reason, text)
 
     async def end(self) -> None:
         """The same as `close`."""
@@ -107,13 +124,13 @@ class ItemReceiver(ItemStream, Piecewise):
 
     async def close(self) -> None:
         """Stop at 0, and drop what was not read and what still comes."""
-        if not self._closed:
-            self._closed = True
-            self._items.clear()
-            self._endpoint.inbox.drop(self.lane)
-            self._hush()
-            self._wake()
-        self.session._relieved(self)
+        if not self._reading_closed:
+            self._reading_closed = True
+            self._decoded_items.clear()
+            self.endpoint.receive_queue.discard(self.buffers)
+            self._announce_stop()
+            self.wake_reader()
+        self.session.on_stream_released(self)
 
     async def __aenter__(self) -> "ItemReceiver":
         return self
@@ -122,140 +139,151 @@ class ItemReceiver(ItemStream, Piecewise):
         try:
             return await self.receive()
         except StreamEnded:
-            if self._closed:
+            if self._reading_closed:
                 raise
             raise StopAsyncIteration from None
 
     # --- inside
 
-    def _next(self) -> bytes | None:
+    def _next_item(self) -> bytes | None:
         """One item, or everything that has come; None if that is nothing."""
-        if self._shape.item == 0 and self._theirs.units > self._whole:
-            self._whole += 1
-            self._have_read(1)
+        if (
+            self.stream_format.item_size == 0
+            and self.peer_half.content_units > self.items_delivered
+        ):
+            self.items_delivered += 1
+            self.credit_read(1)
             return b""
-        while self.lane.inbox and not self._items:
-            data = self._pull()
-            if self._parts is None and data:
-                regular = self._octets - sum(map(len, self._tail))
-                items = regular // self._shape.item - self._whole
-                self._whole += items
-                self._have_read(items)
+        while self.buffers.received and not self._decoded_items:
+            data = self._take_content()
+            if self.item_decoder is None and data:
+                regular = self._bytes_taken - sum(map(len, self._last_item_parts))
+                items = regular // self.stream_format.item_size - self.items_delivered
+                self.items_delivered += items
+                self.credit_read(items)
                 return data
-            if self._parts is not None and data:
-                self._items.extend(self._take_apart(data))
-        if self._items:
-            item = self._items.popleft()
-            self._have_read(1)
+            if self.item_decoder is not None and data:
+                self._decoded_items.extend(self._decode_items(data))
+        if self._decoded_items:
+            item = self._decoded_items.popleft()
+            self.credit_read(1)
             return item
-        self._settle()
+        self.stop_if_all_read()
         return None
 
-    def _pull(self) -> bytes:
+    def _take_content(self) -> bytes:
         """Everything in the lane; the last item's octets go to `last`."""
-        if self._awaited:
-            self._answered()
-        parts = self._endpoint.take(self.lane)
+        if self._awaiting_peer:
+            self.on_peer_activity()
+        parts = self.endpoint.take_received(self.buffers)
         data = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
-        before = self._octets
-        self._octets += len(data)
-        at = self._protocol.last_item_at(self.record)
-        if 0 <= at < self._octets:
+        before = self._bytes_taken
+        self._bytes_taken += len(data)
+        at = self._protocol.last_item_offset(self.state)
+        if 0 <= at < self._bytes_taken:
             cut = max(0, at - before)
-            self._tail.append(data[cut:])
+            self._last_item_parts.append(data[cut:])
             data = data[:cut]
         return data
 
-    def _take_apart(self, data: bytes) -> list[bytes]:
-        assert self._parts is not None
+    def _decode_items(self, data: bytes) -> list[bytes]:
+        assert self.item_decoder is not None
         try:
-            return self._parts.feed(data)
+            return self.item_decoder.feed(data)
         except ValueError as problem:
             raise LocalProtocolError(f"{self}: the codec cannot read it: {problem}") from None
 
-    def _have_read(self, size: int) -> None:
-        self._read += size
-        self._give_back()
-        self._settle()
+    def credit_read(self, size: int) -> None:
+        self._items_to_credit += size
+        self.return_credit()
+        self.stop_if_all_read()
 
-    def _give_back(self) -> None:
+    def return_credit(self) -> None:
         """Credit for what was read. While the transport is full it adds up, one packet for all."""
-        if self._manual or not self._read or self._read * 2 < self.window:
+        if (
+            self.manual_credit
+            or not self._items_to_credit
+            or self._items_to_credit * 2 < self.window
+        ):
             return
         session = self.session
-        if session._leaving.blocked:
-            session._thirsty[self] = None
+        if session.socket_writer.blocked:
+            session.deferred_credit[self] = None
             return
-        amount = self._read
-        self._read = 0
-        theirs = self._theirs
-        if theirs.limit >= 0:  # the writer has no use for more than it has announced
-            amount = min(amount, theirs.limit - (theirs.granted - theirs.spent))
-        frame = self._protocol.granting(self._endpoint.side, self.record, amount)
-        if frame is not None and self._is_current():
-            self._endpoint.put(frame)
-            session._flush_soon()
+        amount = self._items_to_credit
+        self._items_to_credit = 0
+        theirs = self.peer_half
+        if theirs.promised_limit >= 0:  # the writer has no use for more than it has announced
+            amount = min(
+                amount, theirs.promised_limit - (theirs.credit_granted - theirs.credit_spent)
+            )
+        frame = self._protocol.credit_frame(self.endpoint.side, self.state, amount)
+        if frame is not None and self.is_current():
+            self.endpoint.send_frame(frame)
+            session.schedule_flush()
 
-    def _forgone(self, amount: int) -> None:
+    def on_credit_forgone(self, amount: int) -> None:
         self.window = max(0, self.window - amount)
-        self._give_back()
+        self.return_credit()
 
-    def _ended(self) -> None:
+    def on_peer_end(self) -> None:
         """The peer's half is over, to its last octet."""
-        self._done = True
-        self._settle()
-        self._wake()
+        self.all_received = True
+        self.stop_if_all_read()
+        self.wake_reader()
 
-    def _settle(self) -> None:
+    def stop_if_all_read(self) -> None:
         """When everything has come and was read, nothing more is wanted: say so."""
-        if self._done and not self.lane.unread and not self._items:
-            self._hush()
-            self.session._forget(self)
+        if self.all_received and not self.buffers.unread_bytes and not self._decoded_items:
+            self._announce_stop()
+            self.session.remove_if_finished(self)
 
-    def _begin(self, window: int) -> None:
+    def grant_first(self, window: int) -> None:
         """Give the first credit; nothing but the end, if that was announced meanwhile."""
-        if self._own.state == OPEN and self._is_current():
-            if self._no_read is not None or self._closed:
-                self._say(stop_read(self.number))
-            elif not self._done:
+        if self.own_half.state == OPEN and self.is_current():
+            if self.read_error is not None or self._reading_closed:
+                self._send_packet(stop_read(self.stream_id))
+            elif not self.all_received:
                 self.grant(window)
 
-    def _hush(self) -> None:
-        if self in self.session._late:  # it has not begun: that is said in its turn
+    def _announce_stop(self) -> None:
+        if self in self.session.deferred_first_credit:  # it has not begun: that is said in its turn
             return
-        if self._own.state == OPEN and self._is_current():
-            self._endpoint.put(stop_read(self.number))
-            self.session._flush_soon()
+        if self.own_half.state == OPEN and self.is_current():
+            self.endpoint.send_frame(stop_read(self.stream_id))
+            self.session.schedule_flush()
 
-    def _is_free(self) -> bool:
-        return super()._is_free() and not self._items
+    def is_finished(self) -> bool:
+        return super().is_finished() and not self._decoded_items
 
-    def _is_over(self) -> bool:
-        if self._no_read is not None:
-            raise again(self._no_read)
-        if self._closed:
+    def check_eof(self) -> bool:
+        if self.read_error is not None:
+            raise copy_of(self.read_error)
+        if self._reading_closed:
             raise StreamEnded(f"{self} was closed by this side")
-        return self._done
+        return self.all_received
 
-    def _lost(self, problem: PolymuxError, answers: bool = False) -> None:
-        if not self._done and self._no_read is None:
-            self._no_read = problem
-        self._wake_all()
+    def on_connection_lost(self, problem: PolymuxError, can_reply: bool = False) -> None:
+        if not self.all_received and self.read_error is None:
+            self.read_error = problem
+        self.wake_all()
 
 
-def codec_for(shape: Shape, codec: Codec | None, number: int) -> Codec | None:
+def codec_for(shape: StreamFormat, codec: Codec | None, stream_id: int) -> Codec | None:
     """What takes a stream's items apart; None: nobody asked, and one size is as good as another."""
     if codec is not None:
-        if codec.form != shape.item:
-            raise LocalProtocolError(f"stream {number}: that codec is not the one of its profile")
+        if codec.item_size != shape.item_size:
+            raise LocalProtocolError(
+                f"stream {stream_id}: that codec is not the one of its profile"
+            )
         return codec
-    if shape.item >= 0:
+    if shape.item_size >= 0:
         return None
-    return shape.items if shape.items is not None else Prefixed()
+    return shape.item_codec if shape.item_codec is not None else Prefixed()
 
 
-def usual_window(shape: Shape, octets: int) -> int:
+def default_window(shape: StreamFormat, window_bytes: int) -> int:
     """Items of credit for a receiver of which nothing else was said: about so many octets."""
-    if shape.item < 0:
-        return SIZED
-    return max(1, octets // max(1, shape.item))
+    if shape.item_size < 0:
+        return LENGTH_PREFIXED_CREDIT_ITEMS
+    return max(1, window_bytes // max(1, shape.item_size))

@@ -4,7 +4,7 @@ from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import LimitExceeded, StreamEnded, Unsupported
 
 
-class Piecewise(Stream):
+class PieceStream(Stream):
     """A stream whose `receive` gives the next piece, which may be empty, and raises StreamEnded
     after the last one; so an end is never told by an empty piece."""
 
@@ -25,7 +25,7 @@ class Piecewise(Stream):
             parts.append(part)
             size += len(part)
             if size > limit:
-                self.give_up(f"more than {limit} octets came")
+                self.abort_with_reason(f"more than {limit} octets came")
                 raise LimitExceeded(
                     f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
                 )

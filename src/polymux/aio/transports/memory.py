@@ -3,20 +3,20 @@
 import asyncio
 from typing import Any, TypedDict, Unpack, overload
 
-from polymux.aio.arguments import check_settings
-from polymux.aio.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, session_maker
+from polymux.aio.arguments import check_session_options
+from polymux.aio.factory import MINMUX, NERDBANK, OMNISTREAMS, STREAMUX, session_factory
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
 from polymux.aio.session.session import Session
-from polymux.core.limits import Limits, Policy
+from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
 
-ROOM = 256 * 1024  # octets under way before the writer is told to wait
+PIPE_HIGH_WATER_BYTES = 256 * 1024  # octets under way before the writer is told to wait
 
 
-class Pipe(asyncio.Transport):
+class MemoryTransport(asyncio.Transport):
     """One end of an in-memory connection; what is written here is read at the other end.
 
     It behaves like a TCP connection: each side ends its own direction, `close` lets what is under
@@ -26,24 +26,24 @@ class Pipe(asyncio.Transport):
     def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.other: Pipe | None = None
-        self._under_way: list[bytes] = []
+        self.other: MemoryTransport | None = None
+        self._in_transit: list[bytes] = []
         self._size = 0
-        self._ended = False  # nothing more is written
-        self._told_end = False  # and the other end knows
+        self._eof_written = False  # nothing more is written
+        self._eof_delivered = False  # and the other end knows
         self._reading = True
         self._closing = False
         self._lost = False
-        self._full = False
+        self._writer_paused = False
         self._scheduled = False
 
     def write(self, data: Any) -> None:
-        if self._closing or self._ended:
+        if self._closing or self._eof_written:
             return
-        self._under_way.append(bytes(data))
+        self._in_transit.append(bytes(data))
         self._size += len(data)
-        if self._size > ROOM and not self._full:
-            self._full = True
+        if self._size > PIPE_HIGH_WATER_BYTES and not self._writer_paused:
+            self._writer_paused = True
             self.session.pause_writing()
         self._schedule()
 
@@ -54,26 +54,26 @@ class Pipe(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        self._ended = True
+        self._eof_written = True
         self._schedule()
 
     def close(self) -> None:
         if not self._closing:
             self._closing = True
-            self._ended = True
+            self._eof_written = True
             self._schedule()
 
     def abort(self) -> None:
         if not self._lost:
             self._closing = True
-            self._ended = True
-            self._under_way.clear()
+            self._eof_written = True
+            self._in_transit.clear()
             self._size = 0
-            self.session.loop.call_soon(self._lose, None)
+            self.session.loop.call_soon(self._report_lost, None)
             other = self.other
             if other is not None and not other._lost:
                 reset = ConnectionResetError("the other end was aborted")
-                self.session.loop.call_soon(other._lose, reset)
+                self.session.loop.call_soon(other._report_lost, reset)
 
     def _schedule(self) -> None:
         if not self._scheduled:
@@ -87,26 +87,28 @@ class Pipe(asyncio.Transport):
         if other is None or self._lost:
             return
         if other._lost:
-            self._lose(ConnectionResetError("the other end is gone") if self._under_way else None)
+            self._report_lost(
+                ConnectionResetError("the other end is gone") if self._in_transit else None
+            )
             return
         if not other._reading and not other._closing:
             return
-        data = b"".join(self._under_way)
-        self._under_way.clear()
+        data = b"".join(self._in_transit)
+        self._in_transit.clear()
         self._size = 0
         if data and not other._closing:
             other.session.data_received(data)
-        if self._full:
-            self._full = False
+        if self._writer_paused:
+            self._writer_paused = False
             self.session.resume_writing()
-        if self._ended and not self._told_end:
-            self._told_end = True
+        if self._eof_written and not self._eof_delivered:
+            self._eof_delivered = True
             if not other._closing and not other.session.eof_received():
                 other.close()
         if self._closing:
-            self._lose(None)
+            self._report_lost(None)
 
-    def _lose(self, error: Exception | None) -> None:
+    def _report_lost(self, error: Exception | None) -> None:
         if not self._lost:
             self._lost = self._closing = True
             self.session.connection_lost(error)
@@ -135,13 +137,13 @@ class Pipe(asyncio.Transport):
         return default
 
 
-def join(dialer: Session, acceptor: Session) -> tuple[Pipe, Pipe]:
+def join_in_memory(dialer: Session, acceptor: Session) -> tuple[MemoryTransport, MemoryTransport]:
     """Put two sessions at the ends of a connection in memory."""
-    near, far = Pipe(dialer), Pipe(acceptor)
+    near, far = MemoryTransport(dialer), MemoryTransport(acceptor)
     near.other, far.other = far, near
     dialer.peer = acceptor.peer = "memory"
     for session in (dialer, acceptor):
-        session._vigil.rest()  # neither sleeps while the other works
+        session.busy_poller.stop()  # neither sleeps while the other works
     dialer.connection_made(near)
     acceptor.connection_made(far)
     return near, far
@@ -151,7 +153,7 @@ class PipeOptions(TypedDict, total=False):
     """What `pipe` takes beside the protocol."""
 
     limits: Limits | None
-    policy: Policy | None
+    timeouts: Timeouts | None
 
 
 @overload
@@ -179,20 +181,20 @@ async def pipe(
     *,
     other: str | None = None,
     limits: Limits | None = None,
-    policy: Policy | None = None,
+    timeouts: Timeouts | None = None,
 ) -> tuple[Session, Session]:
     """Two joined sessions, dialer and acceptor; `other` if the acceptor's string differs.
 
     If cancelled, or if the two do not understand each other, both are closed.
     """
-    check_settings(protocol, limits, policy)
-    dialer = session_maker(protocol, DIALER, limits, policy, 0.0)()
-    acceptor = session_maker(other or protocol, ACCEPTOR, limits, policy, 0.0)()
-    join(dialer, acceptor)
+    check_session_options(protocol, limits, timeouts)
+    dialer = session_factory(protocol, DIALER, limits, timeouts, 0.0)()
+    acceptor = session_factory(other or protocol, ACCEPTOR, limits, timeouts, 0.0)()
+    join_in_memory(dialer, acceptor)
     try:
         for session in (dialer, acceptor):
             await asyncio.shield(session.ready)
-            session._check_open()
+            session.check_open()
     except BaseException:
         dialer.abort("joining the two was given up")
         acceptor.abort("joining the two was given up")

@@ -6,7 +6,7 @@ from typing import Any
 from polymux.aio.session.session import Session
 
 
-class DuplexPipe(asyncio.Transport):
+class PipePairTransport(asyncio.Transport):
     """Writes into one pipe, reads from another. Its session loses it once both are gone."""
 
     def __init__(self, session: Session, reader: Any, writer: Any) -> None:
@@ -16,7 +16,7 @@ class DuplexPipe(asyncio.Transport):
         self._writer = writer
         self._closing = False
         self._lost = False
-        self._heard_end = False
+        self._eof_received = False
         self.error: Exception | None = None
 
     # --- for the session
@@ -74,21 +74,21 @@ class DuplexPipe(asyncio.Transport):
 
     # --- for the pipes
 
-    def input_ended(self) -> None:
+    def on_input_eof(self) -> None:
         """The pipe we read has ended."""
-        if self._closing or self._heard_end:
+        if self._closing or self._eof_received:
             return
-        self._heard_end = True
+        self._eof_received = True
         if not self._session.eof_received():
             self.close()
 
-    def output_broke(self, error: Exception | None) -> None:
+    def on_output_lost(self, error: Exception | None) -> None:
         """The pipe we write is gone; with an error, because nobody reads it."""
         if error is not None and not self._closing:
             self.error = error
             self.abort()
 
-    def lose(self) -> None:
+    def on_pipes_closed(self) -> None:
         """Everything is gone."""
         if not self._lost:
             self._lost = self._closing = True

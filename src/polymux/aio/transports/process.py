@@ -7,94 +7,106 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
-from polymux.aio.session.session import CHILD, ENDED, Session
-from polymux.aio.transports.pipe_pair import DuplexPipe
+from polymux.aio.session.session import EXTRA_CHILD_PROCESS, EXTRA_END_DESCRIPTION, Session
+from polymux.aio.transports.pipe_pair import PipePairTransport
 
 # Seconds until we learn how a child has ended whose pipes have, or that has broken the protocol.
-VERDICT = 0.5
-GRACE = 1.0  # seconds for a child to end by itself, then to end when asked, then it is killed
+EXIT_STATUS_WAIT_SECONDS = 0.5
+CHILD_GRACE_SECONDS = (
+    1.0  # seconds for a child to end by itself, then to end when asked, then it is killed
+)
 
 
-class Child(asyncio.SubprocessProtocol):
+class ChildProcess(asyncio.SubprocessProtocol):
     """A child process; its output goes to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.process: asyncio.SubprocessTransport | None = None
-        self.pipes: ChildPipes | None = None
-        self._clock: asyncio.TimerHandle | None = None
-        self._lost: list[tuple[int, Exception | None]] = []  # pipes; of which the session is told
-        self._patience: asyncio.TimerHandle | None = None  # once it is known how the child ended
-        self._ended = False  # by us
-        self._awaited: Callable[[], None] | None = None  # what to do when it has; drops its output
-        self._early: list[Callable[[], None]] = []  # what happened before the session was there
+        self.pipes: ChildTransport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._lost_pipes: list[
+            tuple[int, Exception | None]
+        ] = []  # pipes; of which the session is told
+        self._exit_status_timer: asyncio.TimerHandle | None = (
+            None  # once it is known how the child ended
+        )
+        self._ended_by_us = False  # by us
+        self._on_exit: Callable[[], None] | None = None  # what to do when it has; drops its output
+        self._before_attach: list[
+            Callable[[], None]
+        ] = []  # what happened before the session was there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.process = cast(asyncio.SubprocessTransport, transport)
 
-    def attach(self, pipes: "ChildPipes") -> None:
+    def attach(self, pipes: "ChildTransport") -> None:
         """Begin the session, with what has happened already."""
         self.pipes = pipes
         self.session.connection_made(pipes)
-        for happening in self._early:
+        for happening in self._before_attach:
             happening()
-        self._early.clear()
+        self._before_attach.clear()
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
         if self.pipes is None:
-            self._early.append(lambda: self.pipe_data_received(fd, data))
-        elif fd == 1 and isinstance(data, bytes) and self._awaited is None:
+            self._before_attach.append(lambda: self.pipe_data_received(fd, data))
+        elif fd == 1 and isinstance(data, bytes) and self._on_exit is None:
             self.session.data_received(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if self.pipes is None:
-            self._early.append(lambda: self.pipe_connection_lost(fd, exc))
+            self._before_attach.append(lambda: self.pipe_connection_lost(fd, exc))
             return
-        self._lost.append((fd, exc))
-        if self._awaited is not None:
+        self._lost_pipes.append((fd, exc))
+        if self._on_exit is not None:
             return
-        if self.pipes.ended or self.session._ending.begun or self._ended:
-            self._tell_lost()
-        elif self._patience is None:
-            self._patience = self.session.loop.call_later(VERDICT, self._tell_lost)
+        if self.pipes.exit_description or self.session.shutdown.started or self._ended_by_us:
+            self._report_lost_pipes()
+        elif self._exit_status_timer is None:
+            self._exit_status_timer = self.session.loop.call_later(
+                EXIT_STATUS_WAIT_SECONDS, self._report_lost_pipes
+            )
 
-    def _tell_lost(self) -> None:
+    def _report_lost_pipes(self) -> None:
         """Tell the session of pipes that have ended."""
         assert self.pipes is not None
-        self._stop_patience()
-        lost, self._lost = self._lost, []
+        self._cancel_exit_status_timer()
+        lost, self._lost_pipes = self._lost_pipes, []
         for fd, exc in lost:
             if fd == 1:
-                self.pipes.input_ended()
+                self.pipes.on_input_eof()
             else:
-                known = self.pipes.ended and exc is not None
-                self.pipes.output_broke(ChildProcessError(self.pipes.ended) if known else exc)
+                known = self.pipes.exit_description and exc is not None
+                self.pipes.on_output_lost(
+                    ChildProcessError(self.pipes.exit_description) if known else exc
+                )
 
     def process_exited(self) -> None:
         assert self.process is not None
         if self.pipes is None:
-            self._early.append(self.process_exited)
+            self._before_attach.append(self.process_exited)
             return
         code = self.process.get_returncode()
-        if code is not None and not self._ended and not self.session._ending.begun:
-            self.pipes.ended = verdict(code)
+        if code is not None and not self._ended_by_us and not self.session.shutdown.started:
+            self.pipes.exit_description = describe_exit(code)
             if code:
-                self.pipes.error = ChildProcessError(self.pipes.ended)
-        self._go_on()
-        self._tell_lost()
+                self.pipes.error = ChildProcessError(self.pipes.exit_description)
+        self._run_on_exit()
+        self._report_lost_pipes()
         # Another process may have inherited its pipes: they are not waited for without end.
-        self._set_clock(self._stop_waiting)
+        self._set_timer(self._close_leftover_pipes)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The child has ended and its pipes are closed."""
-        self._stop_clock()
+        self._cancel_timer()
         if self.process is not None:
             self.process.close()
         if self.pipes is None:
-            self._early.append(lambda: self.connection_lost(exc))
+            self._before_attach.append(lambda: self.connection_lost(exc))
         else:
-            self._go_on()
-            self.pipes.lose()
+            self._run_on_exit()
+            self.pipes.on_pipes_closed()
 
     def pause_writing(self) -> None:
         self.session.pause_writing()
@@ -104,55 +116,57 @@ class Child(asyncio.SubprocessProtocol):
 
     # --- its end
 
-    def await_end(self, act: Callable[[], None]) -> None:
+    def call_on_exit(self, callback: Callable[[], None]) -> None:
         """Call `act` when the child has ended, or after a short while; until then its output is
         read and dropped, because a child that cannot write does not end."""
         assert self.process is not None
-        self._stop_patience()
-        self._awaited = act
+        self._cancel_exit_status_timer()
+        self._on_exit = callback
         if self.process.get_returncode() is None:
-            self._patience = self.session.loop.call_later(VERDICT, self._go_on)
+            self._exit_status_timer = self.session.loop.call_later(
+                EXIT_STATUS_WAIT_SECONDS, self._run_on_exit
+            )
         else:
-            self._go_on()
+            self._run_on_exit()
 
-    def _go_on(self) -> None:
+    def _run_on_exit(self) -> None:
         """Do what was to be done when the child has ended."""
-        if self._awaited is not None:
-            self._awaited()
+        if self._on_exit is not None:
+            self._on_exit()
 
-    def fate(self) -> str:
+    def describe_end(self) -> str:
         """How the child has ended, or that this side ends it now; it is awaited no longer."""
         assert self.process is not None
-        self._stop_patience()
-        self._awaited = None
+        self._cancel_exit_status_timer()
+        self._on_exit = None
         code = self.process.get_returncode()
-        if code is None or self._ended:
+        if code is None or self._ended_by_us:
             return "the child was still running and was ended"
-        return verdict(code)
+        return describe_exit(code)
 
-    def dismiss(self) -> None:
+    def expect_exit(self) -> None:
         """Its input has ended: it should end too."""
-        self._set_clock(self.terminate)
+        self._set_timer(self.terminate)
 
     def terminate(self) -> None:
         if self.process is not None and self.process.get_returncode() is None:
-            self._ended = True
+            self._ended_by_us = True
             self.process.terminate()
-            self._set_clock(self.kill)
+            self._set_timer(self.kill)
 
-    def _stop_waiting(self) -> None:
+    def _close_leftover_pipes(self) -> None:
         """Close pipes that are still open after the child has ended; not while this side pauses
         reading, because what the child wrote may still be in them."""
-        if self.session._pacing.is_idle and not self._ended:
-            self._set_clock(self._stop_waiting)
+        if self.session.read_backpressure.is_paused and not self._ended_by_us:
+            self._set_timer(self._close_leftover_pipes)
         else:
             self.kill()
 
     def kill(self) -> None:
-        self._stop_clock()
+        self._cancel_timer()
         if self.process is None:
             return
-        self._ended = True
+        self._ended_by_us = True
         if self.process.get_returncode() is None:
             # Not by `process.kill`, nor by `close`: before Python 3.13 both ask for the exit
             # status, and asyncio's own watcher, which then finds none, complains in the log.
@@ -161,50 +175,50 @@ class Child(asyncio.SubprocessProtocol):
         else:
             self.process.close()  # and with it the pipes
 
-    def _set_clock(self, act: Callable[[], None]) -> None:
-        self._stop_clock()
-        self._clock = self.session.loop.call_later(GRACE, act)
+    def _set_timer(self, callback: Callable[[], None]) -> None:
+        self._cancel_timer()
+        self._timer = self.session.loop.call_later(CHILD_GRACE_SECONDS, callback)
 
-    def _stop_patience(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _cancel_exit_status_timer(self) -> None:
+        if self._exit_status_timer is not None:
+            self._exit_status_timer.cancel()
+            self._exit_status_timer = None
 
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
-class ChildPipes(DuplexPipe):
+class ChildTransport(PipePairTransport):
     """The pipes to a child, which ends with them."""
 
-    def __init__(self, session: Session, reader: Any, writer: Any, child: Child) -> None:
+    def __init__(self, session: Session, reader: Any, writer: Any, child: ChildProcess) -> None:
         super().__init__(session, reader, writer)
         self._child = child
-        self.ended = ""  # how the child has, if not by us
+        self.exit_description = ""  # how the child has, if not by us
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        if name == CHILD:
+        if name == EXTRA_CHILD_PROCESS:
             return self._child
-        return self.ended or default if name == ENDED else default
+        return self.exit_description or default if name == EXTRA_END_DESCRIPTION else default
 
-    def lose(self) -> None:
-        if self.ended:  # uvloop does not always say that its output has
-            self.input_ended()
-        super().lose()
+    def on_pipes_closed(self) -> None:
+        if self.exit_description:  # uvloop does not always say that its output has
+            self.on_input_eof()
+        super().on_pipes_closed()
 
     def close(self) -> None:
         if not self._closing:
             super().close()
-            self._child.dismiss()
+            self._child.expect_exit()
 
     def abort(self) -> None:
         super().abort()
         self._child.kill()
 
 
-def verdict(code: int) -> str:
+def describe_exit(code: int) -> str:
     """How a child has ended, by what the system says of it."""
     if code >= 0:
         return f"the child ended with exit status {code}"
@@ -220,8 +234,8 @@ async def start_process(command: tuple[str, ...], make: Callable[[], Session]) -
     loop = asyncio.get_running_loop()
     session = make()
     process, child = await loop.subprocess_exec(
-        lambda: Child(session), *command, stdin=-1, stdout=-1, stderr=None
+        lambda: ChildProcess(session), *command, stdin=-1, stdout=-1, stderr=None
     )
     output, feed = process.get_pipe_transport(1), process.get_pipe_transport(0)
-    child.attach(ChildPipes(session, output, feed, child))
+    child.attach(ChildTransport(session, output, feed, child))
     return session

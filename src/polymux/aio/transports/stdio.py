@@ -7,36 +7,36 @@ from collections.abc import Callable
 
 from polymux.aio.errors import Unreachable
 from polymux.aio.session.session import Session
-from polymux.aio.transports.pipe_pair import DuplexPipe
+from polymux.aio.transports.pipe_pair import PipePairTransport
 
 
-class Input(asyncio.Protocol):
+class StdinProtocol(asyncio.Protocol):
     """Hands our standard input to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.pipe: DuplexPipe | None = None
-        self.gone: asyncio.Future[None] = session.loop.create_future()
+        self.pipe: PipePairTransport | None = None
+        self.closed: asyncio.Future[None] = session.loop.create_future()
 
     def data_received(self, data: bytes) -> None:
         self.session.data_received(data)
 
     def eof_received(self) -> bool:
         if self.pipe is not None:
-            self.pipe.input_ended()
+            self.pipe.on_input_eof()
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set_result(None)
+        self.closed.set_result(None)
 
 
-class Output(asyncio.BaseProtocol):
+class StdoutProtocol(asyncio.BaseProtocol):
     """Passes the flow control of our standard output to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.pipe: DuplexPipe | None = None
-        self.gone: asyncio.Future[None] = session.loop.create_future()
+        self.pipe: PipePairTransport | None = None
+        self.closed: asyncio.Future[None] = session.loop.create_future()
 
     def pause_writing(self) -> None:
         self.session.pause_writing()
@@ -45,12 +45,12 @@ class Output(asyncio.BaseProtocol):
         self.session.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.gone.set_result(None)
+        self.closed.set_result(None)
         if self.pipe is not None:
-            self.pipe.output_broke(exc)
+            self.pipe.on_output_lost(exc)
 
 
-async def use_stdio(make: Callable[[], Session]) -> Session:
+async def open_stdio_session(make: Callable[[], Session]) -> Session:
     """Talk over our own standard input and output, and leave both as they were found."""
     loop = asyncio.get_running_loop()
     session = make()
@@ -60,10 +60,10 @@ async def use_stdio(make: Callable[[], Session]) -> Session:
     target = os.fdopen(os.dup(descriptors[1]), "wb", 0)
     opened: list[asyncio.BaseTransport] = []
     try:
-        reader, taking = await loop.connect_read_pipe(lambda: Input(session), source)
+        reader, taking = await loop.connect_read_pipe(lambda: StdinProtocol(session), source)
         opened.append(reader)
         reader.pause_reading()
-        writer, giving = await loop.connect_write_pipe(lambda: Output(session), target)
+        writer, giving = await loop.connect_write_pipe(lambda: StdoutProtocol(session), target)
         opened.append(writer)
     except BaseException as problem:
         for transport in opened:
@@ -75,14 +75,14 @@ async def use_stdio(make: Callable[[], Session]) -> Session:
                 "stdio: needs pipes, sockets or a terminal as standard input and output, no files"
             ) from None
         raise
-    pipe = DuplexPipe(session, reader, writer)
+    pipe = PipePairTransport(session, reader, writer)
     taking.pipe = giving.pipe = pipe
-    gone = asyncio.gather(taking.gone, giving.gone)
+    gone = asyncio.gather(taking.closed, giving.closed)
 
     def finish(_: object) -> None:
         for descriptor, was in zip(descriptors, blocking, strict=True):
             os.set_blocking(descriptor, was)
-        pipe.lose()
+        pipe.on_pipes_closed()
 
     gone.add_done_callback(finish)
     session.connection_made(pipe)

@@ -8,28 +8,28 @@ import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from polymux.aio.errors import Unreachable, plain, why
+from polymux.aio.errors import Unreachable, describe_os_error, printable
 from polymux.aio.session.session import Session
 from polymux.aio.urls import Address, BadUrl
 from polymux.core.errors import MissingExtra, PolymuxError, Unsupported
-from polymux.protocols.registry import parse
+from polymux.protocols.registry import parse_protocol
 
 if TYPE_CHECKING:
     from websockets.server import ServerProtocol
 
-    from polymux.core.websocket.frames import Mask
+    from polymux.core.websocket.frames import MaskFunction
 
-SCHEMES = ("ws", "wss")
-HEAD = 16 * 1024  # octets of an HTTP request or answer
-HALF_OPEN = 128  # connections whose upgrade is not finished
-END = b"\r\n\r\n"
+WEBSOCKET_SCHEMES = ("ws", "wss")
+MAX_HTTP_HEAD_BYTES = 16 * 1024  # octets of an HTTP request or answer
+MAX_PENDING_UPGRADES = 128  # connections whose upgrade is not finished
+HTTP_HEAD_END = b"\r\n\r\n"
 
 
-def carried(protocol: str, scheme: str) -> str:
+def protocol_for_scheme(protocol: str, scheme: str) -> str:
     """The protocol string for a transport: ws:// and wss:// carry messages, all others octets."""
-    choice = parse(protocol)
+    choice = parse_protocol(protocol)
     carrier = choice.options.get("carrier")
-    if scheme not in SCHEMES:
+    if scheme not in WEBSOCKET_SCHEMES:
         if carrier == "websocket":
             raise BadUrl(f"{protocol!r}: carrier=websocket needs a ws:// or wss:// URL")
         return protocol
@@ -39,12 +39,12 @@ def carried(protocol: str, scheme: str) -> str:
         )
     if carrier not in (None, "websocket"):
         raise BadUrl(f"{protocol!r}: over {scheme}:// the carrier is websocket")
-    check_library()
+    check_websockets_installed()
     choice.options["carrier"] = "websocket"
     return str(choice)
 
 
-def check_library() -> None:
+def check_websockets_installed() -> None:
     try:
         import websockets.client
         import websockets.server  # noqa: F401
@@ -52,7 +52,7 @@ def check_library() -> None:
         raise MissingExtra("websocket", "the handshake of ws:// and wss://") from None
 
 
-def quick_mask() -> "Mask | None":
+def fast_mask() -> "MaskFunction | None":
     """The library's mask, where it was compiled: wider steps than compiled Python can take."""
     try:
         from websockets.speedups import apply_mask
@@ -61,31 +61,31 @@ def quick_mask() -> "Mask | None":
     return apply_mask
 
 
-class Upgrade(asyncio.Protocol):
+class HttpUpgrade(asyncio.Protocol):
     """Reads one HTTP head, at most HEAD octets of it."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
-        self._came = bytearray()
+        self._received = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        seen = max(0, len(self._came) - len(END))
-        self._came += data
-        end = self._came.find(END, seen)
-        if end < 0 and len(self._came) <= HEAD:
+        seen = max(0, len(self._received) - len(HTTP_HEAD_END))
+        self._received += data
+        end = self._received.find(HTTP_HEAD_END, seen)
+        if end < 0 and len(self._received) <= MAX_HTTP_HEAD_BYTES:
             return
-        if end < 0 or end > HEAD:
-            self.refuse(f"an HTTP head of more than {HEAD} octets")
+        if end < 0 or end > MAX_HTTP_HEAD_BYTES:
+            self.refuse(f"an HTTP head of more than {MAX_HTTP_HEAD_BYTES} octets")
             return
-        rest = bytes(self._came[end + len(END) :])
-        head = bytes(self._came[: end + len(END)])
-        self._came.clear()
-        self.headed(head, rest)
+        rest = bytes(self._received[end + len(HTTP_HEAD_END) :])
+        head = bytes(self._received[: end + len(HTTP_HEAD_END)])
+        self._received.clear()
+        self.on_head(head, rest)
 
-    def headed(self, head: bytes, rest: bytes) -> None:
+    def on_head(self, head: bytes, rest: bytes) -> None:
         """The whole head is there, and `rest` came behind it."""
         raise NotImplementedError
 
@@ -94,7 +94,7 @@ class Upgrade(asyncio.Protocol):
         if self.transport is not None:
             self.transport.close()
 
-    def hand_over(self, session: Session, rest: bytes) -> None:
+    def hand_over_to(self, session: Session, rest: bytes) -> None:
         """From here on the connection is the session's."""
         transport = self.transport
         assert transport is not None
@@ -107,7 +107,7 @@ class Upgrade(asyncio.Protocol):
 # --- the side that dials
 
 
-class Asking(Upgrade):
+class ClientUpgrade(HttpUpgrade):
     """Asks for the upgrade; `done` is the session, or why there is none."""
 
     def __init__(self, address: Address, make: Callable[[], Session]) -> None:
@@ -126,18 +126,18 @@ class Asking(Upgrade):
         assert self.transport is not None
         self.transport.write(b"".join(self._handshake.data_to_send()))
 
-    def headed(self, head: bytes, rest: bytes) -> None:
+    def on_head(self, head: bytes, rest: bytes) -> None:
         status = head.partition(b"\r\n")[0]
         if status.split(b" ")[1:2] != [b"101"]:
-            self.refuse(f"the answer is {plain(status)!r} and no WebSocket; is the path right?")
+            self.refuse(f"the answer is {printable(status)!r} and no WebSocket; is the path right?")
             return
         self._handshake.receive_data(head)
         problem = self._handshake.handshake_exc
         if problem is not None:
-            self.refuse(f"the WebSocket handshake failed: {plain(str(problem).encode())}")
+            self.refuse(f"the WebSocket handshake failed: {printable(str(problem).encode())}")
         elif not self.done.done():
             session = self.make()
-            self.hand_over(session, rest)
+            self.hand_over_to(session, rest)
             self.done.set_result(session)
 
     def refuse(self, reason: str) -> None:
@@ -147,11 +147,11 @@ class Asking(Upgrade):
         super().refuse(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
-        text = f": {why(error)}" if error is not None else ""
+        text = f": {describe_os_error(error)}" if error is not None else ""
         self.refuse(f"the peer ended the connection during the WebSocket handshake{text}")
 
 
-async def dial(
+async def connect_websocket(
     address: Address,
     make: Callable[[], Session],
     tls: ssl.SSLContext | None,
@@ -163,7 +163,7 @@ async def dial(
     if address.scheme == "wss":
         context = tls if tls is not None else ssl.create_default_context()
     transport, asking = await asyncio.get_running_loop().create_connection(
-        lambda: Asking(address, make), address.host, address.port, ssl=context,
+        lambda: ClientUpgrade(address, make), address.host, address.port, ssl=context,
         server_hostname=(server_hostname or address.host) if context else None,
         ssl_handshake_timeout=timeout if context else None,
     )  # fmt: skip
@@ -177,73 +177,73 @@ async def dial(
 # --- the side that listens
 
 
-class Door:
+class UpgradeListener:
     """Where connections become sessions: the upgrades that are not finished, and their bounds."""
 
-    def __init__(self, path: str, make: Callable[[], Session], patience: float) -> None:
+    def __init__(self, path: str, make: Callable[[], Session], timeout: float) -> None:
         self.path = path.partition("?")[0]
         self.make = make
-        self.patience = patience
-        self.waiting: set[Answering] = set()
+        self.timeout = timeout
+        self.pending: set[ServerUpgrade] = set()
 
-    def __call__(self) -> "Answering":
-        return Answering(self)
+    def __call__(self) -> "ServerUpgrade":
+        return ServerUpgrade(self)
 
     def is_served(self, path: str) -> bool:
         """`/` stands for every path."""
         return self.path in ("/", path.partition("?")[0])
 
     def close(self) -> None:
-        for answering in list(self.waiting):
+        for answering in list(self.pending):
             if answering.transport is not None:
                 answering.transport.abort()
 
 
-class Answering(Upgrade):
+class ServerUpgrade(HttpUpgrade):
     """Answers a request for the upgrade; a request for anything else gets an HTTP error."""
 
-    def __init__(self, door: Door) -> None:
+    def __init__(self, listener: UpgradeListener) -> None:
         super().__init__()
-        self.door = door
-        self._clock: asyncio.TimerHandle | None = None
+        self.listener = listener
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         assert self.transport is not None
-        if len(self.door.waiting) >= HALF_OPEN:
+        if len(self.listener.pending) >= MAX_PENDING_UPGRADES:
             self.transport.abort()
             return
-        self.door.waiting.add(self)
+        self.listener.pending.add(self)
         loop = asyncio.get_running_loop()
-        self._clock = loop.call_later(self.door.patience, self.transport.abort)
+        self._timer = loop.call_later(self.listener.timeout, self.transport.abort)
 
-    def headed(self, head: bytes, rest: bytes) -> None:
+    def on_head(self, head: bytes, rest: bytes) -> None:
         from websockets.server import ServerProtocol
 
         assert self.transport is not None
         handshake = ServerProtocol()
         handshake.receive_data(head)
-        agreed = self._answer(handshake)
+        agreed = self._respond(handshake)
         self.transport.write(b"".join(handshake.data_to_send()))
-        self._leave()
+        self._remove_from_pending()
         if not agreed:
             self.transport.close()
             return
         try:
-            self.hand_over(self.door.make(), rest)
+            self.hand_over_to(self.listener.make(), rest)
         except PolymuxError:
             self.transport.abort()
 
-    def _answer(self, handshake: "ServerProtocol") -> bool:
+    def _respond(self, handshake: "ServerProtocol") -> bool:
         """Accept or reject; False also for what is no HTTP, which gets no answer."""
         from websockets.http11 import Request
 
         for event in handshake.events_received():
             if isinstance(event, Request):
-                if self.door.is_served(event.path):
+                if self.listener.is_served(event.path):
                     response = handshake.accept(event)
                 else:
-                    response = handshake.reject(404, f"Only {self.door.path} is served here.\n")
+                    response = handshake.reject(404, f"Only {self.listener.path} is served here.\n")
                 handshake.send_response(response)
                 return response.status_code == 101
         return False
@@ -256,9 +256,9 @@ class Answering(Upgrade):
         super().refuse(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._leave()
+        self._remove_from_pending()
 
-    def _leave(self) -> None:
-        self.door.waiting.discard(self)
-        if self._clock is not None:
-            self._clock.cancel()
+    def _remove_from_pending(self) -> None:
+        self.listener.pending.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()

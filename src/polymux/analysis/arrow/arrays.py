@@ -21,48 +21,56 @@ try:
 except ImportError:
     raise MissingExtra("captures", "analysing captures") from None
 
-FEW: Final = 64  # values for which a call of pyarrow takes longer than the work
-_WIDTHS: Final = {32: ("i", "I"), 64: ("q", "Q")}  # codes of module `array`: signed, unsigned
+SMALL_ARRAY_LENGTH: Final = 64  # values for which a call of pyarrow takes longer than the work
+_TYPECODES_BY_BIT_WIDTH: Final = {
+    32: ("i", "I"),
+    64: ("q", "Q"),
+}  # codes of module `array`: signed, unsigned
 
 
-def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+def make_array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
     """A column of text, octets, whole numbers, instants (as whole numbers), or lists of those.
 
     None is null. As with `pyarrow.array`: OverflowError for a number that is too large.
     """
     rows = len(values)
-    valid = _valid(values)
-    if pa.types.is_decimal(kind):
+    valid = _validity_buffer(values)
+    if pa.types.is_decimal(data_type):
         with contextlib.suppress(OverflowError):  # most of them are as small as that
-            return array_of(values, pa.uint64()).cast(kind)
-        return pa.Array.from_buffers(kind, rows, [valid, _wide(values, 10**kind.precision)])
-    if pa.types.is_list(kind):
+            return make_array(values, pa.uint64()).cast(data_type)
+        return pa.Array.from_buffers(
+            data_type, rows, [valid, _decimal128_buffer(values, 10**data_type.precision)]
+        )
+    if pa.types.is_list(data_type):
         lists = [each if each is not None else () for each in values]
-        within = array_of([value for each in lists for value in each], kind.value_type)
+        within = make_array([value for each in lists for value in each], data_type.value_type)
         buffers = [valid, _offsets(map(len, lists))]
-        return pa.Array.from_buffers(kind, rows, buffers, children=[within])
-    if pa.types.is_string(kind):
+        return pa.Array.from_buffers(data_type, rows, buffers, children=[within])
+    if pa.types.is_string(data_type):
         texts = [text if text is not None else "" for text in values]
         if all(map(str.isascii, texts)):
             buffers = [valid, _offsets(map(len, texts)), pa.py_buffer("".join(texts).encode())]
         else:
-            buffers = [valid, *_joined([text.encode() for text in texts])]
-    elif pa.types.is_binary(kind):
-        buffers = [valid, *_joined([part if part is not None else b"" for part in values])]
+            buffers = [valid, *_offsets_and_data([text.encode() for text in texts])]
+    elif pa.types.is_binary(data_type):
+        buffers = [
+            valid,
+            *_offsets_and_data([part if part is not None else b"" for part in values]),
+        ]
     else:
-        code = _WIDTHS[kind.bit_width][pa.types.is_unsigned_integer(kind)]
+        code = _TYPECODES_BY_BIT_WIDTH[data_type.bit_width][pa.types.is_unsigned_integer(data_type)]
         if valid is not None:
             values = [number if number is not None else 0 for number in values]
         buffers = [valid, pa.py_buffer(array(code, values))]
-    return pa.Array.from_buffers(kind, rows, buffers)
+    return pa.Array.from_buffers(data_type, rows, buffers)
 
 
-def scalar_of(value: Any, kind: pa.DataType) -> pa.Scalar:
+def make_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
     """A single value, to be compared with a column."""
-    return array_of([value], kind)[0]
+    return make_array([value], data_type)[0]
 
 
-def _joined(parts: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
+def _offsets_and_data(parts: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
     return _offsets(map(len, parts)), pa.py_buffer(b"".join(parts))
 
 
@@ -71,7 +79,7 @@ def _offsets(sizes: Iterable[int]) -> pa.Buffer:
     return pa.py_buffer(array("i", accumulate(sizes, initial=0)))
 
 
-def _wide(numbers: Sequence[int | None], limit: int) -> pa.Buffer:
+def _decimal128_buffer(numbers: Sequence[int | None], limit: int) -> pa.Buffer:
     """Numbers of 128 bits, all below `limit`."""
     wide = bytearray()
     for number in numbers:
@@ -81,11 +89,11 @@ def _wide(numbers: Sequence[int | None], limit: int) -> pa.Buffer:
     return pa.py_buffer(bytes(wide))
 
 
-def _valid(values: Sequence[Any]) -> pa.Buffer | None:
+def _validity_buffer(values: Sequence[Any]) -> pa.Buffer | None:
     """A bit for each value that is there; None if all are."""
     if None not in values:
         return None
-    if len(values) <= FEW:
+    if len(values) <= SMALL_ARRAY_LENGTH:
         few = 0
         for n, value in enumerate(values):
             if value is not None:

@@ -9,42 +9,42 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i32, i64, u8
 
-from polymux.analysis.output.frame_page import Page
+from polymux.analysis.output.frame_page import FramePage
 from polymux.analysis.output.timeline_rows import TimelineRows
 
 
 class FrameColumns:
     """Of a page. `*_there` is nothing at all where every value is there."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: FramePage) -> None:
         batch = page.batch
-        rows = page.done
-        self.sender: vec[i32] = indices_of_octets(batch.sender, rows)
-        self.kind: vec[i32] = indices_of_octets(batch.kind, rows)
-        self.verdict: vec[i32] = indices_of_octets(batch.verdict, rows)
-        self.stream: vec[i32] = indices_of(page.stream, rows)
-        self.stream_there: bytes = those_there(page.stream, rows)
-        self.amount_there: bytes = those_there(batch.amount, rows)
+        rows = page.row_count
+        self.sender: vec[i32] = dictionary_indices_u8(batch.sender, rows)
+        self.kind: vec[i32] = dictionary_indices_u8(batch.kind, rows)
+        self.verdict: vec[i32] = dictionary_indices_u8(batch.verdict, rows)
+        self.stream: vec[i32] = dictionary_indices(page.label_index, rows)
+        self.stream_validity: bytes = validity_bitmap(page.label_index, rows)
+        self.amount_validity: bytes = validity_bitmap(batch.amount, rows)
 
 
 class TimelineColumns:
     """The same of rows of the timeline."""
 
     def __init__(self, rows: TimelineRows) -> None:
-        self.sender: vec[i32] = indices_of_octets(rows.sender, rows.count)
-        self.stream: vec[i32] = indices_of(rows.stream, rows.count)
-        self.stream_there: bytes = those_there(rows.stream, rows.count)
-        self.blocked_there: bytes = those_there(rows.blocked, rows.count)
+        self.sender: vec[i32] = dictionary_indices_u8(rows.sender, rows.row_count)
+        self.stream: vec[i32] = dictionary_indices(rows.label_index, rows.row_count)
+        self.stream_validity: bytes = validity_bitmap(rows.label_index, rows.row_count)
+        self.blocked_validity: bytes = validity_bitmap(rows.blocked_us, rows.row_count)
 
 
-def indices_of_octets(column: vec[u8], rows: i64) -> vec[i32]:
+def dictionary_indices_u8(column: vec[u8], rows: i64) -> vec[i32]:
     found: vec[i32] = vec[i32]([i32(0)] * rows)
     for n in range(rows):
         found[n] = i32(column[n])
     return found
 
 
-def indices_of(column: vec[i64], rows: i64) -> vec[i32]:
+def dictionary_indices(column: vec[i64], rows: i64) -> vec[i32]:
     """Negative numbers, which are none, become 0: nobody may look beyond a dictionary there."""
     found: vec[i32] = vec[i32]([i32(0)] * rows)
     for n in range(rows):
@@ -53,7 +53,7 @@ def indices_of(column: vec[i64], rows: i64) -> vec[i32]:
     return found
 
 
-def those_there(column: vec[i64], rows: i64) -> bytes:
+def validity_bitmap(column: vec[i64], rows: i64) -> bytes:
     """A bit for each number, set if it is not negative; no octet at all if every bit were."""
     first: i64 = 0
     while first < rows and column[first] >= 0:

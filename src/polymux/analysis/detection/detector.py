@@ -10,21 +10,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from polymux.analysis.detection.other_protocols import multistream_size, stranger, upgraded
-from polymux.analysis.detection.sample import GLANCE, Sample, Trial, attempt
-from polymux.analysis.detection.signatures import SCORERS, Scorer
-from polymux.core.websocket.handshake import MORE, NO, YES
-from polymux.protocols.registry import MAKERS
+from polymux.analysis.detection.other_protocols import (
+    detect_other_protocol,
+    multistream_size,
+    websocket_upgrade_status,
+)
+from polymux.analysis.detection.sample import SHORT_SAMPLE_BYTES, SessionSample, Trial, try_protocol
+from polymux.analysis.detection.signatures import SIGNATURES, Signature
+from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
+from polymux.protocols.registry import PROTOCOLS
 
-ENOUGH = 75  # of 100: a session with some broken rules is still recognised
-MARKED = 50  # where the first octets give it away
-UNSTARTED = 97  # where the beginning was not captured, most octets fit almost anything
-UNSTARTED_FRAMES = 16
-FEW = 64  # octets that say nothing against a protocol of which no frame is whole
+MIN_SCORE = 75  # of 100: a session with some broken rules is still recognised
+MIN_SCORE_WITH_MARKER = 50  # where the first octets give it away
+MIN_SCORE_WITHOUT_START = (
+    97  # where the beginning was not captured, most octets fit almost anything
+)
+MIN_FRAMES_WITHOUT_START = 16
+INCONCLUSIVE_BYTES = 64  # octets that say nothing against a protocol of which no frame is whole
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Detection:
     """`protocol` is a protocol string, or None: not recognised. `skip` are the octets of each side
     before the first frame. `scores` has every variant that was tried, best first. `marked`: the
     first octets can be nothing else. `stranger` names a well-known protocol that is not ours.
@@ -33,182 +39,199 @@ class Verdict:
     protocol: str | None
     evidence: str
     score: int = 0
-    skip: tuple[int, int] = (0, 0)
+    skip_bytes: tuple[int, int] = (0, 0)
     scores: tuple[tuple[str, int], ...] = ()
-    marked: bool = False
-    stranger: str = ""
-    doubt: str = ""
+    has_marker: bool = False
+    other_protocol: str = ""
+    mismatch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class _Scored:
-    scorer: Scorer
+class _Candidate:
+    signature: Signature
     trial: Trial
-    mark: str
+    marker: str
     score: int
 
 
-def guess(sample: Sample) -> Verdict:
+def detect(sample: SessionSample) -> Detection:
     """The protocol that explains the sample, with its evidence; or why there is none."""
-    if not sample.octets:
-        return Verdict(None, "no octets were captured")
+    if not sample.size:
+        return Detection(None, "no octets were captured")
     skip = (multistream_size(sample.head(0)), multistream_size(sample.head(1)))
-    rest = sample.without(skip)
-    found = _ranked(rest, SCORERS)
-    scores = tuple((each.trial.text, each.score) for each in found)
-    other = stranger(rest.head(0), rest.head(1))
-    best = next((each for each in found if _believed(each, sample.started)), None)
-    if best is not None and other and not best.mark and not best.trial.path:
+    rest = sample.skipping(skip)
+    found = _rank_candidates(rest, SIGNATURES)
+    scores = tuple((each.trial.protocol, each.score) for each in found)
+    other = detect_other_protocol(rest.head(0), rest.head(1))
+    best = next((each for each in found if _is_credible(each, sample.from_start)), None)
+    if best is not None and other and not best.marker and not best.trial.websocket_path:
         best = None  # what looks like TLS or HTTP is that, whatever else it could be
     if best is None:
         closest = ", ".join(f"{text} {score}" for text, score in scores[:3])
         said = other or f"no protocol fits; the closest: {closest}"
-        return Verdict(None, said, 0, skip, scores, stranger=other)
-    said = f"seen: {_evidence(best, skip)}"
-    return Verdict(best.trial.text, said, best.score, skip, scores, bool(best.mark))
+        return Detection(None, said, 0, skip, scores, other_protocol=other)
+    said = f"seen: {_describe_evidence(best, skip)}"
+    return Detection(best.trial.protocol, said, best.score, skip, scores, bool(best.marker))
 
 
-def settle(name: str, options: dict[str, str], sample: Sample) -> tuple[str, str]:
+def select_variant(name: str, options: dict[str, str], sample: SessionSample) -> tuple[str, str]:
     """A protocol that was named: the variant that fits best, and what shows it ("" if nothing
     had to be found out)."""
-    scorer = next((each for each in SCORERS if each.name == name), None)
-    if scorer is None or not scorer.key or scorer.key in options:
-        return _named(name, options), ""
-    best = _ranked(sample, (scorer,), options)[0]
-    if best.trial.fitting == 0:
-        return _named(name, options), f"no {scorer.key} fits"
-    return best.trial.text, f"{scorer.key} found: {_evidence(best, (0, 0))}"
+    scorer = next((each for each in SIGNATURES if each.name == name), None)
+    if scorer is None or not scorer.variant_option or scorer.variant_option in options:
+        return _protocol_string(name, options), ""
+    best = _rank_candidates(sample, (scorer,), options)[0]
+    if best.trial.valid_frames == 0:
+        return _protocol_string(name, options), f"no {scorer.variant_option} fits"
+    return best.trial.protocol, f"{scorer.variant_option} found: {_describe_evidence(best, (0, 0))}"
 
 
-def contradiction(settled: str, options: dict[str, str], sample: Sample) -> str:
+def find_mismatch(variant: str, options: dict[str, str], sample: SessionSample) -> str:
     """What the sample plainly is instead of the protocol that was named; "" if it may be that one.
 
     `settled` is the variant it is read as, `options` are those the caller wrote. The named one is
     contradicted only by another one that fits better, or that its first octets give away.
     """
-    if not sample.octets:
+    if not sample.size:
         return ""
-    name = settled.partition(":")[0]
-    scorer = next((each for each in SCORERS if each.name == name), None)
-    excused = _excused(scorer, sample) if scorer else ()
-    if _plainly(attempt(settled, sample.first(GLANCE), excused), scorer, sample):
+    name = variant.partition(":")[0]
+    scorer = next((each for each in SIGNATURES if each.name == name), None)
+    excused = _excused_rules(scorer, sample) if scorer else ()
+    if _is_certain(
+        try_protocol(variant, sample.first(SHORT_SAMPLE_BYTES), excused), scorer, sample
+    ):
         return ""
-    own = attempt(settled, sample, excused)
-    unread = not own.frames and not own.lost  # its first frame may only not be whole yet
-    found = guess(sample)
+    own = try_protocol(variant, sample, excused)
+    unread = (
+        not own.frame_count and not own.decode_error
+    )  # its first frame may only not be whole yet
+    found = detect(sample)
     if found.protocol is None:
-        upgrade = upgraded(sample.head(0), sample.head(1)) if name == "omnistreams" else NO
-        if upgrade == MORE or (upgrade == YES and unread):
+        upgrade = (
+            websocket_upgrade_status(sample.head(0), sample.head(1))
+            if name == "omnistreams"
+            else NOT_UPGRADE
+        )
+        if upgrade == NEED_MORE or (upgrade == IS_UPGRADE and unread):
             return ""
-        return found.stranger if int(100 * own.share) < ENOUGH else ""
-    better = found.score > int(100 * own.share) and not (unread and sample.octets < FEW)
-    if not found.marked and not better:
+        return found.other_protocol if int(100 * own.fit) < MIN_SCORE else ""
+    better = found.score > int(100 * own.fit) and not (unread and sample.size < INCONCLUSIVE_BYTES)
+    if not found.has_marker and not better:
         return ""
     other = found.protocol.partition(":")[0]
-    if other == name and found.skip != (0, 0):
+    if other == name and found.skip_bytes != (0, 0):
         return f"{name} behind multistream-select, {name}:preamble=multistream"
-    if other == name and not (scorer and scorer.key in options and found.protocol != settled):
+    if other == name and not (
+        scorer and scorer.variant_option in options and found.protocol != variant
+    ):
         return ""
     return f"{found.protocol} ({found.evidence.removeprefix('seen: ')})"
 
 
-def _plainly(trial: Trial, scorer: Scorer | None, sample: Sample) -> bool:
+def _is_certain(trial: Trial, signature: Signature | None, sample: SessionSample) -> bool:
     """Is it the named protocol beyond doubt? Every frame fits; where that says little, content went
     as the protocol would have it and nothing marks another one."""
-    if scorer is None or trial.share < 1:
+    if signature is None or trial.fit < 1:
         return False
-    if scorer.proof is None:
+    if signature.proof is None:
         return True
-    others = (each.mark for each in SCORERS if each is not scorer and each.mark is not None)
-    return scorer.proof(trial) and not any(mark(sample) for mark in others)
+    others = (
+        each.marker for each in SIGNATURES if each is not signature and each.marker is not None
+    )
+    return signature.proof(trial) and not any(mark(sample) for mark in others)
 
 
-def _ranked(
-    sample: Sample, scorers: Iterable[Scorer], options: dict[str, str] | None = None
-) -> list[_Scored]:
+def _rank_candidates(
+    sample: SessionSample, signatures: Iterable[Signature], options: dict[str, str] | None = None
+) -> list[_Candidate]:
     """All variants that could be it, best first. A protocol that fits almost anything is not tried
     where another one fits so well that it could not be better."""
-    certain = [scorer for scorer in scorers if scorer.proof is None]
-    found = _tried(sample, certain, options, brief=True)
-    if not any(_believed(each, sample.started) and _is_perfect(each) for each in found):
-        if any(each.trial.given_up for each in found):
-            found = _tried(sample, certain, options)
-        doubtful = [scorer for scorer in scorers if scorer.proof is not None]
-        found += _tried(sample, doubtful, options, others=found)
+    certain = [scorer for scorer in signatures if scorer.proof is None]
+    found = _try_signatures(sample, certain, options, brief=True)
+    if not any(_is_credible(each, sample.from_start) and _is_perfect(each) for each in found):
+        if any(each.trial.stopped_early for each in found):
+            found = _try_signatures(sample, certain, options)
+        doubtful = [scorer for scorer in signatures if scorer.proof is not None]
+        found += _try_signatures(sample, doubtful, options, others=found)
     # In the order of the scorers where nothing else decides: the most telling protocol first.
-    return sorted(found, key=lambda each: (-bool(each.mark), -each.score))
+    return sorted(found, key=lambda each: (-bool(each.marker), -each.score))
 
 
-def _tried(
-    sample: Sample,
-    scorers: Iterable[Scorer],
+def _try_signatures(
+    sample: SessionSample,
+    signatures: Iterable[Signature],
     options: dict[str, str] | None,
     *,
-    others: Sequence[_Scored] = (),
+    others: Sequence[_Candidate] = (),
     brief: bool = False,
-) -> list[_Scored]:
+) -> list[_Candidate]:
     """What does not fit a few octets is not tried on many; nor is a protocol that fits almost
     anything, once another one is believed. `brief`: what has no mark is given up early."""
-    glance = sample.first(GLANCE)
-    found: list[_Scored] = []
-    for scorer in scorers:
-        if scorer.name in MAKERS:
-            mark = scorer.mark(sample) if scorer.mark else ""
+    glance = sample.first(SHORT_SAMPLE_BYTES)
+    found: list[_Candidate] = []
+    for scorer in signatures:
+        if scorer.name in PROTOCOLS:
+            mark = scorer.marker(sample) if scorer.marker else ""
             found += [
-                _scored(
+                _make_candidate(
                     scorer,
                     mark,
-                    attempt(text, glance, _excused(scorer, sample), brief and not mark),
+                    try_protocol(text, glance, _excused_rules(scorer, sample), brief and not mark),
                 )
                 for text in scorer.variants(options or {})
             ]
-    if glance.octets < sample.octets:
-        believed = any(_believed(other, sample.started) for other in others)
+    if glance.size < sample.size:
+        believed = any(_is_credible(other, sample.from_start) for other in others)
         for number, each in enumerate(found):
-            if each.trial.share <= 0.5 or (each.scorer.proof is not None and believed):
+            if each.trial.fit <= 0.5 or (each.signature.proof is not None and believed):
                 continue
-            trial = attempt(each.trial.text, sample, _excused(each.scorer, sample))
-            found[number] = _scored(each.scorer, each.mark, trial)
+            trial = try_protocol(
+                each.trial.protocol, sample, _excused_rules(each.signature, sample)
+            )
+            found[number] = _make_candidate(each.signature, each.marker, trial)
     return found
 
 
-def _is_perfect(each: _Scored) -> bool:
-    return bool(each.mark) or each.score == 100
+def _is_perfect(candidate: _Candidate) -> bool:
+    return bool(candidate.marker) or candidate.score == 100
 
 
-def _excused(scorer: Scorer, sample: Sample) -> tuple[str, ...]:
-    return () if sample.started else scorer.excused
+def _excused_rules(signature: Signature, sample: SessionSample) -> tuple[str, ...]:
+    return () if sample.from_start else signature.excused_rules
 
 
-def _scored(scorer: Scorer, mark: str, trial: Trial) -> _Scored:
-    return _Scored(scorer, trial, mark, int(100 * trial.share))
+def _make_candidate(signature: Signature, marker: str, trial: Trial) -> _Candidate:
+    return _Candidate(signature, trial, marker, int(100 * trial.fit))
 
 
-def _believed(each: _Scored, started: bool) -> bool:
-    fitting = each.trial.fitting
-    if each.scorer.proof is not None and not each.scorer.proof(each.trial):
+def _is_credible(candidate: _Candidate, from_start: bool) -> bool:
+    fitting = candidate.trial.valid_frames
+    if candidate.signature.proof is not None and not candidate.signature.proof(candidate.trial):
         return False
-    if each.mark:
-        return fitting >= 1 and each.score >= MARKED
-    if not started:
-        return fitting >= max(UNSTARTED_FRAMES, each.scorer.frames) and each.score >= UNSTARTED
-    return fitting >= each.scorer.frames and each.score >= ENOUGH
+    if candidate.marker:
+        return fitting >= 1 and candidate.score >= MIN_SCORE_WITH_MARKER
+    if not from_start:
+        return (
+            fitting >= max(MIN_FRAMES_WITHOUT_START, candidate.signature.min_frames)
+            and candidate.score >= MIN_SCORE_WITHOUT_START
+        )
+    return fitting >= candidate.signature.min_frames and candidate.score >= MIN_SCORE
 
 
-def _evidence(best: _Scored, skip: tuple[int, int]) -> str:
+def _describe_evidence(best: _Candidate, skip_bytes: tuple[int, int]) -> str:
     trial = best.trial
-    said = [best.mark] if best.mark else []
-    if skip != (0, 0):
+    said = [best.marker] if best.marker else []
+    if skip_bytes != (0, 0):
         said.append("multistream-select before it")
-    said.append(f"{trial.fitting} of the first {trial.frames} frames fit")
-    if trial.faults:
-        rule, count = trial.faults.most_common(1)[0]
+    said.append(f"{trial.valid_frames} of the first {trial.frame_count} frames fit")
+    if trial.violations_by_rule:
+        rule, count = trial.violations_by_rule.most_common(1)[0]
         said.append(f"{count} broke {rule}")
-    if best.scorer.hints is not None:
-        said += best.scorer.hints(trial)
+    if best.signature.hints is not None:
+        said += best.signature.hints(trial)
     return "; ".join(said)
 
 
-def _named(name: str, options: dict[str, str]) -> str:
+def _protocol_string(name: str, options: dict[str, str]) -> str:
     pairs = ",".join(f"{key}={value}" for key, value in options.items())
     return f"{name}:{pairs}" if pairs else name

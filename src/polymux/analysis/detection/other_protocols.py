@@ -2,38 +2,58 @@
 
 from __future__ import annotations
 
-from polymux.core.websocket.handshake import MORE, NO, YES, read_request, read_response, recognise
+from polymux.core.websocket.handshake import (
+    IS_UPGRADE,
+    NEED_MORE,
+    NOT_UPGRADE,
+    detect_upgrade,
+    read_request,
+    read_response,
+)
 
-_METHODS = (b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"OPTIONS ", b"PATCH ", b"CONNECT ")
-_HTTP2 = b"PRI * HTTP/2.0"
+_HTTP_METHODS = (
+    b"GET ",
+    b"POST ",
+    b"PUT ",
+    b"HEAD ",
+    b"DELETE ",
+    b"OPTIONS ",
+    b"PATCH ",
+    b"CONNECT ",
+)
+_HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _MULTISTREAM = b"/multistream/1.0.0\n"
-_LINES = 16  # of a negotiation; more of them is no negotiation
+_MAX_NEGOTIATION_LINES = 16  # of a negotiation; more of them is no negotiation
 
 
-def stranger(dialer: bytes, acceptor: bytes) -> str:
+def detect_other_protocol(dialer: bytes, acceptor: bytes) -> str:
     """A well-known protocol that is not ours, by the first octets of both sides; "" if none."""
     heads = [head for head in (dialer, acceptor) if head]
     if heads and all(_is_tls(head) for head in heads):
         return "TLS: what it carries is encrypted; capture it before encryption"
     if any(head.startswith(b"SSH-") for head in heads):
         return "SSH"
-    if dialer.startswith(_HTTP2):
+    if dialer.startswith(_HTTP2_PREFACE):
         return "HTTP/2"
-    if dialer.startswith(_METHODS) or acceptor.startswith(b"HTTP/1."):
-        upgrade = recognise(dialer, acceptor)
-        if upgrade.verdict == YES:
+    if dialer.startswith(_HTTP_METHODS) or acceptor.startswith(b"HTTP/1."):
+        upgrade = detect_upgrade(dialer, acceptor)
+        if upgrade.outcome == IS_UPGRADE:
             return "WebSocket, with messages that are not of a protocol known here"
         return "HTTP"
     return ""
 
 
-def upgraded(dialer: bytes, acceptor: bytes) -> str:
+def websocket_upgrade_status(dialer: bytes, acceptor: bytes) -> str:
     """Do WebSocket messages follow? `YES` if both sides agreed on it, `MORE` if what was captured
     is one half of that, or the beginning of a head, and nothing says otherwise."""
-    if recognise(dialer, acceptor).verdict == YES:
-        return YES
-    asked, answered = read_request(dialer).verdict, read_response(acceptor).verdict
-    return MORE if (dialer and asked != NO) or (acceptor and answered != NO) else NO
+    if detect_upgrade(dialer, acceptor).outcome == IS_UPGRADE:
+        return IS_UPGRADE
+    asked, answered = read_request(dialer).outcome, read_response(acceptor).outcome
+    return (
+        NEED_MORE
+        if (dialer and asked != NOT_UPGRADE) or (acceptor and answered != NOT_UPGRADE)
+        else NOT_UPGRADE
+    )
 
 
 def _is_tls(head: bytes) -> bool:
@@ -46,7 +66,7 @@ def _is_tls(head: bytes) -> bool:
 def multistream_size(head: bytes) -> int:
     """Octets of the multistream-select lines that one side sends first; 0 if there are none."""
     position = 0
-    for _ in range(_LINES):
+    for _ in range(_MAX_NEGOTIATION_LINES):
         if position + 2 > len(head):
             break
         size, start = head[position], position + 1
@@ -65,11 +85,11 @@ def preamble_size(preamble: str, head: bytes) -> int:
     """Octets of `preamble` (octets in hex, or `multistream`) that a direction begins with."""
     if preamble == "multistream":
         return multistream_size(head)
-    octets = preamble_octets(preamble)
+    octets = preamble_bytes(preamble)
     return len(octets) if head.startswith(octets) else 0
 
 
-def preamble_octets(preamble: str) -> bytes:
+def preamble_bytes(preamble: str) -> bytes:
     """The octets a preamble stands for; ValueError if it is neither hex nor `multistream`."""
     if preamble == "multistream":
         return b""

@@ -7,32 +7,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from polymux.analysis.detection.trial import EARLY, STEP, Feeding, frames_of, largest_payloads
-from polymux.capture import Batch, TcpSession
-from polymux.capture.tcp.events import GAP, OCTETS
+from polymux.analysis.detection.trial import (
+    EARLY_BYTES,
+    EARLY_STEP_BYTES,
+    TrialFeed,
+    frame_count,
+    largest_payloads,
+)
+from polymux.capture import StreamBatch, TcpSession
+from polymux.capture.tcp.events import GAP, PAYLOAD
 from polymux.core.observer import Observer
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.protocols.registry import create
 
-LOOK = 64 * 1024
-GLANCE = int(EARLY)
-HOPELESS = 256  # broken rules, by nine frames of ten: no later octets make up for these
+FULL_SAMPLE_BYTES = 64 * 1024
+SHORT_SAMPLE_BYTES = int(EARLY_BYTES)
+GIVE_UP_AFTER_FRAMES = 256  # broken rules, by nine frames of ten: no later octets make up for these
 # For a first look, after which it is tried again if no other protocol is the right one:
-FIRST_STEP = 64
-FIRST_HOPELESS = 64
+BRIEF_STEP_BYTES = 64
+BRIEF_GIVE_UP_AFTER_FRAMES = 64
 
-Piece = tuple[int, bytes, int]
+SamplePiece = tuple[int, bytes, int]
 
 
 @dataclass(frozen=True)
-class Sample:
+class SessionSample:
     """Pieces (side, octets, instant) as they passed; a hole ends it.
 
     `started`: the connection's beginning was captured, so that octet 0 begins a frame.
     """
 
-    pieces: tuple[Piece, ...]
-    started: bool = True
+    pieces: tuple[SamplePiece, ...]
+    from_start: bool = True
 
     def head(self, side: int) -> bytes:
         """The first octets of one side."""
@@ -46,34 +52,36 @@ class Sample:
         return b"".join(heads[0]), b"".join(heads[1])
 
     @cached_property
-    def octets(self) -> int:
+    def size(self) -> int:
         return sum(len(data) for _, data, _ in self.pieces)
 
-    def first(self, octets: int) -> Sample:
+    def first(self, max_bytes: int) -> SessionSample:
         """The beginning of it."""
-        kept: list[Piece] = []
+        kept: list[SamplePiece] = []
         for side, data, at in self.pieces:
-            if octets <= 0:
+            if max_bytes <= 0:
                 break
-            kept.append((side, data[:octets], at))
-            octets -= len(data)
-        return Sample(tuple(kept), self.started)
+            kept.append((side, data[:max_bytes], at))
+            max_bytes -= len(data)
+        return SessionSample(tuple(kept), self.from_start)
 
-    def without(self, skip: tuple[int, int]) -> Sample:
+    def skipping(self, skip_bytes: tuple[int, int]) -> SessionSample:
         """The same behind the first `skip` octets of each side."""
-        if skip == (0, 0):
+        if skip_bytes == (0, 0):
             return self
-        left = list(skip)
-        kept: list[Piece] = []
+        left = list(skip_bytes)
+        kept: list[SamplePiece] = []
         for side, data, at in self.pieces:
             cut = min(left[side], len(data))
             left[side] -= cut
             if cut < len(data):
                 kept.append((side, data[cut:], at))
-        return Sample(tuple(kept), self.started)
+        return SessionSample(tuple(kept), self.from_start)
 
-    def only(self, side: int) -> Sample:
-        return Sample(tuple(piece for piece in self.pieces if piece[0] == side), self.started)
+    def only(self, side: int) -> SessionSample:
+        return SessionSample(
+            tuple(piece for piece in self.pieces if piece[0] == side), self.from_start
+        )
 
     def boundaries(self, side: int) -> Iterator[int]:
         """Where the pieces of one side begin."""
@@ -84,32 +92,32 @@ class Sample:
                 offset += len(data)
 
 
-def take_sample(session: TcpSession, octets: int = LOOK) -> Sample:
+def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> SessionSample:
     """The first octets of a session, up to the first hole."""
-    pieces: list[Piece] = []
-    left = octets
-    for batch in session.alone(octets):
+    pieces: list[SamplePiece] = []
+    left = max_bytes
+    for batch in session.unshared_batches(max_bytes):
         left = add_pieces(pieces, batch, left)
         if left <= 0:
             break
-    return Sample(tuple(pieces), session.saw_syn)
+    return SessionSample(tuple(pieces), session.saw_syn)
 
 
-def add_pieces(pieces: list[Piece], batch: Batch, left: int) -> int:
+def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) -> int:
     """Those of a batch, `left` octets at most; how many more are wanted, none behind a hole."""
     start = 0
     for n in range(batch.count):
         kind, size = batch.kind[n], batch.size[n]
         if kind == GAP:
             return 0
-        if kind == OCTETS:
-            data = batch.data[start : start + min(size, left)]
-            pieces.append((int(batch.side[n]), data, int(batch.at[n])))
+        if kind == PAYLOAD:
+            data = batch.data[start : start + min(size, remaining)]
+            pieces.append((int(batch.side[n]), data, int(batch.timestamp[n])))
             start += size
-            left -= size
-            if left <= 0:
+            remaining -= size
+            if remaining <= 0:
                 return 0
-    return left
+    return remaining
 
 
 @dataclass(slots=True)
@@ -117,54 +125,62 @@ class Trial:
     """What became of a sample. `fitting` frames broke no rule, `explained` is the share of the
     octets in them or in frames still passing. `given_up`: not all of it was looked at."""
 
-    text: str
-    frames: int = 0
-    fitting: int = 0
-    explained: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    lost: str = ""
-    streams: list[Stream] = field(default_factory=list)
-    largest: tuple[int, int] = (0, 0)
-    path: str = ""
-    given_up: bool = False
+    protocol: str
+    frame_count: int = 0
+    valid_frames: int = 0
+    explained_share: float = 0.0
+    violations_by_rule: Counter[str] = field(default_factory=Counter)
+    decode_error: str = ""
+    streams: list[StreamState] = field(default_factory=list)
+    largest_payloads: tuple[int, int] = (0, 0)
+    websocket_path: str = ""
+    stopped_early: bool = False
 
     @property
-    def share(self) -> float:
+    def fit(self) -> float:
         """How well it fits: its share of frames; where the next one was lost, of octets too."""
-        if not self.frames:
+        if not self.frame_count:
             return 0.0
-        fitting = self.fitting / self.frames
-        return fitting * self.explained if self.lost else fitting
+        fitting = self.valid_frames / self.frame_count
+        return fitting * self.explained_share if self.decode_error else fitting
 
 
-def attempt(text: str, sample: Sample, excused: tuple[str, ...] = (), brief: bool = False) -> Trial:
+def try_protocol(
+    protocol: str, sample: SessionSample, excused_rules: tuple[str, ...] = (), brief: bool = False
+) -> Trial:
     """Decode the sample as this protocol. Rules in `excused` are not held against it.
 
     Octets of another protocol may be thousands of tiny broken frames: those are not all looked at,
     and where it is to be `brief`, only some dozens.
     """
-    observer = Observer(create(text))
-    if not sample.started:
-        observer.doubt()
-    feeding = Feeding(observer, excused, FIRST_HOPELESS if brief else HOPELESS)
-    feeding.feed(sample.pieces, FIRST_STEP if brief else STEP)
+    observer = Observer(create(protocol))
+    if not sample.from_start:
+        observer.mark_uncertain()
+    feeding = TrialFeed(
+        observer, excused_rules, BRIEF_GIVE_UP_AFTER_FRAMES if brief else GIVE_UP_AFTER_FRAMES
+    )
+    feeding.feed(sample.pieces, BRIEF_STEP_BYTES if brief else EARLY_STEP_BYTES)
     assert observer.rows is not None
     largest, bad = (0, 0), 0
     for batch in observer.rows.take():
         first, second = largest_payloads(batch)
         largest = (max(largest[0], first), max(largest[1], second))
-        if feeding.held:
-            bad += feeding.broken_octets(batch)
-    trial = Trial(text, faults=Counter(feeding.faults), given_up=feeding.given_up)
-    conversation = observer.conversation
+        if feeding.violating_frames:
+            bad += feeding.violating_bytes(batch)
+    trial = Trial(
+        protocol,
+        violations_by_rule=Counter(feeding.violations_by_rule),
+        stopped_early=feeding.stopped_early,
+    )
+    conversation = observer.connection
     for direction in (conversation.dialer, conversation.acceptor):
-        bad += int(direction.undecoded)
-        trial.lost = trial.lost or direction.reason
-    trial.frames = frames_of(observer)
-    trial.fitting = max(0, trial.frames - len(feeding.held))
-    trial.explained = max(0.0, 1 - bad / max(1, feeding.octets))
-    trial.largest = largest
+        bad += int(direction.undecoded_bytes)
+        trial.decode_error = trial.decode_error or direction.stop_reason
+    trial.frame_count = frame_count(observer)
+    trial.valid_frames = max(0, trial.frame_count - len(feeding.violating_frames))
+    trial.explained_share = max(0.0, 1 - bad / max(1, feeding.bytes_fed))
+    trial.largest_payloads = largest
     streams = observer.protocol.streams
-    trial.streams = [*observer.take_gone(), *streams.all()]
-    trial.path = observer.carrier.path if observer.carrier is not None else ""
+    trial.streams = [*observer.take_removed_streams(), *streams.all()]
+    trial.websocket_path = observer.websocket.path if observer.websocket is not None else ""
     return trial

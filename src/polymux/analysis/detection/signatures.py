@@ -9,46 +9,46 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from polymux.analysis.detection.sample import Sample, Trial
-from polymux.core.websocket.handshake import YES, recognise
+from polymux.analysis.detection.sample import SessionSample, Trial
+from polymux.core.websocket.handshake import IS_UPGRADE, detect_upgrade
 
 Hints = Callable[[Trial], list[str]]
-Mark = Callable[[Sample], str]
+Marker = Callable[[SessionSample], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Scorer:
+class Signature:
     """`key` is the option of the protocol string that is found by trying its `values`; `excused`
     are the rules that a missing start explains; `proof` must hold where frames alone say little."""
 
     name: str
-    frames: int
-    key: str = ""
-    values: tuple[str, ...] = ()
-    mark: Mark | None = None
+    min_frames: int
+    variant_option: str = ""
+    variant_values: tuple[str, ...] = ()
+    marker: Marker | None = None
     hints: Hints | None = None
-    excused: tuple[str, ...] = ()
+    excused_rules: tuple[str, ...] = ()
     proof: Callable[[Trial], bool] | None = None
 
     def variants(self, options: dict[str, str]) -> list[str]:
         """The protocol strings to try, given the options that are already settled."""
-        wanted = [{}] if not self.key or self.key in options else [
-            {self.key: value} for value in self.values
+        wanted = [{}] if not self.variant_option or self.variant_option in options else [
+            {self.variant_option: value} for value in self.variant_values
         ]  # fmt: skip
-        return [_text(self.name, {**options, **more}) for more in wanted]
+        return [_protocol_string(self.name, {**options, **more}) for more in wanted]
 
 
-def _text(name: str, options: dict[str, str]) -> str:
+def _protocol_string(name: str, options: dict[str, str]) -> str:
     if not options:
         return name
     return f"{name}:" + ",".join(f"{key}={value}" for key, value in options.items())
 
 
-def _heads(sample: Sample) -> Sequence[bytes]:
+def _heads(sample: SessionSample) -> Sequence[bytes]:
     return [head for head in (sample.head(0), sample.head(1)) if head]
 
 
-def _nerdbank_mark(sample: Sample) -> str:
+def _nerdbank_marker(sample: SessionSample) -> str:
     heads = _heads(sample)
     if any(head.startswith(b"\x2f\xdf\x1d\x50") for head in heads):
         return "the magic of version 1"
@@ -57,7 +57,7 @@ def _nerdbank_mark(sample: Sample) -> str:
     return ""
 
 
-def _streamux_mark(sample: Sample) -> str:
+def _streamux_marker(sample: SessionSample) -> str:
     heads = _heads(sample)
     good = [
         head for head in heads
@@ -68,9 +68,9 @@ def _streamux_mark(sample: Sample) -> str:
     return ""
 
 
-def _omnistreams_mark(sample: Sample) -> str:
-    upgrade = recognise(sample.head(0), sample.head(1))
-    if upgrade.verdict == YES and upgrade.path.rstrip("/").endswith("/omnistreams"):
+def _omnistreams_marker(sample: SessionSample) -> str:
+    upgrade = detect_upgrade(sample.head(0), sample.head(1))
+    if upgrade.outcome == IS_UPGRADE and upgrade.path.rstrip("/").endswith("/omnistreams"):
         return "a WebSocket upgrade for /omnistreams"
     return ""
 
@@ -83,13 +83,16 @@ def _mplex_hints(trial: Trial) -> list[str]:
             continue
         names = [s.name for s in streams]
         reused = any(s.incarnation > 1 for s in streams)
-        if all(s.name == b"i%d" % s.number for s in streams):
+        if all(s.name == b"i%d" % s.stream_id for s in streams):
             said.append(f"the {word} names streams as js-libp2p does")
-        elif all(s.name == b"%d" % s.number for s in streams) and trial.largest[side] <= 4076:
+        elif (
+            all(s.name == b"%d" % s.stream_id for s in streams)
+            and trial.largest_payloads[side] <= 4076
+        ):
             said.append(f"the {word} names and cuts as go or py-libp2p do")
         elif reused or any(s.reset_by == side and s.error for s in streams):
             said.append(f"the {word} reuses ids or resets with a text as npm multiplex does")
-        elif not any(names) and 0 < trial.largest[side] <= 8192:
+        elif not any(names) and 0 < trial.largest_payloads[side] <= 8192:
             said.append(f"the {word} may be rust-libp2p: no names, frames up to 8192 octets")
     return said
 
@@ -106,8 +109,8 @@ def _nerdbank_hints(trial: Trial) -> list[str]:
 
 
 def _omnistreams_hints(trial: Trial) -> list[str]:
-    said = [f"WebSocket, path {trial.path!r}"] if trial.path else []
-    if "numbering=legacy" in trial.text:
+    said = [f"WebSocket, path {trial.websocket_path!r}"] if trial.websocket_path else []
+    if "numbering=legacy" in trial.protocol:
         said.append("the numbering of npm omnistreams")
     return said
 
@@ -115,15 +118,17 @@ def _omnistreams_hints(trial: Trial) -> list[str]:
 def _minmux_proof(trial: Trial) -> bool:
     """Almost any octets are packets; but items go only where the other side gave credit, and an
     honest conversation breaks nothing at all."""
-    return not trial.faults and any(s.dialer.octets + s.acceptor.octets > 0 for s in trial.streams)
+    return not trial.violations_by_rule and any(
+        s.dialer.content_bytes + s.acceptor.content_bytes > 0 for s in trial.streams
+    )
 
 
-SCORERS: tuple[Scorer, ...] = (
-    Scorer("nerdbank", 2, "version", ("1", "2", "3"), _nerdbank_mark, _nerdbank_hints,
+SIGNATURES: tuple[Signature, ...] = (
+    Signature("nerdbank", 2, "version", ("1", "2", "3"), _nerdbank_marker, _nerdbank_hints,
            ("nerdbank.unknown-channel", "nerdbank.accepted-unknown-offer")),
-    Scorer("streamux", 4, mark=_streamux_mark),
-    Scorer("omnistreams", 3, "numbering", ("spec", "legacy"), _omnistreams_mark,
+    Signature("streamux", 4, marker=_streamux_marker),
+    Signature("omnistreams", 3, "numbering", ("spec", "legacy"), _omnistreams_marker,
            _omnistreams_hints, ("omnistreams.data-on-unknown-id", "omnistreams.end-on-unknown-id")),
-    Scorer("mplex", 2, hints=_mplex_hints, excused=("mplex.unknown-stream",)),
-    Scorer("minmux", 16, proof=_minmux_proof),
+    Signature("mplex", 2, hints=_mplex_hints, excused_rules=("mplex.unknown-stream",)),
+    Signature("minmux", 16, proof=_minmux_proof),
 )  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from polymux.analysis.schema.tables import SIDES, VERDICTS
 from polymux.core.observer import Observer
 from polymux.core.protocol import NO_STREAM
-from polymux.core.streams import WORD
+from polymux.core.streams import ID_MODULUS
 
 Row = dict[str, object]
 
@@ -25,25 +25,25 @@ def take_frame_rows(observer: Observer) -> list[Row]:
             found.append(
                 {
                     "sender": SIDES[int(batch.sender[i])],
-                    "frame_index": int(batch.ordinal[i]),
-                    "time": int(batch.at[i]) // 1000,
-                    "byte_offset": int(batch.offset[i]),
+                    "frame_index": int(batch.frame_index[i]),
+                    "time": int(batch.time[i]) // 1000,
+                    "byte_offset": int(batch.byte_offset[i]),
                     "size": int(batch.size[i]),
                     "kind": observer.protocol.kind_name(int(batch.kind[i])),
-                    "stream": stream_label(
-                        int(batch.opener[i]), int(batch.number[i]), int(batch.incarnation[i])
+                    "stream": format_stream_key(
+                        int(batch.opener[i]), int(batch.stream_id[i]), int(batch.incarnation[i])
                     ),
                     "amount": int(batch.amount[i]) if batch.amount[i] >= 0 else None,
-                    "payload_bytes": int(batch.payload[i]),
+                    "payload_bytes": int(batch.payload_bytes[i]),
                     "verdict": VERDICTS[int(batch.verdict[i])],
                 }
             )
     return found
 
 
-def stream_label(opener: int, number: int, incarnation: int) -> str | None:
+def format_stream_key(opener: int, stream_id: int, incarnation: int) -> str | None:
     """A stream's key as the tables have it: `d1`, `a2`, `d0.2`; None for no stream."""
     if opener == NO_STREAM:
         return None
     use = f".{incarnation}" if incarnation > 1 else ""
-    return f"{'das'[opener]}{number if number >= 0 else number + WORD}{use}"
+    return f"{'das'[opener]}{stream_id if stream_id >= 0 else stream_id + ID_MODULUS}{use}"

@@ -14,8 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from polymux.analysis.arrow.batches import SCHEMAS, batch_of
-from polymux.analysis.output.row_batcher import Gathering
+from polymux.analysis.arrow.batches import SCHEMAS, make_batch
+from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.capture import FileSummary
 from polymux.capture.io.paths import open_private
@@ -27,72 +27,83 @@ try:
 except ImportError:
     raise MissingExtra("captures", "writing tables") from None
 
-GROUP_ROWS: Final = 65_536
-GROUP_OCTETS: Final = 16 << 20
+ROW_GROUP_ROWS: Final = 65_536
+ROW_GROUP_BYTES: Final = 16 << 20
 # A batch may be a few rows of a page with room for many: so many octets of pages are kept.
-LOOSE_OCTETS: Final = 8 << 20
-EMPTY: Final = "part-empty"
-PRIVATE: Final = frozenset({"content"})  # tables of payload: their files are the owner's alone
+COMPACT_AFTER_BYTES: Final = 8 << 20
+EMPTY_FILE_NAME: Final = "part-empty"
+PRIVATE_TABLES: Final = frozenset(
+    {"content"}
+)  # tables of payload: their files are the owner's alone
 # Nearly every group of rows has all of these: what comes first and last among them lets no reader
 # skip it, and takes an eighth of the time to find.
-_EVERYWHERE: Final = ("sender", "kind", "stream")
-_GROW: Final = (ColumnType.INTEGER, ColumnType.INSTANT)
+_COLUMNS_WITHOUT_STATISTICS: Final = ("sender", "kind", "stream")
+_DELTA_ENCODED_TYPES: Final = (ColumnType.INTEGER, ColumnType.TIMESTAMP)
 
 
 class OutputError(UnwritableOutput):
     """The tables cannot be written; the text says where and why."""
 
 
-class _File:
+class _TableFile:
     """One Parquet file on its way."""
 
     def __init__(self, folder: Path, table: str, name: str) -> None:
         self.table = table
-        self.rows = 0
+        self.row_count = 0
         self.path = folder / table / f"{name}.parquet"
-        self.hidden = folder / table / f".{name}.parquet.part"
-        self._waiting: list[pa.RecordBatch] = []
-        self._loose: list[pa.RecordBatch] = []
-        self._rows = self._octets = self._held = 0
+        self.temp_path = folder / table / f".{name}.parquet.part"
+        self.compacted: list[pa.RecordBatch] = []
+        self.uncompacted: list[pa.RecordBatch] = []
+        self._pending_rows = self._compacted_bytes = self._uncompacted_bytes = 0
         self._writer: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self._loose.append(batch)
-        self._held += batch.get_total_buffer_size()  # for what they take, `nbytes` takes long
-        self._rows += batch.num_rows
-        self.rows += batch.num_rows
-        if self._rows >= GROUP_ROWS or self._octets + self._held >= GROUP_OCTETS:
+        self.uncompacted.append(batch)
+        self._uncompacted_bytes += (
+            batch.get_total_buffer_size()
+        )  # for what they take, `nbytes` takes long
+        self._pending_rows += batch.num_rows
+        self.row_count += batch.num_rows
+        if (
+            self._pending_rows >= ROW_GROUP_ROWS
+            or self._compacted_bytes + self._uncompacted_bytes >= ROW_GROUP_BYTES
+        ):
             self.flush()
-        elif self._held >= LOOSE_OCTETS and len(self._loose) > 1:
-            dense = _joined(self._loose)
-            self._waiting += dense.to_batches()
-            self._octets += dense.get_total_buffer_size()
-            self._loose, self._held = [], 0
+        elif self._uncompacted_bytes >= COMPACT_AFTER_BYTES and len(self.uncompacted) > 1:
+            dense = _combine(self.uncompacted)
+            self.compacted += dense.to_batches()
+            self._compacted_bytes += dense.get_total_buffer_size()
+            self.uncompacted, self._uncompacted_bytes = [], 0
 
     def flush(self) -> None:
-        if self._waiting or self._loose:
-            group = _joined([*self._waiting, *self._loose])
+        if self.compacted or self.uncompacted:
+            group = _combine([*self.compacted, *self.uncompacted])
             # Rows beyond a full group are mostly few, and a group of their own costs as much.
-            self._open(group.schema).write_table(group, row_group_size=2 * GROUP_ROWS)
-            self._waiting, self._loose = [], []
-            self._rows = self._octets = self._held = 0
+            self._open(group.schema).write_table(group, row_group_size=2 * ROW_GROUP_ROWS)
+            self.compacted, self.uncompacted = [], []
+            self._pending_rows = self._compacted_bytes = self._uncompacted_bytes = 0
 
     def _open(self, schema: pa.Schema) -> pq.ParquetWriter:
         if self._writer is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             columns = TABLES[self.table].columns
-            self.hidden.unlink(missing_ok=True)
-            if self.table in PRIVATE:
-                open_private(self.hidden).close()
+            self.temp_path.unlink(missing_ok=True)
+            if self.table in PRIVATE_TABLES:
+                open_private(self.temp_path).close()
             self._writer = pq.ParquetWriter(
-                self.hidden,
+                self.temp_path,
                 schema,
                 compression="zstd",
                 # Counters and instants do not repeat, they grow: their differences are small, and
                 # writing those takes half the time and half the room.
                 use_dictionary=[c.name for c in columns if c.type is ColumnType.TEXT],
-                column_encoding={c.name: "DELTA_BINARY_PACKED" for c in columns if c.type in _GROW},
-                write_statistics=[c.name for c in columns if c.name not in _EVERYWHERE],
+                column_encoding={
+                    c.name: "DELTA_BINARY_PACKED" for c in columns if c.type in _DELTA_ENCODED_TYPES
+                },
+                write_statistics=[
+                    c.name for c in columns if c.name not in _COLUMNS_WITHOUT_STATISTICS
+                ],
                 store_schema=False,  # readers see text, however it was encoded here
                 use_compliant_nested_type=False,
             )
@@ -101,12 +112,12 @@ class _File:
     def close(self) -> None:
         self.flush()
         self._open(SCHEMAS[self.table]).close()
-        os.replace(self.hidden, self.path)
+        os.replace(self.temp_path, self.path)
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         if self._writer is not None:
             self._writer.close()
-            self.hidden.unlink(missing_ok=True)
+            self.temp_path.unlink(missing_ok=True)
 
 
 class TableWriter:
@@ -119,39 +130,39 @@ class TableWriter:
     def __init__(self, folder: Path | str, name: str = "part-00000") -> None:
         self.folder = Path(folder)
         self.name = name
-        self._files: dict[str, _File] = {}
-        self.gathering = Gathering(self.emit)
+        self.files: dict[str, _TableFile] = {}
+        self.batcher = RowBatcher(self.emit)
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
-        file = self._files.get(table)
+        file = self.files.get(table)
         if file is None:
-            file = self._files[table] = _File(self.folder, table, self.name)
+            file = self.files[table] = _TableFile(self.folder, table, self.name)
         try:
             file.add(batch)
         except OSError as problem:
-            raise _cannot(file.path, problem) from None
+            raise _write_error(file.path, problem) from None
 
-    def captures(self, summaries: Iterable[FileSummary]) -> None:
+    def add_captures(self, summaries: Iterable[FileSummary]) -> None:
         """The rows of the `captures` table."""
         rows = [asdict(summary) for summary in summaries]
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
-            self.emit("captures", batch_of("captures", columns))
+            self.emit("captures", make_batch("captures", columns))
 
-    def rows(self) -> dict[str, int]:
+    def row_counts(self) -> dict[str, int]:
         """Rows given so far, by table."""
-        self.gathering.flush()
-        return {table: file.rows for table, file in self._files.items()}
+        self.batcher.flush()
+        return {table: file.row_count for table, file in self.files.items()}
 
     def close(self) -> list[Path]:
         """Finish the files; returns them."""
-        self.gathering.flush()
-        for file in self._files.values():
+        self.batcher.flush()
+        for file in self.files.values():
             try:
                 file.close()
             except OSError as problem:
-                raise _cannot(file.path, problem) from None
-        return [file.path for file in self._files.values()]
+                raise _write_error(file.path, problem) from None
+        return [file.path for file in self.files.values()]
 
     def __enter__(self) -> TableWriter:
         return self
@@ -165,18 +176,18 @@ class TableWriter:
         if kind is None:
             self.close()
         else:
-            for file in self._files.values():
-                file.abandon()
+            for file in self.files.values():
+                file.discard()
 
 
-def fill_empty(folder: Path | str, tables: Iterable[str] = ()) -> None:
+def write_empty_tables(folder: Path | str, tables: Iterable[str] = ()) -> None:
     """Give every table (all but `content`, or those named) that has no file one without rows."""
     for table in tables or [name for name in TABLES if name != "content"]:
         if not any((Path(folder) / table).glob("*.parquet")):
             try:
-                _File(Path(folder), table, EMPTY).close()
+                _TableFile(Path(folder), table, EMPTY_FILE_NAME).close()
             except OSError as problem:
-                raise _cannot(Path(folder) / table, problem) from None
+                raise _write_error(Path(folder) / table, problem) from None
 
 
 def read_table(folder: Path | str, table: str) -> pa.Table:
@@ -192,10 +203,10 @@ def read_batches(folder: Path | str, table: str) -> Iterator[pa.RecordBatch]:
                 yield batch.cast(SCHEMAS[table])
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+def _combine(batches: list[pa.RecordBatch]) -> pa.Table:
     """The rows of these batches in one piece of their own; a single one stays as it is."""
     return pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
 
 
-def _cannot(path: Path, problem: OSError) -> OutputError:
+def _write_error(path: Path, problem: OSError) -> OutputError:
     return OutputError(f"{path}: cannot be written: {problem.strerror or problem}")

@@ -9,95 +9,105 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from polymux.analysis.arrow.batches import Columns, batch_of, timeline_batch
-from polymux.analysis.output.frame_batcher import OCTETS, FrameGathering
-from polymux.analysis.output.frame_page import Page
-from polymux.analysis.output.timeline_rows import SharedTimeline, TimelineRows
+from polymux.analysis.arrow.batches import TableColumns, make_batch, timeline_batch
+from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES, FrameBatcher
+from polymux.analysis.output.frame_page import FramePage
+from polymux.analysis.output.timeline_rows import SharedTimelineRows, TimelineRows
 from polymux.analysis.schema.tables import TABLES, ColumnType
 from polymux.core.protocol import Protocol
 
-ROWS: Final = 4096
+DEFAULT_BATCH_ROWS: Final = 4096
 
 
-class Gathering:
+class RowBatcher:
     """Collects columns by table; `emit(table, batch)` gets them once there are enough: `rows`, or
     fewer if their texts are long. With one row as enough, nothing waits."""
 
-    def __init__(self, emit: Callable[[str, Any], None], rows: int = ROWS) -> None:
+    def __init__(
+        self, emit: Callable[[str, Any], None], batch_rows: int = DEFAULT_BATCH_ROWS
+    ) -> None:
         self._emit = emit
-        self._rows = rows
-        self._frames = FrameGathering(emit, rows)
-        self._timeline = SharedTimeline()
-        self._waiting: dict[str, dict[str, list[Any]]] = {}
-        self._octets: dict[str, int] = {}
+        self._batch_rows = batch_rows
+        self._frames = FrameBatcher(emit, batch_rows)
+        self._timeline = SharedTimelineRows()
+        self._pending: dict[str, dict[str, list[Any]]] = {}
+        self._pending_text_bytes: dict[str, int] = {}
 
-    def put_frames(self, page: Page, session_id: str, protocol: Protocol) -> None:
+    def add_frames(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
         """The next rows of a session's frames."""
-        self._frames.put(page, session_id, protocol)
+        self._frames.add(page, session_id, protocol)
 
-    def put_timeline(self, rows: TimelineRows, session_id: str) -> None:
+    def add_timeline(self, rows: TimelineRows, session_id: str) -> None:
         """The next rows of a session's timeline."""
         self._timeline.add(rows, session_id)
         waiting = self._timeline.rows
-        if waiting.count >= self._rows or waiting.streams.octets >= OCTETS:
-            self._hand_on_timeline()
+        if (
+            waiting.row_count >= self._batch_rows
+            or waiting.stream_labels.total_length >= MAX_PENDING_TEXT_BYTES
+        ):
+            self._flush_timeline()
 
-    def put(self, table: str, columns: Columns) -> None:
+    def add(self, table: str, columns: TableColumns) -> None:
         """Rows of any other table."""
-        octets = _octets(table, columns)
-        waiting = self._waiting.get(table)
+        octets = _text_size(table, columns)
+        waiting = self._pending.get(table)
         if waiting is None:
-            if self._is_enough(columns, octets):
-                self._emit(table, batch_of(table, columns))
+            if self._is_full(columns, octets):
+                self._emit(table, make_batch(table, columns))
                 return
-            self._waiting[table] = {name: list(values) for name, values in columns.items()}
-            self._octets[table] = octets
+            self._pending[table] = {name: list(values) for name, values in columns.items()}
+            self._pending_text_bytes[table] = octets
             return
         for name, values in columns.items():
             waiting[name] += values
-        self._octets[table] += octets
-        if self._is_enough(waiting, self._octets[table]):
-            self._hand_on(table)
+        self._pending_text_bytes[table] += octets
+        if self._is_full(waiting, self._pending_text_bytes[table]):
+            self._flush_table(table)
 
     def flush(self) -> None:
         """Hand on what waits."""
-        for table in list(self._waiting):
-            self._hand_on(table)
-        if self._timeline.rows.count:
-            self._hand_on_timeline()
+        for table in list(self._pending):
+            self._flush_table(table)
+        if self._timeline.rows.row_count:
+            self._flush_timeline()
         self._frames.flush()
 
-    def _hand_on(self, table: str) -> None:
-        self._emit(table, batch_of(table, self._waiting.pop(table)))
+    def _flush_table(self, table: str) -> None:
+        self._emit(table, make_batch(table, self._pending.pop(table)))
 
-    def _hand_on_timeline(self) -> None:
+    def _flush_timeline(self) -> None:
         self._emit("timeline", timeline_batch(self._timeline))
-        self._timeline = SharedTimeline()
+        self._timeline = SharedTimelineRows()
 
-    def _is_enough(self, columns: Columns, octets: int) -> bool:
-        return octets >= OCTETS or len(next(iter(columns.values()))) >= self._rows
+    def _is_full(self, columns: TableColumns, text_bytes: int) -> bool:
+        return (
+            text_bytes >= MAX_PENDING_TEXT_BYTES
+            or len(next(iter(columns.values()))) >= self._batch_rows
+        )
 
 
-def _texts(*kinds: ColumnType) -> dict[str, list[str]]:
+def _free_text_columns(*column_types: ColumnType) -> dict[str, list[str]]:
     """Columns of these kinds, by table, that may hold any text."""
     return {
-        table.name: [c.name for c in table.columns if c.type in kinds and not c.words]
+        table.name: [
+            c.name for c in table.columns if c.type in column_types and not c.allowed_values
+        ]
         for table in TABLES.values()
     }
 
 
-_SINGLE: Final = _texts(ColumnType.TEXT, ColumnType.OCTETS)
-_LISTS: Final = _texts(ColumnType.TEXTS)
+_TEXT_COLUMNS: Final = _free_text_columns(ColumnType.TEXT, ColumnType.BINARY)
+_TEXT_LIST_COLUMNS: Final = _free_text_columns(ColumnType.TEXT_LIST)
 
 
-def _octets(table: str, columns: Columns) -> int:
+def _text_size(table: str, columns: TableColumns) -> int:
     """About how much the texts in these columns take."""
     octets = 0
-    for name in _SINGLE[table]:
+    for name in _TEXT_COLUMNS[table]:
         for text in columns[name]:
             if text is not None:
                 octets += len(text)
-    for name in _LISTS[table]:
+    for name in _TEXT_LIST_COLUMNS[table]:
         for texts in columns[name]:
             octets += sum(map(len, texts or ()))
     return octets

@@ -7,125 +7,137 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from polymux.analysis.arrow import batches as arrow_rows
-from polymux.analysis.output.content_rows import Contents
-from polymux.analysis.output.row_batcher import Gathering
+from polymux.analysis.output.content_rows import ContentCollector
+from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.stream_columns import StreamColumns
-from polymux.analysis.session.summary import UNFINISHED
-from polymux.analysis.tracking.request_latency import Latencies
-from polymux.analysis.tracking.session_tracker import Watch
-from polymux.analysis.tracking.stall_rows import IDLE
-from polymux.analysis.tracking.stalls import Stalls
+from polymux.analysis.session.summary import UNFINISHED_ENDINGS
+from polymux.analysis.tracking.request_latency import RequestLatencies
+from polymux.analysis.tracking.session_tracker import SessionTracker
+from polymux.analysis.tracking.stall_rows import SENDER_IDLE
+from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
 from polymux.core.observer import Observer
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 Emit = Callable[[str, "pa.RecordBatch"], None]
-STREAM_ROWS = 4096
-STREAM_OCTETS = 1 << 20  # of their names and errors
-CONTENT_OCTETS = 4 << 20
+MAX_PENDING_STREAMS = 4096
+MAX_PENDING_STREAM_TEXT_BYTES = 1 << 20  # of their names and errors
+CONTENT_BATCH_BYTES = 4 << 20
 
 
-def session_id(flow: bytes, started_at: int) -> str:
+def make_session_id(flow: bytes, started_at: int) -> str:
     """The name of a session in every table: a hash of its flow and first instant."""
     digest = hashlib.blake2b(flow, digest_size=8)
     digest.update(started_at.to_bytes(8, "little", signed=True))
     return digest.hexdigest()
 
 
-class Rows:
+class SessionRows:
     """Collects from an observer and its watch, hands on batches, and counts what it handed on.
 
     `emit` gets batches of content, `gathering` the rows of all other tables. Memory: at most a page
     of frames, some thousand streams and a few megabytes of content.
     """
 
-    def __init__(self, name: str, emit: Emit, gathering: Gathering, wanted: frozenset[str]) -> None:
-        self.name = name
+    def __init__(
+        self, session_id: str, emit: Emit, batcher: RowBatcher, tables: frozenset[str]
+    ) -> None:
+        self.session_id = session_id
         self.emit = emit
-        self.gathering = gathering
-        self.wanted = wanted
-        self.streams = 0
-        self.violations = 0
-        self.broken = 0  # violations that are findings
-        self.stalls = 0  # stalls that are
-        self.unfinished = 0  # streams
-        self.payload = [0, 0]
-        self._columns = StreamColumns()
-        self._texts = 0  # octets of names and errors in them
-        self._latencies = Latencies()
+        self.batcher = batcher
+        self.tables = tables
+        self.stream_count = 0
+        self.violation_count = 0
+        self.violation_findings = 0  # violations that are findings
+        self.stall_findings = 0  # stalls that are
+        self.unfinished_streams = 0  # streams
+        self.payload_bytes = [0, 0]
+        self._stream_columns = StreamColumns()
+        self._stream_text_bytes = 0  # octets of names and errors in them
+        self._latencies = RequestLatencies()
 
-    def collect(self, observer: Observer, watch: Watch, at: int) -> None:
+    def collect(self, observer: Observer, tracker: SessionTracker, timestamp: int) -> None:
         """Everything that is ready now. What is said about a stream leaves before its own row, if
         nothing waits for rows of others."""
-        self._frames(observer, watch)
-        for stream in observer.take_gone():
-            self._stream(observer, watch, stream, at)
-        self._violations(observer)
-        self._measured(watch.stalls, watch.timeline)
-        if self._columns.rows >= STREAM_ROWS:
+        self._add_frames(observer, tracker)
+        for stream in observer.take_removed_streams():
+            self._add_stream(observer, tracker, stream, timestamp)
+        self._add_violations(observer)
+        self._add_stalls_and_timeline(tracker.stalls, tracker.timeline)
+        if self._stream_columns.row_count >= MAX_PENDING_STREAMS:
             self._flush_streams()
-        if watch.contents is not None:
-            self._content(watch.contents, CONTENT_OCTETS)
+        if tracker.content_collector is not None:
+            self._emit_content(tracker.content_collector, CONTENT_BATCH_BYTES)
 
-    def close(self, observer: Observer, watch: Watch, at: int) -> None:
+    def close(self, observer: Observer, tracker: SessionTracker, timestamp: int) -> None:
         """What is left once the observer and the watch have been finished."""
-        self._frames(observer, watch)
-        for stream in [*observer.take_gone(), *observer.protocol.streams.all()]:
-            self._stream(observer, watch, stream, at)
-        self._violations(observer)
-        self._measured(watch.stalls, watch.timeline)
+        self._add_frames(observer, tracker)
+        for stream in [*observer.take_removed_streams(), *observer.protocol.streams.all()]:
+            self._add_stream(observer, tracker, stream, timestamp)
+        self._add_violations(observer)
+        self._add_stalls_and_timeline(tracker.stalls, tracker.timeline)
         self._flush_streams()
         asked = self._latencies.rows()
-        if asked and "requests" in self.wanted:
-            self.gathering.put("requests", arrow_rows.requests_columns(asked, self.name))
-        if watch.contents is not None:
-            self._content(watch.contents, 0)
+        if asked and "requests" in self.tables:
+            self.batcher.add("requests", arrow_rows.requests_columns(asked, self.session_id))
+        if tracker.content_collector is not None:
+            self._emit_content(tracker.content_collector, 0)
 
-    def _frames(self, observer: Observer, watch: Watch) -> None:
-        pages = watch.take_pages()
-        if "frames" in self.wanted:
+    def _add_frames(self, observer: Observer, tracker: SessionTracker) -> None:
+        pages = tracker.take_pages()
+        if "frames" in self.tables:
             for page in pages:
-                self.gathering.put_frames(page, self.name, observer.protocol)
+                self.batcher.add_frames(page, self.session_id, observer.protocol)
 
-    def _stream(self, observer: Observer, watch: Watch, stream: Stream, at: int) -> None:
-        track = watch.leave(stream, at)
-        self.streams += 1
-        self.payload[0] += stream.dialer.octets
-        self.payload[1] += stream.acceptor.octets
-        if "streams" in self.wanted:
-            self._columns.add(observer.protocol, stream, track, watch.stalls.rtt)
-            self._texts += len(stream.name or b"") + len(stream.error or b"")
-            if self._texts >= STREAM_OCTETS:
+    def _add_stream(
+        self, observer: Observer, tracker: SessionTracker, stream: StreamState, timestamp: int
+    ) -> None:
+        track = tracker.release_stream(stream, timestamp)
+        self.stream_count += 1
+        self.payload_bytes[0] += stream.dialer.content_bytes
+        self.payload_bytes[1] += stream.acceptor.content_bytes
+        if "streams" in self.tables:
+            self._stream_columns.add(observer.protocol, stream, track, tracker.stalls.rtt_ns)
+            self._stream_text_bytes += len(stream.name or b"") + len(stream.error or b"")
+            if self._stream_text_bytes >= MAX_PENDING_STREAM_TEXT_BYTES:
                 self._flush_streams()
-        if "requests" in self.wanted:
+        if "requests" in self.tables:
             self._latencies.add(observer.protocol, stream)
 
     def _flush_streams(self) -> None:
-        if self._columns.rows:
-            self.unfinished += sum(map(self._columns.ending.count, UNFINISHED))
-            self.gathering.put("streams", arrow_rows.streams_columns(self._columns, self.name))
-            self._columns = StreamColumns()
-            self._texts = 0
+        if self._stream_columns.row_count:
+            self.unfinished_streams += sum(
+                map(self._stream_columns.ending.count, UNFINISHED_ENDINGS)
+            )
+            self.batcher.add(
+                "streams", arrow_rows.streams_columns(self._stream_columns, self.session_id)
+            )
+            self._stream_columns = StreamColumns()
+            self._stream_text_bytes = 0
 
-    def _violations(self, observer: Observer) -> None:
+    def _add_violations(self, observer: Observer) -> None:
         found = observer.take_violations()
         if found:
-            self.violations += len(found)
-            self.broken += sum(1 for each in found if each.rule.severity.value != "note")
-            if "violations" in self.wanted:
-                self.gathering.put("violations", arrow_rows.violations_columns(found, self.name))
+            self.violation_count += len(found)
+            self.violation_findings += sum(
+                1 for each in found if each.rule.severity.value != "note"
+            )
+            if "violations" in self.tables:
+                self.batcher.add(
+                    "violations", arrow_rows.violations_columns(found, self.session_id)
+                )
 
-    def _measured(self, stalls: Stalls, timeline: Timeline) -> None:
-        stood, passed = stalls.take(), timeline.take()
-        self.stalls += len(stood.cause) - stood.cause.count(IDLE)
-        if stood.stream and "stalls" in self.wanted:
-            self.gathering.put("stalls", arrow_rows.stalls_columns(stood, self.name))
-        if passed.count and "timeline" in self.wanted:
-            self.gathering.put_timeline(passed, self.name)
+    def _add_stalls_and_timeline(self, stalls: StallDetector, timeline: Timeline) -> None:
+        stood, passed = stalls.take_rows(), timeline.take_rows()
+        self.stall_findings += len(stood.cause) - stood.cause.count(SENDER_IDLE)
+        if stood.stream and "stalls" in self.tables:
+            self.batcher.add("stalls", arrow_rows.stalls_columns(stood, self.session_id))
+        if passed.row_count and "timeline" in self.tables:
+            self.batcher.add_timeline(passed, self.session_id)
 
-    def _content(self, contents: Contents, least: int) -> None:
-        if contents.octets >= least and contents.rows.stream:
-            self.emit("content", arrow_rows.content_batch(contents.take(), self.name))
+    def _emit_content(self, collector: ContentCollector, min_bytes: int) -> None:
+        if collector.buffered_bytes >= min_bytes and collector.rows.stream:
+            self.emit("content", arrow_rows.content_batch(collector.take_rows(), self.session_id))

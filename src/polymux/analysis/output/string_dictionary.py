@@ -4,21 +4,21 @@
 from mypy_extensions import i64
 
 
-class LabelPlaces:
+class StringDictionary:
     """Each label once, in the order they came: a dictionary that is written must not repeat itself.
     `octets` is how long they are together."""
 
     def __init__(self) -> None:
-        self.labels: list[str] = []
-        self.places: dict[str, int] = {}
-        self.octets: i64 = 0
+        self.strings: list[str] = []
+        self.indices: dict[str, int] = {}
+        self.total_length: i64 = 0
 
-    def of(self, label: str) -> i64:
+    def index_of(self, string: str) -> i64:
         """Where a label stands, at the end if it is new."""
-        place = self.places.get(label)
+        place = self.indices.get(string)
         if place is None:
-            place = len(self.labels)
-            self.places[label] = place
-            self.labels.append(label)
-            self.octets += len(label)
+            place = len(self.strings)
+            self.indices[string] = place
+            self.strings.append(string)
+            self.total_length += len(string)
         return place

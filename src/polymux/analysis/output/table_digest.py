@@ -11,27 +11,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from polymux.analysis.arrow.batches import plain
+from polymux.analysis.arrow.batches import decode_dictionaries
 from polymux.analysis.output.parquet import read_batches
 from polymux.analysis.schema.tables import TABLES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_LEFT_OUT = {"capture"}
-_SPACE = 1 << 256
+_EXCLUDED_COLUMNS = {"capture"}
+_DIGEST_MODULUS = 1 << 256
 
 
 def digest_rows(table: str, batches: Iterable[pa.RecordBatch]) -> str:
     """The digest of some rows of one table, and how many there are: `3:9f86d0...`."""
-    names = [name for name in TABLES[table].names() if name not in _LEFT_OUT]
+    names = [name for name in TABLES[table].column_names() if name not in _EXCLUDED_COLUMNS]
     total, rows = 0, 0
     for batch in batches:
-        for row in plain(table, batch).select(names).to_pylist():
+        for row in decode_dictionaries(table, batch).select(names).to_pylist():
             told = repr([row[name] for name in names]).encode()
             total += int.from_bytes(hashlib.sha256(told).digest(), "big")
             rows += 1
-    return f"{rows}:{total % _SPACE:064x}"
+    return f"{rows}:{total % _DIGEST_MODULUS:064x}"
 
 
 def digest_tables(folder: Path | str) -> dict[str, str]:
@@ -43,7 +43,7 @@ def digest_tables(folder: Path | str) -> dict[str, str]:
     }
 
 
-def digest_all(batches: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, str]:
+def digest_batches(batches: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, str]:
     """The same for rows in memory, by table."""
     return {
         table: digest_rows(table, batches.get(table, ())) for table in TABLES if table != "captures"

@@ -4,7 +4,7 @@
 from librt.vecs import append, vec
 from mypy_extensions import i64, u8
 
-from polymux.analysis.output.string_dictionary import LabelPlaces
+from polymux.analysis.output.string_dictionary import StringDictionary
 
 
 class TimelineRows:
@@ -12,45 +12,58 @@ class TimelineRows:
     -1 where the half needs no leave."""
 
     def __init__(self) -> None:
-        self.count: i64 = 0
-        self.streams: LabelPlaces = LabelPlaces()
-        self.stream: vec[i64] = vec[i64]()
+        self.row_count: i64 = 0
+        self.stream_labels: StringDictionary = StringDictionary()
+        self.label_index: vec[i64] = vec[i64]()
         self.sender: vec[u8] = vec[u8]()
         self.bucket: vec[i64] = vec[i64]()
         self.frames: vec[i64] = vec[i64]()
-        self.content: vec[i64] = vec[i64]()
-        self.blocked: vec[i64] = vec[i64]()
+        self.content_bytes: vec[i64] = vec[i64]()
+        self.blocked_us: vec[i64] = vec[i64]()
 
-    def put(
-        self, stream: i64, sender: i64, bucket: i64, frames: i64, content: i64, blocked: i64
+    def add(
+        self,
+        label_index: i64,
+        sender: i64,
+        bucket: i64,
+        frames: i64,
+        content_bytes: i64,
+        blocked_us: i64,
     ) -> None:
-        self.stream = append(self.stream, stream)
+        self.label_index = append(self.label_index, label_index)
         self.sender = append(self.sender, u8(sender))
         self.bucket = append(self.bucket, bucket)
         self.frames = append(self.frames, frames)
-        self.content = append(self.content, content)
-        self.blocked = append(self.blocked, blocked)
-        self.count += 1
+        self.content_bytes = append(self.content_bytes, content_bytes)
+        self.blocked_us = append(self.blocked_us, blocked_us)
+        self.row_count += 1
 
 
-class SharedTimeline:
+class SharedTimelineRows:
     """Rows of several sessions; `session` is the place of each row's session in `sessions`."""
 
     def __init__(self) -> None:
         self.rows: TimelineRows = TimelineRows()
         self.sessions: dict[str, int] = {}
-        self.session: vec[i64] = vec[i64]()
+        self.session_index: vec[i64] = vec[i64]()
 
-    def add(self, rows: TimelineRows, session: str) -> None:
-        own: i64 = self.sessions.setdefault(session, len(self.sessions))
+    def add(self, rows: TimelineRows, session_id: str) -> None:
+        own: i64 = self.sessions.setdefault(session_id, len(self.sessions))
         to = self.rows
         places: vec[i64] = vec[i64]()
-        for label in rows.streams.labels:
-            places = append(places, to.streams.of(label))
-        for i in range(rows.count):
-            stream = rows.stream[i]
+        for label in rows.stream_labels.strings:
+            places = append(places, to.stream_labels.index_of(label))
+        for i in range(rows.row_count):
+            stream = rows.label_index[i]
             if stream >= 0:
                 stream = places[stream]
             sender = i64(rows.sender[i])
-            to.put(stream, sender, rows.bucket[i], rows.frames[i], rows.content[i], rows.blocked[i])
-            self.session = append(self.session, own)
+            to.add(
+                stream,
+                sender,
+                rows.bucket[i],
+                rows.frames[i],
+                rows.content_bytes[i],
+                rows.blocked_us[i],
+            )
+            self.session_index = append(self.session_index, own)

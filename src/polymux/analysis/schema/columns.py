@@ -17,11 +17,11 @@ class ColumnType(Enum):
     """What a column holds; the value is the word the column reference uses for it."""
 
     TEXT = "text"
-    TEXTS = "list of text"
+    TEXT_LIST = "list of text"
     INTEGER = "integer"
-    BIG = "decimal(20,0)"
-    INSTANT = "timestamp"
-    OCTETS = "binary"
+    DECIMAL = "decimal(20,0)"
+    TIMESTAMP = "timestamp"
+    BINARY = "binary"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class Column:
 
     name: str
     type: ColumnType
-    meaning: str
+    description: str
     nullable: bool = False
-    words: tuple[str, ...] = ()
+    allowed_values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +43,12 @@ class TableSchema:
     """
 
     name: str
-    row: str
-    meaning: str
+    one_row_per: str
+    description: str
     key: tuple[str, ...]
     columns: tuple[Column, ...]
 
-    def names(self) -> tuple[str, ...]:
+    def column_names(self) -> tuple[str, ...]:
         """The column names, in order."""
         return tuple(column.name for column in self.columns)
 
@@ -59,7 +59,7 @@ class TableSchema:
                 return column
         raise KeyError(name)
 
-    def arrow(self) -> pa.Schema:
+    def to_arrow(self) -> pa.Schema:
         """The pyarrow schema; MissingExtra where pyarrow is not installed."""
         types = _arrow_types()
         import pyarrow as pa
@@ -76,9 +76,9 @@ def _arrow_types() -> dict[ColumnType, pa.DataType]:
         raise MissingExtra("captures", "reading or writing tables") from None
     return {
         ColumnType.TEXT: pa.string(),
-        ColumnType.TEXTS: pa.list_(pa.string()),
+        ColumnType.TEXT_LIST: pa.list_(pa.string()),
         ColumnType.INTEGER: pa.int64(),
-        ColumnType.BIG: pa.decimal128(20, 0),
-        ColumnType.INSTANT: pa.timestamp("us", tz="UTC"),
-        ColumnType.OCTETS: pa.binary(),
+        ColumnType.DECIMAL: pa.decimal128(20, 0),
+        ColumnType.TIMESTAMP: pa.timestamp("us", tz="UTC"),
+        ColumnType.BINARY: pa.binary(),
     }

@@ -14,28 +14,35 @@ from polymux.analysis.schema.columns import Column, ColumnType, TableSchema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-BUCKETS: Final = 500  # a timeline has at most this many buckets a session
-LEAST_BUCKET_US: Final = 1_000
+TIMELINE_BUCKETS: Final = 500  # a timeline has at most this many buckets a session
+MIN_BUCKET_US: Final = 1_000
 
 __all__ = [
-    "BUCKETS", "TABLES", "Column", "ColumnType", "TableSchema", "arrow_schema", "bucket_of",
-    "bucket_width_us", "column_reference",
-]  # fmt: skip
+    "TABLES",
+    "TIMELINE_BUCKETS",
+    "Column",
+    "ColumnType",
+    "TableSchema",
+    "arrow_schema",
+    "bucket_of",
+    "bucket_width_us",
+    "column_reference",
+]
 
 
 def bucket_width_us(session_us: int) -> int:
     """How long one timeline bucket is in a session that lasted `session_us`."""
-    return max(LEAST_BUCKET_US, -(-session_us // BUCKETS))
+    return max(MIN_BUCKET_US, -(-session_us // TIMELINE_BUCKETS))
 
 
 def bucket_of(since_us: int, width_us: int) -> int:
     """The bucket of an instant `since_us` after the session began; the last one holds its end."""
-    return max(0, min(BUCKETS - 1, since_us // width_us))
+    return max(0, min(TIMELINE_BUCKETS - 1, since_us // width_us))
 
 
 def arrow_schema(table: str) -> pa.Schema:
     """The pyarrow schema of the table with this name; KeyError if there is none."""
-    return TABLES[table].arrow()
+    return TABLES[table].to_arrow()
 
 
 def column_reference() -> str:
@@ -47,16 +54,16 @@ def column_reference() -> str:
         "durations end in `_us`; what a protocol does not have is null.\n",
     ]
     for table in TABLES.values():
-        parts.append(f"## `{table.name}`\n\nOne row per {table.row}. {table.meaning}\n")
+        parts.append(f"## `{table.name}`\n\nOne row per {table.one_row_per}. {table.description}\n")
         parts.append("Key: " + ", ".join(f"`{name}`" for name in table.key) + ".\n")
         parts.append("| column | type | null | meaning |\n|---|---|---|---|")
         for column in table.columns:
             words = ""
-            if column.words:
-                words = " One of " + ", ".join(f"`{word}`" for word in column.words) + "."
+            if column.allowed_values:
+                words = " One of " + ", ".join(f"`{word}`" for word in column.allowed_values) + "."
             null = "yes" if column.nullable else "no"
             parts.append(
-                f"| `{column.name}` | {column.type.value} | {null} | {column.meaning}{words} |"
+                f"| `{column.name}` | {column.type.value} | {null} | {column.description}{words} |"
             )
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -80,36 +87,36 @@ STALL_CAUSES: Final = (
 )  # fmt: skip
 
 
-def _text(name: str, meaning: str, *words: str, null: bool = False) -> Column:
-    return Column(name, ColumnType.TEXT, meaning, null, words)
+def _text(name: str, description: str, *allowed_values: str, null: bool = False) -> Column:
+    return Column(name, ColumnType.TEXT, description, null, allowed_values)
 
 
-def _count(name: str, meaning: str, null: bool = False) -> Column:
-    return Column(name, ColumnType.INTEGER, meaning, null)
+def _integer(name: str, description: str, null: bool = False) -> Column:
+    return Column(name, ColumnType.INTEGER, description, null)
 
 
-def _instant(name: str, meaning: str, null: bool = False) -> Column:
-    return Column(name, ColumnType.INSTANT, meaning, null)
+def _timestamp(name: str, description: str, null: bool = False) -> Column:
+    return Column(name, ColumnType.TIMESTAMP, description, null)
 
 
-def _both(
-    stem: str, type: ColumnType, meaning: str, *words: str, null: bool = False
+def _per_side(
+    stem: str, type: ColumnType, description: str, *allowed_values: str, null: bool = False
 ) -> Iterator[Column]:
     """The column once for each side; `{side}` and `{peer}` in the meaning name the two."""
     for side in SIDES:
-        text = meaning.format(side=side, peer=_PEER[side])
-        yield Column(f"{stem}_{side}", type, text, null, words)
+        text = description.format(side=side, peer=_PEER[side])
+        yield Column(f"{stem}_{side}", type, text, null, allowed_values)
 
 
-def _counts(stem: str, meaning: str, null: bool = False) -> Iterator[Column]:
-    return _both(stem, ColumnType.INTEGER, meaning, null=null)
+def _integer_per_side(stem: str, description: str, null: bool = False) -> Iterator[Column]:
+    return _per_side(stem, ColumnType.INTEGER, description, null=null)
 
 
-_SESSION: Final = _text(
+_SESSION_ID: Final = _text(
     "session_id", "The session: a hash of its flow and first instant, the same on every run."
 )
 _SENDER: Final = _text("sender", "The side that sent it.", *SIDES)
-_FRAME_INDEX: Final = _count(
+_FRAME_INDEX: Final = _integer(
     "frame_index", "Position of the frame among its direction's frames, from 0."
 )
 _STREAM: Final = _text(
@@ -117,8 +124,10 @@ _STREAM: Final = _text(
     "The stream: opener's letter, number and, from an id's second use, its incarnation "
     "(`d1`, `a2`, `d0.2`; `s0` for a seeded channel).",
 )
-_MAYBE_STREAM: Final = _text("stream", _STREAM.meaning + " Null where there is none.", null=True)
-_TIME: Final = _instant("time", "When the frame's last byte became contiguous.")
+_NULLABLE_STREAM: Final = _text(
+    "stream", _STREAM.description + " Null where there is none.", null=True
+)
+_TIME: Final = _timestamp("time", "When the frame's last byte became contiguous.")
 
 _CAPTURES: Final = TableSchema(
     "captures",
@@ -129,13 +138,13 @@ _CAPTURES: Final = TableSchema(
         _text("file", "Path or address of the file, as it was given."),
         _text("format", "Format and compression found; null if none was.", null=True),
         _text("status", "How much of the file could be read.", *CAPTURE_STATUSES),
-        _count("packets", "Packets read."),
-        _count("tcp_packets", "Packets that carried TCP."),
-        _count("other_packets", "Packets that carried anything else."),
-        _count("fragments", "IP fragments, which are counted and not put together."),
-        _count("bytes", "Bytes of the file that were read, after decompression."),
+        _integer("packets", "Packets read."),
+        _integer("tcp_packets", "Packets that carried TCP."),
+        _integer("other_packets", "Packets that carried anything else."),
+        _integer("fragments", "IP fragments, which are counted and not put together."),
+        _integer("bytes", "Bytes of the file that were read, after decompression."),
         _text("error", "What went wrong; null if nothing did.", null=True),
-        _count("error_offset", "Byte of the file at which it went wrong.", null=True),
+        _integer("error_offset", "Byte of the file at which it went wrong.", null=True),
     ),
 )
 
@@ -147,8 +156,8 @@ _SESSIONS: Final = TableSchema(
     "direction.",
     ("session_id",),
     (
-        _SESSION,
-        Column("capture", ColumnType.TEXTS, "The files its packets came from."),
+        _SESSION_ID,
+        Column("capture", ColumnType.TEXT_LIST, "The files its packets came from."),
         _text("protocol", "Name of the protocol; null if it could not be told.", null=True),
         _text("version", "Version of the protocol, where it has versions.", null=True),
         _text("dialect", "Dialect, where the protocol has several.", null=True),
@@ -156,23 +165,25 @@ _SESSIONS: Final = TableSchema(
         _text("vantage", "Where the capture was taken.", *VANTAGES),
         _text("dialer", "Address and port of the side that opened the connection."),
         _text("acceptor", "Address and port of the side that took it."),
-        _instant("started_at", "First packet."),
-        _instant("ended_at", "Last packet."),
-        _count("frames", "Frames decoded in both directions."),
-        _count("streams", "Stream incarnations."),
-        *_counts("bytes", "Bytes the {side} sent on the wire."),
-        *_counts("payload_bytes", "Content the {side} sent, summed over the streams."),
-        *_counts("missing_bytes", "Bytes of the {side} that are missing outside decoded frames."),
-        *_counts("undecoded_bytes", "Bytes of the {side} that could not be decoded."),
-        *_counts(
+        _timestamp("started_at", "First packet."),
+        _timestamp("ended_at", "Last packet."),
+        _integer("frames", "Frames decoded in both directions."),
+        _integer("streams", "Stream incarnations."),
+        *_integer_per_side("bytes", "Bytes the {side} sent on the wire."),
+        *_integer_per_side("payload_bytes", "Content the {side} sent, summed over the streams."),
+        *_integer_per_side(
+            "missing_bytes", "Bytes of the {side} that are missing outside decoded frames."
+        ),
+        *_integer_per_side("undecoded_bytes", "Bytes of the {side} that could not be decoded."),
+        *_integer_per_side(
             "overhead_bytes",
             "Bytes of the {side} that belong to the encapsulation only (HTTP upgrade, WebSocket "
             "ping and close).",
         ),
-        _count("violations", "Its rows in `violations`."),
+        _integer("violations", "Its rows in `violations`."),
         _text("ending", "How the session ended.", *SESSION_ENDINGS),
         _text("note", "What a reader of this row should know.", null=True),
-        _count("rtt_us", "Round trip of the connection in microseconds, if seen.", null=True),
+        _integer("rtt_us", "Round trip of the connection in microseconds, if seen.", null=True),
     ),
 )
 
@@ -182,64 +193,68 @@ _STREAMS: Final = TableSchema(
     "A stream from its opening to its end; an id that is used again makes another row.",
     ("session_id", "stream"),
     (
-        _SESSION,
+        _SESSION_ID,
         _STREAM,
         _text("opener", "The side that opened it; null for a seeded channel.", *SIDES, null=True),
-        Column("stream_id", ColumnType.BIG, "The id on the wire."),
-        _count("incarnation", "Which use of the id this is, from 1."),
+        Column("stream_id", ColumnType.DECIMAL, "The id on the wire."),
+        _integer("incarnation", "Which use of the id this is, from 1."),
         _text("name", "Name or metadata, as UTF-8 with replacement, not escaped.", null=True),
-        Column("name_bytes", ColumnType.OCTETS, "The same, exactly as it came.", True),
-        _instant("opened_at", "When it was opened; null if the opening was not seen.", null=True),
-        _instant("accepted_at", "When it was accepted, where the protocol accepts.", null=True),
-        _instant("closed_at", "When both halves were over.", null=True),
+        Column("name_bytes", ColumnType.BINARY, "The same, exactly as it came.", True),
+        _timestamp("opened_at", "When it was opened; null if the opening was not seen.", null=True),
+        _timestamp("accepted_at", "When it was accepted, where the protocol accepts.", null=True),
+        _timestamp("closed_at", "When both halves were over.", null=True),
         _text("ending", "How it ended.", *STREAM_ENDINGS),
         _text("reset_by", "Who first reset, cancelled, rejected or terminated.", *SIDES, null=True),
         _text("error", "The text that side sent with it.", null=True),
-        *_counts("bytes", "Content the {side} sent up to its own end or abort."),
-        *_counts(
+        *_integer_per_side("bytes", "Content the {side} sent up to its own end or abort."),
+        *_integer_per_side(
             "units",
             "The same in messages (omnistreams), items (Minmux, the last item not counted), "
             "else bytes, for the {side}.",
         ),
-        *_counts("frames", "All frames of the {side} on this stream."),
-        *_both("ended", ColumnType.TEXT, "How the {side} itself ended.", *HALF_ENDINGS, null=True),
-        *_both(
+        *_integer_per_side("frames", "All frames of the {side} on this stream."),
+        *_per_side(
+            "ended", ColumnType.TEXT, "How the {side} itself ended.", *HALF_ENDINGS, null=True
+        ),
+        *_per_side(
             "credit_granted",
-            ColumnType.BIG,
+            ColumnType.DECIMAL,
             "All credit ever granted to the {side}, gross.",
             null=True,
         ),
-        *_counts(
+        *_integer_per_side(
             "peak_in_flight_bytes",
             "Most bytes of the {side} sent and not acknowledged (Nerdbank v2, v3).",
             null=True,
         ),
-        *_counts(
+        *_integer_per_side(
             "blocked_us",
             "Microseconds the {side} had no send credit, whether or not it had more to send.",
             null=True,
         ),
-        *_both("first_at", ColumnType.INSTANT, "First frame of the {side}.", null=True),
-        *_both("last_at", ColumnType.INSTANT, "Last frame of the {side}.", null=True),
-        *_counts(
+        *_per_side("first_at", ColumnType.TIMESTAMP, "First frame of the {side}.", null=True),
+        *_per_side("last_at", ColumnType.TIMESTAMP, "Last frame of the {side}.", null=True),
+        *_integer_per_side(
             "window_bytes",
             "Largest window the {peer} announced to the {side}, in bytes (Nerdbank v2, v3).",
             null=True,
         ),
-        *_counts(
+        *_integer_per_side(
             "window_limit_bps",
             "Bits a second that this window allows the {side} at most: once full in a round trip. "
             "Null without a window or a round trip.",
             null=True,
         ),
-        *_counts(
+        *_integer_per_side(
             "throughput_bps",
             "Bits of content a second that the {side} reached between its first and last frame; "
             "near `window_limit_bps`, the window is smaller than the bandwidth-delay product.",
             null=True,
         ),
-        *_counts("stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."),
-        *_counts(
+        *_integer_per_side(
+            "stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."
+        ),
+        *_integer_per_side(
             "hol_blocked_us",
             "Microseconds the {side} waited behind other streams: what head-of-line blocking cost. "
             "Every wait counts, also those too short for a row in `stalls`.",
@@ -253,24 +268,24 @@ _FRAMES: Final = TableSchema(
     "Every frame, in both directions.",
     ("session_id", "sender", "frame_index"),
     (
-        _SESSION,
+        _SESSION_ID,
         _SENDER,
         _FRAME_INDEX,
         _TIME,
-        _count(
+        _integer(
             "byte_offset",
             "First byte of the frame in its TCP direction, encapsulation prefix included.",
         ),
-        _count("size", "Bytes of the frame, encapsulation prefix included."),
+        _integer("size", "Bytes of the frame, encapsulation prefix included."),
         _text("kind", "The protocol's own name for this kind of frame."),
-        _MAYBE_STREAM,
-        _count(
+        _NULLABLE_STREAM,
+        _integer(
             "amount",
             "The number in the frame that changes a credit or window; a value past 2^63-1 is stored "
             "as 2^63-1.",
             null=True,
         ),
-        _count("payload_bytes", "Bytes of payload."),
+        _integer("payload_bytes", "Bytes of payload."),
         _text(
             "verdict",
             "What the rules say; `violation`: it broke a rule of severity warning or worse.",
@@ -285,16 +300,16 @@ _VIOLATIONS: Final = TableSchema(
     "Every rule that was broken, by whom and where.",
     ("session_id", "sender", "frame_index", "rule"),
     (
-        _SESSION,
+        _SESSION_ID,
         _SENDER,
-        _count(
+        _integer(
             "frame_index",
             "The frame's position among its direction's frames; the next one's where no frame was "
             "complete.",
         ),
-        _count("byte_offset", "First byte of the frame in its TCP direction."),
+        _integer("byte_offset", "First byte of the frame in its TCP direction."),
         _TIME,
-        _MAYBE_STREAM,
+        _NULLABLE_STREAM,
         _text("rule", "The rule, as `protocol.rule`."),
         _text("origin", "Where the rule comes from.", *ORIGINS),
         _text("severity", "How much it weighs.", *SEVERITIES),
@@ -315,13 +330,13 @@ _STALLS: Final = TableSchema(
     "2 seconds or more, or had not come in the last second of the capture or longer.",
     ("session_id", "stream", "sender", "started_at"),
     (
-        _SESSION,
+        _SESSION_ID,
         _STREAM,
         _text(
             "sender", "The side whose bytes did not come; for `no-reply`, the silent one.", *SIDES
         ),
-        _instant("started_at", "When it began."),
-        _count("duration_us", "How long it lasted, in microseconds."),
+        _timestamp("started_at", "When it began."),
+        _integer("duration_us", "How long it lasted, in microseconds."),
         _text("cause", "Why; `sender-idle` is never a finding.", *STALL_CAUSES),
         _text(
             "blocking_stream", "The stream it waited behind, where that is the cause.", null=True
@@ -338,19 +353,21 @@ _REQUESTS: Final = TableSchema(
     "percent too high.",
     ("session_id", "opener"),
     (
-        _SESSION,
+        _SESSION_ID,
         _text("opener", "The side that asked.", *SIDES),
-        _count("requests", "Requests it sent."),
-        _count("answered", "Those that were answered to the end."),
+        _integer("requests", "Requests it sent."),
+        _integer("answered", "Those that were answered to the end."),
         *(
-            _count(f"latency_{name}_us", f"{word} of the answers came within this time.", null=True)
+            _integer(
+                f"latency_{name}_us", f"{word} of the answers came within this time.", null=True
+            )
             for name, word in (
                 ("p50", "Half"),
                 ("p90", "Nine tenths"),
                 ("p99", "Ninety-nine hundredths"),
             )
         ),
-        _count("latency_max_us", "The longest.", null=True),
+        _integer("latency_max_us", "The longest.", null=True),
     ),
 )
 
@@ -361,13 +378,13 @@ _TIMELINE: Final = TableSchema(
     "buckets in which nothing happened have no row.",
     ("session_id", "stream", "sender", "bucket"),
     (
-        _SESSION,
-        _MAYBE_STREAM,
+        _SESSION_ID,
+        _NULLABLE_STREAM,
         _SENDER,
-        _count("bucket", "Number of the bucket, from 0 at the session's start."),
-        _count("frames", "Frames in the bucket."),
-        _count("bytes", "Content in the bucket, counted as in `streams`."),
-        _count("blocked_us", "Microseconds of the bucket without send credit.", null=True),
+        _integer("bucket", "Number of the bucket, from 0 at the session's start."),
+        _integer("frames", "Frames in the bucket."),
+        _integer("bytes", "Content in the bucket, counted as in `streams`."),
+        _integer("blocked_us", "Microseconds of the bucket without send credit.", null=True),
     ),
 )
 
@@ -377,12 +394,12 @@ _CONTENT: Final = TableSchema(
     "Written on request only: the bytes that `streams` counts.",
     ("session_id", "sender", "frame_index"),
     (
-        _SESSION,
-        _MAYBE_STREAM,
+        _SESSION_ID,
+        _NULLABLE_STREAM,
         _SENDER,
         _FRAME_INDEX,
         _TIME,
-        Column("data", ColumnType.OCTETS, "The content, exactly."),
+        Column("data", ColumnType.BINARY, "The content, exactly."),
     ),
 )
 

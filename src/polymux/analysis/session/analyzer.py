@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 
-from polymux.analysis.detection.detector import Verdict
-from polymux.analysis.options import Plan, choose
-from polymux.analysis.output.content_rows import Contents
-from polymux.analysis.output.row_batcher import Gathering
-from polymux.analysis.output.session_rows import Emit, Rows, session_id
-from polymux.analysis.schema.stream_keys import stream_of
+from polymux.analysis.detection.detector import Detection
+from polymux.analysis.options import AnalysisOptions, select_protocol
+from polymux.analysis.output.content_rows import ContentCollector
+from polymux.analysis.output.row_batcher import RowBatcher
+from polymux.analysis.output.session_rows import Emit, SessionRows, make_session_id
+from polymux.analysis.schema.stream_keys import parse_stream_key
 from polymux.analysis.schema.tables import VANTAGES, bucket_width_us
-from polymux.analysis.session.outcome import conserved, ending_of, note_of
-from polymux.analysis.session.peeked_session import Opening
+from polymux.analysis.session.outcome import accounts_for_all_bytes, session_ending, session_note
+from polymux.analysis.session.peeked_session import PeekedSession
 from polymux.analysis.session.summary import SessionSummary
 from polymux.analysis.tracking.request_latency import has_requests
-from polymux.analysis.tracking.session_tracker import Watch
-from polymux.analysis.tracking.stalls import Stalls
+from polymux.analysis.tracking.session_tracker import SessionTracker
+from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.timeline import Timeline
 from polymux.capture import FlowRefs, TcpSession, sessions_of
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.tcp.sessions import BATCH, Reader
+from polymux.capture.tcp.sessions import BATCH_BYTES, ReadAt
 from polymux.core.errors import CaptureError
-from polymux.core.events import Silence
+from polymux.core.events import NullSink
 from polymux.core.frames import ACCEPTS
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
@@ -35,22 +35,22 @@ from polymux.core.protocol import Protocol
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
-REMEMBERED = 65_536  # closed streams that late frames are told from unknown ones by
-LIVE = 262_144  # streams open at once, beyond which a session is not decoded on
-_NO_STREAM_CONTENT = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
+CLOSED_STREAMS_REMEMBERED = 65_536  # closed streams that late frames are told from unknown ones by
+MAX_OPEN_STREAMS = 262_144  # streams open at once, beyond which a session is not decoded on
+_STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
 
 Progress = Callable[[int], None]
-Begun = Callable[[SessionSummary], None]
+OnStart = Callable[[SessionSummary], None]
 Steps = Generator[int, None, SessionSummary]
 
 
-def walk(
+def analyze_session(
     session: TcpSession,
-    plan: Plan,
+    options: AnalysisOptions,
     emit: Emit,
     progress: Progress | None = None,
-    gathering: Gathering | None = None,
-    begun: Begun | None = None,
+    batcher: RowBatcher | None = None,
+    on_start: OnStart | None = None,
 ) -> SessionSummary:
     """Decode, judge and measure one session.
 
@@ -60,7 +60,7 @@ def walk(
     but content are left to a `gathering` if there is one, to become batches with those of other
     sessions. `begun(summary)` is told what is known before the first row, the note among it.
     """
-    steps = walk_steps(session, plan, emit, gathering, begun)
+    steps = analyze_session_steps(session, options, emit, batcher, on_start)
     while True:
         try:
             octets = next(steps)
@@ -71,117 +71,125 @@ def walk(
             progress(octets)
 
 
-def walk_steps(
+def analyze_session_steps(
     session: TcpSession,
-    plan: Plan,
+    options: AnalysisOptions,
     emit: Emit,
-    gathering: Gathering | None = None,
-    begun: Begun | None = None,
+    batcher: RowBatcher | None = None,
+    on_start: OnStart | None = None,
 ) -> Steps:
     """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
     and the last returns the summary."""
-    gathering = gathering or Gathering(emit, rows=1)
+    batcher = batcher or RowBatcher(emit, batch_rows=1)
     try:
-        session.survey()
-        if session.look_ahead(BATCH):
+        session.scan_packets()
+        if session.prefetch(BATCH_BYTES):
             yield 0
-        opening = Opening(session, BATCH)
-        verdict = choose(session, plan, opening.sample())
+        opening = PeekedSession(session, BATCH_BYTES)
+        verdict = select_protocol(session, options, opening.sample())
     except CaptureError as problem:
-        return _unread(session, gathering, plan, problem)
-    if begun is not None:
-        begun(_begun(session, verdict))
+        return _summarize_unreadable(session, batcher, options, problem)
+    if on_start is not None:
+        on_start(_initial_summary(session, verdict))
     if verdict.protocol is None:
-        summary = _undecoded(session, verdict)
+        summary = _summarize_undecoded(session, verdict)
     else:
-        summary = yield from _decoded(session, opening, verdict, plan, emit, gathering)
-    _put_session(summary, plan, gathering)
+        summary = yield from _decode_session(session, opening, verdict, options, emit, batcher)
+    _add_session_row(summary, options, batcher)
     return summary
 
 
-def walk_flow(
-    rows: Iterable[FlowRefs],
-    open_reader: Callable[[str], Reader],
-    plan: Plan,
+def analyze_flow(
+    refs: Iterable[FlowRefs],
+    open_reader: Callable[[str], ReadAt],
+    options: AnalysisOptions,
     emit: Emit,
     *,
     limits: CaptureLimits | None = None,
-    gathering: Gathering | None = None,
+    batcher: RowBatcher | None = None,
 ) -> list[SessionSummary]:
     """All sessions of one flow, from its packed references in any order.
 
     What a Spark task calls for each of its flows: `rows` are the flow's rows of the index of all
     files, `open_reader(path)` reads payload (`capture.Files(limits).reader`).
     """
-    sessions = sessions_of(rows, open_reader, limits=limits, ports=plan.ports)
-    return [walk(session, plan, emit, gathering=gathering) for session in sessions]
+    sessions = sessions_of(refs, open_reader, limits=limits, ports=options.ports)
+    return [analyze_session(session, options, emit, batcher=batcher) for session in sessions]
 
 
-def _decoded(
+def _decode_session(
     session: TcpSession,
-    opening: Opening,
-    verdict: Verdict,
-    plan: Plan,
+    peeked: PeekedSession,
+    detection: Detection,
+    options: AnalysisOptions,
     emit: Emit,
-    gathering: Gathering,
+    batcher: RowBatcher,
 ) -> Steps:
-    assert verdict.protocol is not None
-    summary = _begun(session, verdict)
+    assert detection.protocol is not None
+    summary = _initial_summary(session, detection)
     vantage = Vantage[summary.vantage.upper()]
-    protocol = create(verdict.protocol, Limits(remembered=REMEMBERED), vantage)
+    protocol = create(
+        detection.protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage
+    )
     contents = None
-    if "content" in plan.tables:
+    if "content" in options.tables:
         kinds = [
-            number for number, kind in protocol.kinds.items() if kind.name == _NO_STREAM_CONTENT
+            number
+            for number, kind in protocol.kinds.items()
+            if kind.name == _STREAMLESS_CONTENT_KIND
         ]
-        contents = Contents(kinds[0] if kinds else -1)
-        if plan.stream:
-            contents.select(*stream_of(plan.stream))
-    watch = Watch(contents)
+        contents = ContentCollector(kinds[0] if kinds else -1)
+        if options.content_stream:
+            contents.select(*parse_stream_key(options.content_stream))
+    watch = SessionTracker(contents)
     observer = Observer(protocol, True, watch)
-    watch.attach(observer, _timeline(session), _stalls(session, watch, protocol))
-    if not session.saw_syn or verdict.doubt:
-        observer.doubt()
-    if session.unheard is not None:
-        watch.miss(session.unheard, session.started_at)
-    watch.skip(verdict.skip[0], verdict.skip[1], session.saw_syn)
-    rows = Rows(summary.session_id, emit, gathering, plan.tables)
+    watch.attach(observer, _make_timeline(session), _make_stall_detector(session, watch, protocol))
+    if not session.saw_syn or detection.mismatch:
+        observer.mark_uncertain()
+    if session.unseen_side is not None:
+        watch.mark_side_missing(session.unseen_side, session.started_at)
+    watch.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1], session.saw_syn)
+    rows = SessionRows(summary.session_id, emit, batcher, options.tables)
     try:
-        for batch in opening.batches():
+        for batch in peeked.batches():
             watch.feed(batch.events, batch.data)
             rows.collect(observer, watch, session.ended_at)
-            if open_streams(observer) > LIVE:
-                watch.give_up(f"more than {LIVE} streams are open at once", session.ended_at)
+            if open_stream_count(observer) > MAX_OPEN_STREAMS:
+                watch.stop_decoding(
+                    f"more than {MAX_OPEN_STREAMS} streams are open at once", session.ended_at
+                )
             octets = len(batch.data)
             del batch  # others have their turn first, and need the room
             yield octets
     except CaptureError as problem:
-        summary.failure = str(problem)
+        summary.read_error = str(problem)
     watch.close(session.ended_at)
     rows.close(observer, watch, session.ended_at)
-    _sum_up(summary, session, observer, watch, rows)
+    _complete_summary(summary, session, observer, watch, rows)
     # It leads back to the watch: both would stay in memory until Python looks for such circles.
-    observer.conversation.sink = Silence()
+    observer.connection.sink = NullSink()
     return summary
 
 
-def open_streams(observer: Observer) -> int:
+def open_stream_count(observer: Observer) -> int:
     """How many streams are held as open; a session with more than LIVE is not decoded on."""
     streams = observer.protocol.streams
-    return int(streams.used) - (len(streams.closed) - int(streams.first))
+    return int(streams.used_slots) - (len(streams.closed) - int(streams.first_closed))
 
 
-def _timeline(session: TcpSession) -> Timeline:
+def _make_timeline(session: TcpSession) -> Timeline:
     started = session.started_at // 1000
     return Timeline(started, bucket_width_us(max(0, session.ended_at // 1000 - started)))
 
 
-def _stalls(session: TcpSession, watch: Watch, protocol: Protocol) -> Stalls:
+def _make_stall_detector(
+    session: TcpSession, tracker: SessionTracker, protocol: Protocol
+) -> StallDetector:
     closed, repaired = session.zero_windows, session.retransmissions
     rtt = session.rtt_ns if session.rtt_ns is not None else -1
     kinds = protocol.kinds.values()
-    return Stalls(
-        watch.tracks.none,
+    return StallDetector(
+        tracker.stream_trackers.empty_slot,
         rtt,
         closed[0],
         closed[1],
@@ -193,36 +201,36 @@ def _stalls(session: TcpSession, watch: Watch, protocol: Protocol) -> Stalls:
     )
 
 
-def _begun(session: TcpSession, verdict: Verdict) -> SessionSummary:
+def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
     """What is known before a frame is decoded."""
     vantage = "unordered" if not session.ordered else session.vantage_hint or "middle"
     assert vantage in VANTAGES
     return SessionSummary(
-        session_id=session_id(session.flow, session.started_at),
+        session_id=make_session_id(session.flow, session.started_at),
         capture=list(session.captures),
-        protocol=verdict.protocol.partition(":")[0] if verdict.protocol else None,
+        protocol=detection.protocol.partition(":")[0] if detection.protocol else None,
         version=None,
         dialect=None,
-        evidence=verdict.evidence or None,
+        evidence=detection.evidence or None,
         vantage=vantage,
         dialer=session.dialer,
         acceptor=session.acceptor,
         started_at=session.started_at // 1000,
         ended_at=session.ended_at // 1000,
         rtt_us=session.rtt_ns // 1000 if session.rtt_ns is not None else None,
-        note=verdict.doubt or None,
+        note=detection.mismatch or None,
     )
 
 
-def _undecoded(session: TcpSession, verdict: Verdict) -> SessionSummary:
+def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSummary:
     """No protocol was recognised: the octets are counted."""
-    summary = _begun(session, verdict)
-    (summary.missing_bytes_dialer, summary.missing_bytes_acceptor) = session.gaps
-    (summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor) = session.octets
-    summary.bytes_dialer = session.octets[0] + session.gaps[0]
-    summary.bytes_acceptor = session.octets[1] + session.gaps[1]
+    summary = _initial_summary(session, detection)
+    (summary.missing_bytes_dialer, summary.missing_bytes_acceptor) = session.missing_bytes
+    (summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor) = session.reassembled_bytes
+    summary.bytes_dialer = session.reassembled_bytes[0] + session.missing_bytes[0]
+    summary.bytes_acceptor = session.reassembled_bytes[1] + session.missing_bytes[1]
     ended = session.ends[0] is not None and session.ends[1] is not None
-    if any(session.octets):
+    if any(session.reassembled_bytes):
         summary.ending = "undecodable"
         said = "the protocol was not recognised; name it with --protocol or --port"
     else:
@@ -232,44 +240,53 @@ def _undecoded(session: TcpSession, verdict: Verdict) -> SessionSummary:
     return summary
 
 
-def _unread(
-    session: TcpSession, gathering: Gathering, plan: Plan, problem: CaptureError
+def _summarize_unreadable(
+    session: TcpSession, batcher: RowBatcher, options: AnalysisOptions, problem: CaptureError
 ) -> SessionSummary:
-    summary = _undecoded(session, Verdict(None, "the capture could not be read"))
-    summary.failure = str(problem)
+    summary = _summarize_undecoded(session, Detection(None, "the capture could not be read"))
+    summary.read_error = str(problem)
     summary.note = f"{session.note}; {problem}" if session.note else str(problem)
-    _put_session(summary, plan, gathering)
+    _add_session_row(summary, options, batcher)
     return summary
 
 
-def _sum_up(
-    summary: SessionSummary, session: TcpSession, observer: Observer, watch: Watch, rows: Rows
+def _complete_summary(
+    summary: SessionSummary,
+    session: TcpSession,
+    observer: Observer,
+    tracker: SessionTracker,
+    rows: SessionRows,
 ) -> None:
-    dialer, acceptor = observer.conversation.dialer, observer.conversation.acceptor
+    dialer, acceptor = observer.connection.dialer, observer.connection.acceptor
     protocol = observer.protocol
     summary.version = protocol.version() or None
     summary.dialect = protocol.dialect() or None
-    summary.frames = watch.frames
-    summary.streams, summary.violations = rows.streams, rows.violations
-    summary.findings = rows.broken + rows.stalls
-    summary.stalls, summary.unfinished = rows.stalls, rows.unfinished
-    summary.payload_bytes_dialer, summary.payload_bytes_acceptor = rows.payload
-    summary.bytes_dialer, summary.bytes_acceptor = dialer.octets, acceptor.octets
-    summary.missing_bytes_dialer, summary.missing_bytes_acceptor = dialer.gap, acceptor.gap
+    summary.frames = tracker.frame_count
+    summary.streams, summary.violations = rows.stream_count, rows.violation_count
+    summary.findings = rows.violation_findings + rows.stall_findings
+    summary.stalls, summary.unfinished = rows.stall_findings, rows.unfinished_streams
+    summary.payload_bytes_dialer, summary.payload_bytes_acceptor = rows.payload_bytes
+    summary.bytes_dialer, summary.bytes_acceptor = dialer.total_bytes, acceptor.total_bytes
+    summary.missing_bytes_dialer, summary.missing_bytes_acceptor = (
+        dialer.missing_bytes,
+        acceptor.missing_bytes,
+    )
     summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor = (
-        dialer.undecoded,
-        acceptor.undecoded,
+        dialer.undecoded_bytes,
+        acceptor.undecoded_bytes,
     )
     summary.overhead_bytes_dialer, summary.overhead_bytes_acceptor = (
-        dialer.carrier,
-        acceptor.carrier,
+        dialer.overhead_bytes,
+        acceptor.overhead_bytes,
     )
-    summary.balanced = conserved(summary, session, watch)
-    summary.ending = ending_of(session, observer, bool(summary.failure))
-    cut = watch.contents.cut if watch.contents is not None else 0
-    summary.note = note_of(session, observer, summary, cut)
+    summary.balanced = accounts_for_all_bytes(summary, session, tracker)
+    summary.ending = session_ending(session, observer, bool(summary.read_error))
+    cut = tracker.content_collector.truncated_bytes if tracker.content_collector is not None else 0
+    summary.note = session_note(session, observer, summary, cut)
 
 
-def _put_session(summary: SessionSummary, plan: Plan, gathering: Gathering) -> None:
-    if "sessions" in plan.tables:
-        gathering.put("sessions", {name: [value] for name, value in summary.row().items()})
+def _add_session_row(
+    summary: SessionSummary, options: AnalysisOptions, batcher: RowBatcher
+) -> None:
+    if "sessions" in options.tables:
+        batcher.add("sessions", {name: [value] for name, value in summary.row().items()})

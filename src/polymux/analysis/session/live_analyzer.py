@@ -9,147 +9,168 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from polymux.analysis.arrow.batches import batch_of
-from polymux.analysis.detection.detector import Verdict
-from polymux.analysis.detection.sample import LOOK, Piece, Sample, add_pieces
-from polymux.analysis.options import AUTO, Plan, choose
+from polymux.analysis.arrow.batches import make_batch
+from polymux.analysis.detection.detector import Detection
+from polymux.analysis.detection.sample import (
+    FULL_SAMPLE_BYTES,
+    SamplePiece,
+    SessionSample,
+    add_pieces,
+)
+from polymux.analysis.options import AUTO, AnalysisOptions, select_protocol
 from polymux.analysis.output.frame_dicts import Row, take_frame_rows
-from polymux.analysis.output.frame_page import Prelude
-from polymux.analysis.output.session_rows import Emit, session_id
-from polymux.analysis.session.analyzer import LIVE, REMEMBERED, open_streams
-from polymux.capture import Batch
+from polymux.analysis.output.frame_page import SkippedPrefix
+from polymux.analysis.output.session_rows import Emit, make_session_id
+from polymux.analysis.session.analyzer import (
+    CLOSED_STREAMS_REMEMBERED,
+    MAX_OPEN_STREAMS,
+    open_stream_count,
+)
+from polymux.capture import StreamBatch
 from polymux.capture.live_reader import LiveSession
-from polymux.capture.tcp.events import GAP, OCTETS
-from polymux.core.connection import Conversation
+from polymux.capture.tcp.events import GAP, PAYLOAD
+from polymux.core.connection import Connection
 from polymux.core.limits import Limits
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
-SURE: Final = 4096  # octets after which a protocol that was recognised is believed at once
-UNDECIDED: Final = 32 << 20  # octets of sessions whose protocol is not known yet
+MIN_DECISION_BYTES: Final = (
+    4096  # octets after which a protocol that was recognised is believed at once
+)
+MAX_UNDECIDED_BYTES: Final = 32 << 20  # octets of sessions whose protocol is not known yet
 
-Doubted = Callable[[str, str], None]
+OnWarning = Callable[[str, str], None]
 
 
-class LiveWalk:
+class LiveSessionAnalyzer:
     """One session: decides its protocol, decodes it, gives its frames."""
 
-    def __init__(self, session: LiveSession, plan: Plan) -> None:
+    def __init__(self, session: LiveSession, options: AnalysisOptions) -> None:
         self.session = session
-        self.name = session_id(session.flow, session.started_at)
-        self.verdict: Verdict | None = None
-        self.held = 0
+        self.session_id = make_session_id(session.flow, session.started_at)
+        self.detection: Detection | None = None
+        self.pending_bytes = 0
         """Octets that wait for the protocol to be known."""
-        self.doubted = False
+        self.mismatch_reported = False
         """It was told that the octets look like another protocol than the one that was named."""
-        self.given_up = ""
+        self.stop_reason = ""
         """Why it is decoded no further, if it is not."""
-        self._plan = plan
-        self._waiting: list[Batch] = []
-        self._tried = 0
+        self._options = options
+        self._pending: list[StreamBatch] = []
+        self._tried_bytes = 0
         self._observer: Observer | None = None
-        self._prelude = Prelude(0, 0, True)
+        self._skipped_prefix = SkippedPrefix(0, 0, True)
 
-    def take(self) -> None:
+    def receive(self) -> None:
         """Take in what has come."""
         found = self.session.take_batches()
         if self._observer is not None:
             for batch in found:
                 self._feed(self._observer, batch)
-        elif self.verdict is None:
-            self._waiting += found
-            self.held += sum(len(batch.data) for batch in found)
-            if self.held >= LOOK:
-                self.decide(last=True)
-            elif self.held >= SURE and self.held >= 2 * self._tried:
-                self.decide()
+        elif self.detection is None:
+            self._pending += found
+            self.pending_bytes += sum(len(batch.data) for batch in found)
+            if self.pending_bytes >= FULL_SAMPLE_BYTES:
+                self.decide_protocol(final=True)
+            elif (
+                self.pending_bytes >= MIN_DECISION_BYTES
+                and self.pending_bytes >= 2 * self._tried_bytes
+            ):
+                self.decide_protocol()
 
-    def decide(self, last: bool = False, silent: bool = False) -> None:
+    def decide_protocol(self, final: bool = False, idle: bool = False) -> None:
         """Find out the protocol by what is there; `last`: or that it is none that is known.
 
         `silent`: nothing came for a while, so a named protocol waits for the other side no longer.
         """
-        if self.verdict is not None or (self.held == self._tried and not last):
+        if self.detection is not None or (self.pending_bytes == self._tried_bytes and not final):
             return
-        self._tried = self.held
-        pieces: list[Piece] = []
-        left = LOOK
-        for batch in self._waiting:
+        self._tried_bytes = self.pending_bytes
+        pieces: list[SamplePiece] = []
+        left = FULL_SAMPLE_BYTES
+        for batch in self._pending:
             left = add_pieces(pieces, batch, left)
             if left <= 0:
                 break
         session = self.session
-        named = self._plan.given(session) != AUTO or bool(session.protocol_hint)
+        named = self._options.protocol_for(session) != AUTO or bool(session.protocol_hint)
         if not pieces:  # it begins with a hole, behind which nothing is sampled
-            if not last and not (named and silent and self._waiting):
+            if not final and not (named and idle and self._pending):
                 return
-        elif named and not (last or silent) and self.held < SURE and not self._both(pieces):
+        elif (
+            named
+            and not (final or idle)
+            and self.pending_bytes < MIN_DECISION_BYTES
+            and not self._has_both_sides(pieces)
+        ):
             return
-        sample = Sample(tuple(pieces), session.saw_syn)
-        verdict = choose(session, self._plan, sample, sample)
-        if verdict.protocol is None and not last:
+        sample = SessionSample(tuple(pieces), session.saw_syn)
+        verdict = select_protocol(session, self._options, sample, sample)
+        if verdict.protocol is None and not final:
             return
-        self.verdict = verdict
+        self.detection = verdict
         if verdict.protocol is not None:
-            self._begin(verdict, verdict.protocol)
-        self._waiting = []
-        self.held = 0
+            self._start_decoding(verdict, verdict.protocol)
+        self._pending = []
+        self.pending_bytes = 0
 
-    def rows(self) -> list[Row]:
+    def take_rows(self) -> list[Row]:
         """The frames that became whole since the last call, as rows of the frames table."""
         observer = self._observer
         if observer is None:
             return []
-        observer.take_gone()
+        observer.take_removed_streams()
         observer.take_violations()
-        if open_streams(observer) > LIVE:
-            self._give_up(observer.conversation)
-        return [{"session_id": self.name, **row} for row in take_frame_rows(observer)]
+        if open_stream_count(observer) > MAX_OPEN_STREAMS:
+            self._stop_decoding(observer.connection)
+        return [{"session_id": self.session_id, **row} for row in take_frame_rows(observer)]
 
     def close(self) -> None:
         """The session is over: what is left is decided and decoded now."""
-        self.take()
-        self.decide(last=True)
+        self.receive()
+        self.decide_protocol(final=True)
         if self._observer is not None:
             ends = self.session.ends
-            self._observer.finish(
-                self.session.ended_at, ends[0] is not None, ends[1] is not None
-            )  # fmt: skip
+            self._observer.finish(self.session.ended_at, ends[0] is not None, ends[1] is not None)
 
-    def _give_up(self, conversation: Conversation) -> None:
+    def _stop_decoding(self, connection: Connection) -> None:
         """Too many streams are open at once: the rest of both directions is not decoded."""
-        reason = f"more than {LIVE} streams are open at once"
-        for d in (conversation.dialer, conversation.acceptor):
-            if not d.lost:
-                conversation.lose(d, 0, d.offset, self.session.ended_at, reason)
-                self.given_up = f"{reason}: it is decoded no further"
+        reason = f"more than {MAX_OPEN_STREAMS} streams are open at once"
+        for d in (connection.dialer, connection.acceptor):
+            if not d.decoding_stopped:
+                connection.stop_decoding(d, 0, d.offset, self.session.ended_at, reason)
+                self.stop_reason = f"{reason}: it is decoded no further"
 
-    def _both(self, pieces: list[Piece]) -> bool:
+    def _has_both_sides(self, pieces: list[SamplePiece]) -> bool:
         return len({side for side, _, _ in pieces}) == 2
 
-    def _begin(self, verdict: Verdict, text: str) -> None:
+    def _start_decoding(self, detection: Detection, protocol: str) -> None:
         session = self.session
         vantage = Vantage[(session.vantage_hint or "middle").upper()]
-        observer = Observer(create(text, Limits(remembered=REMEMBERED), vantage))
-        if not session.saw_syn or verdict.doubt:
-            observer.doubt()
-        self._prelude = Prelude(verdict.skip[0], verdict.skip[1], session.saw_syn)
-        for batch in self._waiting:
+        observer = Observer(
+            create(protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage)
+        )
+        if not session.saw_syn or detection.mismatch:
+            observer.mark_uncertain()
+        self._skipped_prefix = SkippedPrefix(
+            detection.skip_bytes[0], detection.skip_bytes[1], session.saw_syn
+        )
+        for batch in self._pending:
             self._feed(observer, batch)
         self._observer = observer
 
-    def _feed(self, observer: Observer, batch: Batch) -> None:
+    def _feed(self, observer: Observer, batch: StreamBatch) -> None:
         start = 0
-        conversation = observer.conversation
+        conversation = observer.connection
         for n in range(batch.count):
             side, kind, at, size = (
-                int(column[n]) for column in (batch.side, batch.kind, batch.at, batch.size)
+                int(column[n]) for column in (batch.side, batch.kind, batch.timestamp, batch.size)
             )
-            if kind == OCTETS:
+            if kind == PAYLOAD:
                 stop = start + size
-                if self._prelude.left > 0:
-                    start += int(self._prelude.pass_over(conversation.direction(side), size))
+                if self._skipped_prefix.remaining > 0:
+                    start += int(self._skipped_prefix.consume(conversation.direction(side), size))
                 if stop > start:
                     observer.feed(side, batch.data[start:stop], at)
                 start = stop
@@ -157,7 +178,7 @@ class LiveWalk:
                 observer.gap(side, size, at)
 
 
-class LiveFrames:
+class LiveAnalyzer:
     """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come.
 
     `doubted(session, note)` is told first of those whose octets look like another protocol than
@@ -165,62 +186,66 @@ class LiveFrames:
     """
 
     def __init__(
-        self, plan: Plan, emit: Emit, only: str = "", doubted: Doubted = lambda session, note: None
+        self,
+        options: AnalysisOptions,
+        emit: Emit,
+        id_prefix: str = "",
+        on_warning: OnWarning = lambda session, note: None,
     ) -> None:
-        self.seen = 0
+        self.session_count = 0
         """Sessions there were, and those whose id begins with `only`."""
-        self.matched = 0
-        self._plan = plan
+        self.matched_count = 0
+        self._options = options
         self._emit = emit
-        self._only = only
-        self._doubted = doubted
-        self._walks: dict[LiveSession, LiveWalk | None] = {}
-        self._undecided: dict[LiveWalk, int] = {}  # and the octets each of them holds
-        self._held = 0  # by all of them together
+        self._id_prefix = id_prefix
+        self._on_warning = on_warning
+        self._analyzers: dict[LiveSession, LiveSessionAnalyzer | None] = {}
+        self._undecided: dict[LiveSessionAnalyzer, int] = {}  # and the octets each of them holds
+        self._pending_bytes = 0  # by all of them together
 
-    def take(self, session: LiveSession | None) -> None:
+    def receive(self, session: LiveSession | None) -> None:
         """What `LiveCapture` gives: a session for which something came, or None for silence."""
         if session is None:
             for walk in list(self._undecided):
-                walk.decide(silent=True)
-                self._put(walk)
+                walk.decide_protocol(idle=True)
+                self._emit_rows(walk)
             return
-        if session not in self._walks:
-            self.seen += 1
-            walk = LiveWalk(session, self._plan)
-            wanted = walk.name.startswith(self._only)
-            self.matched += wanted
-            self._walks[session] = walk if wanted else None
-        found = self._walks[session]
+        if session not in self._analyzers:
+            self.session_count += 1
+            walk = LiveSessionAnalyzer(session, self._options)
+            wanted = walk.session_id.startswith(self._id_prefix)
+            self.matched_count += wanted
+            self._analyzers[session] = walk if wanted else None
+        found = self._analyzers[session]
         if found is not None:
             if session.over:
                 found.close()
             else:
-                found.take()
-            self._put(found)
+                found.receive()
+            self._emit_rows(found)
         else:
             session.take_batches()
         if session.over:
-            del self._walks[session]
-        while self._held > UNDECIDED:
-            largest = max(self._undecided, key=lambda walk: walk.held)
-            largest.decide(last=True)
-            self._put(largest)
+            del self._analyzers[session]
+        while self._pending_bytes > MAX_UNDECIDED_BYTES:
+            largest = max(self._undecided, key=lambda walk: walk.pending_bytes)
+            largest.decide_protocol(final=True)
+            self._emit_rows(largest)
 
-    def _put(self, walk: LiveWalk) -> None:
+    def _emit_rows(self, analyzer: LiveSessionAnalyzer) -> None:
         """Emit what the walk has, and count what it holds."""
-        verdict = walk.verdict
-        self._held -= self._undecided.pop(walk, 0)
-        if verdict is None and not walk.session.over:
-            self._undecided[walk] = walk.held
-            self._held += walk.held
-        if verdict is not None and verdict.doubt and not walk.doubted:
-            walk.doubted = True
-            self._doubted(walk.name, verdict.doubt)
-        rows = walk.rows()
-        if walk.given_up:
-            self._doubted(walk.name, walk.given_up)
-            walk.given_up = ""
+        verdict = analyzer.detection
+        self._pending_bytes -= self._undecided.pop(analyzer, 0)
+        if verdict is None and not analyzer.session.over:
+            self._undecided[analyzer] = analyzer.pending_bytes
+            self._pending_bytes += analyzer.pending_bytes
+        if verdict is not None and verdict.mismatch and not analyzer.mismatch_reported:
+            analyzer.mismatch_reported = True
+            self._on_warning(analyzer.session_id, verdict.mismatch)
+        rows = analyzer.take_rows()
+        if analyzer.stop_reason:
+            self._on_warning(analyzer.session_id, analyzer.stop_reason)
+            analyzer.stop_reason = ""
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
-            self._emit("frames", batch_of("frames", columns))
+            self._emit("frames", make_batch("frames", columns))

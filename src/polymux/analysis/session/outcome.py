@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from polymux.analysis.session.summary import SessionSummary
-from polymux.analysis.tracking.session_tracker import Watch
+from polymux.analysis.tracking.session_tracker import SessionTracker
 from polymux.capture import TcpSession
 from polymux.core.observer import Observer
 
 
-def ending_of(session: TcpSession, observer: Observer, failed: bool) -> str:
+def session_ending(session: TcpSession, observer: Observer, failed: bool) -> str:
     """The word for the table: what was lost first, then how it stopped."""
-    conversation = observer.conversation
+    conversation = observer.connection
     directions = (conversation.dialer, conversation.acceptor)
-    if any(session.gaps) or any(direction.holed for direction in directions):
+    if any(session.missing_bytes) or any(direction.stopped_by_gap for direction in directions):
         return "gap"
-    if any(direction.lost for direction in directions):
+    if any(direction.decoding_stopped for direction in directions):
         return "undecodable"
-    if conversation.verdicts & observer.protocol.truncated:
+    if conversation.violation_mask & observer.protocol.truncated_rule:
         return "truncated"
     if failed or not has_ended(session):
         return "unknown"
@@ -28,9 +28,11 @@ def has_ended(session: TcpSession) -> bool:
     return "rst" in session.ends or None not in session.ends
 
 
-def conserved(summary: SessionSummary, session: TcpSession, watch: Watch) -> bool:
+def accounts_for_all_bytes(
+    summary: SessionSummary, session: TcpSession, tracker: SessionTracker
+) -> bool:
     """Is every octet in a frame, a gap, the carrier, or undecoded; and is none there twice?"""
-    framed = (watch.framed0, watch.framed1)
+    framed = (tracker.dialer_frame_bytes, tracker.acceptor_frame_bytes)
     octets = (summary.bytes_dialer, summary.bytes_acceptor)
     others = (
         summary.missing_bytes_dialer
@@ -42,12 +44,12 @@ def conserved(summary: SessionSummary, session: TcpSession, watch: Watch) -> boo
     )
     if any(octets[side] != framed[side] + others[side] for side in (0, 1)):
         return False
-    seen = tuple(session.octets[side] + session.gaps[side] for side in (0, 1))
-    return bool(summary.failure) or octets == seen
+    seen = tuple(session.reassembled_bytes[side] + session.missing_bytes[side] for side in (0, 1))
+    return bool(summary.read_error) or octets == seen
 
 
-def note_of(
-    session: TcpSession, observer: Observer, summary: SessionSummary, cut: int
+def session_note(
+    session: TcpSession, observer: Observer, summary: SessionSummary, truncated_bytes: int
 ) -> str | None:
     """What a reader should know besides the columns; None if there is nothing.
 
@@ -55,22 +57,24 @@ def note_of(
     of the content table.
     """
     said = [text for text in (summary.note, session.note) if text]
-    conversation = observer.conversation
+    conversation = observer.connection
     for side, word in enumerate(("dialer", "acceptor")):
         direction = conversation.direction(side)
-        if session.gaps[side]:
-            said.append(f"{session.gaps[side]} octets of the {word} were not captured")
-        if session.unheard == side:
+        if session.missing_bytes[side]:
+            said.append(f"{session.missing_bytes[side]} octets of the {word} were not captured")
+        if session.unseen_side == side:
             said.append(
                 f"only one direction was captured, nothing of the {word}: what depends on its "
                 "frames is not judged"
             )
-        elif direction.lost:
-            said.append(f"the {word} could not be decoded on: {direction.reason}")
-    if cut:
-        said.append(f"{cut} octets of overlong frames are left out of the content table")
-    if summary.failure:
-        said.append(f"reading stopped: {summary.failure}")
+        elif direction.decoding_stopped:
+            said.append(f"the {word} could not be decoded on: {direction.stop_reason}")
+    if truncated_bytes:
+        said.append(
+            f"{truncated_bytes} octets of overlong frames are left out of the content table"
+        )
+    if summary.read_error:
+        said.append(f"reading stopped: {summary.read_error}")
     if not summary.balanced:
         said.append("octets are not conserved: this is a mistake of polymux, please report it")
     return "; ".join(said) or None

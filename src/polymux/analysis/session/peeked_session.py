@@ -5,34 +5,42 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from polymux.analysis.detection.sample import LOOK, Piece, Sample, add_pieces, take_sample
-from polymux.capture import Batch, TcpSession
+from polymux.analysis.detection.sample import (
+    FULL_SAMPLE_BYTES,
+    SamplePiece,
+    SessionSample,
+    add_pieces,
+    take_sample,
+)
+from polymux.capture import StreamBatch, TcpSession
 from polymux.core.errors import CaptureError
 
 
-class Opening:
+class PeekedSession:
     """The batches, about `octets` each, of a session that was surveyed; the first is at hand."""
 
-    def __init__(self, session: TcpSession, octets: int) -> None:
+    def __init__(self, session: TcpSession, batch_bytes: int) -> None:
         self._session = session
-        self._rest = session.batches(octets)
-        self._first: list[Batch] = []
+        self._rest = session.batches(batch_bytes)
+        self._first: list[StreamBatch] = []
         try:
             self._first += itertools.islice(self._rest, 1)
         except CaptureError:
-            self._rest = session.batches(octets)  # fails again, for who wants them
+            self._rest = session.batches(batch_bytes)  # fails again, for who wants them
 
-    def sample(self) -> Sample:
+    def sample(self) -> SessionSample:
         """The first octets; CaptureError if they cannot be read."""
-        pieces: list[Piece] = []
-        left = LOOK
+        pieces: list[SamplePiece] = []
+        left = FULL_SAMPLE_BYTES
         for batch in self._first:
             left = add_pieces(pieces, batch, left)
-        if left > 0 and sum(self._session.octets) > sum(len(each.data) for each in self._first):
+        if left > 0 and sum(self._session.reassembled_bytes) > sum(
+            len(each.data) for each in self._first
+        ):
             return take_sample(self._session)  # again: of many small packets a batch has too few
-        return Sample(tuple(pieces), self._session.saw_syn)
+        return SessionSample(tuple(pieces), self._session.saw_syn)
 
-    def batches(self) -> Iterator[Batch]:
+    def batches(self) -> Iterator[StreamBatch]:
         """All of them, once; none is kept."""
         while self._first:
             yield self._first.pop()

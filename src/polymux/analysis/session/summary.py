@@ -7,7 +7,7 @@ from typing import Final
 
 from polymux.analysis.schema.tables import TABLES
 
-UNFINISHED: Final = ("open", "half-closed", "never-accepted")
+UNFINISHED_ENDINGS: Final = ("open", "half-closed", "never-accepted")
 """Endings of streams on which something was still to come when the capture ended."""
 
 
@@ -52,8 +52,8 @@ class SessionSummary:
     findings: int = 0
     stalls: int = 0
     unfinished: int = 0
-    failure: str = ""
+    read_error: str = ""
 
     def row(self) -> dict[str, object]:
         """The columns of the table."""
-        return {name: getattr(self, name) for name in TABLES["sessions"].names()}
+        return {name: getattr(self, name) for name in TABLES["sessions"].column_names()}

@@ -3,51 +3,57 @@
 
 from mypy_extensions import i64
 
-from polymux.analysis.output.frame_page import Passing
-from polymux.analysis.tracking.stalls import Stalls
-from polymux.analysis.tracking.stream_tracker import Track
+from polymux.analysis.output.frame_page import PartialFrame
+from polymux.analysis.tracking.stalls import StallDetector
+from polymux.analysis.tracking.stream_tracker import StreamTracker
 from polymux.analysis.tracking.timeline import Timeline
-from polymux.core.streams import ABORTED, ENDED, UNSEEN
+from polymux.core.streams import ABORTED, ENDED, NOT_YET
 
 
-def look_at_leave(stalls: Stalls, timeline: Timeline, track: Track, side: i64, at: i64) -> None:
+def update_blocked_time(
+    stalls: StallDetector, timeline: Timeline, track: StreamTracker, side: i64, timestamp: i64
+) -> None:
     """Has one side of the stream lost or regained its leave since the last look?
 
     Leave moves only with frames of the stream, and every one of them is followed by a look, so a
     time without leave that is over ended just now.
     """
-    own = track.side(side)
+    own = track.half(side)
     half = own.half
-    if half.blocked != own.blocked:
-        lasted = half.blocked - own.blocked
-        began = own.since if own.since != UNSEEN else at - lasted
-        stalls.released(track, side, began, began + lasted)
-        own.blocked = half.blocked
-    if half.granted != own.granted:
-        stalls.granted(track, side, at)
-        own.granted = half.granted
-    own.since = half.blocked_since
-    if own.since != UNSEEN and not track.waiting:
-        timeline.wait(track)
+    if half.blocked_ns != own.seen_blocked_ns:
+        lasted = half.blocked_ns - own.seen_blocked_ns
+        began = own.seen_blocked_since if own.seen_blocked_since != NOT_YET else timestamp - lasted
+        stalls.on_unblocked(track, side, began, began + lasted)
+        own.seen_blocked_ns = half.blocked_ns
+    if half.credit_granted != own.seen_granted:
+        stalls.on_credit(track, side, timestamp)
+        own.seen_granted = half.credit_granted
+    own.seen_blocked_since = half.blocked_since
+    if own.seen_blocked_since != NOT_YET and not track.is_blocked:
+        timeline.mark_blocked(track)
 
 
-def look_at_ends(stalls: Stalls, track: Track, side: i64, at: i64) -> None:
+def report_state_changes(
+    stalls: StallDetector, track: StreamTracker, side: i64, timestamp: i64
+) -> None:
     """Was an offer accepted, or has a side ended its half, reset or given up the stream?"""
     stream = track.stream
-    if stream.accepted and not track.accepted:
-        track.accepted = True
-        stalls.accepted(track, at)
-    own = track.side(side)
+    if stream.accepted and not track.seen_accepted:
+        track.seen_accepted = True
+        stalls.on_accepted(track, timestamp)
+    own = track.half(side)
     state = own.half.state
     if state == ENDED and stream.reset_by == side:  # it had ended its half before
         state = ABORTED
-    if state != own.state:
-        stalls.stopped(track, side, state, at)
+    if state != own.seen_state:
+        stalls.on_half_ended(track, side, state, timestamp)
 
 
-def tell_silences(stalls: Stalls, passing: Passing, track: Track, side: i64) -> None:
+def report_silences(
+    stalls: StallDetector, partial_frame: PartialFrame, track: StreamTracker, side: i64
+) -> None:
     """The frame that was passing is whole: its stream stood still while nothing came."""
     if track.stream.serial >= 0:
-        for since, until in passing.silences:
-            stalls.silence(track, side, since, until)
-    passing.silences = []
+        for since, until in partial_frame.silences:
+            stalls.on_mid_frame_silence(track, side, since, until)
+    partial_frame.silences = []

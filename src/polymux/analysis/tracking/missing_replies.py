@@ -14,21 +14,27 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.tracking.direction_history import QUANTUM, Path
-from polymux.analysis.tracking.stall_rows import BEHIND, IDLE, NO_REPLY, SLOW_READER, StallRows
-from polymux.analysis.tracking.stream_tracker import Track
-from polymux.core.side import DIALER, NOBODY
-from polymux.core.streams import NEVER, OPEN, UNSEEN
+from polymux.analysis.tracking.direction_history import FAIR_QUANTUM_BYTES, DirectionHistory
+from polymux.analysis.tracking.stall_rows import (
+    HEAD_OF_LINE,
+    NO_REPLY,
+    SENDER_IDLE,
+    SLOW_READER,
+    StallRows,
+)
+from polymux.analysis.tracking.stream_tracker import StreamTracker
+from polymux.core.side import DIALER, NEITHER_SIDE
+from polymux.core.streams import NEVER, NOT_YET, OPEN
 from polymux.text.units import duration_text, size_text
 
 # An answer that takes this long is a finding, whatever came in the end: people and programs give up
 # after seconds, and ordinary work takes less.
-LATE: Final[i64] = 2_000_000_000
+LATE_REPLY_NS: Final[i64] = 2_000_000_000
 # No answer at all when the capture ends: after less than this it may have been on its way.
-NEVER_CAME: Final[i64] = 1_000_000_000
+MISSING_REPLY_NS: Final[i64] = 1_000_000_000
 
 
-class Replies:
+class MissingReplyDetector:
     """What is owed on the streams of one session.
 
     `two_way`: both sides send on a stream; where they do not, nothing is ever owed. `offers`: a
@@ -38,181 +44,212 @@ class Replies:
 
     def __init__(
         self,
-        rtt: i64,
+        rtt_ns: i64,
         two_way: bool,
-        offers: bool,
-        requests: bool,
-        dialer: Path,
-        acceptor: Path,
+        has_offers: bool,
+        has_requests: bool,
+        dialer: DirectionHistory,
+        acceptor: DirectionHistory,
     ) -> None:
-        trips = rtt * 5
-        self.late: i64 = trips if trips > LATE else LATE
-        self.never: i64 = trips if trips > NEVER_CAME else NEVER_CAME
+        trips = rtt_ns * 5
+        self.late_ns: i64 = trips if trips > LATE_REPLY_NS else LATE_REPLY_NS
+        self.missing_ns: i64 = trips if trips > MISSING_REPLY_NS else MISSING_REPLY_NS
         self.two_way: bool = two_way
-        self.offers: bool = offers
-        self.requests: bool = requests
-        self.dialer: Path = dialer
-        self.acceptor: Path = acceptor
+        self.has_offers: bool = has_offers
+        self.has_requests: bool = has_requests
+        self.dialer: DirectionHistory = dialer
+        self.acceptor: DirectionHistory = acceptor
 
-    def accepted(self, rows: StallRows, track: Track, at: i64) -> bool:
+    def on_accepted(self, rows: StallRows, track: StreamTracker, timestamp: i64) -> bool:
         """The offer has just been accepted: did that take seconds? Then its wait is told."""
-        waited = self.offer_waited(track, at)
+        waited = self.offer_was_late(track, timestamp)
         if waited:
-            self.put_offer(rows, track, at, True)
+            self.add_offer(rows, track, timestamp, True)
         return waited
 
-    def stopped(self, rows: StallRows, track: Track, side: i64, at: i64) -> None:
+    def on_half_ended(
+        self, rows: StallRows, track: StreamTracker, side: i64, timestamp: i64
+    ) -> None:
         """One side has just ended its half, or reset or cancelled the stream."""
-        own = track.side(side)
+        own = track.half(side)
         given_up = track.stream.reset_by == side
-        if self.offers and not track.accepted:
-            if given_up and self.offer_waited(track, at):
-                self.put_offer(rows, track, at, side != track.opener)
-        elif own.state == OPEN:  # its end is an answer too, if no content came before it
-            since = self.waited_since(track, side, at)
-            if since != UNSEEN and own.half.first_at == UNSEEN:
-                self.put_reply(rows, track, side, since, at, True)
-        elif given_up and track.side(1 - side).half.state == OPEN and own.ended_at != UNSEEN:
-            since = self.waited_since(track, 1 - side, at)
-            if since != UNSEEN:
-                self.put_reply(rows, track, 1 - side, since, at, False)
+        if self.has_offers and not track.seen_accepted:
+            if given_up and self.offer_was_late(track, timestamp):
+                self.add_offer(rows, track, timestamp, side != track.opener)
+        elif own.seen_state == OPEN:  # its end is an answer too, if no content came before it
+            since = self.waited_since(track, side, timestamp)
+            if since != NOT_YET and own.half.first_at == NOT_YET:
+                self.add_reply(rows, track, side, since, timestamp, True)
+        elif given_up and track.half(1 - side).half.state == OPEN and own.ended_at != NOT_YET:
+            since = self.waited_since(track, 1 - side, timestamp)
+            if since != NOT_YET:
+                self.add_reply(rows, track, 1 - side, since, timestamp, False)
 
-    def unanswered(self, rows: StallRows, track: Track, ended: i64) -> None:
+    def on_capture_end(self, rows: StallRows, track: StreamTracker, ended: i64) -> None:
         """The capture ends at `ended`: does a side still wait for an answer on this stream?"""
         stream = track.stream
-        if self.offers and not stream.accepted and track.opener != NOBODY:
-            if stream.opened_at != UNSEEN and ended - stream.opened_at >= self.never:
-                self.put_offer(rows, track, ended, False)
+        if self.has_offers and not stream.accepted and track.opener != NEITHER_SIDE:
+            if stream.opened_at != NOT_YET and ended - stream.opened_at >= self.missing_ns:
+                self.add_offer(rows, track, ended, False)
             return
         for side in (0, 1):
-            since = self.owes(track, side, ended)
-            if since != UNSEEN:
-                self.put_reply(rows, track, side, since, ended, False)
+            since = self.unanswered_since(track, side, ended)
+            if since != NOT_YET:
+                self.add_reply(rows, track, side, since, ended, False)
 
     # --- what is owed
 
-    def offer_waited(self, track: Track, at: i64) -> bool:
+    def offer_was_late(self, track: StreamTracker, timestamp: i64) -> bool:
         """The offer has just been accepted, rejected or withdrawn: did that take seconds?"""
         opened = track.stream.opened_at
         return (
-            self.offers and track.opener != NOBODY and opened != UNSEEN and at - opened >= self.late
+            self.has_offers
+            and track.opener != NEITHER_SIDE
+            and opened != NOT_YET
+            and timestamp - opened >= self.late_ns
         )
 
-    def waited_since(self, track: Track, side: i64, until: i64) -> i64:
+    def waited_since(self, track: StreamTracker, side: i64, until: i64) -> i64:
         """Since when the peer had waited for the first answer of `side`, which came at `until`;
         UNSEEN if that was not for seconds, or `side` had sent content before."""
-        since = track.side(1 - side).ended_at
-        first = track.side(side).half.first_at
-        if not self.two_way or since == UNSEEN or until - since < self.late:
-            return UNSEEN
-        return since if first == UNSEEN or first >= until else UNSEEN
+        since = track.half(1 - side).ended_at
+        first = track.half(side).half.first_at
+        if not self.two_way or since == NOT_YET or until - since < self.late_ns:
+            return NOT_YET
+        return since if first == NOT_YET or first >= until else NOT_YET
 
-    def owes(self, track: Track, side: i64, ended: i64) -> i64:
+    def unanswered_since(self, track: StreamTracker, side: i64, ended: i64) -> i64:
         """Since when `side` is silent although its peer waits; UNSEEN if it owes nothing.
 
         `ended` is the end of the capture.
         """
-        own = track.side(side)
+        own = track.half(side)
         half = own.half
-        since = track.side(1 - side).ended_at
-        if not self.two_way or since == UNSEEN or half.state != OPEN or half.final != NEVER:
-            return UNSEEN
-        if own.speaking:
-            return UNSEEN
-        if half.first_at != UNSEEN:
-            if not self.requests:
-                return UNSEEN  # it has answered, and may have more to say later
-            if own.progress_at > since:
-                since = own.progress_at
-        if ended - since < self.never or 0 <= half.granted <= half.spent:
-            return UNSEEN
+        since = track.half(1 - side).ended_at
+        if (
+            not self.two_way
+            or since == NOT_YET
+            or half.state != OPEN
+            or half.last_frame_index != NEVER
+        ):
+            return NOT_YET
+        if own.ends_mid_frame:
+            return NOT_YET
+        if half.first_at != NOT_YET:
+            if not self.has_requests:
+                return NOT_YET  # it has answered, and may have more to say later
+            if own.last_content_at > since:
+                since = own.last_content_at
+        if ended - since < self.missing_ns or 0 <= half.credit_granted <= half.credit_spent:
+            return NOT_YET
         return since
 
     # --- in words
 
-    def put_offer(self, rows: StallRows, track: Track, until: i64, came: bool) -> None:
+    def add_offer(self, rows: StallRows, track: StreamTracker, until: i64, answered: bool) -> None:
         opened = track.stream.opened_at
-        offer = f"the {side_text(track.opener)}'s offer"
+        offer = f"the {side_name(track.opener)}'s offer"
         waited = duration_text(until - opened)
-        if came:
+        if answered:
             detail = f"{offer} waited {waited} for an answer"
         else:
             detail = f"{offer} was not answered for {waited}"
         side = 1 - track.opener
-        full = self.path(side).runs.full - track.side(side).passed_full
-        self.blame(rows, track, side, opened, until, full, came, detail)
+        full = self.history(side).runs.saturated_ns - track.half(side).saturated_ns_at_last_frame
+        self.add_row_with_cause(rows, track, side, opened, until, full, answered, detail)
 
-    def put_reply(
-        self, rows: StallRows, track: Track, side: i64, since: i64, until: i64, came: bool
-    ) -> bool:
-        """`side` owed an answer from `since` to `until`, when it `came` or did not. False if
-        nothing is said of that."""
-        own = track.side(side)
-        before = own.passed_full if since == own.progress_at else own.owed_full
-        full = self.path(side).runs.full - before
-        detail = self.reply_text(track, side, until - since, came)
-        return self.blame(rows, track, side, since, until, full, came, detail)
-
-    def blame(
+    def add_reply(
         self,
         rows: StallRows,
-        track: Track,
+        track: StreamTracker,
         side: i64,
         since: i64,
         until: i64,
-        full: i64,
-        came: bool,
+        answered: bool,
+    ) -> bool:
+        """`side` owed an answer from `since` to `until`, when it `came` or did not. False if
+        nothing is said of that."""
+        own = track.half(side)
+        before = (
+            own.saturated_ns_at_last_frame
+            if since == own.last_content_at
+            else own.saturated_ns_at_peer_end
+        )
+        full = self.history(side).runs.saturated_ns - before
+        detail = self.reply_text(track, side, until - since, answered)
+        return self.add_row_with_cause(rows, track, side, since, until, full, answered, detail)
+
+    def add_row_with_cause(
+        self,
+        rows: StallRows,
+        track: StreamTracker,
+        side: i64,
+        since: i64,
+        until: i64,
+        saturated_ns: i64,
+        answered: bool,
         detail: str,
     ) -> bool:
         """`side` was silent: put a row with that, or with what held up the answer that `came`.
         `full` is how long its direction was surely full. False if there is no row."""
-        path = self.path(side)
-        closed = path.closed
+        path = self.history(side)
+        closed = path.window_closed
         lasted = until - since
-        cause, said = path.held_up(since, until)
-        if cause == IDLE and full * 3 >= lasted * 2:
-            stretch = path.runs.before(track, since, until)
-            if not came or full * 5 < lasted * 4 or stretch.culprits <= QUANTUM:
+        cause, said = path.transport_cause(since, until)
+        if cause == SENDER_IDLE and saturated_ns * 3 >= lasted * 2:
+            stretch = path.runs.busy_before(track, since, until)
+            if (
+                not answered
+                or saturated_ns * 5 < lasted * 4
+                or stretch.blocking_bytes <= FAIR_QUANTUM_BYTES
+            ):
                 return False
-            culprit = stretch.culprit.label
-            since = stretch.began
-            track.side(side).behind += until - since
-            passed = f"{size_text(stretch.culprits)} of {culprit} passed first"
-            rows.put(track, side, since, until, BEHIND, culprit,
-                     f"{passed}, in {duration_text(until - since)}")  # fmt: skip
+            culprit = stretch.blocking_stream.label
+            since = stretch.start
+            track.half(side).hol_blocked_ns += until - since
+            passed = f"{size_text(stretch.blocking_bytes)} of {culprit} passed first"
+            rows.add(
+                track,
+                side,
+                since,
+                until,
+                HEAD_OF_LINE,
+                culprit,
+                f"{passed}, in {duration_text(until - since)}",
+            )
             return True
-        if cause == IDLE:
+        if cause == SENDER_IDLE:
             if closed.overlap(since, until) > 0:
-                able = until - closed.ended_before(until)
-                if able < (self.late if came else self.never):
+                able = until - closed.end_before(until)
+                if able < (self.late_ns if answered else self.missing_ns):
                     return False  # it could send for too short a time to be blamed
-            rows.put(track, side, since, until, NO_REPLY, "", detail)
+            rows.add(track, side, since, until, NO_REPLY, "", detail)
             return True
-        if came and cause == SLOW_READER:
-            since = closed.began_after(since)
-            until = closed.ended_before(until)
-        if came:
-            rows.put(track, side, since, until, cause, "", said)
-        return came
+        if answered and cause == SLOW_READER:
+            since = closed.start_after(since)
+            until = closed.end_before(until)
+        if answered:
+            rows.add(track, side, since, until, cause, "", said)
+        return answered
 
-    def path(self, side: i64) -> Path:
+    def history(self, side: i64) -> DirectionHistory:
         return self.dialer if side == DIALER else self.acceptor
 
-    def reply_text(self, track: Track, side: i64, lasted: i64, came: bool) -> str:
+    def reply_text(self, track: StreamTracker, side: i64, duration_ns: i64, answered: bool) -> str:
         """What is said of `side`, which owed an answer."""
-        peer = side_text(1 - side)
-        waited = duration_text(lasted)
-        own = track.side(side)
-        if self.requests:
-            if came:
+        peer = side_name(1 - side)
+        waited = duration_text(duration_ns)
+        own = track.half(side)
+        if self.has_requests:
+            if answered:
                 return f"the reply came {waited} after the {peer}'s request"
-            if own.half.first_at != UNSEEN:
+            if own.half.first_at != NOT_YET:
                 return f"the reply to the {peer}'s request stopped for {waited} and never ended"
             return f"no reply for {waited} to the {peer}'s request"
-        if came:
+        if answered:
             return f"the answer came {waited} after the {peer} had ended its half"
         return f"no answer for {waited} after the {peer} had ended its half"
 
 
-def side_text(side: i64) -> str:
+def side_name(side: i64) -> str:
     return "dialer" if side == DIALER else "acceptor"

@@ -10,84 +10,84 @@ from __future__ import annotations
 from typing import Final
 
 from polymux.core.protocol import Protocol
-from polymux.core.streams import UNSEEN, Stream
+from polymux.core.streams import NOT_YET, StreamState
 
-STEPS: Final = 128  # for each doubling
+STEPS_PER_DOUBLING: Final = 128  # for each doubling
 PERCENTILES: Final = (("p50", 0.50), ("p90", 0.90), ("p99", 0.99))
-_EXCHANGE: Final = {"Request", "Reply"}
+_REQUEST_REPLY_KINDS: Final = {"Request", "Reply"}
 
 
-class AskerRow:
+class RequesterLatency:
     """The requests of one side of a session. Latencies are whole microseconds."""
 
     def __init__(self, side: int) -> None:
         self.side = side
         self.requests = 0
         self.answered = 0
-        self.longest: int | None = None
+        self.max_us: int | None = None
         self._counts: dict[int, int] = {}
 
     def add(self, us: int) -> None:
         """A request was answered after so long."""
         self.answered += 1
-        self.longest = us if self.longest is None else max(self.longest, us)
+        self.max_us = us if self.max_us is None else max(self.max_us, us)
         step = _step(us)
         self._counts[step] = self._counts.get(step, 0) + 1
 
-    def latency(self, share: float) -> int | None:
+    def percentile(self, fraction: float) -> int | None:
         """Microseconds within which this share of the answers came; None if none did."""
-        wanted = -int(-share * self.answered // 1)  # rounded up
+        wanted = -int(-fraction * self.answered // 1)  # rounded up
         seen = 0
         for step in sorted(self._counts):
             seen += self._counts[step]
             if seen >= wanted:
-                assert self.longest is not None
-                return min(_upper(step), self.longest)
+                assert self.max_us is not None
+                return min(_upper_bound(step), self.max_us)
         return None
 
 
-class Latencies:
+class RequestLatencies:
     """Both sides of a session; `rows` are those that asked anything."""
 
     def __init__(self) -> None:
-        self._askers = (AskerRow(0), AskerRow(1))
-        self._apt: bool | None = None  # does the protocol have requests at all?
+        self._requesters = (RequesterLatency(0), RequesterLatency(1))
+        self._has_requests: bool | None = None  # does the protocol have requests at all?
 
-    def add(self, protocol: Protocol, stream: Stream) -> None:
+    def add(self, protocol: Protocol, stream: StreamState) -> None:
         """A stream is over, or the capture is."""
-        if self._apt is None:
-            self._apt = has_requests(protocol)
-        if not self._apt or stream.opener > 1:
+        if self._has_requests is None:
+            self._has_requests = has_requests(protocol)
+        if not self._has_requests or stream.opener > 1:
             return
-        asker = self._askers[int(stream.opener)]
+        asker = self._requesters[int(stream.opener)]
         asker.requests += 1
         if (
             protocol.ending(stream) == "clean"
-            and stream.opened_at != UNSEEN
-            and stream.closed_at != UNSEEN
+            and stream.opened_at != NOT_YET
+            and stream.closed_at != NOT_YET
         ):
             asker.add(max(0, int(stream.closed_at - stream.opened_at) // 1000))
 
-    def rows(self) -> list[AskerRow]:
-        return [asker for asker in self._askers if asker.requests]
+    def rows(self) -> list[RequesterLatency]:
+        return [asker for asker in self._requesters if asker.requests]
 
 
 def has_requests(protocol: Protocol) -> bool:
     """Is every stream of this protocol a request and its reply?"""
-    return {kind.name for kind in protocol.kinds.values()} >= _EXCHANGE
+    return {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
 
 
 def _step(us: int) -> int:
     """The step a time falls into: exact up to STEPS, then STEPS for each doubling."""
-    if us < STEPS:
+    if us < STEPS_PER_DOUBLING:
         return us
-    doublings = us.bit_length() - STEPS.bit_length()
-    return (doublings + 1) * STEPS + (us >> doublings) - STEPS
+    doublings = us.bit_length() - STEPS_PER_DOUBLING.bit_length()
+    return (doublings + 1) * STEPS_PER_DOUBLING + (us >> doublings) - STEPS_PER_DOUBLING
 
 
-def _upper(step: int) -> int:
+def _upper_bound(step: int) -> int:
     """The longest time that falls into a step."""
-    if step < STEPS:
+    if step < STEPS_PER_DOUBLING:
         return step
-    doublings, place = divmod(step, STEPS)
-    return (place + STEPS + 1 << doublings - 1) - 1
+    doublings, place = divmod(step, STEPS_PER_DOUBLING)
+    return (place + STEPS_PER_DOUBLING + 1 << doublings - 1) - 1

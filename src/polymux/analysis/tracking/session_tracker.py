@@ -3,81 +3,89 @@
 
 from mypy_extensions import i64
 
-from polymux.analysis.output.content_rows import Contents
-from polymux.analysis.output.frame_page import Page, Passing, Prelude
-from polymux.analysis.tracking.looks import look_at_ends, look_at_leave, tell_silences
-from polymux.analysis.tracking.stalls import Stalls
-from polymux.analysis.tracking.stream_tracker import HalfTrack, Track, TrackTable
+from polymux.analysis.output.content_rows import ContentCollector
+from polymux.analysis.output.frame_page import FramePage, PartialFrame, SkippedPrefix
+from polymux.analysis.tracking.looks import (
+    report_silences,
+    report_state_changes,
+    update_blocked_time,
+)
+from polymux.analysis.tracking.stalls import StallDetector
+from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, StreamTrackerTable
 from polymux.analysis.tracking.timeline import Timeline
-from polymux.capture.tcp.events import GAP, OCTETS, Events
-from polymux.core.connection import Conversation
+from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
+from polymux.core.connection import Connection
 from polymux.core.direction import Direction
-from polymux.core.events import Sink
-from polymux.core.frames import Batch, Frames
+from polymux.core.events import EventSink
+from polymux.core.frames import FrameRowBatches, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.protocol import NO_STREAM
-from polymux.core.streams import UNSEEN, Stream
+from polymux.core.streams import NOT_YET, StreamState
 
 
-class Watch(Sink):
+class SessionTracker(EventSink):
     """One session. Make it, make the observer with it as sink, then `attach`."""
 
-    def __init__(self, contents: Contents | None) -> None:
-        self.contents: Contents | None = contents
-        self.reading = self.marking = contents is not None
-        self.tracks: TrackTable = TrackTable()
-        self.ready: list[Page] = []
-        self.page: Page | None = None
-        self.pages: i64 = 0
-        self.passing: list[Passing] = [Passing(), Passing()]
-        self.frames: i64 = 0
-        self.framed0: i64 = 0  # octets in frames
-        self.framed1: i64 = 0
-        self.ended0: bool = False
-        self.ended1: bool = False
-        self.kept: list[Track] = []  # gone, but the current bucket still has to be written
-        self.prelude: Prelude = Prelude(0, 0, True)
+    def __init__(self, content_collector: ContentCollector | None) -> None:
+        self.content_collector: ContentCollector | None = content_collector
+        self.wants_content = self.wants_frame_ends = content_collector is not None
+        self.stream_trackers: StreamTrackerTable = StreamTrackerTable()
+        self.full_pages: list[FramePage] = []
+        self.page: FramePage | None = None
+        self.page_count: i64 = 0
+        self.partial_frames: list[PartialFrame] = [PartialFrame(), PartialFrame()]
+        self.frame_count: i64 = 0
+        self.dialer_frame_bytes: i64 = 0  # octets in frames
+        self.acceptor_frame_bytes: i64 = 0
+        self.dialer_ended: bool = False
+        self.acceptor_ended: bool = False
+        self.pending_removal: list[
+            StreamTracker
+        ] = []  # gone, but the current bucket still has to be written
+        self.skipped_prefix: SkippedPrefix = SkippedPrefix(0, 0, True)
 
-    def attach(self, observer: Observer, timeline: Timeline, stalls: Stalls) -> None:
+    def attach(self, observer: Observer, timeline: Timeline, stalls: StallDetector) -> None:
         assert observer.rows is not None
         self.observer: Observer = observer
-        self.conversation: Conversation = observer.conversation
-        self.rows: Frames = observer.rows
+        self.connection: Connection = observer.connection
+        self.rows: FrameRowBatches = observer.rows
         self.timeline: Timeline = timeline
-        self.stalls: Stalls = stalls
-        self.credit: bool = observer.protocol.credit
+        self.stalls: StallDetector = stalls
+        self.has_credit: bool = observer.protocol.has_credit
 
     # --- the sink
 
-    def opened(self, sender: i64, stream: Stream) -> None:
-        self.tracks.put(Track(stream))
+    def opened(self, sender: i64, stream: StreamState) -> None:
+        self.stream_trackers.insert(StreamTracker(stream))
 
     def content(
-        self, sender: i64, stream: Stream, data: bytes, start: i64, end: i64, final: bool
+        self, sender: i64, stream: StreamState, data: bytes, start: i64, end: i64, final: bool
     ) -> None:
-        if self.contents is not None:
-            self.contents.part(sender, stream, data, start, end)
+        if self.content_collector is not None:
+            self.content_collector.add_part(sender, stream, data, start, end)
 
-    def finished(self, sender: i64, stream: Stream | None, ordinal: i64, at: i64) -> None:
-        if self.contents is not None:
-            self.contents.whole(sender, stream, ordinal, at)
+    def content_frame_ended(
+        self, sender: i64, stream: StreamState | None, frame_index: i64, timestamp: i64
+    ) -> None:
+        if self.content_collector is not None:
+            self.content_collector.end_frame(sender, stream, frame_index, timestamp)
 
     def control(
-        self, sender: i64, stream: Stream | None, kind: i64, amount: int, text: bytes
+        self, sender: i64, stream: StreamState | None, kind: i64, amount: int, text: bytes
     ) -> None:
-        contents = self.contents
-        if contents is not None and kind == contents.control:
-            c = self.conversation
-            ordinal = c.protocol.sight.sent(sender) - 1
-            contents.message(sender, text, ordinal, c.direction(sender).at)
+        contents = self.content_collector
+        if contents is not None and kind == contents.control_kind:
+            c = self.connection
+            ordinal = c.protocol.causality.frames_sent(sender) - 1
+            contents.add_control_message(sender, text, ordinal, c.direction(sender).received_at)
 
     # --- octets in
 
-    def skip(self, octets0: i64, octets1: i64, carrier: bool) -> None:
+    def skip_prefix(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
         """The first octets of each side are not frames: they are carrier, or else undecoded."""
-        self.prelude = Prelude(octets0, octets1, carrier)
+        self.skipped_prefix = SkippedPrefix(dialer_bytes, acceptor_bytes, is_overhead)
 
-    def feed(self, events: Events, data: bytes) -> None:
+    def feed(self, events: TcpEvents, data: bytes) -> None:
         """The next events of the capture; the octets of all lie in `data`.
 
         Not their columns one by one: a compiled function that interpreted code hands a column
@@ -85,244 +93,283 @@ class Watch(Sink):
         """
         side = events.side
         kind = events.kind
-        at = events.at
+        at = events.timestamp
         size = events.size
         start: i64 = 0
         for n in range(events.count):
-            if kind[n] == OCTETS:
+            if kind[n] == PAYLOAD:
                 stop = start + size[n]
-                if self.prelude.left > 0:
-                    start += self.prelude.pass_over(self.conversation.direction(side[n]), size[n])
+                if self.skipped_prefix.remaining > 0:
+                    start += self.skipped_prefix.consume(
+                        self.connection.direction(side[n]), size[n]
+                    )
                 if stop > start:
-                    self.octets(side[n], data[start:stop], at[n])
+                    self.feed_bytes(side[n], data[start:stop], at[n])
                 start = stop
             elif kind[n] == GAP:
-                self.gap(side[n], size[n], at[n])
+                self.feed_gap(side[n], size[n], at[n])
             elif side[n] == 0:
-                self.ended0 = True
+                self.dialer_ended = True
             else:
-                self.ended1 = True
+                self.acceptor_ended = True
 
-    def give_up(self, reason: str, at: i64) -> None:
+    def stop_decoding(self, reason: str, timestamp: i64) -> None:
         """Decode no further: the rest of both directions is undecoded."""
-        for d in (self.conversation.dialer, self.conversation.acceptor):
-            if not d.lost:
-                self.conversation.lose(d, 0, d.offset, at, reason)
+        for d in (self.connection.dialer, self.connection.acceptor):
+            if not d.decoding_stopped:
+                self.connection.stop_decoding(d, 0, d.offset, timestamp, reason)
 
-    def miss(self, side: i64, at: i64) -> None:
+    def mark_side_missing(self, side: i64, timestamp: i64) -> None:
         """Nothing of this side was captured: what depends on its frames cannot be judged."""
-        d = self.conversation.direction(side)
-        self.observer.doubt()
-        self.conversation.lose(d, 0, d.offset, at, "none of its packets were captured")
-        d.holed = True
+        d = self.connection.direction(side)
+        self.observer.mark_uncertain()
+        self.connection.stop_decoding(
+            d, 0, d.offset, timestamp, "none of its packets were captured"
+        )
+        d.stopped_by_gap = True
 
-    def octets(self, side: i64, data: bytes, at: i64) -> None:
-        self.notice(side, at)
-        self.observer.feed(side, data, at)
-        self.follow()
-        self.begin(side, at)
+    def feed_bytes(self, side: i64, data: bytes, timestamp: i64) -> None:
+        self.before_arrival(side, timestamp)
+        self.observer.feed(side, data, timestamp)
+        self.process_new_rows()
+        self.after_arrival(side, timestamp)
 
-    def gap(self, side: i64, size: i64, at: i64) -> None:
-        last = self.passing[side].last_at
-        if last != UNSEEN:
-            self.stalls.path(side).lose(last, at)
-        self.notice(side, at)
-        before = self.conversation.unfilled
-        self.observer.gap(side, size, at)
-        left_out = self.conversation.unfilled - before
-        stream = self.conversation.direction(side).stream
-        contents = self.contents
-        if left_out > 0 and contents is not None and stream is not None and contents.wanted(stream):
-            contents.cut += int(left_out)
-        self.follow()
-        self.begin(side, at)
+    def feed_gap(self, side: i64, size: i64, timestamp: i64) -> None:
+        last = self.partial_frames[side].last_at
+        if last != NOT_YET:
+            self.stalls.history(side).add_gap(last, timestamp)
+        self.before_arrival(side, timestamp)
+        before = self.connection.unfilled_bytes
+        self.observer.gap(side, size, timestamp)
+        left_out = self.connection.unfilled_bytes - before
+        stream = self.connection.direction(side).stream
+        contents = self.content_collector
+        if (
+            left_out > 0
+            and contents is not None
+            and stream is not None
+            and contents.is_selected(stream)
+        ):
+            contents.truncated_bytes += int(left_out)
+        self.process_new_rows()
+        self.after_arrival(side, timestamp)
 
-    def notice(self, side: i64, at: i64) -> None:
+    def before_arrival(self, side: i64, timestamp: i64) -> None:
         """Octets come: is a bucket over, and was it silent in the middle of a frame?"""
-        if at >= self.timeline.boundary:
-            self.advance(at)
-        passing = self.passing[side]
+        if timestamp >= self.timeline.bucket_end:
+            self.advance_timeline(timestamp)
+        passing = self.partial_frames[side]
         last = passing.last_at
-        if passing.ordinal >= 0 and at - last >= self.stalls.least and len(passing.silences) < 64:
-            passing.silences.append((int(last), int(at)))
-        passing.last_at = at
+        if (
+            passing.frame_index >= 0
+            and timestamp - last >= self.stalls.min_stall_ns
+            and len(passing.silences) < 64
+        ):
+            passing.silences.append((int(last), int(timestamp)))
+        passing.last_at = timestamp
 
-    def begin(self, side: i64, at: i64) -> None:
+    def after_arrival(self, side: i64, timestamp: i64) -> None:
         """Octets came: remember when the frame began that is not whole yet."""
-        passing = self.passing[side]
-        d = self.conversation.direction(side)
-        if not d.open and not d.begun and d.waiting() == 0:
-            passing.ordinal = -1
+        passing = self.partial_frames[side]
+        d = self.connection.direction(side)
+        if not d.in_payload and not d.frame_started and d.buffered_bytes() == 0:
+            passing.frame_index = -1
             return
-        ordinal = d.ordinal if d.open else self.conversation.protocol.sight.sent(side)
-        if ordinal != passing.ordinal:
-            passing.ordinal = ordinal
-            passing.began = at
+        ordinal = (
+            d.frame_index if d.in_payload else self.connection.protocol.causality.frames_sent(side)
+        )
+        if ordinal != passing.frame_index:
+            passing.frame_index = ordinal
+            passing.started_at = timestamp
             if len(passing.silences) > 0:
                 passing.silences = []
 
     # --- rows
 
-    def follow(self) -> None:
+    def process_new_rows(self) -> None:
         """Look at the rows written since the last time."""
         rows = self.rows
-        while len(rows.full) > 0:
-            batch = rows.full.pop(0)
-            page = self.page_of(batch)
-            self.read(page, batch.used)
-            self.ready.append(page)
+        while len(rows.full_batches) > 0:
+            batch = rows.full_batches.pop(0)
+            page = self.page_for(batch)
+            self.process_rows(page, batch.used)
+            self.full_pages.append(page)
             self.page = None
         if rows.batch.used > 0:
-            self.read(self.page_of(rows.batch), rows.batch.used)
+            self.process_rows(self.page_for(rows.batch), rows.batch.used)
 
-    def page_of(self, batch: Batch) -> Page:
+    def page_for(self, batch: FrameRows) -> FramePage:
         page = self.page
         if page is None or page.batch is not batch:
-            page = Page(batch, self.pages)
-            self.pages += 1
+            page = FramePage(batch, self.page_count)
+            self.page_count += 1
             self.page = page
         return page
 
-    def read(self, page: Page, until: i64) -> None:
+    def process_rows(self, page: FramePage, until: i64) -> None:
         batch = page.batch
         timeline = self.timeline
-        nowhere = timeline.nowhere
+        nowhere = timeline.no_stream
         track = nowhere
-        for i in range(page.done, until):
+        for i in range(page.row_count, until):
             side = i64(batch.sender[i])
-            at = batch.at[i]
+            at = batch.time[i]
             size = batch.size[i]
             opener = i64(batch.opener[i])
-            page.at_us[i] = at // 1000
+            page.time_us[i] = at // 1000
             if side == 0:
-                self.framed0 += size
+                self.dialer_frame_bytes += size
             else:
-                self.framed1 += size
+                self.acceptor_frame_bytes += size
             if opener == NO_STREAM:
                 track = nowhere
             else:
-                number = batch.number[i]
+                number = batch.stream_id[i]
                 incarnation = batch.incarnation[i]
                 if (
                     track is nowhere
-                    or track.number != number
+                    or track.stream_id != number
                     or track.opener != opener
                     or track.incarnation != incarnation
                 ):
-                    track = self.find(opener, number, incarnation)
-                if track.mark != page.number:
-                    track.mark = page.number
-                    track.place = len(page.labels)
+                    track = self.find_stream(opener, number, incarnation)
+                if track.page_id != page.page_id:
+                    track.page_id = page.page_id
+                    track.label_index = len(page.labels)
                     page.labels.append(track.label)
-                page.stream[i] = track.place
-            own = track.side(side)
-            own.frames += 1
-            if own.first_at == UNSEEN:
+                page.label_index[i] = track.label_index
+            own = track.half(side)
+            own.bucket_frames += 1
+            if own.first_at == NOT_YET:
                 own.first_at = at
             own.last_at = at
             began = at
-            passing = self.passing[side]
-            if passing.ordinal == batch.ordinal[i]:
-                began = passing.began
+            passing = self.partial_frames[side]
+            if passing.frame_index == batch.frame_index[i]:
+                began = passing.started_at
                 if len(passing.silences) > 0:
-                    tell_silences(self.stalls, passing, track, side)
-            path = self.stalls.path(side)
+                    report_silences(self.stalls, passing, track, side)
+            path = self.stalls.history(side)
             runs = path.runs
-            if len(path.held) > 0:
-                self.stalls.passes(track, side, began)
+            if len(path.hol_suspects) > 0:
+                self.stalls.on_frame_start(track, side, began)
             if track is not nowhere:
-                timeline.touch(track)
-                if track.fresh:
-                    self.stalls.begin(track)
-                self.look(track, side, own, at, began, batch.payload[i])
+                timeline.mark_dirty(track)
+                if track.is_new:
+                    self.stalls.on_first_frame(track)
+                self.update_stream(track, side, own, at, began, batch.payload_bytes[i])
             runs.add(track, size, began, at)
-            own.passed_work = runs.work
-            own.passed_full = runs.full
-        self.frames += until - page.done
-        page.done = until
+            own.busy_ns_at_last_frame = runs.busy_ns
+            own.saturated_ns_at_last_frame = runs.saturated_ns
+        self.frame_count += until - page.row_count
+        page.row_count = until
 
-    def find(self, opener: i64, number: i64, incarnation: i64) -> Track:
-        track = self.tracks.find(opener, number, incarnation)
-        if track is self.tracks.none:  # the observer was restored: its streams were opened before
-            streams = self.conversation.protocol.streams
-            for stream in [*streams.all(), *streams.gone]:
-                known = self.tracks.find(stream.opener, stream.number, stream.incarnation)
-                if known is self.tracks.none:
-                    self.tracks.put(Track(stream))
-            track = self.tracks.find(opener, number, incarnation)
+    def find_stream(self, opener: i64, stream_id: i64, incarnation: i64) -> StreamTracker:
+        track = self.stream_trackers.find(opener, stream_id, incarnation)
+        if (
+            track is self.stream_trackers.empty_slot
+        ):  # the observer was restored: its streams were opened before
+            streams = self.connection.protocol.streams
+            for stream in [*streams.all(), *streams.removed]:
+                known = self.stream_trackers.find(
+                    stream.opener, stream.stream_id, stream.incarnation
+                )
+                if known is self.stream_trackers.empty_slot:
+                    self.stream_trackers.insert(StreamTracker(stream))
+            track = self.stream_trackers.find(opener, stream_id, incarnation)
         return track
 
-    def look(
-        self, track: Track, side: i64, own: HalfTrack, at: i64, began: i64, payload: i64
+    def update_stream(
+        self,
+        track: StreamTracker,
+        side: i64,
+        own: HalfTracker,
+        timestamp: i64,
+        began: i64,
+        payload: i64,
     ) -> None:
         """A frame of `side` has passed: what has changed in its stream?"""
-        if self.credit:
-            look_at_leave(self.stalls, self.timeline, track, 0, at)
-            look_at_leave(self.stalls, self.timeline, track, 1, at)
+        if self.has_credit:
+            update_blocked_time(self.stalls, self.timeline, track, 0, timestamp)
+            update_blocked_time(self.stalls, self.timeline, track, 1, timestamp)
         half = own.half
-        if half.octets != own.octets:
-            gained = half.octets - own.octets
-            own.gained += gained
-            self.stalls.progress(track, side, began, at, payload, gained > payload)
-            own.octets = half.octets
-        look_at_ends(self.stalls, track, side, at)
+        if half.content_bytes != own.seen_content_bytes:
+            gained = half.content_bytes - own.seen_content_bytes
+            own.bucket_bytes += gained
+            self.stalls.on_content(track, side, began, timestamp, payload, gained > payload)
+            own.seen_content_bytes = half.content_bytes
+        report_state_changes(self.stalls, track, side, timestamp)
 
     # --- ends
 
-    def advance(self, at: i64) -> None:
+    def advance_timeline(self, timestamp: i64) -> None:
         """The current bucket is over."""
-        for d in (self.conversation.dialer, self.conversation.acceptor):
+        for d in (self.connection.dialer, self.connection.acceptor):
             stream = d.stream
-            if d.open and stream is not None:  # its header has moved the ledger, its row is to come
-                self.timeline.touch(self.find(stream.opener, stream.number, stream.incarnation))
-        self.timeline.advance(at)
-        for track in self.kept:
-            self.tracks.remove(track)
-        if len(self.kept) > 0:
-            self.kept = []
+            if (
+                d.in_payload and stream is not None
+            ):  # its header has moved the ledger, its row is to come
+                self.timeline.mark_dirty(
+                    self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
+                )
+        self.timeline.advance(timestamp)
+        for track in self.pending_removal:
+            self.stream_trackers.remove(track)
+        if len(self.pending_removal) > 0:
+            self.pending_removal = []
 
-    def leave(self, stream: Stream, at: i64) -> Track:
+    def release_stream(self, stream: StreamState, timestamp: i64) -> StreamTracker:
         """The stream left the observer's table for good: its track, for the last time."""
-        track = self.find(stream.opener, stream.number, stream.incarnation)
-        c = self.conversation
-        whole = not c.dialer.lost and not c.acceptor.lost and stream.ending != "abandoned"
-        self.stalls.finish(track, stream.closed_at if stream.closed_at != UNSEEN else at, whole)
-        track.gone = True
-        if track.dirty or track.waiting:
-            self.kept.append(track)
+        track = self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
+        c = self.connection
+        whole = (
+            not c.dialer.decoding_stopped
+            and not c.acceptor.decoding_stopped
+            and stream.ending != "abandoned"
+        )
+        self.stalls.finish(
+            track, stream.closed_at if stream.closed_at != NOT_YET else timestamp, whole
+        )
+        track.removed = True
+        if track.dirty or track.is_blocked:
+            self.pending_removal.append(track)
         else:
-            self.tracks.remove(track)
+            self.stream_trackers.remove(track)
         return track
 
-    def close(self, at: i64) -> None:
+    def close(self, timestamp: i64) -> None:
         """No more will come: finish the observer, and everything that is measured."""
-        if at >= self.timeline.boundary:
-            self.advance(at)
-        self.finish_open(self.conversation.dialer, at)
-        self.finish_open(self.conversation.acceptor, at)
-        self.observer.finish(at, self.ended0, self.ended1)
-        self.follow()
-        for track in self.tracks.all():
-            if self.credit:
-                look_at_leave(self.stalls, self.timeline, track, 0, at)
-                look_at_leave(self.stalls, self.timeline, track, 1, at)
-        self.timeline.write(at)
+        if timestamp >= self.timeline.bucket_end:
+            self.advance_timeline(timestamp)
+        self.finish_partial_frame(self.connection.dialer, timestamp)
+        self.finish_partial_frame(self.connection.acceptor, timestamp)
+        self.observer.finish(timestamp, self.dialer_ended, self.acceptor_ended)
+        self.process_new_rows()
+        for track in self.stream_trackers.all():
+            if self.has_credit:
+                update_blocked_time(self.stalls, self.timeline, track, 0, timestamp)
+                update_blocked_time(self.stalls, self.timeline, track, 1, timestamp)
+        self.timeline.write_bucket(timestamp)
         page = self.page
-        if page is not None and page.done > 0:
-            self.ready.append(page)
+        if page is not None and page.row_count > 0:
+            self.full_pages.append(page)
             self.page = None
 
-    def finish_open(self, d: Direction, at: i64) -> None:
+    def finish_partial_frame(self, direction: Direction, timestamp: i64) -> None:
         """A frame that never became whole: what kept it?"""
-        stream = d.stream
-        passing = self.passing[d.side]
-        if passing.ordinal >= 0 and passing.ordinal == d.ordinal and stream is not None:
-            track = self.find(stream.opener, stream.number, stream.incarnation)
-            track.side(d.side).speaking = True
-            passing.silences.append((int(passing.last_at), int(at)))
-            tell_silences(self.stalls, passing, track, d.side)
+        stream = direction.stream
+        passing = self.partial_frames[direction.side]
+        if (
+            passing.frame_index >= 0
+            and passing.frame_index == direction.frame_index
+            and stream is not None
+        ):
+            track = self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
+            track.half(direction.side).ends_mid_frame = True
+            passing.silences.append((int(passing.last_at), int(timestamp)))
+            report_silences(self.stalls, passing, track, direction.side)
 
-    def take_pages(self) -> list[Page]:
-        pages = self.ready
-        self.ready = []
+    def take_pages(self) -> list[FramePage]:
+        pages = self.full_pages
+        self.full_pages = []
         return pages

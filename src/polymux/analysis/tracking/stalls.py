@@ -27,331 +27,416 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.tracking.busy_runs import Runs
-from polymux.analysis.tracking.direction_history import QUANTUM, Path
-from polymux.analysis.tracking.intervals import Spans
-from polymux.analysis.tracking.missing_replies import Replies
-from polymux.analysis.tracking.stall_rows import BEHIND, IDLE, NO_CREDIT, SLOW_READER, StallRows
-from polymux.analysis.tracking.stall_text import closed_text, credit_text
-from polymux.analysis.tracking.stream_tracker import NO_GRANTS, HalfTrack, Track
-from polymux.core.streams import ENDED, OPEN, UNSEEN, Half
+from polymux.analysis.tracking.busy_runs import BusyRuns
+from polymux.analysis.tracking.direction_history import FAIR_QUANTUM_BYTES, DirectionHistory
+from polymux.analysis.tracking.intervals import Intervals
+from polymux.analysis.tracking.missing_replies import MissingReplyDetector
+from polymux.analysis.tracking.stall_rows import (
+    HEAD_OF_LINE,
+    NO_CREDIT,
+    SENDER_IDLE,
+    SLOW_READER,
+    StallRows,
+)
+from polymux.analysis.tracking.stall_text import no_credit_text, window_closed_text
+from polymux.analysis.tracking.stream_tracker import NO_GRANTS, HalfTracker, StreamTracker
+from polymux.core.streams import ENDED, NOT_YET, OPEN, HalfStream
 from polymux.text.units import duration_text, size_text
 
-LEAST: Final[i64] = 50_000_000
-PAUSE: Final[i64] = 10_000_000  # a direction silent for this long had nothing waiting
-LARGE: Final[i64] = 1024  # a full frame of less than this says nothing about what follows
-GRANTS: Final = 64  # late grants remembered of one pause
-HELD: Final = 64  # pauses of one direction that wait for what follows them
+MIN_STALL_NS: Final[i64] = 50_000_000
+MIN_PAUSE_NS: Final[i64] = 10_000_000  # a direction silent for this long had nothing waiting
+MIN_FULL_FRAME_BYTES: Final[i64] = (
+    1024  # a full frame of less than this says nothing about what follows
+)
+MAX_LATE_GRANTS: Final = 64  # late grants remembered of one pause
+MAX_HOL_SUSPECTS: Final = 64  # pauses of one direction that wait for what follows them
 
 
-class Stalls:
+class StallDetector:
     """Both directions of a session. Instants are nanoseconds; `rtt` is -1 if it was not seen."""
 
     def __init__(
         self,
-        none: Track,
-        rtt: i64,
-        closed0: list[tuple[int, int]],
-        closed1: list[tuple[int, int]],
-        repaired0: list[tuple[int, int]],
-        repaired1: list[tuple[int, int]],
+        no_stream: StreamTracker,
+        rtt_ns: i64,
+        dialer_window_closed: list[tuple[int, int]],
+        acceptor_window_closed: list[tuple[int, int]],
+        dialer_retransmissions: list[tuple[int, int]],
+        acceptor_retransmissions: list[tuple[int, int]],
         two_way: bool = True,
-        offers: bool = False,
-        requests: bool = False,
+        has_offers: bool = False,
+        has_requests: bool = False,
     ) -> None:
         """`closed` are the spans in which each side offered no window or too small a one,
         `repaired` those in which each side's octets were being sent again. The rest as in
         `Replies`."""
-        self.rtt: i64 = rtt
-        self.least: i64 = rtt * 5 if rtt * 5 > LEAST else LEAST
-        self.pause: i64 = rtt if rtt > PAUSE else PAUSE
-        self.dialer: Path = Path(Runs(none, self.pause, 0), Spans(closed1), Spans(repaired0))
-        self.acceptor: Path = Path(Runs(none, self.pause, 1), Spans(closed0), Spans(repaired1))
-        self.replies: Replies = Replies(rtt, two_way, offers, requests, self.dialer, self.acceptor)
+        self.rtt_ns: i64 = rtt_ns
+        self.min_stall_ns: i64 = rtt_ns * 5 if rtt_ns * 5 > MIN_STALL_NS else MIN_STALL_NS
+        self.pause_ns: i64 = rtt_ns if rtt_ns > MIN_PAUSE_NS else MIN_PAUSE_NS
+        self.dialer: DirectionHistory = DirectionHistory(
+            BusyRuns(no_stream, self.pause_ns, 0),
+            Intervals(acceptor_window_closed),
+            Intervals(dialer_retransmissions),
+        )
+        self.acceptor: DirectionHistory = DirectionHistory(
+            BusyRuns(no_stream, self.pause_ns, 1),
+            Intervals(dialer_window_closed),
+            Intervals(acceptor_retransmissions),
+        )
+        self.reply_detector: MissingReplyDetector = MissingReplyDetector(
+            rtt_ns, two_way, has_offers, has_requests, self.dialer, self.acceptor
+        )
         self.rows: StallRows = StallRows()
 
-    def path(self, side: i64) -> Path:
+    def history(self, side: i64) -> DirectionHistory:
         return self.dialer if side == 0 else self.acceptor
 
     # --- what passes
 
-    def begin(self, track: Track) -> None:
+    def on_first_frame(self, track: StreamTracker) -> None:
         """The first frame of a stream is about to pass."""
-        track.fresh = False
+        track.is_new = False
         for side in (0, 1):
-            own = track.side(side)
-            runs = self.path(side).runs
-            own.passed_work = runs.work
-            own.passed_full = runs.full
+            own = track.half(side)
+            runs = self.history(side).runs
+            own.busy_ns_at_last_frame = runs.busy_ns
+            own.saturated_ns_at_last_frame = runs.saturated_ns
 
-    def passes(self, track: Track, side: i64, began: i64) -> None:
+    def on_frame_start(self, track: StreamTracker, side: i64, began: i64) -> None:
         """A frame of this stream begins to pass: does it decide a pause that is held?"""
-        path = self.path(side)
-        kept: list[Track] = []
-        for held in path.held:
-            own = held.side(side)
-            if own.held_at == UNSEEN:
+        path = self.history(side)
+        kept: list[StreamTracker] = []
+        for held in path.hol_suspects:
+            own = held.half(side)
+            if own.hol_suspected_at == NOT_YET:
                 continue
-            if began - own.held_at > self.pause:
-                self.decide(held, side, own, True)
-            elif track.label == own.held_culprit:  # it goes on: it did not make room
-                self.decide(held, side, own, False)
+            if began - own.hol_suspected_at > self.pause_ns:
+                self.resolve_hol_suspect(held, side, own, True)
+            elif track.label == own.hol_blocking_stream:  # it goes on: it did not make room
+                self.resolve_hol_suspect(held, side, own, False)
             else:
                 kept.append(held)
-        path.held = kept
+        path.hol_suspects = kept
 
-    def progress(self, track: Track, side: i64, began: i64, at: i64, size: i64, more: bool) -> None:
+    def on_content(
+        self,
+        track: StreamTracker,
+        side: i64,
+        began: i64,
+        timestamp: i64,
+        size: i64,
+        more_content: bool,
+    ) -> None:
         """A content frame of `size` octets began to pass at `began` and was whole at `at`; `more`
         of this side's content came with it."""
-        own = track.side(side)
-        if own.held_at != UNSEEN and not own.held_weak:
-            self.decide(track, side, own, began - own.held_at <= self.pause)
-        if own.progress_at != UNSEEN and began - own.progress_at >= self.least:
-            self.judge(track, side, own, began, at, size, more)
+        own = track.half(side)
+        if own.hol_suspected_at != NOT_YET and not own.hol_evidence_weak:
+            self.resolve_hol_suspect(
+                track, side, own, began - own.hol_suspected_at <= self.pause_ns
+            )
+        if own.last_content_at != NOT_YET and began - own.last_content_at >= self.min_stall_ns:
+            self.classify(track, side, own, began, timestamp, size, more_content)
         else:
-            own.behind += self.wait(track, side, own, began, size)
-        own.progress_at = at
-        own.span_began = UNSEEN
-        own.span_ended = UNSEEN
-        own.asked_at = UNSEEN
-        own.spent = own.half.spent
-        if len(own.grants) > 0:
-            own.grants = NO_GRANTS
-        if size > own.largest:
-            own.largest = size
-        own.full = size >= LARGE and size == own.largest
-        peer = track.side(1 - side)
-        peer.asked_at = at
-        peer.asked_work = self.path(1 - side).runs.work
+            own.hol_blocked_ns += self.hol_wait(track, side, own, began, size)
+        own.last_content_at = timestamp
+        own.blocked_span_start = NOT_YET
+        own.blocked_span_end = NOT_YET
+        own.peer_content_at = NOT_YET
+        own.spent_at_last_content = own.half.credit_spent
+        if len(own.late_grants) > 0:
+            own.late_grants = NO_GRANTS
+        if size > own.largest_payload:
+            own.largest_payload = size
+        own.last_frame_was_full_size = size >= MIN_FULL_FRAME_BYTES and size == own.largest_payload
+        peer = track.half(1 - side)
+        peer.peer_content_at = timestamp
+        peer.busy_ns_at_peer_content = self.history(1 - side).runs.busy_ns
 
-    def granted(self, track: Track, side: i64, at: i64) -> None:
+    def on_credit(self, track: StreamTracker, side: i64, timestamp: i64) -> None:
         """The peer has given `side` more credit."""
-        own = track.side(side)
+        own = track.half(side)
         half = own.half
-        before = own.granted - half.spent
-        if before >= 0 and at - own.progress_at >= self.least:
-            if len(own.grants) == 0:
-                own.grants = [(int(at), before)]
-            elif len(own.grants) < GRANTS:
-                own.grants.append((int(at), before))
+        before = own.seen_granted - half.credit_spent
+        if before >= 0 and timestamp - own.last_content_at >= self.min_stall_ns:
+            if len(own.late_grants) == 0:
+                own.late_grants = [(int(timestamp), before)]
+            elif len(own.late_grants) < MAX_LATE_GRANTS:
+                own.late_grants.append((int(timestamp), before))
 
-    def released(self, track: Track, side: i64, began: i64, ended: i64) -> None:
+    def on_unblocked(self, track: StreamTracker, side: i64, began: i64, ended: i64) -> None:
         """A time without leave is over."""
-        own = track.side(side)
+        own = track.half(side)
         half = own.half
-        if half.state == OPEN and half.granted > half.spent and not track.stream.over:
-            if own.span_began == UNSEEN or ended - began > own.span_ended - own.span_began:
-                own.span_began = began
-                own.span_ended = ended
-                own.span_work = self.path(side).runs.work
+        if half.state == OPEN and half.credit_granted > half.credit_spent and not track.stream.over:
+            if (
+                own.blocked_span_start == NOT_YET
+                or ended - began > own.blocked_span_end - own.blocked_span_start
+            ):
+                own.blocked_span_start = began
+                own.blocked_span_end = ended
+                own.busy_ns_at_unblock = self.history(side).runs.busy_ns
         else:
-            self.starved(track, side, half, began, ended)
+            self.add_never_granted(track, side, half, began, ended)
 
-    def stopped(self, track: Track, side: i64, state: i64, at: i64) -> None:
+    def on_half_ended(self, track: StreamTracker, side: i64, state: i64, timestamp: i64) -> None:
         """One side has just ended its half, or reset or cancelled the stream."""
-        self.replies.stopped(self.rows, track, side, at)
-        own = track.side(side)
-        own.ended_at = at if state == ENDED else UNSEEN
-        own.state = state
-        track.side(1 - side).owed_full = self.path(1 - side).runs.full
+        self.reply_detector.on_half_ended(self.rows, track, side, timestamp)
+        own = track.half(side)
+        own.ended_at = timestamp if state == ENDED else NOT_YET
+        own.seen_state = state
+        track.half(1 - side).saturated_ns_at_peer_end = self.history(1 - side).runs.saturated_ns
 
-    def accepted(self, track: Track, at: i64) -> None:
+    def on_accepted(self, track: StreamTracker, timestamp: i64) -> None:
         """An offer has just been accepted."""
-        if self.replies.accepted(self.rows, track, at):
-            own = track.side(track.opener)  # that it had no credit until now is said with this
-            own.span_began = UNSEEN
-            own.span_ended = UNSEEN
-            own.progress_at = at
+        if self.reply_detector.on_accepted(self.rows, track, timestamp):
+            own = track.half(track.opener)  # that it had no credit until now is said with this
+            own.blocked_span_start = NOT_YET
+            own.blocked_span_end = NOT_YET
+            own.last_content_at = timestamp
 
-    def silence(self, track: Track, side: i64, began: i64, ended: i64) -> None:
+    def on_mid_frame_silence(self, track: StreamTracker, side: i64, began: i64, ended: i64) -> None:
         """Nothing came in the middle of a frame of this stream."""
-        if ended - began >= self.least:
-            cause, detail = self.path(side).held_up(began, ended)
-            if cause == IDLE:
+        if ended - began >= self.min_stall_ns:
+            cause, detail = self.history(side).transport_cause(began, ended)
+            if cause == SENDER_IDLE:
                 detail = f"the sender stopped inside a frame for {duration_text(ended - began)}"
-            self.put(track, side, began, ended, cause, "", detail)
+            self.add_row(track, side, began, ended, cause, "", detail)
 
-    def finish(self, track: Track, ended: i64, whole: bool) -> None:
+    def finish(self, track: StreamTracker, ended: i64, complete: bool) -> None:
         """No more will come on this stream; `ended` is the end of the capture or of the stream.
         `whole`: what passed could be read to the end, and the stream was not displaced."""
         over = track.stream.over
         for side in (0, 1):
-            own = track.side(side)
-            if own.held_at != UNSEEN:
-                self.decide(track, side, own, own.held_weak)
+            own = track.half(side)
+            if own.hol_suspected_at != NOT_YET:
+                self.resolve_hol_suspect(track, side, own, own.hol_evidence_weak)
             half = own.half
-            closed = self.path(side).closed
-            last = closed.last_began()
+            closed = self.history(side).window_closed
+            last = closed.last_start()
             if (
                 half.state == OPEN
-                and half.octets > 0
+                and half.content_bytes > 0
                 and not over
                 and last >= 0
-                and closed.last_ended() >= ended
-                and own.progress_at >= last - self.least
-                and ended - last >= self.least
+                and closed.last_end() >= ended
+                and own.last_content_at >= last - self.min_stall_ns
+                and ended - last >= self.min_stall_ns
             ):
-                began = last if last > own.progress_at else own.progress_at
+                began = last if last > own.last_content_at else own.last_content_at
                 detail = f"the peer closed its TCP window for {duration_text(ended - last)}"
-                self.put(track, side, began, ended, SLOW_READER, "",
+                self.add_row(track, side, began, ended, SLOW_READER, "",
                          f"{detail} and did not open it again")  # fmt: skip
-        if whole and not over and track.stream.reset_by < 0:
-            self.replies.unanswered(self.rows, track, ended)
+        if complete and not over and track.stream.reset_by < 0:
+            self.reply_detector.on_capture_end(self.rows, track, ended)
 
     # --- causes
 
-    def wait(self, track: Track, side: i64, own: HalfTrack, began: i64, size: i64) -> i64:
+    def hol_wait(
+        self, track: StreamTracker, side: i64, own: HalfTracker, began: i64, size: i64
+    ) -> i64:
         """How long the frame that begins now waited behind frames of other streams."""
-        runs = self.path(side).runs
-        if runs.last is track or not runs.follows(size, began):
+        runs = self.history(side).runs
+        if runs.last_stream is track or not runs.is_back_to_back(size, began):
             return 0
-        ready = own.passed_work
-        if own.span_began != UNSEEN:
-            ready = own.span_work
-        elif own.asked_at != UNSEEN:
-            ready = own.asked_work
-        elif not own.full and (own.octets > 0 or track.opener != side):
+        ready = own.busy_ns_at_last_frame
+        if own.blocked_span_start != NOT_YET:
+            ready = own.busy_ns_at_unblock
+        elif own.peer_content_at != NOT_YET:
+            ready = own.busy_ns_at_peer_content
+        elif not own.last_frame_was_full_size and (
+            own.seen_content_bytes > 0 or track.opener != side
+        ):
             # Nothing shows that it was ready: only what surely filled the line counts, and after a
             # long pause only the frame right before.
-            full = runs.full - (
-                own.passed_full if own.passed_full > runs.pause_full else runs.pause_full
+            full = runs.saturated_ns - (
+                own.saturated_ns_at_last_frame
+                if own.saturated_ns_at_last_frame > runs.saturated_ns_at_pause
+                else runs.saturated_ns_at_pause
             )
-            long = own.progress_at != UNSEEN and began - own.progress_at >= self.least
-            return runs.last_full if long and runs.last_full < full else full
-        if ready < own.passed_work:
-            ready = own.passed_work
-        if ready < runs.pause_work:
-            ready = runs.pause_work
-        return runs.work - ready
+            long = (
+                own.last_content_at != NOT_YET and began - own.last_content_at >= self.min_stall_ns
+            )
+            return (
+                runs.last_frame_saturated_ns
+                if long and runs.last_frame_saturated_ns < full
+                else full
+            )
+        if ready < own.busy_ns_at_last_frame:
+            ready = own.busy_ns_at_last_frame
+        if ready < runs.busy_ns_at_pause:
+            ready = runs.busy_ns_at_pause
+        return runs.busy_ns - ready
 
-    def judge(
-        self, track: Track, side: i64, own: HalfTrack, until: i64, at: i64, size: i64, more: bool
+    def classify(
+        self,
+        track: StreamTracker,
+        side: i64,
+        own: HalfTracker,
+        until: i64,
+        timestamp: i64,
+        size: i64,
+        more_content: bool,
     ) -> None:
         """The stream stood still from its last content to `until`: say why."""
-        since = own.progress_at
-        path = self.path(side)
-        waited = self.wait(track, side, own, until, size)
-        credit = self.credit_until(track, side, own, until, more)
-        if credit != UNSEEN:
-            began = own.span_began if own.span_began != UNSEEN else since
+        since = own.last_content_at
+        path = self.history(side)
+        waited = self.hol_wait(track, side, own, until, size)
+        credit = self.credit_available_at(track, side, own, until, more_content)
+        if credit != NOT_YET:
+            began = own.blocked_span_start if own.blocked_span_start != NOT_YET else since
             rest = until - credit
-            if credit - began >= self.least or (rest < self.least and credit - began >= rest):
-                cause, detail = self.path(1 - side).held_up(began, credit)
-                if cause == IDLE:
-                    detail = credit_text(own, self.rtt, credit - began, size)
-                    self.put(track, side, began, credit, NO_CREDIT, "", detail)
+            if credit - began >= self.min_stall_ns or (
+                rest < self.min_stall_ns and credit - began >= rest
+            ):
+                cause, detail = self.history(1 - side).transport_cause(began, credit)
+                if cause == SENDER_IDLE:
+                    detail = no_credit_text(own, self.rtt_ns, credit - began, size)
+                    self.add_row(track, side, began, credit, NO_CREDIT, "", detail)
                 else:  # the grant was on its way, and could not come
-                    self.put(track, 1 - side, began, credit, cause, "", detail)
-                if rest < self.least:
-                    own.behind += waited
+                    self.add_row(track, 1 - side, began, credit, cause, "", detail)
+                if rest < self.min_stall_ns:
+                    own.hol_blocked_ns += waited
                     return
             since = credit
-        closed = path.closed.overlap(since, until)
-        if closed >= self.least:
-            first = path.closed.began_after(since)
-            last = path.closed.ended_before(until)
+        closed = path.window_closed.overlap(since, until)
+        if closed >= self.min_stall_ns:
+            first = path.window_closed.start_after(since)
+            last = path.window_closed.end_before(until)
             if closed * 2 >= last - first:
-                self.put(track, side, first, last, SLOW_READER, "", closed_text(closed))
+                self.add_row(track, side, first, last, SLOW_READER, "", window_closed_text(closed))
                 since = last
-                if until - since < self.least:
-                    own.behind += waited
+                if until - since < self.min_stall_ns:
+                    own.hol_blocked_ns += waited
                     return
-        cause, detail = self.path(side).held_up(since, until)
+        cause, detail = self.history(side).transport_cause(since, until)
         if cause == SLOW_READER:
-            self.put(track, side, since, until, cause, "", detail)
+            self.add_row(track, side, since, until, cause, "", detail)
             return
-        asked = own.asked_at != UNSEEN
-        ready = credit != UNSEEN or (not asked and (own.full or more))
-        weak = not ready and (asked or (own.octets == 0 and track.opener == side))
-        start = own.asked_at if weak and own.asked_at > since else since
-        stretch = path.runs.before(track, start, until)
-        length = until - stretch.began
-        share = size if size > QUANTUM else QUANTUM
-        if weak and until - start >= self.least and path.runs.last_full < waited:
-            waited = path.runs.last_full
-        busy = not weak or stretch.work * 2 >= length
-        if stretch.culprits > share and length >= self.least and busy:
-            own.held_at = at
-            own.held_weak = weak
-            own.held_wait = waited
-            own.held_since = since
-            own.held_until = until
-            own.held_began = stretch.began
-            own.held_culprit = stretch.culprit.label
-            own.held_octets = stretch.culprits
-            if ready or (weak and stretch.full * 5 >= length * 4):
-                self.decide(track, side, own, True)
+        asked = own.peer_content_at != NOT_YET
+        ready = credit != NOT_YET or (not asked and (own.last_frame_was_full_size or more_content))
+        weak = not ready and (asked or (own.seen_content_bytes == 0 and track.opener == side))
+        start = own.peer_content_at if weak and own.peer_content_at > since else since
+        stretch = path.runs.busy_before(track, start, until)
+        length = until - stretch.start
+        share = size if size > FAIR_QUANTUM_BYTES else FAIR_QUANTUM_BYTES
+        if (
+            weak
+            and until - start >= self.min_stall_ns
+            and path.runs.last_frame_saturated_ns < waited
+        ):
+            waited = path.runs.last_frame_saturated_ns
+        busy = not weak or stretch.busy_ns * 2 >= length
+        if stretch.blocking_bytes > share and length >= self.min_stall_ns and busy:
+            own.hol_suspected_at = timestamp
+            own.hol_evidence_weak = weak
+            own.hol_fallback_wait_ns = waited
+            own.hol_pause_start = since
+            own.hol_pause_end = until
+            own.hol_blocking_start = stretch.start
+            own.hol_blocking_stream = stretch.blocking_stream.label
+            own.hol_blocking_bytes = stretch.blocking_bytes
+            if ready or (weak and stretch.saturated_ns * 5 >= length * 4):
+                self.resolve_hol_suspect(track, side, own, True)
             elif weak:
-                if len(path.held) >= HELD:  # so many at once: the culprit let them all wait
-                    self.decide(track, side, own, True)
+                if (
+                    len(path.hol_suspects) >= MAX_HOL_SUSPECTS
+                ):  # so many at once: the culprit let them all wait
+                    self.resolve_hol_suspect(track, side, own, True)
                 else:
-                    path.held.append(track)
+                    path.hol_suspects.append(track)
             return
-        own.behind += waited
-        if cause == IDLE:
-            self.idle(track, side, since, until)
+        own.hol_blocked_ns += waited
+        if cause == SENDER_IDLE:
+            self.add_idle(track, side, since, until)
         else:
-            self.put(track, side, since, until, cause, "", detail)
+            self.add_row(track, side, since, until, cause, "", detail)
 
-    def credit_until(self, track: Track, side: i64, own: HalfTrack, until: i64, more: bool) -> i64:
+    def credit_available_at(
+        self, track: StreamTracker, side: i64, own: HalfTracker, until: i64, more_content: bool
+    ) -> i64:
         """When there was credit enough for the frame that begins at `until`; UNSEEN if there was
         all the time since its stream's last content."""
-        enough = own.span_ended
-        if more:  # of several frames: which of them it was for cannot be told
+        enough = own.blocked_span_end
+        if more_content:  # of several frames: which of them it was for cannot be told
             return enough
-        size = own.half.spent - own.spent
-        for n in range(len(own.grants) - 1, -1, -1):
-            came, before = own.grants[n]
+        size = own.half.credit_spent - own.spent_at_last_content
+        for n in range(len(own.late_grants) - 1, -1, -1):
+            came, before = own.late_grants[n]
             if before < size:
                 # A sender that waits for room goes on as soon as there is, unless it has to wait
                 # for others then.
                 late: i64 = until - came
-                if late > self.pause:
-                    late = self.path(side).runs.before(track, came, until).began - came
-                if came > enough and late <= self.pause:
+                if late > self.pause_ns:
+                    late = self.history(side).runs.busy_before(track, came, until).start - came
+                if came > enough and late <= self.pause_ns:
                     enough = came
                 break
         return enough
 
-    def decide(self, track: Track, side: i64, own: HalfTrack, behind: bool) -> None:
+    def resolve_hol_suspect(
+        self, track: StreamTracker, side: i64, own: HalfTracker, confirmed: bool
+    ) -> None:
         """A pause behind another stream: was this stream really waiting?"""
-        until = own.held_until
-        if behind:
-            began = own.held_began
-            own.behind += until - began
-            text = f"{size_text(own.held_octets)} of {own.held_culprit} passed first"
-            self.put(track, side, began, until, BEHIND, own.held_culprit,
-                     f"{text}, in {duration_text(until - began)}")  # fmt: skip
+        until = own.hol_pause_end
+        if confirmed:
+            began = own.hol_blocking_start
+            own.hol_blocked_ns += until - began
+            text = f"{size_text(own.hol_blocking_bytes)} of {own.hol_blocking_stream} passed first"
+            self.add_row(
+                track,
+                side,
+                began,
+                until,
+                HEAD_OF_LINE,
+                own.hol_blocking_stream,
+                f"{text}, in {duration_text(until - began)}",
+            )
         else:
-            own.behind += own.held_wait
-            self.idle(track, side, own.held_since, until)
-        own.held_at = UNSEEN
+            own.hol_blocked_ns += own.hol_fallback_wait_ns
+            self.add_idle(track, side, own.hol_pause_start, until)
+        own.hol_suspected_at = NOT_YET
 
-    def idle(self, track: Track, side: i64, since: i64, until: i64) -> None:
+    def add_idle(self, track: StreamTracker, side: i64, since: i64, until: i64) -> None:
         """Nothing held the sender up: was its peer waiting for it?"""
-        waited = self.replies.waited_since(track, side, until)
-        if waited != UNSEEN and since > waited:  # the time before has a cause of its own
-            waited = since if until - since >= self.replies.late else UNSEEN
-        if waited == UNSEEN or not self.replies.put_reply(
+        waited = self.reply_detector.waited_since(track, side, until)
+        if waited != NOT_YET and since > waited:  # the time before has a cause of its own
+            waited = since if until - since >= self.reply_detector.late_ns else NOT_YET
+        if waited == NOT_YET or not self.reply_detector.add_reply(
             self.rows, track, side, waited, until, True
         ):
-            self.put(track, side, since, until, IDLE, "",
+            self.add_row(track, side, since, until, SENDER_IDLE, "",
                      f"the sender sent nothing for {duration_text(until - since)}")  # fmt: skip
 
-    def starved(self, track: Track, side: i64, half: Half, began: i64, ended: i64) -> None:
-        """Leave ran out and never came again."""
-        outstanding = half.spent - (half.granted - half.window)
-        if half.window > 0 and outstanding > 0 and ended - began >= self.least:
-            text = f"{size_text(outstanding)} were never acknowledged"
-            self.put(track, side, began, ended, SLOW_READER, "",
-                     f"{text}, for {duration_text(ended - began)}")  # fmt: skip
-
-    def put(
-        self, track: Track, side: i64, began: i64, ended: i64, cause: str, culprit: str, detail: str
+    def add_never_granted(
+        self, track: StreamTracker, side: i64, half: HalfStream, began: i64, ended: i64
     ) -> None:
-        self.rows.put(track, side, began, ended, cause, culprit, detail)
+        """Leave ran out and never came again."""
+        outstanding = half.credit_spent - (half.credit_granted - half.window)
+        if half.window > 0 and outstanding > 0 and ended - began >= self.min_stall_ns:
+            text = f"{size_text(outstanding)} were never acknowledged"
+            self.add_row(
+                track,
+                side,
+                began,
+                ended,
+                SLOW_READER,
+                "",
+                f"{text}, for {duration_text(ended - began)}",
+            )
 
-    def take(self) -> StallRows:
+    def add_row(
+        self,
+        track: StreamTracker,
+        side: i64,
+        began: i64,
+        ended: i64,
+        cause: str,
+        blocking_stream: str,
+        detail: str,
+    ) -> None:
+        self.rows.add(track, side, began, ended, cause, blocking_stream, detail)
+
+    def take_rows(self) -> StallRows:
         rows = self.rows
         self.rows = StallRows()
         return rows

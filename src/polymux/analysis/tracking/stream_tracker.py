@@ -6,182 +6,250 @@ from typing import Final
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from polymux.core.side import DIALER, NOBODY
-from polymux.core.streams import HALF_WORD, OPEN, SHIFT, SPREAD, UNSEEN, Half, Stream
+from polymux.core.side import DIALER, NEITHER_SIDE
+from polymux.core.streams import (
+    HASH_MULTIPLIER,
+    INITIAL_SHIFT,
+    LOW_32_BITS,
+    NOT_YET,
+    OPEN,
+    HalfStream,
+    StreamState,
+)
 
-STEP: Final[i64] = 2862933555777941757
+INCARNATION_MULTIPLIER: Final[i64] = 2862933555777941757
 NO_GRANTS: Final[list[tuple[int, int]]] = []  # shared: nearly no half ever has others
 
 
-class HalfTrack:
+class HalfTracker:
     """One side of a stream: what its half showed at the last look, and what has passed since."""
 
     __slots__ = (
-        "asked_at", "asked_work", "behind", "blocked", "ended_at", "first_at",
-        "frames", "full", "gained", "granted", "grants", "half", "held_at", "held_began",
-        "held_culprit", "held_octets", "held_since", "held_until", "held_wait", "held_weak",
-        "largest", "last_at", "octets", "owed_full", "passed_full", "passed_work", "progress_at",
-        "since", "span_began", "span_ended", "span_work", "speaking", "spent", "stalled", "state",
-        "told_us",
-    )  # fmt: skip
+        "peer_content_at",
+        "busy_ns_at_peer_content",
+        "hol_blocked_ns",
+        "seen_blocked_ns",
+        "ended_at",
+        "first_at",
+        "bucket_frames",
+        "last_frame_was_full_size",
+        "bucket_bytes",
+        "seen_granted",
+        "late_grants",
+        "half",
+        "hol_suspected_at",
+        "hol_blocking_start",
+        "hol_blocking_stream",
+        "hol_blocking_bytes",
+        "hol_pause_start",
+        "hol_pause_end",
+        "hol_fallback_wait_ns",
+        "hol_evidence_weak",
+        "largest_payload",
+        "last_at",
+        "seen_content_bytes",
+        "saturated_ns_at_peer_end",
+        "saturated_ns_at_last_frame",
+        "busy_ns_at_last_frame",
+        "last_content_at",
+        "seen_blocked_since",
+        "blocked_span_start",
+        "blocked_span_end",
+        "busy_ns_at_unblock",
+        "ends_mid_frame",
+        "spent_at_last_content",
+        "stalled_ns",
+        "seen_state",
+        "reported_blocked_us",
+    )
 
-    def __init__(self, half: Half, opened_at: i64) -> None:
-        self.half: Half = half
-        self.first_at: i64 = UNSEEN  # of all its frames
-        self.last_at: i64 = UNSEEN
-        self.passed_work: i64 = 0  # how long its direction had been at work by the last of them,
-        self.passed_full: i64 = 0  # and surely full
+    def __init__(self, half: HalfStream, opened_at: i64) -> None:
+        self.half: HalfStream = half
+        self.first_at: i64 = NOT_YET  # of all its frames
+        self.last_at: i64 = NOT_YET
+        self.busy_ns_at_last_frame: i64 = (
+            0  # how long its direction had been at work by the last of them,
+        )
+        self.saturated_ns_at_last_frame: i64 = 0  # and surely full
         # As the half was at the last look:
-        self.octets: i64 = 0
-        self.blocked: i64 = 0
-        self.since: i64 = UNSEEN
-        self.granted: int = -1
-        self.state: i64 = OPEN
-        self.ended_at: i64 = UNSEEN  # when this side ended its half and began to wait for the other
-        self.owed_full: i64 = (
+        self.seen_content_bytes: i64 = 0
+        self.seen_blocked_ns: i64 = 0
+        self.seen_blocked_since: i64 = NOT_YET
+        self.seen_granted: int = -1
+        self.seen_state: i64 = OPEN
+        self.ended_at: i64 = (
+            NOT_YET  # when this side ended its half and began to wait for the other
+        )
+        self.saturated_ns_at_peer_end: i64 = (
             0  # how long this side's direction had been full when the other did so
         )
-        self.speaking: bool = False  # did the capture end inside a frame of it?
+        self.ends_mid_frame: bool = False  # did the capture end inside a frame of it?
         # In the timeline's current bucket:
-        self.frames: i64 = 0
-        self.gained: i64 = 0
-        self.told_us: i64 = 0  # time without leave that earlier buckets hold
+        self.bucket_frames: i64 = 0
+        self.bucket_bytes: i64 = 0
+        self.reported_blocked_us: i64 = 0  # time without leave that earlier buckets hold
         # Since its last content:
-        self.progress_at: i64 = opened_at
-        self.spent: int = 0  # credit used by then
-        self.span_began: i64 = UNSEEN  # the longest time without leave that a grant ended
-        self.span_ended: i64 = UNSEEN
-        self.span_work: i64 = 0  # how long its direction had been at work when that ended
-        self.grants: list[tuple[int, int]] = NO_GRANTS  # late ones: when, and the credit before
-        self.asked_at: i64 = UNSEEN  # when the peer last sent content on the stream
-        self.asked_work: i64 = 0  # how long this side's direction had been at work by then
-        self.largest: i64 = 0  # payload of its largest content frame
-        self.full: bool = False  # was its last content frame as large as they come?
+        self.last_content_at: i64 = opened_at
+        self.spent_at_last_content: int = 0  # credit used by then
+        self.blocked_span_start: i64 = NOT_YET  # the longest time without leave that a grant ended
+        self.blocked_span_end: i64 = NOT_YET
+        self.busy_ns_at_unblock: i64 = 0  # how long its direction had been at work when that ended
+        self.late_grants: list[tuple[int, int]] = (
+            NO_GRANTS  # late ones: when, and the credit before
+        )
+        self.peer_content_at: i64 = NOT_YET  # when the peer last sent content on the stream
+        self.busy_ns_at_peer_content: i64 = (
+            0  # how long this side's direction had been at work by then
+        )
+        self.largest_payload: i64 = 0  # payload of its largest content frame
+        self.last_frame_was_full_size: bool = (
+            False  # was its last content frame as large as they come?
+        )
         # A pause behind another stream, until what follows shows whether this one was waiting:
-        self.held_at: i64 = UNSEEN
-        self.held_weak: bool = False  # it was asked or had opened a stream, and may have been slow
-        self.held_wait: i64 = 0  # what it waited for the others if it was not waiting all the time
-        self.held_since: i64 = 0  # the pause
-        self.held_until: i64 = 0
-        self.held_began: i64 = 0  # and when in it the others began
-        self.held_octets: i64 = 0
-        self.held_culprit: str = ""
+        self.hol_suspected_at: i64 = NOT_YET
+        self.hol_evidence_weak: bool = (
+            False  # it was asked or had opened a stream, and may have been slow
+        )
+        self.hol_fallback_wait_ns: i64 = (
+            0  # what it waited for the others if it was not waiting all the time
+        )
+        self.hol_pause_start: i64 = 0  # the pause
+        self.hol_pause_end: i64 = 0
+        self.hol_blocking_start: i64 = 0  # and when in it the others began
+        self.hol_blocking_bytes: i64 = 0
+        self.hol_blocking_stream: str = ""
         # All its stalls together, those of an idle sender not counted:
-        self.stalled: i64 = 0
-        self.behind: i64 = 0  # all its waits behind other streams, however short
+        self.stalled_ns: i64 = 0
+        self.hol_blocked_ns: i64 = 0  # all its waits behind other streams, however short
 
 
-class Track:
+class StreamTracker:
     """One stream."""
 
     __slots__ = (
-        "acceptor", "accepted", "dialer", "dirty", "fresh", "gone", "incarnation", "label", "mark",
-        "number", "opener", "place", "stream", "tally", "tally_mark", "waiting",
-    )  # fmt: skip
+        "acceptor",
+        "seen_accepted",
+        "dialer",
+        "dirty",
+        "is_new",
+        "removed",
+        "incarnation",
+        "label",
+        "page_id",
+        "stream_id",
+        "opener",
+        "label_index",
+        "stream",
+        "tally_bytes",
+        "tally_id",
+        "is_blocked",
+    )
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream: Stream = stream
+    def __init__(self, stream: StreamState) -> None:
+        self.stream: StreamState = stream
         self.opener: i64 = stream.opener
-        self.number: i64 = stream.number
+        self.stream_id: i64 = stream.stream_id
         self.incarnation: i64 = stream.incarnation
         self.label: str = stream.label()
-        self.dialer: HalfTrack = HalfTrack(stream.dialer, stream.opened_at)
-        self.acceptor: HalfTrack = HalfTrack(stream.acceptor, stream.opened_at)
-        self.mark: i64 = -1  # the page of rows that has this stream's label last
-        self.place: i64 = 0  # and where in its labels
-        self.tally: i64 = 0  # octets in the stretch that is being added up
-        self.tally_mark: i64 = -1
-        self.fresh: bool = True  # has no frame of it been looked at?
-        self.accepted: bool = False  # was it accepted at the last look?
+        self.dialer: HalfTracker = HalfTracker(stream.dialer, stream.opened_at)
+        self.acceptor: HalfTracker = HalfTracker(stream.acceptor, stream.opened_at)
+        self.page_id: i64 = -1  # the page of rows that has this stream's label last
+        self.label_index: i64 = 0  # and where in its labels
+        self.tally_bytes: i64 = 0  # octets in the stretch that is being added up
+        self.tally_id: i64 = -1
+        self.is_new: bool = True  # has no frame of it been looked at?
+        self.seen_accepted: bool = False  # was it accepted at the last look?
         self.dirty: bool = False  # has it something for the current bucket?
-        self.waiting: bool = False  # is it among those without leave?
-        self.gone: bool = False  # no more rows will name it
+        self.is_blocked: bool = False  # is it among those without leave?
+        self.removed: bool = False  # no more rows will name it
 
-    def side(self, side: i64) -> HalfTrack:
+    def half(self, side: i64) -> HalfTracker:
         return self.dialer if side == DIALER else self.acceptor
 
 
-class TrackTable:
+class StreamTrackerTable:
     """(opener, number, incarnation) to track: open addressing, as in `core.streams.Table`."""
 
     def __init__(self) -> None:
-        self.none: Track = Track(Stream(-1, -1, NOBODY, 0))
-        self.slots: vec[Track] = vec[Track]([self.none] * 64)
+        self.empty_slot: StreamTracker = StreamTracker(StreamState(-1, -1, NEITHER_SIDE, 0))
+        self.slots: vec[StreamTracker] = vec[StreamTracker]([self.empty_slot] * 64)
         self.mask: i64 = 63
-        self.shift: i64 = SHIFT
-        self.spread: i64 = SPREAD
-        self.used: i64 = 0
+        self.shift: i64 = INITIAL_SHIFT
+        self.multiplier: i64 = HASH_MULTIPLIER
+        self.used_slots: i64 = 0
 
-    def find(self, opener: i64, number: i64, incarnation: i64) -> Track:
+    def find(self, opener: i64, stream_id: i64, incarnation: i64) -> StreamTracker:
         """The track, or `none`."""
         slots = self.slots
         mask = self.mask
-        none = self.none
-        i = self.home(opener, number, incarnation)
+        none = self.empty_slot
+        i = self._slot(opener, stream_id, incarnation)
         while True:
             track = slots[i]
             if track is none or (
-                track.number == number
+                track.stream_id == stream_id
                 and track.opener == opener
                 and track.incarnation == incarnation
             ):
                 return track
             i = (i + 1) & mask
 
-    def put(self, track: Track) -> None:
-        i = self.home(track.opener, track.number, track.incarnation)
-        while self.slots[i] is not self.none:
+    def insert(self, track: StreamTracker) -> None:
+        i = self._slot(track.opener, track.stream_id, track.incarnation)
+        while self.slots[i] is not self.empty_slot:
             i = (i + 1) & self.mask
         self.slots[i] = track
-        self.used += 1
-        if self.used * 2 > self.mask:
+        self.used_slots += 1
+        if self.used_slots * 2 > self.mask:
             self.grow()
 
     def grow(self) -> None:
         old = self.slots
         size: i64 = (self.mask + 1) * 2
-        self.slots = vec[Track]([self.none] * size)
+        self.slots = vec[StreamTracker]([self.empty_slot] * size)
         self.mask = size - 1
         self.shift -= 1
         for track in old:
-            if track is not self.none:
-                i = self.home(track.opener, track.number, track.incarnation)
-                while self.slots[i] is not self.none:
+            if track is not self.empty_slot:
+                i = self._slot(track.opener, track.stream_id, track.incarnation)
+                while self.slots[i] is not self.empty_slot:
                     i = (i + 1) & self.mask
                 self.slots[i] = track
 
-    def remove(self, gone: Track) -> None:
+    def remove(self, removed: StreamTracker) -> None:
         """Take a track out; the entries after it move up, so that no probe is broken."""
         mask = self.mask
-        i = self.home(gone.opener, gone.number, gone.incarnation)
-        while self.slots[i] is not gone:
-            if self.slots[i] is self.none:
+        i = self._slot(removed.opener, removed.stream_id, removed.incarnation)
+        while self.slots[i] is not removed:
+            if self.slots[i] is self.empty_slot:
                 return
             i = (i + 1) & mask
-        self.used -= 1
+        self.used_slots -= 1
         hole = i
         while True:
             i = (i + 1) & mask
             track = self.slots[i]
-            if track is self.none:
+            if track is self.empty_slot:
                 break
-            wanted = self.home(track.opener, track.number, track.incarnation)
+            wanted = self._slot(track.opener, track.stream_id, track.incarnation)
             if ((i - wanted) & mask) >= ((i - hole) & mask):
                 self.slots[hole] = track
                 hole = i
-        self.slots[hole] = self.none
+        self.slots[hole] = self.empty_slot
 
-    def home(self, opener: i64, number: i64, incarnation: i64) -> i64:
+    def _slot(self, opener: i64, stream_id: i64, incarnation: i64) -> i64:
         """Where a track belongs."""
-        product = (number * 4 + opener + incarnation * STEP) * self.spread
-        return ((product ^ (product >> 32 & HALF_WORD)) * self.spread >> self.shift) & self.mask
+        product = (stream_id * 4 + opener + incarnation * INCARNATION_MULTIPLIER) * self.multiplier
+        return (
+            (product ^ (product >> 32 & LOW_32_BITS)) * self.multiplier >> self.shift
+        ) & self.mask
 
-    def all(self) -> list[Track]:
+    def all(self) -> list[StreamTracker]:
         """Every track, in the order their streams were made."""
-        found = [track for track in self.slots if track is not self.none]
+        found = [track for track in self.slots if track is not self.empty_slot]
         found.sort(key=serial_of)
         return found
 
 
-def serial_of(track: Track) -> int:
+def serial_of(track: StreamTracker) -> int:
     return track.stream.serial

@@ -10,14 +10,14 @@ from typing import Final
 from mypy_extensions import i64
 
 from polymux.analysis.output.timeline_rows import TimelineRows
-from polymux.analysis.tracking.stream_tracker import HalfTrack, Track
+from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker
 from polymux.core.side import ACCEPTOR, DIALER
-from polymux.core.streams import UNSEEN, Stream
+from polymux.core.streams import NOT_YET, StreamState
 
 LAST_BUCKET: Final[i64] = 499
 # Streams without leave have a row in every bucket. Beyond so many of them at once the rest get
 # rows only where something passes: a flood of offers must not become five hundred times as many.
-WAITING_MOST: Final[i64] = 4096
+MAX_BLOCKED_STREAMS: Final[i64] = 4096
 
 
 class Timeline:
@@ -28,83 +28,85 @@ class Timeline:
         self.width_us: i64 = width_us
         self.bucket: i64 = 0
         self.rows: TimelineRows = TimelineRows()
-        self.dirty: list[Track] = []
-        self.waiting: list[Track] = []
-        self.nowhere: Track = Track(Stream(-1, -1, 0, 0))  # frames that belong to no stream
-        self.boundary: i64 = self.end_of(0)  # the first instant of the next bucket
+        self.dirty: list[StreamTracker] = []
+        self.blocked_streams: list[StreamTracker] = []
+        self.no_stream: StreamTracker = StreamTracker(
+            StreamState(-1, -1, 0, 0)
+        )  # frames that belong to no stream
+        self.bucket_end: i64 = self.end_of(0)  # the first instant of the next bucket
 
     def end_of(self, bucket: i64) -> i64:
         if bucket >= LAST_BUCKET:
             return 0x7FFFFFFFFFFFFFFF
         return (self.started_us + (bucket + 1) * self.width_us) * 1000
 
-    def touch(self, track: Track) -> None:
+    def mark_dirty(self, track: StreamTracker) -> None:
         """The track has something for the current bucket."""
         if not track.dirty:
             track.dirty = True
             self.dirty.append(track)
 
-    def wait(self, track: Track) -> None:
+    def mark_blocked(self, track: StreamTracker) -> None:
         """The track is without leave from now on, until a later look says otherwise."""
-        if not track.waiting and len(self.waiting) < WAITING_MOST:
-            track.waiting = True
-            self.waiting.append(track)
+        if not track.is_blocked and len(self.blocked_streams) < MAX_BLOCKED_STREAMS:
+            track.is_blocked = True
+            self.blocked_streams.append(track)
 
-    def advance(self, at: i64) -> None:
+    def advance(self, timestamp: i64) -> None:
         """Something is about to pass at `at`, in a later bucket."""
-        target = (at // 1000 - self.started_us) // self.width_us
+        target = (timestamp // 1000 - self.started_us) // self.width_us
         if target > LAST_BUCKET:
             target = LAST_BUCKET
         while self.bucket < target:
-            self.write(self.boundary)
+            self.write_bucket(self.bucket_end)
             self.bucket += 1
-            if len(self.waiting) == 0:
+            if len(self.blocked_streams) == 0:
                 self.bucket = target
-            self.boundary = self.end_of(self.bucket)
+            self.bucket_end = self.end_of(self.bucket)
 
-    def write(self, until: i64) -> None:
+    def write_bucket(self, until: i64) -> None:
         """Write the current bucket, which ends at `until`."""
         for track in self.dirty:
             track.dirty = False
-            self.put(track, until)
+            self.write_stream(track, until)
         self.dirty = []
-        if len(self.waiting) > 0:
-            still: list[Track] = []
-            for track in self.waiting:
-                self.put(track, until)  # whatever was written above is not written again
+        if len(self.blocked_streams) > 0:
+            still: list[StreamTracker] = []
+            for track in self.blocked_streams:
+                self.write_stream(track, until)  # whatever was written above is not written again
                 blocked = track.dialer.half.blocked_since, track.acceptor.half.blocked_since
-                if (blocked[0] != UNSEEN or blocked[1] != UNSEEN) and not track.gone:
+                if (blocked[0] != NOT_YET or blocked[1] != NOT_YET) and not track.removed:
                     still.append(track)
                 else:
-                    track.waiting = False
-            self.waiting = still
-        self.put(self.nowhere, until)
+                    track.is_blocked = False
+            self.blocked_streams = still
+        self.write_stream(self.no_stream, until)
 
-    def put(self, track: Track, until: i64) -> None:
-        self.put_half(track, track.dialer, DIALER, until)
-        self.put_half(track, track.acceptor, ACCEPTOR, until)
+    def write_stream(self, track: StreamTracker, until: i64) -> None:
+        self.write_half(track, track.dialer, DIALER, until)
+        self.write_half(track, track.acceptor, ACCEPTOR, until)
 
-    def put_half(self, track: Track, own: HalfTrack, side: i64, until: i64) -> None:
+    def write_half(self, track: StreamTracker, own: HalfTracker, side: i64, until: i64) -> None:
         blocked: i64 = -1
         half = own.half
-        if half.granted >= 0:
-            total = half.blocked
-            if half.blocked_since != UNSEEN and until > half.blocked_since:
+        if half.credit_granted >= 0:
+            total = half.blocked_ns
+            if half.blocked_since != NOT_YET and until > half.blocked_since:
                 total += until - half.blocked_since
-            blocked = total // 1000 - own.told_us
+            blocked = total // 1000 - own.reported_blocked_us
             if blocked < 0:
                 blocked = 0
-            own.told_us += blocked
-        if own.frames == 0 and own.gained == 0 and blocked <= 0:
+            own.reported_blocked_us += blocked
+        if own.bucket_frames == 0 and own.bucket_bytes == 0 and blocked <= 0:
             return
         place: i64 = -1
-        if track is not self.nowhere:
-            place = self.rows.streams.of(track.label)
-        self.rows.put(place, side, self.bucket, own.frames, own.gained, blocked)
-        own.frames = 0
-        own.gained = 0
+        if track is not self.no_stream:
+            place = self.rows.stream_labels.index_of(track.label)
+        self.rows.add(place, side, self.bucket, own.bucket_frames, own.bucket_bytes, blocked)
+        own.bucket_frames = 0
+        own.bucket_bytes = 0
 
-    def take(self) -> TimelineRows:
+    def take_rows(self) -> TimelineRows:
         rows = self.rows
         self.rows = TimelineRows()
         return rows

@@ -10,7 +10,7 @@ from typing import Protocol
 from polymux.core.errors import MissingExtra
 
 
-def packing_of(head: bytes) -> str:
+def detect_compression(head: bytes) -> str:
     """How a file is compressed by its first four octets: '', 'gzip', 'zstd', 'xz' or 'bzip2'."""
     if head[:2] == b"\x1f\x8b":
         return "gzip"
@@ -21,32 +21,32 @@ def packing_of(head: bytes) -> str:
     return "bzip2" if head[:3] == b"BZh" else ""
 
 
-class Unpacker(Protocol):
+class Decompressor(Protocol):
     """Decompresses a file of one or more members or frames, one after another."""
 
     @property
-    def holds(self) -> bool:
+    def has_pending_output(self) -> bool:
         """Whether `step` can give more octets without any further input."""
 
-    def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
+    def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
         """At most `size` octets out; what is left of `data`; whether a member has ended."""
 
 
-def unpacker(packing: str) -> Unpacker:
-    if packing == "gzip":
-        return _Gzip()
-    return _Zstd() if packing == "zstd" else _Library(packing)
+def new_decompressor(compression: str) -> Decompressor:
+    if compression == "gzip":
+        return _GzipDecompressor()
+    return _ZstdDecompressor() if compression == "zstd" else _StdlibDecompressor(compression)
 
 
-class _Gzip:
+class _GzipDecompressor:
     """Members of a gzip file, one after another."""
 
-    holds = False
+    has_pending_output = False
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(31)
 
-    def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
+    def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
         out = self._member.decompress(data, size)
         if not self._member.eof:
             return out, self._member.unconsumed_tail, False
@@ -55,75 +55,79 @@ class _Gzip:
         return out, rest, True
 
 
-class _Zstd:
+class _ZstdDecompressor:
     """Frames of a zstd file, one after another."""
 
     # zstandard cannot bound what one call gives out. A block of 4 octets may become 128 KiB, so
     # this many octets become at most 8 MiB.
-    FEED = 256
-    WINDOW = 1 << 27
+    FEED_BYTES = 256
+    MAX_WINDOW_BYTES = 1 << 27
 
     def __init__(self) -> None:
         try:
             import zstandard
         except ImportError:
             raise MissingExtra("captures", "reading zstd files") from None
-        self._maker = zstandard.ZstdDecompressor(max_window_size=self.WINDOW)
-        self._frame = self._maker.decompressobj()
-        self._spare = b""
+        self._factory = zstandard.ZstdDecompressor(max_window_size=self.MAX_WINDOW_BYTES)
+        self._frame = self._factory.decompressobj()
+        self._pending = b""
         self._ended = True
 
     @property
-    def holds(self) -> bool:
-        return bool(self._spare)
+    def has_pending_output(self) -> bool:
+        return bool(self._pending)
 
-    def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
-        if not self._spare:
+    def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
+        if not self._pending:
             self._ended = False
-            self._spare = self._frame.decompress(data[: self.FEED])
-            rest = data[self.FEED :]
+            self._pending = self._frame.decompress(data[: self.FEED_BYTES])
+            rest = data[self.FEED_BYTES :]
             if self._frame.eof:
                 rest = self._frame.unused_data + rest
-                self._frame = self._maker.decompressobj()
+                self._frame = self._factory.decompressobj()
                 self._ended = True
             data = rest
-        out, self._spare = self._spare[:size], self._spare[size:]
-        return out, data, self._ended and not self._spare
+        out, self._pending = self._pending[:size], self._pending[size:]
+        return out, data, self._ended and not self._pending
 
 
-class _Library:
+class _StdlibDecompressor:
     """Streams of an xz or bzip2 file, one after another, by the standard library."""
 
-    MEMORY = 256 << 20  # octets an xz stream may want for its dictionary; `xz -9` wants 65 MiB
-    FEED = 65536
+    MAX_MEMORY_BYTES = (
+        256 << 20
+    )  # octets an xz stream may want for its dictionary; `xz -9` wants 65 MiB
+    FEED_BYTES = 65536
 
-    def __init__(self, packing: str) -> None:
-        self._packing = packing
-        self._stream = self._new()
-        self._begun = False  # the stream has had input
+    def __init__(self, compression: str) -> None:
+        self._compression = compression
+        self._stream = self._new_stream()
+        self._has_input = False  # the stream has had input
 
-    def _new(self) -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
-        if self._packing == "bzip2":
+    def _new_stream(self) -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
+        if self._compression == "bzip2":
             return bz2.BZ2Decompressor()
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self.MEMORY)
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=self.MAX_MEMORY_BYTES)
 
     @property
-    def holds(self) -> bool:
+    def has_pending_output(self) -> bool:
         return not self._stream.needs_input
 
-    def step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
+    def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
         taken = b""
-        if self._packing == "xz" and not self._begun:  # zeros may pad the file behind a stream
+        if (
+            self._compression == "xz" and not self._has_input
+        ):  # zeros may pad the file behind a stream
             data = data.lstrip(b"\0")
             if not data:
                 return b"", b"", True
-        self._begun = True
+        self._has_input = True
         if self._stream.needs_input:
-            taken, data = data[: self.FEED], data[self.FEED :]
+            taken, data = data[: self.FEED_BYTES], data[self.FEED_BYTES :]
         out = self._stream.decompress(taken, size)
         if not self._stream.eof:
             return out, data, False
         rest = self._stream.unused_data + data
-        self._stream = self._new()
-        self._begun = False
+        self._stream = self._new_stream()
+        self._has_input = False
         return out, rest, True

@@ -20,28 +20,29 @@ _NOT_CAPTURES = (".idx", ".part")
 
 
 @dataclass(frozen=True, slots=True)
-class Capture:
+class CaptureFile:
     """A capture file and its size in octets; 0 where it is not known."""
 
     path: str
-    octets: int = 0
+    size: int = 0
 
 
-def find_inputs(paths: AnyPaths) -> list[Capture]:
+def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
     """Every capture the paths name, each once; a clear error if one names nothing.
 
     A path is a file, a directory (all captures below it), a glob (`**` crosses directories) or a
     URL of a file or directory that `pyarrow.fs` can open. What lies in a directory and is no
     capture is found out when it is read, and becomes a row of `captures`.
     """
-    found: dict[str, Capture] = {}
+    found: dict[str, CaptureFile] = {}
     given = each_path(paths)
     for path in given:
         for capture in _below(local_path(path)):
             # Workers may stand in another folder than the driver.
             whole = capture.path if is_url(capture.path) else os.path.abspath(capture.path)
             found.setdefault(
-                whole if is_url(whole) else os.path.realpath(whole), Capture(whole, capture.octets)
+                whole if is_url(whole) else os.path.realpath(whole),
+                CaptureFile(whole, capture.size),
             )
     if not found:
         named = ", ".join(given) or "nothing"
@@ -49,7 +50,7 @@ def find_inputs(paths: AnyPaths) -> list[Capture]:
     return list(found.values())
 
 
-def _below(path: str) -> Iterator[Capture]:
+def _below(path: str) -> Iterator[CaptureFile]:
     if path == STDIN:
         raise PolymuxError("-: workers cannot read standard input; name a file")
     if is_url(path):
@@ -65,10 +66,10 @@ def _below(path: str) -> Iterator[Capture]:
     if not os.path.isdir(path) and not os.path.isfile(path):
         raise CaptureError("is no file; record a pipe to a file first", path)
     for file in find_captures([path]):
-        yield Capture(file, os.path.getsize(file))
+        yield CaptureFile(file, os.path.getsize(file))
 
 
-def _remote(url: str) -> Iterator[Capture]:
+def _remote(url: str) -> Iterator[CaptureFile]:
     from pyarrow.fs import FileSelector, FileType
 
     system, path = filesystem(url)
@@ -77,7 +78,7 @@ def _remote(url: str) -> Iterator[Capture]:
         if info.type == FileType.NotFound:
             raise CaptureError("no such file or directory", url)
         if info.type != FileType.Directory:
-            yield Capture(url, info.size or 0)
+            yield CaptureFile(url, info.size or 0)
             return
         below: list[FileInfo] = system.get_file_info(FileSelector(path, recursive=True))
     except (OSError, ValueError, RuntimeError) as problem:
@@ -86,7 +87,7 @@ def _remote(url: str) -> Iterator[Capture]:
     for entry in sorted(below, key=lambda each: str(each.path)):
         hidden = entry.base_name.startswith(".") or entry.base_name.endswith(_NOT_CAPTURES)
         if entry.type == FileType.File and not hidden:
-            yield Capture(_child(url, path, entry.path), entry.size or 0)
+            yield CaptureFile(_child(url, path, entry.path), entry.size or 0)
 
 
 def _child(url: str, folder: str, path: str) -> str:

@@ -7,14 +7,14 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from polymux.capture.io.mmap_gather import RESIDENT, Stage
+from polymux.capture.io.mmap_gather import MAX_RESIDENT_BLOCKS, GatherBuffer
 from polymux.capture.io.paths import AnyPath, AnyPaths, each_path, expand, one_path
-from polymux.capture.io.read_runs import Run, vectors
+from polymux.capture.io.read_runs import ReadRun, iovecs
 from polymux.capture.io.sources import STDIN, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.tcp.events import Events
+from polymux.capture.tcp.events import TcpEvents
 
-OPEN_FILES = 64
+MAX_OPEN_FILES = 64
 _NOT_CAPTURES = (".idx", ".part")
 
 
@@ -45,7 +45,7 @@ def find_captures(paths: AnyPaths) -> list[str]:
     return list(found.values())
 
 
-class Files:
+class FilePool:
     """Opens captures on demand and keeps a bounded number of them open.
 
     Pipes and stdin can be read once only, so they stay open until `close`.
@@ -53,28 +53,28 @@ class Files:
 
     def __init__(self, limits: CaptureLimits | None = None) -> None:
         self.limits = limits or CaptureLimits()
-        self._open: OrderedDict[str, Source] = OrderedDict()
-        self._kept: dict[str, Source] = {}
-        self._last: Source | None = None  # the one of `_open` that was asked for last
-        self._stage: Stage | None = None
-        self._resident = 0  # blocks of mapped files that are in use, at most
+        self.open_sources: OrderedDict[str, Source] = OrderedDict()
+        self._pipe_sources: dict[str, Source] = {}
+        self._last_source: Source | None = None  # the one of `_open` that was asked for last
+        self._gather_buffer: GatherBuffer | None = None
+        self._resident_blocks = 0  # blocks of mapped files that are in use, at most
 
     def source(self, path: AnyPath) -> Source:
         """The opened file; raises `CaptureError`."""
         path = one_path(path)
-        if self._last is not None and self._last.path == path:
-            return self._last
-        if path in self._kept:
-            return self._kept[path]
-        source = self._open.pop(path, None)
+        if self._last_source is not None and self._last_source.path == path:
+            return self._last_source
+        if path in self._pipe_sources:
+            return self._pipe_sources[path]
+        source = self.open_sources.pop(path, None)
         if source is None:
             source = open_source(path, self.limits)
             if path == STDIN or not os.path.isfile(path):
-                self._kept[path] = source
+                self._pipe_sources[path] = source
                 return source
-        self._open[path] = self._last = source
-        while len(self._open) > OPEN_FILES:
-            self._open.popitem(last=False)[1].close()
+        self.open_sources[path] = self._last_source = source
+        while len(self.open_sources) > MAX_OPEN_FILES:
+            self.open_sources.popitem(last=False)[1].close()
         return source
 
     def reader(self, path: AnyPath) -> FileReader:
@@ -84,37 +84,37 @@ class Files:
     def readers(self, paths: Sequence[AnyPath]) -> list[FileReader]:
         return [self.reader(path) for path in paths]
 
-    def stage(self) -> Stage | None:
+    def gather_buffer(self) -> GatherBuffer | None:
         """Where runs of pieces are joined; None where that cannot be done."""
-        if self._stage is None or self._stage.owner != os.getpid():
-            self._stage = None
+        if self._gather_buffer is None or self._gather_buffer.owner_pid != os.getpid():
+            self._gather_buffer = None
             with contextlib.suppress(OSError):
-                self._stage = Stage()
-        return self._stage
+                self._gather_buffer = GatherBuffer()
+        return self._gather_buffer
 
-    def bound_resident(self, more: int) -> None:
+    def limit_resident_blocks(self, more: int) -> None:
         """So many more blocks of mapped files are in use: keep them all within bounds."""
-        self._resident += more
-        if self._resident > RESIDENT:
-            self._resident = 0
-            for source in self._every():
+        self._resident_blocks += more
+        if self._resident_blocks > MAX_RESIDENT_BLOCKS:
+            self._resident_blocks = 0
+            for source in self._all_sources():
                 if isinstance(source, PlainSource):
-                    source.forget()
+                    source.drop_pages()
 
-    def _every(self) -> list[Source]:
-        return [*self._open.values(), *self._kept.values()]
+    def _all_sources(self) -> list[Source]:
+        return [*self.open_sources.values(), *self._pipe_sources.values()]
 
     def close(self) -> None:
-        if self._stage is not None:
-            self._stage.close()
-            self._stage = None
-        for source in self._every():
+        if self._gather_buffer is not None:
+            self._gather_buffer.close()
+            self._gather_buffer = None
+        for source in self._all_sources():
             source.close()
-        self._last = None
-        self._open.clear()
-        self._kept.clear()
+        self._last_source = None
+        self.open_sources.clear()
+        self._pipe_sources.clear()
 
-    def __enter__(self) -> Files:
+    def __enter__(self) -> FilePool:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -124,30 +124,30 @@ class Files:
 class FileReader:
     """One file of `Files`, for payload: call it for exactly `size` octets at `offset`."""
 
-    def __init__(self, files: Files, path: str) -> None:
-        self._files = files
+    def __init__(self, pool: FilePool, path: str) -> None:
+        self._pool = pool
         self._path = path
 
     def __call__(self, offset: int, size: int) -> bytes:
-        return self._files.source(self._path).read_at(offset, size)
+        return self._pool.source(self._path).read_at(offset, size)
 
-    def join(self, events: Events, run: Run) -> bytes | None:
+    def gather(self, events: TcpEvents, run: ReadRun) -> bytes | None:
         """The octets of a run by one call; None if they must be read piece by piece.
 
         That is so for compressed files too, and where something is wrong with the file: then
         reading it says what.
         """
-        source = self._files.source(self._path)
+        source = self._pool.source(self._path)
         if not isinstance(source, PlainSource) or run.end > source.size:
             return None
-        mapping = source.mapping()
-        stage = self._files.stage()
+        mapping = source.mapped_file()
+        stage = self._pool.gather_buffer()
         if mapping is None or stage is None:
             return None
-        before = mapping.touched.count
-        given = vectors(events, run, mapping.address, mapping.touched)
-        data = stage.join(given, run.pieces, run.octets)
-        if mapping.touched.count > before:
-            self._files.bound_resident(mapping.touched.count - before)
+        before = mapping.resident_blocks.count
+        given = iovecs(events, run, mapping.address, mapping.resident_blocks)
+        data = stage.gather(given, run.pieces, run.payload_bytes)
+        if mapping.resident_blocks.count > before:
+            self._pool.limit_resident_blocks(mapping.resident_blocks.count - before)
         # A page that was cut short still reads as zeros up to its end.
-        return data if source.still_holds(run.end) else None
+        return data if source.still_reaches(run.end) else None

@@ -13,16 +13,21 @@ import mmap
 import os
 import sys
 
-from polymux.capture.io.read_runs import BLOCK_BITS, RUN_OCTETS, RUN_PIECES, Touched
+from polymux.capture.io.read_runs import (
+    MAX_RUN_BYTES,
+    MAX_RUN_PIECES,
+    RESIDENT_BLOCK_BITS,
+    ResidentBlocks,
+)
 
-STAGE = int(RUN_OCTETS)
+GATHER_BUFFER_BYTES = int(MAX_RUN_BYTES)
 # Blocks of mapped files in use at a time, by all files together. They are the system's cache and
 # not our memory, but they count as if they were.
-RESIDENT = (64 << 20) >> BLOCK_BITS
-_FAILED = ctypes.c_void_p(-1).value
+MAX_RESIDENT_BLOCKS = (64 << 20) >> RESIDENT_BLOCK_BITS
+_MAP_FAILED = ctypes.c_void_p(-1).value
 
 
-def _library() -> ctypes.CDLL | None:
+def _load_libc() -> ctypes.CDLL | None:
     if sys.platform != "linux" or sys.maxsize < 1 << 32 or sys.byteorder != "little":
         return None
     try:
@@ -34,65 +39,65 @@ def _library() -> ctypes.CDLL | None:
         library.madvise.argtypes = [place, size, number]
         library.pwritev.argtypes = [number, ctypes.c_char_p, number, ctypes.c_int64]
         library.pwritev.restype = ctypes.c_ssize_t
-        return library if os.sysconf("SC_IOV_MAX") >= RUN_PIECES else None
+        return library if os.sysconf("SC_IOV_MAX") >= MAX_RUN_PIECES else None
     except (AttributeError, OSError, ValueError):
         return None
 
 
-_LIBRARY = _library()
+LIBC = _load_libc()
 
 
-class Mapping:
+class MappedFile:
     """An address at which a file's octets can be found, for the kernel's eyes only."""
 
     def __init__(self, fd: int, size: int) -> None:
         """Raises OSError if the file cannot be mapped."""
         self.size = size
         self.address = 0
-        if _LIBRARY is None or size <= 0:
+        if LIBC is None or size <= 0:
             raise OSError("no mapping")
-        address = _LIBRARY.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-        if address is None or address == _FAILED:
+        address = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        if address is None or address == _MAP_FAILED:
             raise OSError("no mapping")
         self.address = int(address)
-        self.touched = Touched(size)
+        self.resident_blocks = ResidentBlocks(size)
 
-    def forget(self) -> None:
+    def drop_pages(self) -> None:
         """No block of the file is in use any more; looking at one brings it back."""
-        if self.touched.count and _LIBRARY is not None:
-            _LIBRARY.madvise(self.address, self.size, mmap.MADV_DONTNEED)
-            self.touched = Touched(self.size)
+        if self.resident_blocks.count and LIBC is not None:
+            LIBC.madvise(self.address, self.size, mmap.MADV_DONTNEED)
+            self.resident_blocks = ResidentBlocks(self.size)
 
     def close(self) -> None:
-        if self.address and _LIBRARY is not None:
-            _LIBRARY.munmap(self.address, self.size)
+        if self.address and LIBC is not None:
+            LIBC.munmap(self.address, self.size)
         self.address = 0
 
 
-class Stage:
+class GatherBuffer:
     """The file in memory. It belongs to the process that made it: a fork would share its octets."""
 
     def __init__(self) -> None:
         """Raises OSError if there can be none."""
-        self.owner = os.getpid()
-        if _LIBRARY is None:
+        self.owner_pid = os.getpid()
+        if LIBC is None:
             raise OSError("no stage")
         self._fd = os.memfd_create("polymux", os.MFD_CLOEXEC)
         try:
-            os.ftruncate(self._fd, STAGE)
-            self._octets = memoryview(mmap.mmap(self._fd, STAGE))
+            os.ftruncate(self._fd, GATHER_BUFFER_BYTES)
+            self._view = memoryview(mmap.mmap(self._fd, GATHER_BUFFER_BYTES))
         except (OSError, ValueError):
             os.close(self._fd)
             raise
 
-    def join(self, vectors: bytes, pieces: int, octets: int) -> bytes | None:
+    def gather(self, iovecs: bytes, pieces: int, total_bytes: int) -> bytes | None:
         """The pieces in order; None if the kernel could not get at all of them."""
-        if _LIBRARY is None or octets > STAGE:
+        if LIBC is None or total_bytes > GATHER_BUFFER_BYTES:
             return None
-        if _LIBRARY.pwritev(self._fd, vectors, pieces, 0) != octets:
+        if LIBC.pwritev(self._fd, iovecs, pieces, 0) != total_bytes:
             return None
-        return bytes(self._octets[:octets])
+        return bytes(self._view[:total_bytes])
 
     def close(self) -> None:
-        self._octets.release()
+        self._view.release()
         os.close(self._fd)

@@ -6,79 +6,81 @@ import os
 import select
 from typing import Final
 
-from polymux.capture.io.decompression import Unpacker, packing_of, unpacker
+from polymux.capture.io.decompression import Decompressor, detect_compression, new_decompressor
 from polymux.capture.io.sources import ENDS_EARLY
 from polymux.core.errors import CaptureError, MissingExtra
 
-CHUNK: Final = 1 << 16
-SILENCE: Final = 0.2  # seconds without octets that count as silence
+CHUNK_BYTES: Final = 1 << 16
+SILENCE_SECONDS: Final = 0.2  # seconds without octets that count as silence
 
 
-class Pipe:
+class CapturePipe:
     """Reads the descriptor `fd`, which stays the caller's. Holds at most a few chunks."""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
-        self.packing = ""
+        self.compression = ""
         """How it is compressed: see `packing_of`."""
-        self.torn = ""
+        self.decompression_error = ""
         """Why the octets ended early; '' if they did not."""
         self._fd = fd
-        self._begun = False
-        self._unpacker: Unpacker | None = None
-        self._packed = b""
-        self._between = True
+        self._compression_known = False
+        self._decompressor: Decompressor | None = None
+        self._compressed = b""
+        self._between_members = True
 
     def read(self) -> bytes | None:
         """The next octets; b"" at the end, None if nothing came for a while.
 
         Raises CaptureError if the pipe cannot be read, MissingExtra for zstd without its library.
         """
-        if not self._begun:
-            return self._begin()
-        if self._unpacker is None:
-            return self._raw()
-        return self._unpacked(self._unpacker)
+        if not self._compression_known:
+            return self._read_first()
+        if self._decompressor is None:
+            return self._read_raw()
+        return self._read_decompressed(self._decompressor)
 
-    def _begin(self) -> bytes | None:
+    def _read_first(self) -> bytes | None:
         """The first octets say how the rest is compressed."""
-        data = self._raw()
+        data = self._read_raw()
         if data is None:
             return None
-        self._packed += data
-        if data and len(self._packed) < 4:
+        self._compressed += data
+        if data and len(self._compressed) < 4:
             return None
-        self._begun = True
-        self.packing = packing_of(self._packed[:4])
-        if self.packing:
-            self._unpacker = unpacker(self.packing)
-            return self._unpacked(self._unpacker)
-        first, self._packed = self._packed, b""
+        self._compression_known = True
+        self.compression = detect_compression(self._compressed[:4])
+        if self.compression:
+            self._decompressor = new_decompressor(self.compression)
+            return self._read_decompressed(self._decompressor)
+        first, self._compressed = self._compressed, b""
         return first
 
-    def _unpacked(self, unpacker: Unpacker) -> bytes | None:
-        while not self.torn:
-            if not self._packed and not unpacker.holds:
-                data = self._raw()
+    def _read_decompressed(self, decompressor: Decompressor) -> bytes | None:
+        while not self.decompression_error:
+            if not self._compressed and not decompressor.has_pending_output:
+                data = self._read_raw()
                 if not data:
-                    if data is not None and not self._between:
-                        self.torn = ENDS_EARLY
+                    if data is not None and not self._between_members:
+                        self.decompression_error = ENDS_EARLY
                     return data
-                self._packed = data
+                self._compressed = data
             try:
-                out, self._packed, self._between = unpacker.step(self._packed, CHUNK)
+                out, self._compressed, self._between_members = decompressor.decompress_step(
+                    self._compressed, CHUNK_BYTES
+                )
             except MissingExtra:
                 raise
             except Exception as failure:  # zlib.error, ZstdError, LZMAError: no common parent
-                self.torn = f"the compressed data is damaged: {failure}"
+                self.decompression_error = f"the compressed data is damaged: {failure}"
                 break
             if out:
                 return out
         return b""
 
-    def _raw(self) -> bytes | None:
+    def _read_raw(self) -> bytes | None:
         try:
-            ready, _, _ = select.select([self._fd], [], [], SILENCE)
-            return os.read(self._fd, CHUNK) if ready else None
+            ready, _, _ = select.select([self._fd], [], [], SILENCE_SECONDS)
+            return os.read(self._fd, CHUNK_BYTES) if ready else None
         except OSError as failure:
             raise CaptureError(f"cannot be read: {failure.strerror}", self.path) from None

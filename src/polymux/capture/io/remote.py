@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote, urlsplit
 
 from polymux.capture import CaptureLimits
-from polymux.capture.io.decompression import packing_of
-from polymux.capture.io.lean_files import LeanFiles
-from polymux.capture.io.sources import PackedSource, PlainSource, Source, open_source
+from polymux.capture.io.decompression import detect_compression
+from polymux.capture.io.lean_files import BoundedFilePool
+from polymux.capture.io.sources import CompressedSource, PlainSource, Source, open_source
 from polymux.core.errors import CaptureError, MissingExtra
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-PIECE = 4 << 20  # octets of one request: a request to an object store costs about as much as these
-PIECES = 4  # kept of each file
-OPEN_FILES = 16
+REQUEST_BYTES = (
+    4 << 20
+)  # octets of one request: a request to an object store costs about as much as these
+MAX_CACHED_PIECES = 4  # kept of each file
+MAX_OPEN_FILES = 16
 
 _HADOOP = (
     "a Hadoop URL needs libhdfs, a Java and CLASSPATH=$(hadoop classpath --glob) on the driver "
@@ -51,11 +53,11 @@ def filesystem(url: str) -> tuple[FileSystem, str]:
     try:
         system, path = FileSystem.from_uri(url)
     except (OSError, ValueError, ImportError, RuntimeError) as problem:  # ArrowInvalid is a
-        _refuse(url, problem)  # ValueError, other Arrow errors are RuntimeErrors
+        _raise_cannot_open(url, problem)  # ValueError, other Arrow errors are RuntimeErrors
     return system, path
 
 
-def _refuse(url: str, problem: Exception) -> NoReturn:
+def _raise_cannot_open(url: str, problem: Exception) -> NoReturn:
     reason = (str(problem).strip().splitlines() or [type(problem).__name__])[0]
     if url.startswith(("hdfs:", "viewfs:")):
         reason = f"{reason}; {_HADOOP}"
@@ -75,7 +77,7 @@ class RemoteSource(PlainSource):
             self._file = system.open_input_file(path)
             self.size = int(self._file.size())
         except (OSError, ValueError, RuntimeError) as problem:
-            _refuse(url, problem)
+            _raise_cannot_open(url, problem)
         self._pieces: OrderedDict[int, bytes] = OrderedDict()
 
     def window(self, offset: int, size: int) -> bytes:
@@ -87,7 +89,7 @@ class RemoteSource(PlainSource):
             raise CaptureError("the file shrank while it was being read", self.path, offset)
         return data
 
-    def mapping(self) -> None:
+    def mapped_file(self) -> None:
         """There is none."""
 
     def close(self) -> None:
@@ -97,7 +99,7 @@ class RemoteSource(PlainSource):
     def _read(self, offset: int, size: int) -> bytes:
         found = []
         while size > 0:
-            number, skip = divmod(offset, PIECE)
+            number, skip = divmod(offset, REQUEST_BYTES)
             part = self._piece(number)[skip : skip + size]
             if not part:
                 break
@@ -109,14 +111,16 @@ class RemoteSource(PlainSource):
     def _piece(self, number: int) -> bytes:
         piece = self._pieces.pop(number, None)
         if piece is None:
-            start = number * PIECE
+            start = number * REQUEST_BYTES
             try:
-                piece = bytes(self._file.read_at(min(PIECE, max(0, self.size - start)), start))
+                piece = bytes(
+                    self._file.read_at(min(REQUEST_BYTES, max(0, self.size - start)), start)
+                )
             except (OSError, ValueError, RuntimeError) as problem:
                 text = f"cannot be read: {str(problem).splitlines()[0]}"
                 raise CaptureError(text, self.path, start) from None
         self._pieces[number] = piece
-        while len(self._pieces) > PIECES:
+        while len(self._pieces) > MAX_CACHED_PIECES:
             self._pieces.popitem(last=False)
         return piece
 
@@ -126,32 +130,32 @@ def open_capture(path: str, limits: CaptureLimits) -> Source:
     if not is_url(path):
         return open_source(path, limits)
     plain = RemoteSource(path, *filesystem(path))
-    packing = packing_of(plain.window(0, 4))
-    return PackedSource(path, plain, packing, limits) if packing else plain
+    packing = detect_compression(plain.window(0, 4))
+    return CompressedSource(path, plain, packing, limits) if packing else plain
 
 
-class CaptureFiles:
+class UrlFilePool:
     """Opens captures on demand, by path or URL, and keeps a bounded number of them open."""
 
     def __init__(self, limits: CaptureLimits) -> None:
         self.limits = limits
-        self._local = LeanFiles(limits)
-        self._remote: OrderedDict[str, Source] = OrderedDict()
+        self._local_pool = BoundedFilePool(limits)
+        self.remote_sources: OrderedDict[str, Source] = OrderedDict()
 
     def source(self, path: str) -> Source:
         """The opened file; raises `CaptureError`."""
         if not is_url(path):
-            return self._local.source(path)
-        source = self._remote.pop(path, None) or open_capture(path, self.limits)
-        self._remote[path] = source
-        while len(self._remote) > OPEN_FILES:
-            self._remote.popitem(last=False)[1].close()
+            return self._local_pool.source(path)
+        source = self.remote_sources.pop(path, None) or open_capture(path, self.limits)
+        self.remote_sources[path] = source
+        while len(self.remote_sources) > MAX_OPEN_FILES:
+            self.remote_sources.popitem(last=False)[1].close()
         return source
 
     def reader(self, path: str) -> Callable[[int, int], bytes]:
         """Reads exactly `size` octets at `offset`, whether or not the file was closed since."""
         if not is_url(path):
-            return self._local.reader(path)
+            return self._local_pool.reader(path)
 
         def read(offset: int, size: int) -> bytes:
             return self.source(path).read_at(offset, size)
@@ -159,12 +163,12 @@ class CaptureFiles:
         return read
 
     def close(self) -> None:
-        self._local.close()
-        for source in self._remote.values():
+        self._local_pool.close()
+        for source in self.remote_sources.values():
             source.close()
-        self._remote.clear()
+        self.remote_sources.clear()
 
-    def __enter__(self) -> CaptureFiles:
+    def __enter__(self) -> UrlFilePool:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,15 +15,15 @@ import tempfile
 from collections.abc import Callable
 from typing import IO, Protocol, cast
 
-from polymux.capture.io.decompression import packing_of, unpacker
-from polymux.capture.io.mmap_gather import Mapping
+from polymux.capture.io.decompression import detect_compression, new_decompressor
+from polymux.capture.io.mmap_gather import MappedFile
 from polymux.capture.io.paths import is_glob
 from polymux.capture.limits import CaptureLimits
 from polymux.core.errors import CaptureError, MissingExtra
-from polymux.malloc import settle_allocator
+from polymux.malloc import raise_trim_threshold
 
 STDIN = "-"
-COPY = 1 << 20
+COPY_BYTES = 1 << 20
 ENDS_EARLY = "the compressed file ends early"
 
 
@@ -31,11 +31,11 @@ class Source(Protocol):
     """One capture file, opened. Errors are `CaptureError` with path and offset."""
 
     path: str
-    packing: str
+    compression: str
     """'', 'gzip', 'zstd', 'xz' or 'bzip2'."""
 
     @property
-    def torn(self) -> str:
+    def decompression_error(self) -> str:
         """Why the octets ended early (a torn or damaged compressed file); '' if they did not."""
 
     def window(self, offset: int, size: int) -> bytes:
@@ -50,14 +50,14 @@ class Source(Protocol):
 class PlainSource:
     """A file that can be read at any offset. Its size is taken once, so a growing file ends."""
 
-    packing = ""
-    torn = ""
+    compression = ""
+    decompression_error = ""
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self._fd = fd
         self.size = os.fstat(fd).st_size
-        self._mapping: Mapping | None = None
+        self._mapped_file: MappedFile | None = None
 
     def window(self, offset: int, size: int) -> bytes:
         size = min(size, self.size - offset)
@@ -77,67 +77,69 @@ class PlainSource:
             raise CaptureError("the file shrank while it was being read", self.path, offset)
         return data
 
-    def mapping(self) -> Mapping | None:
+    def mapped_file(self) -> MappedFile | None:
         """The file mapped, until `close`; None where that cannot be done."""
-        if self._mapping is None:
+        if self._mapped_file is None:
             with contextlib.suppress(OSError):
-                self._mapping = Mapping(self._fd, self.size)
-        return self._mapping
+                self._mapped_file = MappedFile(self._fd, self.size)
+        return self._mapped_file
 
-    def forget(self) -> None:
+    def drop_pages(self) -> None:
         """Give up what is in use of the mapping."""
-        if self._mapping is not None:
-            self._mapping.forget()
+        if self._mapped_file is not None:
+            self._mapped_file.drop_pages()
 
-    def still_holds(self, end: int) -> bool:
+    def still_reaches(self, end: int) -> bool:
         """Whether the file still reaches up to octet `end`."""
         # (This asks more cheaply than fstat does. Nothing reads from where the descriptor stands.)
         return os.lseek(self._fd, 0, os.SEEK_END) >= end
 
     def close(self) -> None:
-        if self._mapping is not None:
-            self._mapping.close()
+        if self._mapped_file is not None:
+            self._mapped_file.close()
         os.close(self._fd)
 
 
-class PackedSource:
+class CompressedSource:
     """A compressed file, inflated as it is read and never further than asked for."""
 
-    def __init__(self, path: str, raw: PlainSource, packing: str, limits: CaptureLimits) -> None:
+    def __init__(
+        self, path: str, raw: PlainSource, compression: str, limits: CaptureLimits
+    ) -> None:
         self.path = path
-        self.packing = packing
+        self.compression = compression
         self._raw = raw
         self._limits = limits
-        self._spool: Spool | None = None
-        self._inflation = self._from_start()
-        self._kept = b""
-        self._kept_at = 0
+        self._spool: DecompressedSpool | None = None
+        self._stream = self._new_stream()
+        self._window = b""
+        self._window_offset = 0
 
-    def _from_start(self) -> Inflation:
-        return Inflation(self.path, self._raw, self.packing, self._limits)
+    def _new_stream(self) -> DecompressionStream:
+        return DecompressionStream(self.path, self._raw, self.compression, self._limits)
 
     @property
-    def torn(self) -> str:
-        return self._inflation.torn
+    def decompression_error(self) -> str:
+        return self._stream.decompression_error
 
     def window(self, offset: int, size: int) -> bytes:
-        if offset < self._kept_at:
-            self._inflation = self._from_start()
-            self._kept, self._kept_at = b"", 0
-        while offset - self._kept_at > len(self._kept):
-            self._kept_at += len(self._kept)
-            self._kept = self._inflation.read(min(COPY, offset - self._kept_at))
-            if not self._kept:
+        if offset < self._window_offset:
+            self._stream = self._new_stream()
+            self._window, self._window_offset = b"", 0
+        while offset - self._window_offset > len(self._window):
+            self._window_offset += len(self._window)
+            self._window = self._stream.read(min(COPY_BYTES, offset - self._window_offset))
+            if not self._window:
                 return b""
-        self._kept = self._kept[offset - self._kept_at :]
-        self._kept_at = offset
-        if len(self._kept) < size:
-            self._kept += self._inflation.read(size - len(self._kept))
-        return self._kept[:size]
+        self._window = self._window[offset - self._window_offset :]
+        self._window_offset = offset
+        if len(self._window) < size:
+            self._window += self._stream.read(size - len(self._window))
+        return self._window[:size]
 
     def read_at(self, offset: int, size: int) -> bytes:
         if self._spool is None:
-            self._spool = Spool(self.path, self._from_start())
+            self._spool = DecompressedSpool(self.path, self._new_stream())
         return self._spool.read_at(offset, size)
 
     def close(self) -> None:
@@ -146,73 +148,80 @@ class PackedSource:
             self._spool.close()
 
 
-class Inflation:
+class DecompressionStream:
     """Inflates a file from its start in bounded steps; guards against bombs and torn ends."""
 
-    def __init__(self, path: str, raw: PlainSource, packing: str, limits: CaptureLimits) -> None:
+    def __init__(
+        self, path: str, raw: PlainSource, compression: str, limits: CaptureLimits
+    ) -> None:
         self._path = path
         self._raw = raw
         self._limits = limits
-        self._unpacker = unpacker(packing)
+        self._decompressor = new_decompressor(compression)
         self._pending = b""
         self._position = 0
-        self._between = True
-        self._out = 0
-        self.torn = ""
+        self._between_members = True
+        self._bytes_out = 0
+        self.decompression_error = ""
         """Why nothing follows although the file promised more; '' while all is well."""
 
     def read(self, size: int) -> bytes:
         """Up to `size` octets; fewer only at the end, or where the file is torn or damaged."""
         parts: list[bytes] = []
-        while size > 0 and not self.torn:
-            if not self._pending and not self._unpacker.holds:
+        while size > 0 and not self.decompression_error:
+            if not self._pending and not self._decompressor.has_pending_output:
                 self._pending = self._raw.window(self._position, 65536)
                 self._position += len(self._pending)
                 if not self._pending:
-                    if not self._between:
-                        self.torn = ENDS_EARLY
+                    if not self._between_members:
+                        self.decompression_error = ENDS_EARLY
                     break
             try:
-                data, self._pending, self._between = self._unpacker.step(self._pending, size)
+                data, self._pending, self._between_members = self._decompressor.decompress_step(
+                    self._pending, size
+                )
             except MissingExtra:
                 raise
             except Exception as failure:  # zlib.error, ZstdError, LZMAError: no common parent
-                self.torn = f"the compressed data is damaged: {failure}"
+                self.decompression_error = f"the compressed data is damaged: {failure}"
                 break
-            self._out += len(data)
+            self._bytes_out += len(data)
             size -= len(data)
-            self._guard()
+            self._check_limits()
             parts.append(data)
         return b"".join(parts)
 
-    def _guard(self) -> None:
+    def _check_limits(self) -> None:
         limits = self._limits
-        if self._out > limits.inflated:
+        if self._bytes_out > limits.max_decompressed_bytes:
             raise CaptureError(
-                f"inflates to more than the limit inflated={limits.inflated}; raise it with "
+                f"inflates to more than the limit inflated={limits.max_decompressed_bytes}; raise it with "
                 "CaptureLimits(inflated=...) if the file is sound",
                 self._path,
-                self._out,
+                self._bytes_out,
             )
         consumed = self._position - len(self._pending)
-        if self._out > limits.ratio_from and self._out > consumed * limits.ratio:
+        if (
+            self._bytes_out > limits.ratio_check_min_bytes
+            and self._bytes_out > consumed * limits.max_compression_ratio
+        ):
             raise CaptureError(
-                f"inflates {self._out // max(consumed, 1)}:1, more than the limit "
-                f"ratio={limits.ratio}; raise it with CaptureLimits(ratio=...) if it is sound",
+                f"inflates {self._bytes_out // max(consumed, 1)}:1, more than the limit "
+                f"ratio={limits.max_compression_ratio}; raise it with CaptureLimits(ratio=...) if it is sound",
                 self._path,
-                self._out,
+                self._bytes_out,
             )
 
 
-class Spool:
+class DecompressedSpool:
     """What a compressed file holds, in an unnamed temporary file, as far as it was asked for.
 
     So a bomb costs no more of the disk than the packets before it.
     """
 
-    def __init__(self, path: str, inflation: Inflation) -> None:
+    def __init__(self, path: str, stream: DecompressionStream) -> None:
         self._path = path
-        self._inflation = inflation
+        self._stream = stream
         self._size = 0
         try:
             self._file = tempfile.TemporaryFile(prefix="polymux-")  # noqa: SIM115  # see close
@@ -221,7 +230,7 @@ class Spool:
 
     def read_at(self, offset: int, size: int) -> bytes:
         try:
-            while self._size < offset + size and (data := self._inflation.read(COPY)):
+            while self._size < offset + size and (data := self._stream.read(COPY_BYTES)):
                 self._file.write(data)
                 self._size += len(data)
             self._file.flush()
@@ -240,16 +249,16 @@ class Spool:
         return CaptureError(text, self._path, self._size)
 
 
-def spool(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> PlainSource:
+def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> PlainSource:
     """Everything `read` gives, in an unnamed temporary file that dies with the process."""
     total = 0
     try:
         with tempfile.TemporaryFile(prefix="polymux-") as file:
-            while data := read(COPY):
+            while data := read(COPY_BYTES):
                 total += len(data)
-                if total > limits.inflated:
+                if total > limits.max_decompressed_bytes:
                     raise CaptureError(
-                        f"is longer than the limit inflated={limits.inflated}; raise it with "
+                        f"is longer than the limit inflated={limits.max_decompressed_bytes}; raise it with "
                         "CaptureLimits(inflated=...) if it is meant to be",
                         path,
                         total,
@@ -263,17 +272,17 @@ def spool(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> Pla
 
 def open_source(path: str, limits: CaptureLimits) -> Source:
     """Open `path`, or stdin for '-'; pipes are spooled, compression is found by its mark."""
-    settle_allocator()
+    raise_trim_threshold()
     plain = _open_plain(path, limits)
-    packing = packing_of(plain.window(0, 4))
-    return PackedSource(path, plain, packing, limits) if packing else plain
+    packing = detect_compression(plain.window(0, 4))
+    return CompressedSource(path, plain, packing, limits) if packing else plain
 
 
 def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
     if path == STDIN:
         if sys.stdin is None:  # as Python has it where the descriptor is closed
             raise CaptureError("standard input is closed", path)
-        return spool(path, cast(IO[bytes], sys.stdin.buffer).read, limits)
+        return spool_to_disk(path, cast(IO[bytes], sys.stdin.buffer).read, limits)
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as failure:
@@ -288,4 +297,4 @@ def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
     if stat.S_ISREG(mode):
         return PlainSource(path, fd)
     with os.fdopen(fd, "rb") as pipe:
-        return spool(path, pipe.read, limits)
+        return spool_to_disk(path, pipe.read, limits)

@@ -7,7 +7,7 @@ from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 
-def octet_sum(data: bytes, pos: i64, end: i64) -> i64:
+def word_sum(data: bytes, pos: i64, end: i64) -> i64:
     """The 16-bit words of `data[pos:end]` added up, not folded; `pos` counts as even."""
     total: i64 = 0
     # Several words a turn: this runs over every octet that is recorded.
@@ -17,10 +17,10 @@ def octet_sum(data: bytes, pos: i64, end: i64) -> i64:
         three = read_i64_be(data, pos + 16)
         four = read_i64_be(data, pos + 24)
         low = (one & 0xFFFFFFFF) + (two & 0xFFFFFFFF) + (three & 0xFFFFFFFF) + (four & 0xFFFFFFFF)
-        total += low + halves_above(one, two) + halves_above(three, four)
+        total += low + sum_high_halves(one, two) + sum_high_halves(three, four)
         pos += 32
     while end - pos >= 8:
-        total += halves(read_i64_be(data, pos))
+        total += sum_halves(read_i64_be(data, pos))
         pos += 8
     while end - pos >= 2:
         first: i64 = data[pos]
@@ -33,7 +33,7 @@ def octet_sum(data: bytes, pos: i64, end: i64) -> i64:
     return total
 
 
-def halves_above(one: i64, two: i64) -> i64:
+def sum_high_halves(one: i64, two: i64) -> i64:
     """The upper 32 bits of both, added up."""
     return ((one >> 32) & 0xFFFFFFFF) + ((two >> 32) & 0xFFFFFFFF)
 
@@ -45,28 +45,28 @@ def fold(total: i64) -> i64:
     return total
 
 
-def halves(word: i64) -> i64:
+def sum_halves(word: i64) -> i64:
     """A 64-bit word as a sum of words. The prefix of a mapped IPv4 address adds 0xFFFF: nothing."""
     return (word & 0xFFFFFFFF) + ((word >> 32) & 0xFFFFFFFF)
 
 
-def right_header(data: bytes, ip: i64, size: i64) -> bool:
+def ipv4_checksum_is_valid(data: bytes, ip: i64, size: i64) -> bool:
     """Whether an IPv4 header's checksum is right, or was left to the network card."""
-    if fold(octet_sum(data, ip, ip + size)) == 0xFFFF:
+    if fold(word_sum(data, ip, ip + size)) == 0xFFFF:
         return True
     return data[ip + 10] == 0 and data[ip + 11] == 0
 
 
-def right_segment(data: bytes, tcp: i64, stop: i64, ends: i64) -> bool:
+def tcp_checksum_is_valid(data: bytes, tcp: i64, stop: i64, address_sum: i64) -> bool:
     """Whether a TCP checksum is right; `ends` is the sum of the two addresses.
 
     A segment captured before the network card filled the checksum in holds none, or the sum of
     the pseudo header, with or without the length: nothing can be said about it then.
     """
-    pseudo = ends + 6 + stop - tcp
-    if fold(pseudo + octet_sum(data, tcp, stop)) == 0xFFFF:
+    pseudo = address_sum + 6 + stop - tcp
+    if fold(pseudo + word_sum(data, tcp, stop)) == 0xFFFF:
         return True
     first: i64 = data[tcp + 16]
     second: i64 = data[tcp + 17]
     said = first * 256 + second
-    return said in (0, fold(pseudo), fold(ends + 6))
+    return said in (0, fold(pseudo), fold(address_sum + 6))

@@ -14,18 +14,22 @@ from librt.strings import read_i16_be, read_i32_be, read_i64_be
 from mypy_extensions import i64
 
 from polymux.capture.packets.byteorder import net16
-from polymux.capture.packets.checksum import halves, right_header, right_segment
-from polymux.capture.packets.flow_table import FULL, IPV4_MAPPED, FlowTable
+from polymux.capture.packets.checksum import (
+    ipv4_checksum_is_valid,
+    sum_halves,
+    tcp_checksum_is_valid,
+)
+from polymux.capture.packets.flow_table import IPV4_MAPPED, TABLE_FULL, FlowTable
 from polymux.capture.packets.packet_refs import (
     CAPTURED_BITS,
-    LARGEST_CHUNK,
-    LARGEST_MISSING,
     LOW32,
-    SMALLEST_CHUNK,
-    STRIDE,
-    Columns,
+    MAX_CHUNK_ROWS,
+    MAX_MISSING_BYTES,
+    MIN_CHUNK_ROWS,
+    ROW_WORDS,
+    RefColumns,
+    group_by_direction,
     new_columns,
-    pack_lanes,
 )
 
 LINK_NULL: Final[i64] = 0
@@ -48,34 +52,36 @@ class PacketTable:
 
     def __init__(self, flow_limit: i64) -> None:
         self.flows: FlowTable = FlowTable(flow_limit)
-        self.full: list[Columns] = []
-        self.columns: Columns = Columns(SMALLEST_CHUNK)
+        self.full_chunks: list[RefColumns] = []
+        self.columns: RefColumns = RefColumns(MIN_CHUNK_ROWS)
         self.packets: i64 = 0
         self.fragments: i64 = 0
-        self.verify: bool = False  # leave out packets whose checksums are wrong
-        self.wrong_at: i64 = -1  # where the last such packet was; the scanner takes note of it
+        self.verify_checksums: bool = False  # leave out packets whose checksums are wrong
+        self.bad_checksum_offset: i64 = (
+            -1
+        )  # where the last such packet was; the scanner takes note of it
 
     def pack(self) -> list[bytes]:
         """The references of each lane, packed; the table has none of them any more."""
-        chunks = [*self.full, self.columns]
-        self.full = []
-        self.columns = Columns(SMALLEST_CHUNK)
-        return pack_lanes(chunks, self.flows.count * 2)
+        chunks = [*self.full_chunks, self.columns]
+        self.full_chunks = []
+        self.columns = RefColumns(MIN_CHUNK_ROWS)
+        return group_by_direction(chunks, self.flows.count * 2)
 
     def tcp_packets(self) -> i64:
         total = self.columns.count
-        for chunk in self.full:
+        for chunk in self.full_chunks:
             total += chunk.count
         return total
 
-    def take(
+    def add_packet(
         self,
         data: bytes,
         pos: i64,
         captured: i64,
-        wire: i64,
-        link: i64,
-        at: i64,
+        original_length: i64,
+        link_type: i64,
+        timestamp: i64,
         hint: i64,
         base: i64,
     ) -> None:
@@ -87,16 +93,18 @@ class PacketTable:
         """
         self.packets += 1
         end = pos + captured
-        stop = pos + (wire if wire > captured else captured)  # where the frame ended on the wire
+        stop = pos + (
+            original_length if original_length > captured else captured
+        )  # where the frame ended on the wire
 
         # Link layer: what follows (`kind`), and where (`ip`).
-        if link == LINK_ETHERNET:
+        if link_type == LINK_ETHERNET:
             if captured < 34:
                 return
             kind = i64(read_i16_be(data, pos + 12)) & 0xFFFF
             ip = pos + 14
         else:
-            kind, ip = link_layer(data, pos, end, link)
+            kind, ip = link_layer(data, pos, end, link_type)
         while kind != IPV4 and (kind == 0x8100 or kind == 0x88A8 or kind == 0x9100):
             if end - ip < 4:
                 return
@@ -117,8 +125,12 @@ class PacketTable:
             word = read_i64_be(data, ip + 8)  # time to live, protocol, checksum, source
             if (word >> 48) & 255 != TCP:
                 return
-            if self.verify and end - ip >= head and not right_header(data, ip, head):
-                self.wrong_at = base + ip
+            if (
+                self.verify_checksums
+                and end - ip >= head
+                and not ipv4_checksum_is_valid(data, ip, head)
+            ):
+                self.bad_checksum_offset = base + ip
                 return
             length = (first >> 32) & 0xFFFF
             # A length of 0: the network card was to cut the packet and fill it in.
@@ -130,7 +142,7 @@ class PacketTable:
             to_high: i64 = 0
             to_low = IPV4_MAPPED | (i64(read_i32_be(data, ip + 16)) & LOW32)
         elif kind == IPV6:
-            tcp = self.behind_ipv6(data, ip, end)
+            tcp = self.tcp_offset_in_ipv6(data, ip, end)
             if tcp < 0:
                 return
             length = net16(data, ip + 4)
@@ -152,14 +164,14 @@ class PacketTable:
             return
         if end > stop:  # what follows is padding of the link layer
             end = stop
-        if self.verify and end == stop:
-            ends = halves(high) + halves(low) + halves(to_high) + halves(to_low)
-            if not right_segment(data, tcp, stop, ends):
-                self.wrong_at = base + tcp
+        if self.verify_checksums and end == stop:
+            ends = sum_halves(high) + sum_halves(low) + sum_halves(to_high) + sum_halves(to_low)
+            if not tcp_checksum_is_valid(data, tcp, stop, ends):
+                self.bad_checksum_offset = base + tcp
                 return
         ports = i64(read_i32_be(data, tcp)) & LOW32
-        lane = self.flows.lane(high, low, to_high, to_low, ports)
-        if lane == FULL:
+        lane = self.flows.direction_index(high, low, to_high, to_low, ports)
+        if lane == TABLE_FULL:
             return
         held = end - start
         missing = stop - end
@@ -167,26 +179,26 @@ class PacketTable:
             missing += held
             start = end
             held = 0
-        if missing > LARGEST_MISSING:
-            missing = LARGEST_MISSING
+        if missing > MAX_MISSING_BYTES:
+            missing = MAX_MISSING_BYTES
 
         into = self.columns
         row = into.count
-        if row == into.rows:
-            self.full.append(into)
-            into = new_columns(row * 4 if row < LARGEST_CHUNK else LARGEST_CHUNK)
+        if row == into.capacity:
+            self.full_chunks.append(into)
+            into = new_columns(row * 4 if row < MAX_CHUNK_ROWS else MAX_CHUNK_ROWS)
             self.columns = into
             row = 0
         into.count = row + 1
-        row *= STRIDE
+        row *= ROW_WORDS
         words = into.words
         words[row] = ((base + start) << CAPTURED_BITS) | held
-        words[row + 1] = at
+        words[row + 1] = timestamp
         words[row + 2] = read_i64_be(data, tcp + 4)
         words[row + 3] = (missing << 32) | (hint << 24) | (word & 0xFFFFFF)
         words[row + 4] = lane
 
-    def behind_ipv6(self, data: bytes, ip: i64, end: i64) -> i64:
+    def tcp_offset_in_ipv6(self, data: bytes, ip: i64, end: i64) -> i64:
         """Where TCP starts behind an IPv6 header and its extensions; -1 if it does not."""
         if end - ip < 40:
             return -1
@@ -215,25 +227,25 @@ class PacketTable:
         return pos
 
 
-def link_layer(data: bytes, pos: i64, end: i64, link: i64) -> tuple[i64, i64]:
+def link_layer(data: bytes, pos: i64, end: i64, link_type: i64) -> tuple[i64, i64]:
     """What the frame at `pos` holds and where, for all links but Ethernet."""
     kind = NOT_IP
     ip = pos
-    if link == LINK_COOKED:
+    if link_type == LINK_COOKED:
         ip = pos + 16
         if ip <= end:
             kind = net16(data, pos + 14)
-    elif link == LINK_COOKED2:
+    elif link_type == LINK_COOKED2:
         ip = pos + 20
         if ip <= end:
             kind = net16(data, pos)
-    elif link in (LINK_NULL, LINK_LOOP) or is_raw(link):
-        ip = pos if is_raw(link) else pos + 4
+    elif link_type in (LINK_NULL, LINK_LOOP) or is_raw(link_type):
+        ip = pos if is_raw(link_type) else pos + 4
         if ip < end:
             kind = IPV6 if data[ip] >> 4 == 6 else IPV4
     return kind, ip
 
 
-def is_raw(link: i64) -> bool:
+def is_raw(link_type: i64) -> bool:
     """Link types whose frames start with the IP header (101 and its older numbers)."""
-    return link in (LINK_RAW, LINK_IPV4, LINK_IPV6, 12, 14)
+    return link_type in (LINK_RAW, LINK_IPV4, LINK_IPV6, 12, 14)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 WHOLE, TRUNCATED, DAMAGED, UNREADABLE = "whole", "truncated", "damaged", "unreadable"
-STOPPED = "reading stopped at octet"
+STOPPED_AT = "reading stopped at octet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,19 @@ class FileSummary:
     tcp_packets: int = 0
     other_packets: int = 0
     fragments: int = 0
-    octets: int = 0
+    bytes: int = 0
     error: str | None = None
-    offset: int | None = None
+    error_offset: int | None = None
 
 
-def combine(summaries: Iterable[FileSummary]) -> FileSummary:
+def merge_summaries(summaries: Iterable[FileSummary]) -> FileSummary:
     """One row for a file read in ranges, the same as if it had been read in one."""
     parts = list(summaries)
     failed = [part for part in parts if part.error is not None]
-    worst = min(failed, key=_badness, default=parts[0])
+    worst = min(failed, key=_status_rank, default=parts[0])
     error = worst.error
-    stop = failed[-1].error.find(STOPPED) if failed and failed[-1].error else -1
-    if error and stop >= 0 and STOPPED not in error and failed[-1].error:
+    stop = failed[-1].error.find(STOPPED_AT) if failed and failed[-1].error else -1
+    if error and stop >= 0 and STOPPED_AT not in error and failed[-1].error:
         error = f"{error}; {failed[-1].error[stop:]}"
     return replace(
         worst,
@@ -41,10 +41,10 @@ def combine(summaries: Iterable[FileSummary]) -> FileSummary:
         tcp_packets=sum(part.tcp_packets for part in parts),
         other_packets=sum(part.other_packets for part in parts),
         fragments=sum(part.fragments for part in parts),
-        octets=sum(part.octets for part in parts),
+        bytes=sum(part.bytes for part in parts),
     )
 
 
-def _badness(part: FileSummary) -> tuple[int, int]:
+def _status_rank(part: FileSummary) -> tuple[int, int]:
     """The worst status first, and of those the earliest offset."""
-    return (UNREADABLE, DAMAGED, TRUNCATED, WHOLE).index(part.status), part.offset or 0
+    return (UNREADABLE, DAMAGED, TRUNCATED, WHOLE).index(part.status), part.error_offset or 0

@@ -18,11 +18,11 @@ def flow_endpoints(flow: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
 
 
 @functools.lru_cache(maxsize=1024)
-def _address(octets: bytes) -> str:
-    if octets.startswith(_MAPPED):
-        a, b, c, d = octets[12:]
+def _address(packed: bytes) -> str:
+    if packed.startswith(_MAPPED):
+        a, b, c, d = packed[12:]
         return f"{a}.{b}.{c}.{d}"
-    return str(ipaddress.IPv6Address(octets))
+    return str(ipaddress.IPv6Address(packed))
 
 
 def endpoint_text(address: str, port: int) -> str:

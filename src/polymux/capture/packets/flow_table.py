@@ -12,9 +12,9 @@ from mypy_extensions import i16, i64
 
 from polymux.capture.packets.packet_refs import LOW32
 
-FULL: Final[i64] = -1
+TABLE_FULL: Final[i64] = -1
 IPV4_MAPPED: Final[i64] = 0xFFFF00000000
-WORDS: Final[i64] = 5
+KEY_WORDS: Final[i64] = 5
 
 
 class FlowTable:
@@ -28,7 +28,7 @@ class FlowTable:
     def __init__(self, limit: i64) -> None:
         self.limit: i64 = limit
         self.count: i64 = 0
-        self.refused: i64 = 0
+        self.refused_packets: i64 = 0
         self.mask: i64 = 255
         self.shift: i64 = 56  # what of 64 bits is not in the mask
         chance = os.urandom(72)
@@ -44,7 +44,7 @@ class FlowTable:
         self.slots: vec[i64] = vec[i64]([-1] * 256)
         self.keys: vec[i64] = vec[i64]()  # five words a flow: both addresses, ports
 
-    def lane(self, high: i64, low: i64, to_high: i64, to_low: i64, ports: i64) -> i64:
+    def direction_index(self, high: i64, low: i64, to_high: i64, to_low: i64, ports: i64) -> i64:
         """Twice the flow's number, plus 1 if sent by its second endpoint; FULL past the limit.
 
         `ports` is source port << 16 | target port.
@@ -64,8 +64,8 @@ class FlowTable:
             flow = self.slots[slot]
             if flow < 0:
                 flow = self.add(slot, high, low, to_high, to_low, ports)
-                return flow if flow == FULL else flow * 2 + back
-            key = flow * WORDS
+                return flow if flow == TABLE_FULL else flow * 2 + back
+            key = flow * KEY_WORDS
             if (
                 keys[key + 4] == ports
                 and keys[key + 1] == low
@@ -94,8 +94,8 @@ class FlowTable:
 
     def add(self, slot: i64, high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
         if self.count >= self.limit:
-            self.refused += 1
-            return FULL
+            self.refused_packets += 1
+            return TABLE_FULL
         flow = self.count
         self.count += 1
         self.slots[slot] = flow
@@ -110,7 +110,7 @@ class FlowTable:
         self.shift -= 2
         self.slots = vec[i64]([-1] * (self.mask + 1))
         for flow in range(self.count):
-            k = flow * WORDS
+            k = flow * KEY_WORDS
             keys = self.keys
             slot = self.slot_of(keys[k], keys[k + 1], keys[k + 2], keys[k + 3], keys[k + 4])
             while self.slots[slot] >= 0:
@@ -120,15 +120,15 @@ class FlowTable:
     def key(self, flow: i64) -> bytes:
         """36 octets: first address, second address (16 each), first port, second port."""
         writer = BytesWriter()
-        for n in range(flow * WORDS, flow * WORDS + 4):
+        for n in range(flow * KEY_WORDS, flow * KEY_WORDS + 4):
             write_i64_be(writer, self.keys[n])
-        ports = self.keys[flow * WORDS + 4]
-        write_i16_be(writer, narrow(ports >> 16))
-        write_i16_be(writer, narrow(ports & 0xFFFF))
+        ports = self.keys[flow * KEY_WORDS + 4]
+        write_i16_be(writer, to_i16(ports >> 16))
+        write_i16_be(writer, to_i16(ports & 0xFFFF))
         return writer.getvalue()
 
 
-def narrow(port: i64) -> i16:
+def to_i16(port: i64) -> i16:
     """The 16 bits of a port as the signed number `write_i16_be` takes."""
     if port > 0x7FFF:
         port -= 0x10000

@@ -12,21 +12,21 @@ from polymux.capture.io.sources import ENDS_EARLY, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import (
     DAMAGED,
-    STOPPED,
+    STOPPED_AT,
     TRUNCATED,
     UNREADABLE,
     WHOLE,
     FileSummary,
 )
 from polymux.capture.packets.flow_filter import FlowFilter
-from polymux.capture.packets.packet_refs import LARGEST_OFFSET, RECORD
+from polymux.capture.packets.packet_refs import MAX_FILE_OFFSET, REF_BYTES
 from polymux.capture.pcapng.interfaces import Interface
-from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN, Scanner
+from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN_FORMAT, Scanner
 from polymux.core.errors import CaptureError
 
-_AT = struct.Struct("<q").unpack_from
-PIECE = 1 << 18  # packets whose references are handed on together
-_FORMS = {PCAP: "pcap", PCAPNG: "pcapng"}
+_unpack_timestamp = struct.Struct("<q").unpack_from
+EMIT_PACKETS = 1 << 18  # packets whose references are handed on together
+_FORMAT_NAMES = {PCAP: "pcap", PCAPNG: "pcapng"}
 MAGICS = (
     b"\x0a\x0d\x0d\x0a",
     b"\xa1\xb2\xc3\xd4",
@@ -37,7 +37,7 @@ MAGICS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class FileRange:
     """A part of a capture that starts and ends between two blocks, and what came before it.
 
     Plain data: it can be pickled or written as JSON. `end` -1 means the end of the file.
@@ -46,9 +46,9 @@ class Range:
 
     start: int = 0
     end: int = -1
-    form: int = UNKNOWN
-    big: bool = False
-    nano: bool = False
+    file_format: int = UNKNOWN_FORMAT
+    big_endian: bool = False
+    nanosecond_times: bool = False
     section_hint: str = ""
     interfaces: tuple[tuple[int, int, int, int, str], ...] = ()
 
@@ -76,7 +76,7 @@ class FlowRefs(NamedTuple):
 
     @property
     def packets(self) -> int:
-        return self.records if self.stored is not None else len(self.refs) // RECORD
+        return self.records if self.stored is not None else len(self.refs) // REF_BYTES
 
 
 Emit = Callable[[list[FlowRefs]], None]
@@ -88,7 +88,7 @@ class FileIndex:
 
     summary: FileSummary
     rows: list[FlowRefs] = field(default_factory=list)
-    resume: Range | None = None
+    resume: FileRange | None = None
     """Where a grown file can be read on; None if it cannot."""
 
 
@@ -105,12 +105,14 @@ def index_file(
     With `verify`, packets whose IP or TCP checksum is wrong are left out and said. It takes about
     as long as the reading itself. Checksums that were left to the network card are passed over.
     """
-    return index_range(path, Range(), limits=limits, wanted=wanted, source=source, verify=verify)
+    return index_range(
+        path, FileRange(), limits=limits, wanted=wanted, source=source, verify=verify
+    )
 
 
 def index_range(
     path: AnyPath,
-    span: Range,
+    span: FileRange,
     *,
     limits: CaptureLimits | None = None,
     wanted: FlowFilter | None = None,
@@ -131,174 +133,181 @@ def index_range(
         return _index(opened, span, limits, wanted or FlowFilter(), verify, emit)
     except CaptureError as failure:
         offset = failure.offset if failure.offset >= 0 else None
-        return FileIndex(FileSummary(path, None, UNREADABLE, error=str(failure), offset=offset))
+        return FileIndex(
+            FileSummary(path, None, UNREADABLE, error=str(failure), error_offset=offset)
+        )
     finally:
         if source is None and opened is not None:
             opened.close()
 
 
-def scanner_for(span: Range, limits: CaptureLimits) -> Scanner:
+def scanner_for(span: FileRange, limits: CaptureLimits) -> Scanner:
     """A scanner that stands at the start of `span`."""
-    scanner = Scanner(limits.block, limits.snap, limits.interfaces, limits.flows)
-    scanner.form = span.form
-    scanner.big = span.big
-    scanner.nano = span.nano
+    scanner = Scanner(
+        limits.max_block_bytes, limits.max_packet_bytes, limits.max_interfaces, limits.max_flows
+    )
+    scanner.file_format = span.file_format
+    scanner.big_endian = span.big_endian
+    scanner.nanosecond_times = span.nanosecond_times
     scanner.section_hint = span.section_hint
     for interface in span.interfaces:
         scanner.add_interface(Interface(*interface))
     return scanner
 
 
-def range_at(scanner: Scanner, start: int, end: int) -> Range:
+def range_at(scanner: Scanner, start: int, end: int) -> FileRange:
     """The range that starts where `scanner` stands now."""
-    return Range(
+    return FileRange(
         start,
         end,
-        int(scanner.form),
-        scanner.big,
-        scanner.nano,
+        int(scanner.file_format),
+        scanner.big_endian,
+        scanner.nanosecond_times,
         scanner.section_hint,
-        tuple((i.link, i.snap, i.resolution, i.offset, i.hint) for i in scanner.interfaces),
+        tuple(
+            (i.link_type, i.snap_length, i.resolution, i.offset_seconds, i.hint)
+            for i in scanner.interfaces
+        ),
     )
 
 
 def scan_windows(
-    source: Source, scanner: Scanner, span: Range, limits: CaptureLimits
+    source: Source, scanner: Scanner, span: FileRange, limits: CaptureLimits
 ) -> Iterator[int]:
     """Scan window after window; gives the offset reached after each. Ends when nothing is left.
 
     After the last: either all octets were read, or `scanner.broken`, or the tail is torn.
     """
     offset = span.start
-    while not scanner.broken:
-        size = max(limits.window, scanner.need)
+    while not scanner.aborted:
+        size = max(limits.read_window_bytes, scanner.bytes_needed)
         if span.end >= 0:
             size = min(size, span.end - offset)
         data = source.window(offset, size) if size > 0 else b""
         if not data:
             return
-        if offset + len(data) > LARGEST_OFFSET:
+        if offset + len(data) > MAX_FILE_OFFSET:
             raise CaptureError("captures over 8 TiB cannot be indexed", source.path, offset)
         read = scanner.scan(data, offset)
         offset += read
         held = len(data)
         data = b""  # given back before the next is read, which then lies in the same warm memory
         yield offset
-        if read == 0 and scanner.need > held and (span.end >= 0 or held < size):
+        if read == 0 and scanner.bytes_needed > held and (span.end >= 0 or held < size):
             return
 
 
 def _index(
     source: Source,
-    span: Range,
+    span: FileRange,
     limits: CaptureLimits,
     wanted: FlowFilter,
     verify: bool,
     emit: Emit | None,
 ) -> FileIndex:
     scanner = scanner_for(span, limits)
-    scanner.table.verify = verify
+    scanner.table.verify_checksums = verify
     reached = begun = span.start
     handed_on = 0  # packets
     stopped: CaptureError | None = None
     try:
         for offset in scan_windows(source, scanner, span, limits):
             reached = offset
-            if emit is not None and scanner.table.tcp_packets() >= PIECE:
+            if emit is not None and scanner.table.tcp_packets() >= EMIT_PACKETS:
                 handed_on += int(scanner.table.tcp_packets())
                 emit(list(flow_rows(source.path, begun, scanner, wanted)))
                 begun = reached
     except CaptureError as failure:
         stopped = failure
     left = b""
-    if stopped is None and not scanner.broken:
-        left = source.window(reached, scanner.need)
+    if stopped is None and not scanner.aborted:
+        left = source.window(reached, scanner.bytes_needed)
         if span.end >= 0:
             left = left[: span.end - reached]
     summary = summary_of(source, scanner, span, reached, left, stopped, handed_on)
     resume = None
-    if not scanner.broken and stopped is None and scanner.form != UNKNOWN:
+    if not scanner.aborted and stopped is None and scanner.file_format != UNKNOWN_FORMAT:
         resume = range_at(scanner, reached, -1)
     return FileIndex(summary, list(flow_rows(source.path, begun, scanner, wanted)), resume)
 
 
-class Ended(Protocol):
+class SourceInfo(Protocol):
     """What octets came from, as far as a summary tells: see `Source`."""
 
     @property
     def path(self) -> str: ...
 
     @property
-    def packing(self) -> str: ...
+    def compression(self) -> str: ...
 
     @property
-    def torn(self) -> str: ...
+    def decompression_error(self) -> str: ...
 
 
 def summary_of(
-    source: Ended,
+    source: SourceInfo,
     scanner: Scanner,
-    span: Range,
+    span: FileRange,
     reached: int,
     left: bytes,
     stopped: CaptureError | None,
-    handed_on: int,
+    emitted_packets: int,
 ) -> FileSummary:
     table = scanner.table
-    tcp_packets = handed_on + int(table.tcp_packets())
-    status, error, offset = _verdict(source, scanner, span, reached, left, stopped)
-    if error is None and table.flows.refused > 0:
+    tcp_packets = emitted_packets + int(table.tcp_packets())
+    status, error, offset = _read_status(source, scanner, span, reached, left, stopped)
+    if error is None and table.flows.refused_packets > 0:
         error = (
-            f"{table.flows.refused} packets of flows beyond the limit flows={table.flows.limit} "
+            f"{table.flows.refused_packets} packets of flows beyond the limit flows={table.flows.limit} "
             "were left out; raise it with CaptureLimits(flows=...)"
         )
-    form = _FORMS.get(int(scanner.form))
+    form = _FORMAT_NAMES.get(int(scanner.file_format))
     return FileSummary(
         file=source.path,
-        format=f"{form}+{source.packing}" if form and source.packing else form,
+        format=f"{form}+{source.compression}" if form and source.compression else form,
         status=status,
         packets=int(table.packets),
         tcp_packets=tcp_packets,
         other_packets=int(table.packets) - tcp_packets,
         fragments=int(table.fragments),
-        octets=reached - span.start + len(left),
+        bytes=reached - span.start + len(left),
         error=error,
-        offset=offset,
+        error_offset=offset,
     )
 
 
-def _verdict(
-    source: Ended,
+def _read_status(
+    source: SourceInfo,
     scanner: Scanner,
-    span: Range,
+    span: FileRange,
     reached: int,
     left: bytes,
     stopped: CaptureError | None,
 ) -> tuple[str, str | None, int | None]:
     """Status, error and offset of a range that was read up to `reached`, with `left` unread."""
-    if scanner.form == UNKNOWN and stopped is None and not source.torn:
-        if not left and not scanner.broken:
+    if scanner.file_format == UNKNOWN_FORMAT and stopped is None and not source.decompression_error:
+        if not left and not scanner.aborted:
             return UNREADABLE, "the file is empty", 0
-        if scanner.broken or left[:4] not in MAGICS:
+        if scanner.aborted or left[:4] not in MAGICS:
             return UNREADABLE, "not a capture: neither pcapng nor pcap", 0
     stop, at = "", -1
     if stopped is not None:
         stop, at = str(stopped), max(stopped.offset, 0)
-    elif scanner.broken:
-        stop, at = scanner.broken_by, int(scanner.broken_at)
+    elif scanner.aborted:
+        stop, at = scanner.abort_reason, int(scanner.abort_offset)
     elif left and span.end >= 0:
         stop, at = "the index beside the file does not fit it; delete the index", reached
-    elif source.torn and source.torn != ENDS_EARLY:
-        stop, at = source.torn, reached
+    elif source.decompression_error and source.decompression_error != ENDS_EARLY:
+        stop, at = source.decompression_error, reached
     if stop:
-        stop = f"{STOPPED} {at}: {stop}"
-    if scanner.errors > 0:
-        error = f"{scanner.error}; {stop}" if stop else scanner.error
-        return DAMAGED, error, int(scanner.error_at)
+        stop = f"{STOPPED_AT} {at}: {stop}"
+    if scanner.error_count > 0:
+        error = f"{scanner.first_error}; {stop}" if stop else scanner.first_error
+        return DAMAGED, error, int(scanner.first_error_offset)
     if stop:
         return DAMAGED, stop, at
-    if left or source.torn:
-        return TRUNCATED, source.torn or "the file ends inside a block", reached
+    if left or source.decompression_error:
+        return TRUNCATED, source.decompression_error or "the file ends inside a block", reached
     return WHOLE, None, None
 
 
@@ -315,7 +324,10 @@ def flow_rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> It
             if not refs:
                 continue
             if len(hints) > 2:
-                numbers = set(refs[27::RECORD])
+                numbers = set(refs[27::REF_BYTES])
                 used = tuple(text if n in numbers else "" for n, text in enumerate(hints))
-            first_at, last_at = _AT(refs, 8)[0], _AT(refs, len(refs) - RECORD + 8)[0]
+            first_at, last_at = (
+                _unpack_timestamp(refs, 8)[0],
+                _unpack_timestamp(refs, len(refs) - REF_BYTES + 8)[0],
+            )
             yield FlowRefs(flow, direction, path, start, first_at, last_at, refs, used)

@@ -6,9 +6,9 @@ import struct
 
 from polymux.capture.pcapng.comments import PREFIX
 
-SNAP = 262144
+SNAP_LENGTH = 262144
 _COMMENT, _USER_APPLICATION, _RESOLUTION, _DROPPED = 1, 4, 9, 5
-_LONGEST_OPTION = 65535
+_MAX_OPTION_BYTES = 65535
 
 
 def block(kind: int, body: bytes) -> bytes:
@@ -23,7 +23,7 @@ def options(*pairs: tuple[int, bytes]) -> bytes:
     out = b""
     for code, value in pairs:
         if value:
-            value = value[:_LONGEST_OPTION]
+            value = value[:_MAX_OPTION_BYTES]
             out += struct.pack("<HH", code, len(value)) + value + b"\0" * (-len(value) % 4)
     return out + b"\0\0\0\0" if out else b""
 
@@ -33,10 +33,10 @@ def section(comment: str = "") -> bytes:
     return block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + said)
 
 
-def interface(comment: str = "", link: int = 1) -> bytes:
+def interface(comment: str = "", link_type: int = 1) -> bytes:
     """An interface whose times are nanoseconds."""
     said = options((_COMMENT, comment.encode()), (_RESOLUTION, b"\x09"))
-    return block(1, struct.pack("<HHI", link, 0, SNAP) + said)
+    return block(1, struct.pack("<HHI", link_type, 0, SNAP_LENGTH) + said)
 
 
 def comment(text: str) -> bytes:
@@ -44,21 +44,30 @@ def comment(text: str) -> bytes:
     return options((_COMMENT, text.encode()))
 
 
-def packet_ends(size: int, at: int, said: str = "", wire: int = -1) -> tuple[bytes, bytes]:
+def packet_ends(
+    size: int, timestamp: int, comment_text: str = "", original_length: int = -1
+) -> tuple[bytes, bytes]:
     """What goes before and after the `size` octets of a packet captured at `at` nanoseconds."""
-    after = b"\0" * (-size % 4) + comment(said)
+    after = b"\0" * (-size % 4) + comment(comment_text)
     length = 32 + size + len(after)
-    at = min(max(at, 0), 2**64 - 1)
+    timestamp = min(max(timestamp, 0), 2**64 - 1)
     before = struct.pack(
-        "<IIIIIII", 6, length, 0, at >> 32, at & 0xFFFFFFFF, size, wire if wire >= 0 else size
+        "<IIIIIII",
+        6,
+        length,
+        0,
+        timestamp >> 32,
+        timestamp & 0xFFFFFFFF,
+        size,
+        original_length if original_length >= 0 else size,
     )
     return before, after + struct.pack("<I", length)
 
 
-def gap(at: int, packets: int, octets: int) -> bytes:
+def gap_statistics(timestamp: int, packets: int, lost_bytes: int) -> bytes:
     """Statistics that tell what could not be written, in the field other tools read."""
     said = options(
-        (_COMMENT, f"{PREFIX} gap packets={packets} octets={octets}".encode()),
+        (_COMMENT, f"{PREFIX} gap packets={packets} octets={lost_bytes}".encode()),
         (_DROPPED, struct.pack("<Q", packets)),
     )
-    return block(5, struct.pack("<III", 0, at >> 32, at & 0xFFFFFFFF) + said)
+    return block(5, struct.pack("<III", 0, timestamp >> 32, timestamp & 0xFFFFFFFF) + said)

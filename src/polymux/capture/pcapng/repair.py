@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polymux.capture.io.paths import AnyPath, one_path
-from polymux.capture.io.sources import COPY, PlainSource, Source, open_source
+from polymux.capture.io.sources import COPY_BYTES, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.byteorder import u32
-from polymux.capture.packets.indexer import Range, scan_windows, scanner_for
+from polymux.capture.packets.indexer import FileRange, scan_windows, scanner_for
 from polymux.capture.pcapng.scanner import PCAPNG, Scanner
-from polymux.capture.pcapng.writer import PART, publish
+from polymux.capture.pcapng.writer import PART_SUFFIX, publish
 from polymux.core.errors import CaptureError
 
 _KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, 0x0A0D0D0A))
 # Behind one damaged place is often the next: what is read there is little at first, and grows.
-_FIRST = 512
-_GROWTH = 8
-_HEAD = 12  # octets of the shortest block
+_FIRST_WINDOW_BYTES = 512
+_WINDOW_GROWTH = 8
+_MIN_BLOCK_BYTES = 12  # octets of the shortest block
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Repair:
     """What a repair kept and what it had to leave out."""
 
     packets: int
-    octets: int
-    dropped: int
+    bytes_kept: int
+    bytes_dropped: int
     resumed: int
     """How often reading went on behind a damaged place."""
 
@@ -51,17 +51,17 @@ def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = N
         # One to look and one to copy: going back in a compressed file means starting over.
         looking, copying = (stack.enter_context(_opened(source, limits)) for _ in range(2))
         try:
-            with open(target + PART, "xb") as out:
+            with open(target + PART_SUFFIX, "xb") as out:
                 result = _copy(looking, copying, out.fileno(), limits)
                 os.fsync(out.fileno())
-            publish(target + PART, target)
+            publish(target + PART_SUFFIX, target)
             return result
         except FileExistsError:
-            raise CaptureError("exists already; remove it first", target + PART) from None
+            raise CaptureError("exists already; remove it first", target + PART_SUFFIX) from None
         except OSError as failure:
             raise CaptureError(f"cannot be written: {failure.strerror}", target) from None
         except CaptureError:
-            os.unlink(target + PART)
+            os.unlink(target + PART_SUFFIX)
             raise
 
 
@@ -73,17 +73,17 @@ def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
     """
     part = one_path(part)
     limits = limits or CaptureLimits()
-    name = part.removesuffix(PART)
+    name = part.removesuffix(PART_SUFFIX)
     if name == part:
-        raise CaptureError(f"is not a recording left behind: those end in {PART}", part)
+        raise CaptureError(f"is not a recording left behind: those end in {PART_SUFFIX}", part)
     if os.path.exists(name):
         raise CaptureError("exists already; move it away first", name)
     with _opened(part, limits) as source:
-        scanner = scanner_for(Range(), limits)
-        scanner.walk_only = True
-        reached = max(scan_windows(source, scanner, Range(), limits), default=0)
-        if scanner.broken or reached == 0:
-            text = scanner.broken_by or "holds no whole block"
+        scanner = scanner_for(FileRange(), limits)
+        scanner.count_only = True
+        reached = max(scan_windows(source, scanner, FileRange(), limits), default=0)
+        if scanner.aborted or reached == 0:
+            text = scanner.abort_reason or "holds no whole block"
             raise CaptureError(f"{text}; repair may save the rest", part, reached)
     try:
         with open(part, "r+b") as file:
@@ -108,47 +108,55 @@ def _opened(path: str, limits: CaptureLimits) -> Iterator[Source]:
 
 
 def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> Repair:
-    scanner = scanner_for(Range(), limits)
-    scanner.walk_only = True
+    scanner = scanner_for(FileRange(), limits)
+    scanner.count_only = True
     plain = looking if isinstance(looking, PlainSource) else None
-    growing = _growing(limits)
+    growing = _growing_windows(limits)
     start = octets = dropped = resumed = 0
     while True:
         reached = start
         damaged = False
         for offset in _scan(looking, scanner, start, growing):
-            octets += _move(copying, out, reached, offset)
+            octets += _copy_bytes(copying, out, reached, offset)
             reached = offset
-            if plain is not None and scanner.form == PCAPNG and scanner.need > _HEAD:
+            if (
+                plain is not None
+                and scanner.file_format == PCAPNG
+                and scanner.bytes_needed > _MIN_BLOCK_BYTES
+            ):
                 # Before so much is read: its other length can be looked at alone.
-                end = reached + scanner.need
-                damaged = end <= plain.size and not _says(plain, end - 4, scanner.need)
+                end = reached + scanner.bytes_needed
+                damaged = end <= plain.size and not _has_length_at(
+                    plain, end - 4, scanner.bytes_needed
+                )
                 if damaged or end > plain.size:
                     break
         if reached == 0:
             raise CaptureError("not a capture: neither pcapng nor pcap", looking.path, 0)
         following = -1
         # A block longer than any packet is no torn tail: its length is damaged.
-        damaged = damaged or scanner.broken or scanner.need > limits.snap + 65536
-        if damaged and plain is not None and scanner.form == PCAPNG:
-            following = _next_chain(plain, reached + 4, scanner.big, limits.block)
+        damaged = (
+            damaged or scanner.aborted or scanner.bytes_needed > limits.max_packet_bytes + 65536
+        )
+        if damaged and plain is not None and scanner.file_format == PCAPNG:
+            following = _next_chain(plain, reached + 4, scanner.big_endian, limits.max_block_bytes)
         if following < 0:
-            dropped += _move(copying, -1, reached, sys.maxsize)
+            dropped += _copy_bytes(copying, -1, reached, sys.maxsize)
             return Repair(int(scanner.table.packets), octets, dropped, resumed)
         dropped += following - reached
         resumed += 1
-        scanner.broken = False
-        scanner.need = _HEAD
+        scanner.aborted = False
+        scanner.bytes_needed = _MIN_BLOCK_BYTES
         start = following
 
 
-def _growing(limits: CaptureLimits) -> list[CaptureLimits]:
+def _growing_windows(limits: CaptureLimits) -> list[CaptureLimits]:
     """The limits with ever larger windows, up to their own."""
     found = []
-    window = _FIRST
-    while window < limits.window:
-        found.append(replace(limits, window=window))
-        window *= _GROWTH
+    window = _FIRST_WINDOW_BYTES
+    while window < limits.read_window_bytes:
+        found.append(replace(limits, read_window_bytes=window))
+        window *= _WINDOW_GROWTH
     return [*found, limits]
 
 
@@ -158,24 +166,24 @@ def _scan(
     """What `scan_windows` does, with a larger window each time."""
     offset = start
     for limits in growing[:-1]:
-        reached = next(scan_windows(source, scanner, Range(start=offset), limits), -1)
+        reached = next(scan_windows(source, scanner, FileRange(start=offset), limits), -1)
         if reached < 0:
             return
         offset = reached
         yield offset
-    yield from scan_windows(source, scanner, Range(start=offset), growing[-1])
+    yield from scan_windows(source, scanner, FileRange(start=offset), growing[-1])
 
 
-def _says(source: PlainSource, place: int, size: int) -> bool:
+def _has_length_at(source: PlainSource, offset: int, size: int) -> bool:
     """Does a length stand there, in either order of octets?"""
-    tail = source.window(place, 4)
+    tail = source.window(offset, 4)
     return len(tail) == 4 and size in (u32(tail, 0, True), u32(tail, 0, False))
 
 
-def _move(source: Source, out: int, start: int, end: int) -> int:
+def _copy_bytes(source: Source, out: int, start: int, end: int) -> int:
     """Copy a stretch, or only count it if `out` is -1; returns its length."""
     moved = 0
-    while data := source.window(start + moved, min(COPY, end - start - moved)):
+    while data := source.window(start + moved, min(COPY_BYTES, end - start - moved)):
         moved += len(data)
         while out >= 0 and data:
             data = data[os.write(out, data) :]
@@ -184,7 +192,7 @@ def _move(source: Source, out: int, start: int, end: int) -> int:
 
 def _next_chain(source: PlainSource, start: int, big: bool, limit: int) -> int:
     """Where two blocks follow one another again, or one ends the file; -1 if nowhere."""
-    window = _FIRST
+    window = _FIRST_WINDOW_BYTES
     while len(data := source.window(start, window)) >= 8:
         for pos in range(0, len(data) - 7, 4):
             if u32(data, pos, big) in _KNOWN_BLOCKS:
@@ -192,7 +200,7 @@ def _next_chain(source: PlainSource, start: int, big: bool, limit: int) -> int:
                 if end == source.size or (end and _end_of_block(source, end, big, limit)):
                     return start + pos
         start += len(data) - 4 & -4
-        window = min(window * _GROWTH, COPY)
+        window = min(window * _WINDOW_GROWTH, COPY_BYTES)
     return -1
 
 

@@ -13,12 +13,12 @@ from typing import Literal
 
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng.split_index import write_index
-from polymux.capture.pcapng.writer import PART, Missed, PcapngWriter
-from polymux.capture.synthesis.packet_builder import Burst
+from polymux.capture.pcapng.writer import PART_SUFFIX, PcapngWriter, WriteLoss
+from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 
 # Files that are being published at a time; while there are so many, the current one grows.
-LEAVING = 4
+MAX_PUBLISHING = 4
 
 
 class RotatingWriter:
@@ -36,8 +36,8 @@ class RotatingWriter:
         self,
         path: AnyPath,
         *,
-        octets: int = 0,
-        seconds: float = 0,
+        max_bytes: int = 0,
+        max_seconds: float = 0,
         comment: str = "",
         interface_comment: str = "",
         sync: float | Literal["none", "always"] = 1.0,
@@ -48,12 +48,12 @@ class RotatingWriter:
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._path = path = one_path(path)
-        self._octets = octets
-        self._seconds = seconds
+        self._max_bytes = max_bytes
+        self._max_seconds = max_seconds
         self._index = index
         self._clock = clock
-        self._worker = ThreadPoolExecutor(1, "polymux-publish") if background else None
-        self._begin = functools.partial(
+        self.worker = ThreadPoolExecutor(1, "polymux-publish") if background else None
+        self._new_writer = functools.partial(
             PcapngWriter,
             comment=comment,
             interface_comment=interface_comment,
@@ -61,98 +61,102 @@ class RotatingWriter:
             on_full=on_full,
             clock=clock,
             pause=pause,
-            worker=self._worker,
+            worker=self.worker,
         )
         self.published: list[str] = []
         self.failures: list[str] = []
         """What could not be published or begun, and why."""
         self._lock = threading.Lock()  # guards what the publishing thread moves
-        self._leaving: list[PcapngWriter] = []
-        self._past = Missed()
-        self._past_packets = 0
-        self._past_file = 0
+        self._publishing: list[PcapngWriter] = []
+        self._earlier_loss = WriteLoss()
+        self._earlier_packets = 0
+        self._earlier_epochs = 0
         self._sync_error = ""
         self._last_at = 0
         self._closed = False
         self._number = 0
-        self._writer = self._open()
+        self.current_writer = self._open()
 
     @property
-    def file(self) -> int:
+    def comment_epoch(self) -> int:
         """Changes when comments have to be said again: in a new file, after a missed packet."""
-        return self._past_file + self._writer.file
+        return self._earlier_epochs + self.current_writer.comment_epoch
 
     @property
     def packets(self) -> int:
         with self._lock:
-            written = sum(writer.packets for writer in self._leaving)
-            return self._past_packets + written + self._writer.packets
+            written = sum(writer.packets for writer in self._publishing)
+            return self._earlier_packets + written + self.current_writer.packets
 
     @property
-    def missed(self) -> Missed:
+    def loss(self) -> WriteLoss:
         with self._lock:
-            total = self._past
-            for writer in (*self._leaving, self._writer):
-                total = _sum(total, writer.missed)
+            total = self._earlier_loss
+            for writer in (*self._publishing, self.current_writer):
+                total = _add_losses(total, writer.loss)
             return total
 
     @property
     def sync_error(self) -> str:
         with self._lock:
-            errors = [writer.sync_error for writer in (*self._leaving, self._writer)]
+            errors = [writer.sync_error for writer in (*self._publishing, self.current_writer)]
         return next((error for error in (self._sync_error, *errors) if error), "")
 
     def packet(
-        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
+        self,
+        timestamp: int,
+        parts: Sequence[bytes | memoryview],
+        comment: str = "",
+        original_length: int = -1,
     ) -> None:
         """Append one packet; see `PcapngWriter.packet`."""
-        self._writer.packet(at, parts, comment, wire)
-        self._after(at)
+        self.current_writer.packet(timestamp, parts, comment, original_length)
+        self._after_write(timestamp)
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         """Append several packets; see `PcapngWriter.burst`."""
-        self._writer.burst(burst)
-        self._after(burst.at)
+        self.current_writer.burst(burst)
+        self._after_write(burst.timestamp)
 
-    def offer_burst(self, burst: Burst) -> None:
+    def offer_burst(self, burst: PacketBurst) -> None:
         """Append several packets; see `PcapngWriter.offer_burst`."""
-        self._writer.offer_burst(burst)
-        self._after(burst.at)
+        self.current_writer.offer_burst(burst)
+        self._after_write(burst.timestamp)
 
     def tick(self) -> None:
         """Sync if the interval is over, and rotate if the file is old: call it now and then."""
-        self._writer.tick()
-        if self._writer.packets and not self._closed and self._is_over():
+        self.current_writer.tick()
+        if self.current_writer.packets and not self._closed and self._is_rotation_due():
             self.rotate(self._last_at)
 
     def sync(self) -> bool:
-        return self._writer.sync()
+        return self.current_writer.sync()
 
-    def rotate(self, at: int = 0) -> None:
+    def rotate(self, timestamp: int = 0) -> None:
         """Publish the current file and begin the next.
 
         If no next one can be begun the current one goes on and another try is made when it has
         grown by as much, or is as old, again: recording must not stop the traffic.
         """
-        if not self._octets and not self._seconds:
+        if not self._max_bytes and not self._max_seconds:
             return
-        before = self._writer
+        before = self.current_writer
         try:
-            self._writer = self._open()
+            self.current_writer = self._open()
         except CaptureError as failure:
-            self._past.error = str(failure)
-            self._full_at = before.size + self._octets
-            self._began = self._clock()
+            self._earlier_loss.error = str(failure)
+            self._rotate_at_bytes = before.size + self._max_bytes
+            self._opened_at = self._clock()
             return
-        self._past_file += before.file
+        self._earlier_epochs += before.comment_epoch
         with self._lock:
-            self._leaving.append(before)
-        if self._worker is None:
-            self._publish(before, at)
+            self._publishing.append(before)
+        if self.worker is None:
+            self._publish(before, timestamp)
         else:
-            self._worker.submit(self._publish, before, at)
+            self.worker.submit(self._publish, before, timestamp)
 
-    def close(self, at: int = 0) -> list[str]:
+    def close(self, timestamp: int = 0) -> list[str]:
         """Publish the last file, wait for all, and return their names.
 
         A last file that holds nothing is left out if there are others. Raises `CaptureError` if
@@ -161,13 +165,17 @@ class RotatingWriter:
         if self._closed:
             return self.published
         self._closed = True
-        if self._worker is not None:
-            self._worker.shutdown()
+        if self.worker is not None:
+            self.worker.shutdown()
         failed = len(self.failures)
-        if self.published and not self._writer.packets and not self._writer.missed.packets:
-            self._writer.discard()
+        if (
+            self.published
+            and not self.current_writer.packets
+            and not self.current_writer.loss.packets
+        ):
+            self.current_writer.discard()
         else:
-            self._publish(self._writer, at or self._last_at)
+            self._publish(self.current_writer, timestamp or self._last_at)
         if len(self.failures) > failed:
             raise CaptureError(self.failures[-1])
         return self.published
@@ -175,9 +183,9 @@ class RotatingWriter:
     def discard(self) -> None:
         """Give up a recording in which nothing was written: no file is left of it."""
         self._closed = True
-        if self._worker is not None:
-            self._worker.shutdown()
-        self._writer.discard()
+        if self.worker is not None:
+            self.worker.shutdown()
+        self.current_writer.discard()
 
     def __enter__(self) -> RotatingWriter:
         return self
@@ -185,57 +193,57 @@ class RotatingWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _after(self, at: int) -> None:
+    def _after_write(self, timestamp: int) -> None:
         """A packet was written. Rotating now, not before the next one, lets who writes that see
         by `file` that it is the first."""
-        self._last_at = at
-        if not self._closed and self._is_over():
-            self.rotate(at)
+        self._last_at = timestamp
+        if not self._closed and self._is_rotation_due():
+            self.rotate(timestamp)
 
-    def _is_over(self) -> bool:
-        if len(self._leaving) >= LEAVING:
+    def _is_rotation_due(self) -> bool:
+        if len(self._publishing) >= MAX_PUBLISHING:
             return False
-        if self._octets and self._writer.size >= self._full_at:
+        if self._max_bytes and self.current_writer.size >= self._rotate_at_bytes:
             return True
-        return bool(self._seconds) and self._clock() - self._began >= self._seconds
+        return bool(self._max_seconds) and self._clock() - self._opened_at >= self._max_seconds
 
-    def _publish(self, writer: PcapngWriter, at: int) -> None:
+    def _publish(self, writer: PcapngWriter, timestamp: int) -> None:
         try:
-            self.published.append(writer.close(at))
+            self.published.append(writer.close(timestamp))
             if self._index:
                 write_index(writer.path, marks=writer.marks)
         except CaptureError as failure:
-            writer.missed.error = str(failure)
+            writer.loss.error = str(failure)
             self.failures.append(str(failure))
-        if writer is not self._writer:
+        if writer is not self.current_writer:
             with self._lock:
-                self._leaving.remove(writer)
-                self._past_packets += writer.packets
-                self._past = _sum(self._past, writer.missed)
+                self._publishing.remove(writer)
+                self._earlier_packets += writer.packets
+                self._earlier_loss = _add_losses(self._earlier_loss, writer.loss)
                 self._sync_error = self._sync_error or writer.sync_error
 
     def _open(self) -> PcapngWriter:
         # Another recorder may write here too: numbers that it has taken are passed over.
-        taken = max((number for number, _ in numbered(self._path)), default=0)
+        taken = max((number for number, _ in rotation_files(self._path)), default=0)
         self._number = max(self._number, taken)
-        writer = self._begin(self._next_name())
+        writer = self._new_writer(self._next_name())
         self._number += 1
-        self._began = self._clock()
-        self._full_at = self._octets
+        self._opened_at = self._clock()
+        self._rotate_at_bytes = self._max_bytes
         return writer
 
     def _next_name(self) -> str:
-        if not self._octets and not self._seconds:
+        if not self._max_bytes and not self._max_seconds:
             return self._path
         stem, extension = os.path.splitext(self._path)
         return f"{stem}-{self._number + 1:05}{extension}"
 
 
-def numbered(path: str) -> list[tuple[int, str]]:
+def rotation_files(path: str) -> list[tuple[int, str]]:
     """Number and path of the files of a rotation that are there, finished or left as `.part`."""
     folder, name = os.path.split(path)
     stem, extension = os.path.splitext(name)
-    shape = re.compile(re.escape(stem) + r"-(\d+)" + re.escape(extension) + f"({PART})?$")
+    shape = re.compile(re.escape(stem) + r"-(\d+)" + re.escape(extension) + f"({PART_SUFFIX})?$")
     try:
         found = [shape.match(entry) for entry in os.listdir(folder or ".")]
     except OSError:
@@ -243,11 +251,11 @@ def numbered(path: str) -> list[tuple[int, str]]:
     return sorted((int(match[1]), os.path.join(folder, match[0])) for match in found if match)
 
 
-def _sum(one: Missed, other: Missed) -> Missed:
+def _add_losses(one: WriteLoss, other: WriteLoss) -> WriteLoss:
     """Both, with the later error."""
-    return Missed(
+    return WriteLoss(
         one.packets + other.packets,
-        one.octets + other.octets,
+        one.bytes + other.bytes,
         one.gaps + other.gaps,
         other.error or one.error,
     )

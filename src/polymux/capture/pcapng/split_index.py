@@ -16,24 +16,24 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 from polymux.capture.io.paths import AnyPath, one_path
-from polymux.capture.io.sources import PackedSource, PlainSource, Source, open_source
+from polymux.capture.io.sources import CompressedSource, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.indexer import MAGICS, Range, range_at, scan_windows, scanner_for
-from polymux.capture.pcapng.scanner import HINT_OCTETS
+from polymux.capture.packets.indexer import MAGICS, FileRange, range_at, scan_windows, scanner_for
+from polymux.capture.pcapng.scanner import MAX_HINT_BYTES
 from polymux.core.errors import CaptureError
 
-TARGET = 256 << 20
-MARK = 16 << 20
-_VERSION = 1
-_PROOF = 4096
-_LARGEST_INDEX = 256 << 20
+TARGET_RANGE_BYTES = 256 << 20
+MARK_INTERVAL_BYTES = 16 << 20
+_INDEX_VERSION = 1
+_FINGERPRINT_BYTES = 4096
+_MAX_INDEX_BYTES = 256 << 20
 # What the four numbers of an interface can be in a capture.
-_NUMBERS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1 << 63) - 1))
+_INTERFACE_BOUNDS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1 << 63) - 1))
 
 
-def plan(
-    path: AnyPath, *, target: int = TARGET, limits: CaptureLimits | None = None
-) -> list[Range]:
+def plan_ranges(
+    path: AnyPath, *, target: int = TARGET_RANGE_BYTES, limits: CaptureLimits | None = None
+) -> list[FileRange]:
     """Ranges of about `target` octets that together are the file; uses `FILE.idx` if it fits.
 
     Compressed files, pipes and files that cannot be read are one range: reading it says why.
@@ -41,18 +41,20 @@ def plan(
     path = one_path(path)
     limits = limits or CaptureLimits()
     if not os.path.isfile(path):
-        return [Range()]
+        return [FileRange()]
     try:
         source = open_source(path, limits)
     except CaptureError:
-        return [Range()]
+        return [FileRange()]
     try:
-        if isinstance(source, PackedSource) or _size(source) <= target:
-            return [Range()]
-        marks = _read_marks(path, source, limits) or [Range()]
-        return _join(_walk(source, marks, min(MARK, target), limits), target)
+        if isinstance(source, CompressedSource) or _size(source) <= target:
+            return [FileRange()]
+        marks = _read_marks(path, source, limits) or [FileRange()]
+        return _merge_marks(
+            _scan_marks(source, marks, min(MARK_INTERVAL_BYTES, target), limits), target
+        )
     except CaptureError:
-        return [Range()]
+        return [FileRange()]
     finally:
         source.close()
 
@@ -74,13 +76,13 @@ def write_index(
         if source.window(0, 4) not in MAGICS:
             raise CaptureError("not a capture: neither pcapng nor pcap", path, 0)
         if marks is None:
-            ranges = _walk(source, [Range()], MARK, limits)
+            ranges = _scan_marks(source, [FileRange()], MARK_INTERVAL_BYTES, limits)
         else:
             ranges = _ranges_between(source, marks, limits)
         written = {
-            "polymux-index": _VERSION,
+            "polymux-index": _INDEX_VERSION,
             "bytes": source.size,
-            "proof": _proof(source, source.size),
+            "proof": _fingerprint(source, source.size),
             "marks": [asdict(span) for span in ranges],
         }
     finally:
@@ -103,33 +105,37 @@ def _size(source: Source) -> int:
     return source.size if isinstance(source, PlainSource) else -1
 
 
-def _walk(source: Source, marks: Sequence[Range], every: int, limits: CaptureLimits) -> list[Range]:
+def _scan_marks(
+    source: Source, marks: Sequence[FileRange], every: int, limits: CaptureLimits
+) -> list[FileRange]:
     """Marks about `every` octets apart: those given, and on from the last one to the end."""
     done = list(marks[:-1])
     start = replace(marks[-1], end=-1)
     scanner = scanner_for(start, limits)
-    scanner.walk_only = True
+    scanner.count_only = True
     for offset in scan_windows(source, scanner, start, limits):
-        if offset - start.start >= every and not scanner.broken:
+        if offset - start.start >= every and not scanner.aborted:
             done.append(replace(start, end=offset))
             start = range_at(scanner, offset, -1)
     # The tail keeps its open end: whatever is wrong with it, its reader will find and say.
     return [*done, start]
 
 
-def _ranges_between(source: Source, offsets: Sequence[int], limits: CaptureLimits) -> list[Range]:
+def _ranges_between(
+    source: Source, offsets: Sequence[int], limits: CaptureLimits
+) -> list[FileRange]:
     """The ranges that known offsets cut; the head of the file says what comes before each."""
-    scanner = scanner_for(Range(), limits)
-    scanner.walk_only = True
-    scanner.scan(source.window(0, limits.window), 0)
+    scanner = scanner_for(FileRange(), limits)
+    scanner.count_only = True
+    scanner.scan(source.window(0, limits.read_window_bytes), 0)
     ends = [*offsets, -1]
     return [
-        Range(end=ends[0]),
+        FileRange(end=ends[0]),
         *(range_at(scanner, start, end) for start, end in itertools.pairwise(ends)),
     ]
 
 
-def _join(marks: Sequence[Range], target: int) -> list[Range]:
+def _merge_marks(marks: Sequence[FileRange], target: int) -> list[FileRange]:
     joined = [marks[0]]
     for mark in marks[1:]:
         if mark.start - joined[-1].start >= target:
@@ -139,63 +145,63 @@ def _join(marks: Sequence[Range], target: int) -> list[Range]:
     return joined
 
 
-def _proof(source: PlainSource, size: int) -> str:
+def _fingerprint(source: PlainSource, size: int) -> str:
     """What shows that an index belongs to a file: its first and last octets."""
-    digest = hashlib.sha256(source.window(0, min(_PROOF, size)))
-    digest.update(source.window(max(size - _PROOF, 0), min(_PROOF, size)))
+    digest = hashlib.sha256(source.window(0, min(_FINGERPRINT_BYTES, size)))
+    digest.update(source.window(max(size - _FINGERPRINT_BYTES, 0), min(_FINGERPRINT_BYTES, size)))
     return digest.hexdigest()
 
 
-def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[Range] | None:
+def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[FileRange] | None:
     """The marks of `FILE.idx`, or None if there are none or they do not fit the file."""
     name = f"{path}.idx"
     try:
-        if not isinstance(source, PlainSource) or os.path.getsize(name) > _LARGEST_INDEX:
+        if not isinstance(source, PlainSource) or os.path.getsize(name) > _MAX_INDEX_BYTES:
             return None
         with open(name, encoding="utf-8") as file:
             written = json.load(file)
         octets = written["bytes"]
-        if written["polymux-index"] != _VERSION or not _within(octets, 0, source.size):
+        if written["polymux-index"] != _INDEX_VERSION or not _within(octets, 0, source.size):
             return None
-        if written["proof"] != _proof(source, octets):
+        if written["proof"] != _fingerprint(source, octets):
             return None
-        marks = [_range(mark, limits) for mark in written["marks"]]
+        marks = [_parse_mark(mark, limits) for mark in written["marks"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     linked = all(a.start <= a.end == b.start <= octets for a, b in itertools.pairwise(marks))
     return marks if marks and marks[0].start == 0 and linked and marks[-1].end == -1 else None
 
 
-def _range(mark: dict[str, object], limits: CaptureLimits) -> Range:
+def _parse_mark(mark: dict[str, object], limits: CaptureLimits) -> FileRange:
     """One mark; ValueError if no walk of a capture could have written it."""
     interfaces = mark.pop("interfaces")
-    if not isinstance(interfaces, list) or len(interfaces) > limits.interfaces:
+    if not isinstance(interfaces, list) or len(interfaces) > limits.max_interfaces:
         raise ValueError("interfaces")
-    rows = tuple(_interface(*each) for each in interfaces)
-    span = Range(**mark, interfaces=rows)  # type: ignore[arg-type]  # checked just below
-    numbers = (span.start, span.end, span.form)
-    if not all(type(n) is int for n in numbers) or not 0 <= span.form <= 2:
+    rows = tuple(_parse_interface(*each) for each in interfaces)
+    span = FileRange(**mark, interfaces=rows)  # type: ignore[arg-type]  # checked just below
+    numbers = (span.start, span.end, span.file_format)
+    if not all(type(n) is int for n in numbers) or not 0 <= span.file_format <= 2:
         raise ValueError("range")
-    if type(span.big) is not bool or type(span.nano) is not bool:
+    if type(span.big_endian) is not bool or type(span.nanosecond_times) is not bool:
         raise ValueError("range")
-    if not _is_hint(span.section_hint) or (span.form == 1 and not rows):
+    if not _is_hint(span.section_hint) or (span.file_format == 1 and not rows):
         raise ValueError("range")
     return span
 
 
-def _interface(
-    link: int, snap: int, resolution: int, offset: int, hint: str
+def _parse_interface(
+    link_type: int, snap_length: int, resolution: int, offset: int, hint: str
 ) -> tuple[int, int, int, int, str]:
-    numbers = (link, snap, resolution, offset)
-    fit = all(_within(n, *bounds) for n, bounds in zip(numbers, _NUMBERS, strict=True))
+    numbers = (link_type, snap_length, resolution, offset)
+    fit = all(_within(n, *bounds) for n, bounds in zip(numbers, _INTERFACE_BOUNDS, strict=True))
     if not fit or not _is_hint(hint):
         raise ValueError("interface")
-    return link, snap, resolution, offset, hint
+    return link_type, snap_length, resolution, offset, hint
 
 
-def _within(number: object, least: int, most: int) -> bool:
-    return type(number) is int and least <= number <= most
+def _within(number: object, minimum: int, maximum: int) -> bool:
+    return type(number) is int and minimum <= number <= maximum
 
 
 def _is_hint(text: object) -> bool:
-    return type(text) is str and len(text) <= HINT_OCTETS
+    return type(text) is str and len(text) <= MAX_HINT_BYTES

@@ -20,14 +20,14 @@ from typing import Literal
 
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng import blocks
-from polymux.capture.pcapng.split_index import MARK
-from polymux.capture.synthesis.packet_builder import Burst
+from polymux.capture.pcapng.split_index import MARK_INTERVAL_BYTES
+from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 
-PART = ".part"
+PART_SUFFIX = ".part"
 # How long on_full="block" waits before it tries again.
-RETRY = 0.1
-_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+RETRY_SECONDS = 0.1
+_DISK_FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class DiskFull(Exception):
@@ -35,11 +35,11 @@ class DiskFull(Exception):
 
 
 @dataclass(slots=True)
-class Missed:
+class WriteLoss:
     """What could not be written, in all."""
 
     packets: int = 0
-    octets: int = 0
+    bytes: int = 0
     gaps: int = 0
     error: str = ""
 
@@ -69,94 +69,109 @@ class PcapngWriter:
         worker: Executor | None = None,
     ) -> None:
         self.path = path = one_path(path)
-        self.file = 1
+        self.comment_epoch = 1
         """Changes when comments have to be said again: here, because a packet was missed."""
         self.packets = 0
         self.size = 0
         """Octets of whole blocks in the file."""
         self.marks: list[int] = []
         """Offsets between two blocks, one every few megabytes: for `write_index`."""
-        self.missed = Missed()
+        self.loss = WriteLoss()
         self.sync_error = ""
         """The first failed sync; what came before it may not be on the disk."""
         self.published = False
         self._worker = worker
         self._syncing: Future[None] | None = None
-        self._entered = False  # the directory was synced since the file was begun
+        self._directory_synced = False  # the directory was synced since the file was begun
         self._sync = sync
-        self._block = on_full == "block"
+        self._wait_when_full = on_full == "block"
         self._clock = clock
         self._pause = pause
         self._synced_at = clock()
         self._dirty = False
-        self._unsaid = Missed()
+        self._unreported_loss = WriteLoss()
         try:
             if os.path.exists(path):
                 raise CaptureError("exists already; choose another name", path)
-            self._fd = os.open(path + PART, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells `recover` to keep off
+            self.fd = os.open(path + PART_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells `recover` to keep off
         except FileExistsError:
-            raise CaptureError("is being written, or was left: see recover", path + PART) from None
+            raise CaptureError(
+                "is being written, or was left: see recover", path + PART_SUFFIX
+            ) from None
         except OSError as failure:
             raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
         head = blocks.section(comment) + blocks.interface(interface_comment)
         try:
             self._append([head], len(head))
         except OSError as failure:
-            os.close(self._fd)
-            os.unlink(path + PART)
+            os.close(self.fd)
+            os.unlink(path + PART_SUFFIX)
             raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
 
     def packet(
-        self, at: int, parts: Sequence[bytes | memoryview], comment: str = "", wire: int = -1
+        self,
+        timestamp: int,
+        parts: Sequence[bytes | memoryview],
+        comment: str = "",
+        original_length: int = -1,
     ) -> None:
         """Append one packet made of `parts`. It has reached the system when this returns, or it
         is counted as missed."""
         octets = sum(map(len, parts))
-        before, after = blocks.packet_ends(octets, at, comment, wire)
+        before, after = blocks.packet_ends(octets, timestamp, comment, original_length)
         size = len(before) + octets + len(after)
         written = [before, *parts, after]
-        self._insist(lambda: self._offer(at, written, size, 1, octets), 1, octets)
+        self._write_or_count(
+            lambda: self._try_write(timestamp, written, size, 1, octets), 1, octets
+        )
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         """Append several packets by one call to the system: all, or none, of them are there when
         this returns."""
-        self._insist(lambda: self.offer_burst(burst), burst.packets, burst.octets)
+        self._write_or_count(lambda: self.offer_burst(burst), burst.packets, burst.packet_bytes)
 
-    def offer_burst(self, burst: Burst) -> None:
+    def offer_burst(self, burst: PacketBurst) -> None:
         """Like `burst`, but raises `DiskFull` where that waits or counts: ask again later."""
-        self._offer(burst.at, burst.parts, burst.size, burst.packets, burst.octets)
+        self._try_write(
+            burst.timestamp, burst.parts, burst.block_bytes, burst.packets, burst.packet_bytes
+        )
 
-    def _insist(self, offer: Callable[[], None], packets: int, octets: int) -> None:
+    def _write_or_count(self, offer: Callable[[], None], packets: int, packet_bytes: int) -> None:
         while True:
             try:
                 offer()
                 return
             except DiskFull as full:
-                if not self._block:
-                    self._miss(packets, octets, str(full))
+                if not self._wait_when_full:
+                    self._count_loss(packets, packet_bytes, str(full))
                     return
-                self._pause(RETRY)
+                self._pause(RETRY_SECONDS)
 
-    def _offer(
-        self, at: int, written: list[bytes | memoryview], size: int, packets: int, octets: int
+    def _try_write(
+        self,
+        timestamp: int,
+        written: list[bytes | memoryview],
+        size: int,
+        packets: int,
+        packet_bytes: int,
     ) -> None:
-        unsaid = self._unsaid
+        unsaid = self._unreported_loss
         if unsaid.packets:
-            said = blocks.gap(at, unsaid.packets, unsaid.octets)
+            said = blocks.gap_statistics(timestamp, unsaid.packets, unsaid.bytes)
             written = [said, *written]
             size += len(said)
         try:
             self._append(written, size)
         except OSError as failure:
-            if failure.errno in _FULL:
+            if failure.errno in _DISK_FULL_ERRNOS:
                 raise DiskFull(failure.strerror) from None
-            self._miss(packets, octets, failure.strerror or str(failure))
+            self._count_loss(packets, packet_bytes, failure.strerror or str(failure))
             return
         if unsaid.packets:
-            self._gap_is_said()
+            self._gap_reported()
         self.packets += packets
-        if self.size - (self.marks[-1] if self.marks else 0) >= MARK:
+        if self.size - (self.marks[-1] if self.marks else 0) >= MARK_INTERVAL_BYTES:
             self.marks.append(self.size)
         if self._sync == "always":
             self.sync()
@@ -171,36 +186,36 @@ class PcapngWriter:
             self.sync()
         elif self._dirty and (self._syncing is None or self._syncing.done()):
             self._synced_at = self._clock()
-            self._syncing = self._worker.submit(self._sync_now, self._fd)
+            self._syncing = self._worker.submit(self.sync_descriptor, self.fd)
 
     def sync(self) -> bool:
         """Ask the system to put everything on the disk; False if it ever failed to."""
         self._synced_at = self._clock()
-        if self._dirty and self._fd >= 0:
-            self._sync_now(self._fd)
+        if self._dirty and self.fd >= 0:
+            self.sync_descriptor(self.fd)
         return not self.sync_error
 
-    def close(self, at: int = 0) -> str:
+    def close(self, timestamp: int = 0) -> str:
         """Publish the file under its name and return it. A gap not said yet is said at `at`.
 
         Raises `CaptureError` if it could not be synced or renamed; it is then left as `.part`.
         """
-        if self._fd >= 0:
+        if self.fd >= 0:
             try:
-                if self._unsaid.packets:
-                    self._say_gap(at)
+                if self._unreported_loss.packets:
+                    self._write_gap_record(timestamp)
             except OSError as failure:
-                self.missed.error = failure.strerror or str(failure)
-            self._put_down(sync=True)
+                self.loss.error = failure.strerror or str(failure)
+            self._close_file(sync=True)
         if self.sync_error:
             raise CaptureError(
                 f"is not published: it could not be synced to the disk: {self.sync_error}; "
                 "`polymux recover` publishes what can be read of it",
-                self.path + PART,
+                self.path + PART_SUFFIX,
             )
         try:
             if not self.published:
-                publish(self.path + PART, self.path)
+                publish(self.path + PART_SUFFIX, self.path)
         except OSError as failure:
             raise CaptureError(f"cannot be published: {failure.strerror}", self.path) from None
         self.published = True
@@ -208,23 +223,23 @@ class PcapngWriter:
 
     def discard(self) -> None:
         """Leave nothing behind: for a file that holds nothing."""
-        if self._fd >= 0:
-            self._put_down(sync=False)
+        if self.fd >= 0:
+            self._close_file(sync=False)
             with contextlib.suppress(OSError):
-                os.unlink(self.path + PART)
+                os.unlink(self.path + PART_SUFFIX)
 
-    def _put_down(self, sync: bool) -> None:
+    def _close_file(self, sync: bool) -> None:
         """Close the descriptor, with everything on the disk or `sync_error` saying why not."""
         if self._syncing is not None:
             self._syncing.result()
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if sync:
-            self._entered = True  # publishing syncs the directory anyway
+            self._directory_synced = True  # publishing syncs the directory anyway
             try:
                 os.ftruncate(fd, self.size)  # what a failed write may have left behind
             except OSError as failure:
                 self.sync_error = self.sync_error or failure.strerror or str(failure)
-            self._sync_now(fd)
+            self.sync_descriptor(fd)
         try:
             os.close(fd)
         except OSError as failure:
@@ -241,54 +256,56 @@ class PcapngWriter:
         done = 0
         try:
             # At an offset, so that what a failed write left is written over by the next one.
-            done = os.pwritev(self._fd, parts, self.size)
+            done = os.pwritev(self.fd, parts, self.size)
             rest = b"".join(parts) if done < total else b""
             while done < total:
-                done += os.pwrite(self._fd, rest[done:], self.size + done)
+                done += os.pwrite(self.fd, rest[done:], self.size + done)
         except OSError:
             if done:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self.size)
+                    os.ftruncate(self.fd, self.size)
             raise
         self.size += total
         self._dirty = True
 
-    def _sync_now(self, fd: int) -> None:
+    def sync_descriptor(self, fd: int) -> None:
         if self.sync_error:
             return  # the system forgets what it could not write: a later success proves nothing
         try:
             self._dirty = False  # before: what is written meanwhile may come too late for it
             os.fsync(fd)
-            if not self._entered:
-                sync_folder(self.path)  # a file without a name is as lost as one without octets
-                self._entered = True
+            if not self._directory_synced:
+                sync_directory(self.path)  # a file without a name is as lost as one without octets
+                self._directory_synced = True
         except OSError as failure:
             self.sync_error = failure.strerror or str(failure)
 
-    def _say_gap(self, at: int) -> None:
-        said = blocks.gap(at, self._unsaid.packets, self._unsaid.octets)
+    def _write_gap_record(self, timestamp: int) -> None:
+        said = blocks.gap_statistics(
+            timestamp, self._unreported_loss.packets, self._unreported_loss.bytes
+        )
         self._append([said], len(said))
-        self._gap_is_said()
+        self._gap_reported()
 
-    def _gap_is_said(self) -> None:
-        self.missed.gaps += 1
-        self._unsaid = Missed()
+    def _gap_reported(self) -> None:
+        self.loss.gaps += 1
+        self._unreported_loss = WriteLoss()
 
-    def _miss(self, packets: int, octets: int, why: str) -> None:
-        self.missed.error = why
-        self.file += 1
-        for counts in (self.missed, self._unsaid):
+    def _count_loss(self, packets: int, packet_bytes: int, reason: str) -> None:
+        self.loss.error = reason
+        self.comment_epoch += 1
+        for counts in (self.loss, self._unreported_loss):
             counts.packets += packets
-            counts.octets += octets
+            counts.bytes += packet_bytes
 
 
 def publish(part: str, name: str) -> None:
     """Give a file that is already synced its final name, and make that last."""
     os.replace(part, name)
-    sync_folder(name)
+    sync_directory(name)
 
 
-def sync_folder(path: str) -> None:
+def sync_directory(path: str) -> None:
     """Make the names in the directory of `path` last."""
     folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
     try:

@@ -10,7 +10,7 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
 from polymux.capture.packets import checksum
-from polymux.capture.packets.checksum import fold, octet_sum
+from polymux.capture.packets.checksum import fold, word_sum
 from polymux.core.varint import put_big_endian
 
 FIN: Final[i64] = 1
@@ -19,13 +19,13 @@ RST: Final[i64] = 4
 PSH: Final[i64] = 8
 ACK: Final[i64] = 16
 # IPv4 counts its own header and TCP's in a 16-bit total length.
-LARGEST_PAYLOAD: Final[i64] = 65535 - 20 - 20
+MAX_PAYLOAD_BYTES: Final[i64] = 65535 - 20 - 20
 LOW16: Final[i64] = 0xFFFF
 LOW32: Final[i64] = 0xFFFFFFFF
-WINDOW: Final[i64] = 65535  # that our packets offer
+ADVERTISED_WINDOW: Final[i64] = 65535  # that our packets offer
 ENHANCED_PACKET: Final[i64] = 6
-HEAD: Final[i64] = 28  # octets of an enhanced packet block before the packet
-TAIL: Final[i64] = 4  # and after it, its padding and its options
+BLOCK_HEADER_BYTES: Final[i64] = 28  # octets of an enhanced packet block before the packet
+BLOCK_TRAILER_BYTES: Final[i64] = 4  # and after it, its padding and its options
 MACS: Final = (b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2")
 COMPILED: Final = not checksum.__file__.endswith(".py")
 
@@ -33,12 +33,12 @@ COMPILED: Final = not checksum.__file__.endswith(".py")
 def payload_sum(data: bytes, start: i64, end: i64) -> i64:
     """The words of `data[start:end]` added up, in the way that is quickest here."""
     if COMPILED or end - start < 64:
-        return octet_sum(data, start, end)
+        return word_sum(data, start, end)
     # Interpreted, one division of a large number beats a loop: 65536 is 1 modulo 65535.
     return int.from_bytes(data[start:end] + b"\0" * ((end - start) % 2), "big") % 65535
 
 
-class FrameMaker:
+class HeaderTemplate:
     """Makes the headers of one direction; everything that never changes is made once."""
 
     def __init__(self, source: tuple[str, int], target: tuple[str, int], side: int) -> None:
@@ -52,12 +52,21 @@ class FrameMaker:
         self.ethernet: bytes = MACS[1 - side] + MACS[side] + kind
         self.ports: bytes = source[1].to_bytes(2, "big") + target[1].to_bytes(2, "big")
         constant = self.addresses + self.ports
-        self.sum: i64 = octet_sum(constant, 0, len(constant)) + 6  # TCP's number as a protocol
-        self.ip_sum: i64 = 0x4500 + 0x4000 + 0x4006 + octet_sum(self.addresses, 0, 8)
-        self.size: i64 = 14 + 20 + 20 if self.ipv4 else 14 + 40 + 20
+        self.constant_sum: i64 = (
+            word_sum(constant, 0, len(constant)) + 6
+        )  # TCP's number as a protocol
+        self.ip_constant_sum: i64 = 0x4500 + 0x4000 + 0x4006 + word_sum(self.addresses, 0, 8)
+        self.header_bytes: i64 = 14 + 20 + 20 if self.ipv4 else 14 + 40 + 20
 
-    def put(
-        self, out: BytesWriter, seq: i64, ack: i64, flags: i64, size: i64, words: i64, window: i64
+    def write_headers(
+        self,
+        out: BytesWriter,
+        seq: i64,
+        ack: i64,
+        flags: i64,
+        size: i64,
+        payload_words: i64,
+        window: i64,
     ) -> None:
         """What goes before a payload of `size` octets, LARGEST_PAYLOAD at most, whose words add up
         to `words`."""
@@ -70,7 +79,7 @@ class FrameMaker:
             put_big_endian(out, 20 + length, 2)
             put_big_endian(out, 0x4000, 4)  # no number; not to be cut
             put_big_endian(out, 0x4006, 2)
-            put_big_endian(out, LOW16 - fold(self.ip_sum + 20 + length), 2)
+            put_big_endian(out, LOW16 - fold(self.ip_constant_sum + 20 + length), 2)
         else:
             put_big_endian(out, 0x60000000, 4)
             put_big_endian(out, length, 2)
@@ -82,7 +91,7 @@ class FrameMaker:
         put_big_endian(out, 0x5000 | flags, 2)
         put_big_endian(out, window, 2)
         # (seq, ack: 32-bit words add up to the same once folded)
-        total = self.sum + length + seq + ack + (0x5000 | flags) + window + words
+        total = self.constant_sum + length + seq + ack + (0x5000 | flags) + window + payload_words
         put_big_endian(out, LOW16 - fold(total), 2)
         put_big_endian(out, 0, 2)
 
@@ -95,7 +104,7 @@ def _as_ipv6(
     return ipaddress.IPv6Address(b"\0" * 10 + b"\xff\xff" + address.packed)
 
 
-class Burst:
+class PacketBurst:
     """Packets of one connection and one instant, as blocks of a pcapng file.
 
     `parts`, one after another, are the blocks, `size` octets in all; `octets` are those of the
@@ -104,72 +113,91 @@ class Burst:
     """
 
     def __init__(
-        self, maker: FrameMaker, at: i64, seq: i64, ack: i64, flags: i64, said: bytes
+        self,
+        template: HeaderTemplate,
+        timestamp: i64,
+        seq: i64,
+        ack: i64,
+        flags: i64,
+        options: bytes,
     ) -> None:
-        self.maker: FrameMaker = maker
-        self.at: i64 = at if at > 0 else 0
+        self.template: HeaderTemplate = template
+        self.timestamp: i64 = timestamp if timestamp > 0 else 0
         self.seq: i64 = seq
         self.ack: i64 = ack
         self.flags: i64 = flags
-        self.said: bytes = said
+        self.options: bytes = options
         self.packets: i64 = 0
-        self.payload: i64 = 0
-        self.octets: i64 = 0
-        self.size: i64 = 0
+        self.payload_bytes: i64 = 0
+        self.packet_bytes: i64 = 0
+        self.block_bytes: i64 = 0
         self.parts: list[bytes | memoryview] = []
 
-    def lone(self) -> None:
+    def add_empty(self) -> None:
         """One packet that carries nothing."""
         out = BytesWriter()
-        self.begin(out, 0, 0)
-        self.end(out, 0)
+        self.write_block_start(out, 0, 0)
+        self.write_block_end(out, 0)
         self.parts.append(out.getvalue())
 
-    def carry(self, data: bytes, start: i64, most: i64) -> None:
+    def add_payload(self, data: bytes, start: i64, max_packets: i64) -> None:
         """`data` from `start` on, in `most` packets at most."""
         out = BytesWriter()
         view = memoryview(data)
         total: i64 = len(data)
-        while start < total and self.packets < most:
-            stop = start + LARGEST_PAYLOAD
+        while start < total and self.packets < max_packets:
+            stop = start + MAX_PAYLOAD_BYTES
             if stop > total:
                 stop = total
-            self.begin(out, stop - start, payload_sum(data, start, stop))
+            self.write_block_start(out, stop - start, payload_sum(data, start, stop))
             self.parts.append(out.getvalue())
             self.parts.append(view[start:stop])
             out = BytesWriter()
-            self.end(out, stop - start)
+            self.write_block_end(out, stop - start)
             start = stop
         self.parts.append(out.getvalue())
 
-    def begin(self, out: BytesWriter, size: i64, words: i64) -> None:
+    def write_block_start(self, out: BytesWriter, size: i64, payload_words: i64) -> None:
         """A packet up to its payload of `size` octets."""
-        length = self.maker.size + size
-        put_little_endian(out, ENHANCED_PACKET)
-        put_little_endian(out, HEAD + length + (-length & 3) + len(self.said) + TAIL)
-        put_little_endian(out, 0)
-        put_little_endian(out, self.at >> 32)
-        put_little_endian(out, self.at)
-        put_little_endian(out, length)
-        put_little_endian(out, length)
-        self.maker.put(out, self.seq + self.payload, self.ack, self.flags, size, words, WINDOW)
+        length = self.template.header_bytes + size
+        write_u32_le(out, ENHANCED_PACKET)
+        write_u32_le(
+            out,
+            BLOCK_HEADER_BYTES + length + (-length & 3) + len(self.options) + BLOCK_TRAILER_BYTES,
+        )
+        write_u32_le(out, 0)
+        write_u32_le(out, self.timestamp >> 32)
+        write_u32_le(out, self.timestamp)
+        write_u32_le(out, length)
+        write_u32_le(out, length)
+        self.template.write_headers(
+            out,
+            self.seq + self.payload_bytes,
+            self.ack,
+            self.flags,
+            size,
+            payload_words,
+            ADVERTISED_WINDOW,
+        )
 
-    def end(self, out: BytesWriter, size: i64) -> None:
+    def write_block_end(self, out: BytesWriter, size: i64) -> None:
         """What stands behind the payload."""
-        length = self.maker.size + size
+        length = self.template.header_bytes + size
         for _ in range(-length & 3):
             out.append(0)
-        out.write(self.said)
-        block = HEAD + length + (-length & 3) + len(self.said) + TAIL
-        put_little_endian(out, block)
-        self.said = b""
+        out.write(self.options)
+        block = (
+            BLOCK_HEADER_BYTES + length + (-length & 3) + len(self.options) + BLOCK_TRAILER_BYTES
+        )
+        write_u32_le(out, block)
+        self.options = b""
         self.packets += 1
-        self.payload += size
-        self.octets += length
-        self.size += block
+        self.payload_bytes += size
+        self.packet_bytes += length
+        self.block_bytes += block
 
 
-def put_little_endian(out: BytesWriter, value: i64) -> None:
+def write_u32_le(out: BytesWriter, value: i64) -> None:
     """The lower 32 bits."""
     for _ in range(4):
         out.append(u8(value & 255))

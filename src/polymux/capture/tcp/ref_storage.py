@@ -14,159 +14,161 @@ from librt.strings import read_i64_le
 from librt.vecs import vec
 from mypy_extensions import i64
 
-from polymux.capture.packets.packet_refs import CAPTURED_BITS, RECORD, as_octets
+from polymux.capture.packets.packet_refs import CAPTURED_BITS, REF_BYTES, as_byte_view
 
 # Records of stored references that are read at a time, and blobs that may hold that many: two to
 # spare, and one for each direction of each file that is looked at in turns.
-WINDOW: Final[i64] = 2048
-BLOBS: Final[i64] = 2
+WINDOW_RECORDS: Final[i64] = 2048
+SPARE_WINDOWS: Final[i64] = 2
 # Entries of a page of the order, as a power of two, and pages that are always held.
 PAGE_BITS: Final[i64] = 16
-PAGE: Final[i64] = 65536
-ENTRY: Final[i64] = 8
-HELD_PAGES: Final[i64] = 8
+PAGE_ENTRIES: Final[i64] = 65536
+ENTRY_BYTES: Final[i64] = 8
+MAX_PAGES_IN_MEMORY: Final[i64] = 8
 
-NOWHERE: Final[i64] = 0x7FFFFFFFFFFFFFFF  # behind every file
+NO_OFFSET: Final[i64] = 0x7FFFFFFFFFFFFFFF  # behind every file
 
 # References, or how to read octets of them by place and size; and how many records they are.
-Stored = tuple[bytes, Callable[[int, int], bytes] | None, int]
-Spool = Callable[[], BinaryIO]
+StoredRefs = tuple[bytes, Callable[[int, int], bytes] | None, int]
+SpoolFactory = Callable[[], BinaryIO]
 
 
-class Store:
+class RefWindowCache:
     """Which stored blobs have a window in memory: the latest of them."""
 
     def __init__(self) -> None:
-        self.blobs: list[Blob] = []
-        self.most: i64 = BLOBS + 2
+        self.loaded: list[RefBlock] = []
+        self.max_loaded: i64 = SPARE_WINDOWS + 2
 
-    def expect(self, files: i64) -> None:
+    def expect_files(self, files: i64) -> None:
         """So many files are looked at in turns."""
-        if BLOBS + 2 * files > self.most:
-            self.most = BLOBS + 2 * files
+        if SPARE_WINDOWS + 2 * files > self.max_loaded:
+            self.max_loaded = SPARE_WINDOWS + 2 * files
 
-    def load(self, blob: Blob, record: i64) -> None:
+    def load(self, block: RefBlock, record: i64) -> None:
         """Put the window with this record into the blob."""
-        stored = blob.stored
-        if stored is None or record < 0 or record >= blob.count:
+        stored = block.stored
+        if stored is None or record < 0 or record >= block.count:
             raise IndexError("no such reference")
-        first = record - record % WINDOW
-        size = blob.count - first
-        if size > WINDOW:
-            size = WINDOW
-        refs = stored(first * RECORD, size * RECORD)
-        if len(refs) != size * RECORD:
+        first = record - record % WINDOW_RECORDS
+        size = block.count - first
+        if size > WINDOW_RECORDS:
+            size = WINDOW_RECORDS
+        refs = stored(first * REF_BYTES, size * REF_BYTES)
+        if len(refs) != size * REF_BYTES:
             raise ValueError("stored references are fewer than they were")
-        if blob.held == 0:
-            self.blobs.append(blob)
-            if len(self.blobs) > self.most:
-                oldest = self.blobs.pop(0)
+        if block.loaded_count == 0:
+            self.loaded.append(block)
+            if len(self.loaded) > self.max_loaded:
+                oldest = self.loaded.pop(0)
                 oldest.refs = b""
-                oldest.held = 0
-        blob.refs = refs
-        blob.first = first
-        blob.held = size
+                oldest.loaded_count = 0
+        block.refs = refs
+        block.first_record = first
+        block.loaded_count = size
 
 
-class Blob:
+class RefBlock:
     """References of one direction out of one range of one file.
 
     `refs` are those in memory: `held` of them, from number `first` on.
     """
 
-    def __init__(self, given: Stored, direction: i64, file: i64, number: i64, store: Store) -> None:
-        self.refs: bytes = given[0]
-        self.stored: Callable[[int, int], bytes] | None = given[1]
-        self.count: i64 = given[2]
+    def __init__(
+        self, source: StoredRefs, direction: i64, file: i64, index: i64, cache: RefWindowCache
+    ) -> None:
+        self.refs: bytes = source[0]
+        self.stored: Callable[[int, int], bytes] | None = source[1]
+        self.count: i64 = source[2]
         self.direction: i64 = direction
         self.file: i64 = file
-        self.number: i64 = number  # its place in `Flow.blobs`
-        self.store: Store = store
-        self.first: i64 = 0
-        self.held: i64 = len(self.refs) // RECORD
-        self.next: i64 = 0
+        self.index: i64 = index  # its place in `Flow.blobs`
+        self.cache: RefWindowCache = cache
+        self.first_record: i64 = 0
+        self.loaded_count: i64 = len(self.refs) // REF_BYTES
+        self.next_record: i64 = 0
 
     def seek(self, record: i64) -> i64:
         """Where in `refs`, as they are after this call, a record stands."""
-        place = record - self.first
-        if place < 0 or place >= self.held:
-            self.store.load(self, record)
-            place = record - self.first
-        return place * RECORD
+        place = record - self.first_record
+        if place < 0 or place >= self.loaded_count:
+            self.cache.load(self, record)
+            place = record - self.first_record
+        return place * REF_BYTES
 
-    def ahead(self) -> i64:
+    def next_offset(self) -> i64:
         """Where in the file the packet of the next reference lies; NOWHERE if there is none."""
-        if self.next >= self.count:
-            return NOWHERE
-        place = self.seek(self.next)
+        if self.next_record >= self.count:
+            return NO_OFFSET
+        place = self.seek(self.next_record)
         return read_i64_le(self.refs, place) >> CAPTURED_BITS
 
 
-class Pages:
+class PagedInts:
     """A row of numbers, written once from front to back and then read.
 
     `expect` how many at most, `add` them, `finish`. Beyond `HELD_PAGES` pages they lie in a file,
     if `spool` gives one; who gives it closes it.
     """
 
-    def __init__(self, spool: Spool | None) -> None:
+    def __init__(self, open_spool: SpoolFactory | None) -> None:
         self.count: i64 = 0
-        self.spool: Spool | None = spool
-        self.file: BinaryIO | None = None
+        self.open_spool: SpoolFactory | None = open_spool
+        self.spool_file: BinaryIO | None = None
         self.pages: list[bytes] = []
-        self.words: vec[i64] = vec[i64]()  # the page that is written
-        self.page: bytes = b""  # the one that is read at the moment
-        self.begin: i64 = 0
-        self.end: i64 = 0
+        self.write_words: vec[i64] = vec[i64]()  # the page that is written
+        self.read_page: bytes = b""  # the one that is read at the moment
+        self.read_begin: i64 = 0
+        self.read_end: i64 = 0
 
-    def expect(self, entries: i64) -> None:
-        self.words = vec[i64]([0] * (entries if entries < PAGE else PAGE))
+    def allocate(self, entries: i64) -> None:
+        self.write_words = vec[i64]([0] * (entries if entries < PAGE_ENTRIES else PAGE_ENTRIES))
 
     def add(self, entry: i64) -> None:
-        self.words[self.count & (PAGE - 1)] = entry
+        self.write_words[self.count & (PAGE_ENTRIES - 1)] = entry
         self.count += 1
-        if self.count & (PAGE - 1) == 0:
-            self.turn()
+        if self.count & (PAGE_ENTRIES - 1) == 0:
+            self.flush_page()
 
-    def turn(self) -> None:
+    def flush_page(self) -> None:
         """Put away the page that was written."""
-        used = self.count - ((self.count - 1) & -PAGE)
-        page = bytes(as_octets(self.words, used)[: used * ENTRY])
-        if len(self.pages) < HELD_PAGES or self.spool is None:
+        used = self.count - ((self.count - 1) & -PAGE_ENTRIES)
+        page = bytes(as_byte_view(self.write_words, used)[: used * ENTRY_BYTES])
+        if len(self.pages) < MAX_PAGES_IN_MEMORY or self.open_spool is None:
             self.pages.append(page)
             return
-        if self.file is None:
-            self.file = self.spool()
-        self.file.write(page)
+        if self.spool_file is None:
+            self.spool_file = self.open_spool()
+        self.spool_file.write(page)
 
     def finish(self) -> None:
         """All were added."""
-        if self.count & (PAGE - 1) != 0:
-            self.turn()
-        self.words = vec[i64]()
+        if self.count & (PAGE_ENTRIES - 1) != 0:
+            self.flush_page()
+        self.write_words = vec[i64]()
 
-    def __getitem__(self, place: i64) -> i64:
-        if place < self.begin or place >= self.end:
-            self.open(place)
-        return read_i64_le(self.page, (place - self.begin) * ENTRY)
+    def __getitem__(self, index: i64) -> i64:
+        if index < self.read_begin or index >= self.read_end:
+            self.load_page(index)
+        return read_i64_le(self.read_page, (index - self.read_begin) * ENTRY_BYTES)
 
-    def open(self, place: i64) -> None:
+    def load_page(self, index: i64) -> None:
         """Turn to the page with this entry."""
-        if place < 0 or place >= self.count:
+        if index < 0 or index >= self.count:
             raise IndexError("no such entry")
-        number = place >> PAGE_BITS
+        number = index >> PAGE_BITS
         begin = number << PAGE_BITS
         size = self.count - begin
-        if size > PAGE:
-            size = PAGE
+        if size > PAGE_ENTRIES:
+            size = PAGE_ENTRIES
         if number < len(self.pages):
-            self.page = self.pages[number]
+            self.read_page = self.pages[number]
         else:
-            file = self.file
+            file = self.spool_file
             assert file is not None
-            file.seek((begin - (HELD_PAGES << PAGE_BITS)) * ENTRY)
-            self.page = file.read(size * ENTRY)
-            if len(self.page) != size * ENTRY:
+            file.seek((begin - (MAX_PAGES_IN_MEMORY << PAGE_BITS)) * ENTRY_BYTES)
+            self.read_page = file.read(size * ENTRY_BYTES)
+            if len(self.read_page) != size * ENTRY_BYTES:
                 raise ValueError("the stored order of a flow is shorter than it was")
-        self.begin = begin
-        self.end = begin + size
+        self.read_begin = begin
+        self.read_end = begin + size

@@ -10,29 +10,29 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from polymux.capture.io.file_pool import FileReader
-from polymux.capture.io.read_ahead import Companion
-from polymux.capture.io.read_runs import Run, read_run
+from polymux.capture.io.read_ahead import ReadAhead
+from polymux.capture.io.read_runs import ReadRun, read_run
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.flow_filter import endpoint_text, flow_endpoints
 from polymux.capture.packets.indexer import FlowRefs
 from polymux.capture.pcapng.comments import read_hint
-from polymux.capture.tcp.events import FINISHED, GAP, OCTETS, Events
-from polymux.capture.tcp.flow_order import Flow
+from polymux.capture.tcp.events import FINISHED, GAP, PAYLOAD, TcpEvents
+from polymux.capture.tcp.flow_order import FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
-from polymux.capture.tcp.ref_storage import Spool, Stored
-from polymux.capture.tcp.session_survey import Survey
+from polymux.capture.tcp.ref_storage import SpoolFactory, StoredRefs
+from polymux.capture.tcp.session_survey import SessionPrescan
 
 DIALER, ACCEPTOR = 0, 1
 # Octets of payload read at a time. Flows walked in turns share what they look at of a file: the
 # less each takes, the less of it has to be brought anew for the next.
-BATCH = 256 * 1024
-_EPHEMERAL = 32768
-_NOTHING = FlowRefs(b"", 0, "", 0, 0, 0, b"")
+BATCH_BYTES = 256 * 1024
+_MIN_EPHEMERAL_PORT = 32768
+_NO_REFS = FlowRefs(b"", 0, "", 0, 0, 0, b"")
 
-Reader = Callable[[int, int], bytes]
+ReadAt = Callable[[int, int], bytes]
 
 
-class Batch:
+class StreamBatch:
     """Events in the order of capture, with their payload joined: made for one call into compiled
     code. Row `n` of the columns, `count` of them, is one event:
 
@@ -41,24 +41,24 @@ class Batch:
     one after another. `events` are the same columns as one compiled object.
     """
 
-    __slots__ = ("at", "count", "data", "events", "kind", "side", "size")
+    __slots__ = ("timestamp", "count", "data", "events", "kind", "side", "size")
 
-    def __init__(self, events: Events, data: bytes) -> None:
+    def __init__(self, events: TcpEvents, data: bytes) -> None:
         self.events = events
         self.count: int = events.count
         self.side: vec[i64] = events.side
         self.kind: vec[i64] = events.kind
-        self.at: vec[i64] = events.at
+        self.timestamp: vec[i64] = events.timestamp
         self.size: vec[i64] = events.size
         self.data = data
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamPiece:
     """One event: octets, or a gap of `size` (then `data` is empty), or an end (`end` is set)."""
 
     side: int
-    at: int
+    timestamp: int
     size: int
     data: bytes = b""
     end: str | None = None
@@ -79,49 +79,52 @@ class TcpSession:
     def __init__(
         self,
         flow: bytes,
-        order: Flow,
-        survey: Survey,
+        order: FlowOrder,
+        prescan: SessionPrescan,
         begin: int,
         files: Sequence[str],
         hints: Sequence[tuple[str, ...]],
-        readers: Sequence[Reader],
+        readers: Sequence[ReadAt],
         limits: CaptureLimits,
         ports: frozenset[int],
-        shared: Companion | None = None,
+        read_ahead: ReadAhead | None = None,
     ) -> None:
         self.flow = flow
         """The 36-octet flow key; with `started_at` it names the session."""
-        self.started_at: int = survey.first_at
-        self.ended_at: int = survey.last_at
-        self.packets = int(survey.packets)
-        self.captures = [files[number] for number in survey.files]
-        self.saw_syn = survey.asked >= 0 or survey.answered >= 0
-        self.ordered = not (order.interleaved or survey.disordered)
+        self.started_at: int = prescan.first_at
+        self.ended_at: int = prescan.last_at
+        self.packets = int(prescan.packets)
+        self.captures = [files[number] for number in prescan.files]
+        self.saw_syn = prescan.syn_direction >= 0 or prescan.syn_ack_direction >= 0
+        self.ordered = not (order.interleaved or prescan.disordered)
         """False if the order of the two directions against each other is not proven."""
-        self._flip, self.note = _who_dialled(flow, survey, ports)
-        self.payload = (int(survey.payload[self._flip]), int(survey.payload[1 - self._flip]))
+        self._flip, self.note = _find_dialer(flow, prescan, ports)
+        self.segment_bytes = (
+            int(prescan.segment_bytes[self._flip]),
+            int(prescan.segment_bytes[1 - self._flip]),
+        )
         """Octets carried by each side's packets, repeated ones counted again: 0 means silent."""
-        heard = [survey.heard(side ^ self._flip) for side in (0, 1)]
-        self.unheard = heard.index(False) if any(heard) and not all(heard) else None
+        heard = [prescan.has_packets(side ^ self._flip) for side in (0, 1)]
+        self.unseen_side = heard.index(False) if any(heard) and not all(heard) else None
         """The side of which no packet was captured, 0 or 1: not one that only was silent."""
-        hint = hints[survey.hint_blob][survey.hint] if survey.hint_blob >= 0 else ""
+        hint = hints[prescan.hint_block][prescan.hint_index] if prescan.hint_block >= 0 else ""
         self.protocol_hint, self.vantage_hint = read_hint(hint)
         if not self.ordered:
-            self.note = _also(self.note, "the order of its two directions is not proven")
+            self.note = _append_note(self.note, "the order of its two directions is not proven")
         self.ends: tuple[str | None, str | None] = (None, None)
         """How each side was seen to end: "fin", "rst", or None. A RST ends both sides."""
-        self.octets = self.gaps = (0, 0)
+        self.reassembled_bytes = self.missing_bytes = (0, 0)
         self.zero_windows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans in which each side offered a window of 0, or too small a one for what followed."""
         self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans each side's octets lost to retransmission."""
         self.rtt_ns: int | None = None
         self._order = order
-        self._span = (begin, begin + self.packets)
+        self._packet_range = (begin, begin + self.packets)
         self._files = files
         self._readers = readers
-        self._shared = shared
-        self._ahead: Iterator[tuple[Events, bytes]] | None = None
+        self._read_ahead = read_ahead
+        self._prefetched: Iterator[tuple[TcpEvents, bytes]] | None = None
         self._limits = limits
 
     def __repr__(self) -> str:
@@ -138,91 +141,101 @@ class TcpSession:
     def acceptor(self) -> str:
         return endpoint_text(*flow_endpoints(self.flow)[1 - self._flip])
 
-    def batches(self, octets: int = BATCH) -> Iterator[Batch]:
+    def batches(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamBatch]:
         """Everything that passed, about `octets` of payload at a time (more after a hole)."""
-        if not self.look_ahead(octets):
-            yield from self.alone(octets)
+        if not self.prefetch(batch_bytes):
+            yield from self.unshared_batches(batch_bytes)
             return
-        found, self._ahead = self._ahead, None
-        yield from itertools.starmap(Batch, found or ())  # which keeps none of them
+        found, self._prefetched = self._prefetched, None
+        yield from itertools.starmap(StreamBatch, found or ())  # which keeps none of them
 
-    def alone(self, octets: int = BATCH) -> Iterator[Batch]:
+    def unshared_batches(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamBatch]:
         """The same, read for this session only: those who are walked beside it hear nothing."""
-        for events in self._events(octets):
-            yield Batch(events, gather(events, self._readers))
+        for events in self._events(batch_bytes):
+            yield StreamBatch(events, read_payload(events, self._readers))
 
-    def look_ahead(self, octets: int = BATCH) -> bool:
+    def prefetch(self, batch_bytes: int = BATCH_BYTES) -> bool:
         """Say what `batches` will read first to those who are walked beside it; False if nobody is.
 
         Who then lets the others have a turn may find it read.
         """
-        if self._shared is None:
+        if self._read_ahead is None:
             return False
-        if self._ahead is None:
-            found = self._events(octets, cells=True)
-            self._ahead = self._shared.begin(found, self._files, self._readers, gather)
+        if self._prefetched is None:
+            found = self._events(batch_bytes, align_to_regions=True)
+            self._prefetched = self._read_ahead.start(
+                found, self._files, self._readers, read_payload
+            )
         return True
 
-    def pieces(self, octets: int = BATCH) -> Iterator[Piece]:
+    def pieces(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamPiece]:
         """The same one by one, for reading by people and tests; `batches` is the fast way.
 
         Who wants only the first few should ask for small batches of `octets`.
         """
-        for batch in self.batches(octets):
+        for batch in self.batches(batch_bytes):
             start = 0
             for n in range(batch.count):
-                side, kind, at, size = batch.side[n], batch.kind[n], batch.at[n], batch.size[n]
-                if kind == OCTETS:
-                    yield Piece(side, at, size, batch.data[start : start + size])
+                side, kind, at, size = (
+                    batch.side[n],
+                    batch.kind[n],
+                    batch.timestamp[n],
+                    batch.size[n],
+                )
+                if kind == PAYLOAD:
+                    yield StreamPiece(side, at, size, batch.data[start : start + size])
                     start += size
                 elif kind == GAP:
-                    yield Piece(side, at, size)
+                    yield StreamPiece(side, at, size)
                 else:
-                    yield Piece(side, at, 0, end="fin" if kind == FINISHED else "rst")
+                    yield StreamPiece(side, at, 0, end="fin" if kind == FINISHED else "rst")
 
-    def survey(self) -> TcpSession:
+    def scan_packets(self) -> TcpSession:
         """Walk the packets without reading payload, so that everything is known."""
         for _ in self._events(1 << 40):
             pass
         return self
 
-    def _events(self, octets: int, cells: bool = False) -> Iterator[Events]:
+    def _events(self, batch_bytes: int, align_to_regions: bool = False) -> Iterator[TcpEvents]:
         limits = self._limits
         walk = Reassembler(
             self._order,
-            *self._span,
+            *self._packet_range,
             self._flip,
             self.ordered,
-            limits.out_of_order,
-            limits.held_segments,
-            limits.hole_wait_ns,
+            limits.max_out_of_order_bytes,
+            limits.max_out_of_order_segments,
+            limits.hole_timeout_ns,
         )
         while not walk.closed:
-            events = walk.run(octets, cells)
+            events = walk.run(batch_bytes, align_to_regions)
             if walk.closed:
                 self._learn(walk)
             if events.count:
                 yield events
 
-    def _learn(self, walk: Reassembler) -> None:
-        dialer, acceptor = walk.dialer, walk.acceptor
-        self.ends = (dialer.ended(acceptor), acceptor.ended(dialer))
-        self.octets = (dialer.octets, acceptor.octets)
-        self.gaps = (dialer.gaps, acceptor.gaps)
-        self.zero_windows = (dialer.unready(acceptor), acceptor.unready(dialer))
-        self.retransmissions = (dialer.retransmitted, acceptor.retransmitted)
-        round_trip = walk.round_trip()
+    def _store_totals(self, reassembler: Reassembler) -> None:
+        dialer, acceptor = reassembler.dialer, reassembler.acceptor
+        self.ends = (dialer.end_state(acceptor), acceptor.end_state(dialer))
+        self.reassembled_bytes = (dialer.delivered_bytes, acceptor.delivered_bytes)
+        self.missing_bytes = (dialer.missing_bytes, acceptor.missing_bytes)
+        self.zero_windows = (
+            dialer.receive_blocked_spans(acceptor),
+            acceptor.receive_blocked_spans(dialer),
+        )
+        self.retransmissions = (dialer.retransmission_spans, acceptor.retransmission_spans)
+        round_trip = reassembler.round_trip()
         self.rtt_ns = round_trip if round_trip >= 0 else None
 
 
 def sessions_of(
     rows: Iterable[FlowRefs],
-    open_reader: Callable[[str], Reader],
+    open_reader: Callable[[str], ReadAt],
     *,
     limits: CaptureLimits | None = None,
     ports: Iterable[int] = (),
-    spool: Spool | None = None,
-    shared: Companion | None = None,
+    spool: SpoolFactory | None = None,
+    read_ahead: ReadAhead | None = None,
 ) -> list[TcpSession]:
     """The sessions of one flow, from all its rows in any order.
 
@@ -236,15 +249,15 @@ def sessions_of(
     for row in rows:
         flow, direction, file, start = row[:4]
         if (file, start) not in places:
-            places[file, start] = [_NOTHING, _NOTHING]
+            places[file, start] = [_NO_REFS, _NO_REFS]
         places[file, start][direction] = row
-    order = Flow(spool)
+    order = FlowOrder(spool)
     hints: list[tuple[str, ...]] = []
     files: list[str] = []
-    ranges: list[tuple[Stored, Stored]] = []
+    ranges: list[tuple[StoredRefs, StoredRefs]] = []
     for place in sorted(places):
         if files and place[0] != files[-1]:
-            order.add_stored(ranges)
+            order.add_stored_file(ranges)
             ranges = []
         if not ranges:
             files.append(place[0])
@@ -252,54 +265,56 @@ def sessions_of(
         ranges.append((_stored(forth), _stored(back)))
         hints += (forth.hints, back.hints)
     if ranges:
-        order.add_stored(ranges)
+        order.add_stored_file(ranges)
     order.arrange()
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
     listening = frozenset(ports)
     return [
-        TcpSession(flow, order, survey, begin, files, hints, readers, limits, listening, shared)
-        for begin, survey in zip(order.sessions, order.surveys, strict=True)
+        TcpSession(flow, order, survey, begin, files, hints, readers, limits, listening, read_ahead)
+        for begin, survey in zip(order.session_starts, order.prescans, strict=True)
     ]
 
 
-def _stored(row: FlowRefs) -> Stored:
+def _stored(row: FlowRefs) -> StoredRefs:
     return row.refs, row.stored, row.packets
 
 
-def gather(events: Events, readers: Sequence[Reader]) -> bytes:
+def read_payload(events: TcpEvents, readers: Sequence[ReadAt]) -> bytes:
     """Payload of all OCTETS rows, in order, with as few calls as the files allow."""
     found: list[bytes] = []
     stop = 0
     while stop < events.count:
-        run = Run(events, stop)
+        run = ReadRun(events, stop)
         stop = run.stop
         if run.pieces == 0:
             break
         reader = readers[run.file]
         data = None
         if run.is_sparse() and isinstance(reader, FileReader):
-            data = reader.join(events, run)
+            data = reader.gather(events, run)
         found.append(read_run(events, run, reader) if data is None else data)
     return found[0] if len(found) == 1 else b"".join(found)
 
 
-def _who_dialled(flow: bytes, survey: Survey, ports: frozenset[int]) -> tuple[int, str | None]:
+def _find_dialer(
+    flow: bytes, prescan: SessionPrescan, ports: frozenset[int]
+) -> tuple[int, str | None]:
     """The direction of the dialer, and a note if it was only guessed."""
-    if survey.asked >= 0:
-        return survey.asked, None
-    if survey.answered >= 0:
-        return 1 - survey.answered, None
+    if prescan.syn_direction >= 0:
+        return prescan.syn_direction, None
+    if prescan.syn_ack_direction >= 0:
+        return 1 - prescan.syn_ack_direction, None
     (_, port1), (_, port2) = flow_endpoints(flow)
     note = "its start was not captured; who dialled is guessed: "
     if (port1 in ports) != (port2 in ports):
         return (1 if port1 in ports else 0), note + "the port named is the acceptor's"
-    if (port1 < _EPHEMERAL) != (port2 < _EPHEMERAL):
+    if (port1 < _MIN_EPHEMERAL_PORT) != (port2 < _MIN_EPHEMERAL_PORT):
         return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
-    if survey.spoke >= 0:
-        return survey.spoke, note + "the dialer spoke first"
+    if prescan.first_payload_direction >= 0:
+        return prescan.first_payload_direction, note + "the dialer spoke first"
     return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
 
 
-def _also(note: str | None, more: str) -> str:
+def _append_note(note: str | None, more: str) -> str:
     return f"{note}; {more}" if note else more

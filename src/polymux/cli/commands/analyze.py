@@ -22,15 +22,15 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from polymux.analysis.options import Plan, parse_ports
+from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.capture import FlowFilter
-from polymux.cli.commands.analyze_watch import follow_options, run_following, the_folder
+from polymux.cli.commands.analyze_watch import run_watch, single_directory, watch_options
 from polymux.cli.support.capture_options import fail_on_option
-from polymux.cli.support.capture_walk import UNREADABLE, report_file
+from polymux.cli.support.capture_walk import EXIT_UNREADABLE, warn_about_file
 from polymux.cli.support.completion import protocol_names
-from polymux.cli.support.exit_codes import exit_code
+from polymux.cli.support.exit_codes import fail_on_exit_code
 from polymux.cli.support.output import console as standard_output
-from polymux.cli.support.output import counted, shown
+from polymux.cli.support.output import format_value, plural
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
 )
 @click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
 @click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
-@click.option("--report/--no-report", "wanted", default=True, help="Also write report.html.")
+@click.option("--report/--no-report", "with_report", default=True, help="Also write report.html.")
 @fail_on_option
-@follow_options
+@watch_options
 @click.pass_context
 def analyze(
     context: click.Context,
@@ -71,7 +71,7 @@ def analyze(
     master: str,
     confs: tuple[str, ...],
     memory: str,
-    wanted: bool,
+    with_report: bool,
     fail_on: str | None,
     watch: bool,
     available_now: bool,
@@ -95,18 +95,18 @@ def analyze(
         FlowFilter(port_map, filters)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    settings = read_settings(confs)
+    settings = parse_spark_conf(confs)
     # Spark takes seconds to start; what can be known now is said now.
-    Plan(protocol, port_map)
+    AnalysisOptions(protocol, port_map)
     if watch:
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
-        folder = the_folder(captures)
+        folder = single_directory(captures)
         with spark_session(master, memory=memory, conf=settings) as spark:
-            run_following(
+            run_watch(
                 spark, folder, out, protocol=protocol, ports=ports, filters=filters,
                 content=content, available_now=available_now, interval=interval,
-                waits=(session_grace, session_timeout, idle_timeout, dedup_window),
+                timeouts=(session_grace, session_timeout, idle_timeout, dedup_window),
             )  # fmt: skip
         return
     find_inputs(captures)
@@ -115,18 +115,18 @@ def analyze(
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
             spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
-        with stages(spark, console) as tell:
+        with stage_progress(spark, console) as tell:
             done = run(
                 spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
-                content=content, stage=tell,
+                content=content, on_stage=tell,
             )  # fmt: skip
-    page = write_page(done.out) if wanted else ""
+    page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
-    code = UNREADABLE if done.unread or done.total.failures else 0
-    context.exit(exit_code(fail_on, done.total.findings, done.total.stalls, code))
+    code = EXIT_UNREADABLE if done.unread or done.total.failures else 0
+    context.exit(fail_on_exit_code(fail_on, done.total.findings, done.total.stalls, code))
 
 
-def read_settings(pairs: Sequence[str]) -> dict[str, str]:
+def parse_spark_conf(pairs: Sequence[str]) -> dict[str, str]:
     """The Spark settings of `--conf`; a usage error for what is none."""
     settings: dict[str, str] = {}
     for pair in pairs:
@@ -139,7 +139,7 @@ def read_settings(pairs: Sequence[str]) -> dict[str, str]:
     return settings
 
 
-class Rate(ProgressColumn):
+class TaskRateColumn(ProgressColumn):
     """Tasks a second."""
 
     def render(self, task: Task) -> Text:
@@ -147,7 +147,7 @@ class Rate(ProgressColumn):
 
 
 @contextmanager
-def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], None]]:
+def stage_progress(spark: SparkSession, console: Console) -> Iterator[Callable[[str], None]]:
     """A progress bar over the stages of the run, on a terminal."""
     from polymux.spark.runtime.job_progress import progress
 
@@ -155,7 +155,7 @@ def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], No
         yield lambda name: None
         return
     bar = Progress(
-        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), Rate(),
+        TextColumn("{task.description:>8}"), BarColumn(), MofNCompleteColumn(), TaskRateColumn(),
         TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
         console=console, transient=True,
     )  # fmt: skip
@@ -172,7 +172,7 @@ def stages(spark: SparkSession, console: Console) -> Iterator[Callable[[str], No
             yield tell
 
 
-def write_page(out: str) -> str:
+def write_html_report(out: str) -> str:
     """The report beside the tables; empty if its extra is missing, which is said."""
     from polymux.core.errors import MissingExtra
     from polymux.report import write_report
@@ -186,35 +186,35 @@ def write_page(out: str) -> str:
     return path
 
 
-def print_summary(done: Analysis, page: str) -> None:
+def print_summary(analysis: Analysis, report_path: str) -> None:
     """What was found, in a few lines."""
     from polymux.cli.support.findings_table import print_findings
     from polymux.report.render.wording import findings_sentence
 
     out = standard_output()
-    total = done.total
-    print_findings(done.out)
+    total = analysis.total
+    print_findings(analysis.out)
     sums = (
         (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
-        (total.octets, "octet"),
+        (total.total_bytes, "octet"),
     )  # fmt: skip
-    out.print(", ".join(counted(*each) for each in sums))
+    out.print(", ".join(plural(*each) for each in sums))
     violations = total.findings - total.stalls
     out.print(findings_sentence(violations, total.stalls, total.unfinished))
-    if done.conserved:
+    if analysis.conserved:
         out.print("conservation: every octet of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
-        where = counted(total.unbalanced_count, "session")
+        where = plural(total.unbalanced_count, "session")
         out.print(f"conservation FAILS in {where}: {names}")
-    for capture in done.unread:
-        report_file(capture)
-    out.print(f"tables: {near(done.out)}", markup=False)
-    if page:
-        out.print(f"report: {near(page)}", markup=False)
+    for capture in analysis.unread:
+        warn_about_file(capture)
+    out.print(f"tables: {relative_path(analysis.out)}", markup=False)
+    if report_path:
+        out.print(f"report: {relative_path(report_path)}", markup=False)
 
 
-def near(path: str) -> str:
+def relative_path(path: str) -> str:
     """A path as a person would write it from here."""
     short = os.path.relpath(path)
-    return shown(path if short.startswith("..") else short)
+    return format_value(path if short.startswith("..") else short)

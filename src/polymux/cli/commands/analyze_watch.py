@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from polymux.cli.support.output import counted, warn
-from polymux.cli.support.signals import told
+from polymux.cli.support.output import plural, warn
+from polymux.cli.support.signals import stop_requested
 from polymux.core.errors import CaptureError, PolymuxError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from polymux.spark.streaming.query import BatchDone
+    from polymux.spark.streaming.query import BatchReport
 
-LOOK = 0.2  # seconds between looks at the query
+POLL_SECONDS = 0.2  # seconds between looks at the query
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def follow_options(command: Command) -> Command:
+def watch_options(command: Command) -> Command:
     """Add `--watch` and the options that only apply with it."""
     for add in (
         click.option("--dedup-window", type=click.FloatRange(0), default=3600.0, show_default=True,
@@ -47,7 +47,7 @@ def follow_options(command: Command) -> Command:
     return command
 
 
-def the_folder(captures: Sequence[str]) -> str:
+def single_directory(captures: Sequence[str]) -> str:
     """The one directory that can be followed."""
     if len(captures) != 1:
         raise click.UsageError("--watch takes one directory")
@@ -56,7 +56,7 @@ def the_folder(captures: Sequence[str]) -> str:
     return captures[0]
 
 
-def run_following(
+def run_watch(
     spark: SparkSession,
     folder: str,
     out: str,
@@ -67,25 +67,34 @@ def run_following(
     content: bool,
     available_now: bool,
     interval: float,
-    waits: tuple[float, float, float, float],
+    timeouts: tuple[float, float, float, float],
 ) -> None:
     """Follow until interrupted or terminated, or all is read; every batch is told.
 
     `waits` are the seconds of `Waits`, in its order.
     """
-    from polymux.spark.streaming.open_sessions import Waits
+    from polymux.spark.streaming.open_sessions import SessionTimeouts
     from polymux.spark.streaming.query import start_following
 
-    telling = Telling()
-    with told() as is_told:
+    telling = BatchPrinter()
+    with stop_requested() as is_told:
         query = start_following(
-            spark, folder, out, protocol=protocol, ports=ports, filters=filters, content=content,
-            waits=Waits(*waits), available_now=available_now, every=interval, tell=telling.batch,
-        )  # fmt: skip
+            spark,
+            folder,
+            out,
+            protocol=protocol,
+            ports=ports,
+            filters=filters,
+            content=content,
+            timeouts=SessionTimeouts(*timeouts),
+            available_now=available_now,
+            interval=interval,
+            on_batch=telling.print_batch,
+        )
         try:
             warn(f"watching {folder}, tables in {out}")
             while not is_told() and query.isActive:
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
         finally:  # the running batch is given up, and done again the next time
             with suppress(Exception):  # it may be over already, or its Java gone
                 query.stop()
@@ -96,31 +105,31 @@ def run_following(
         raise PolymuxError(f"watching stopped: {next((line for line in text if line), '')}")
 
 
-class Telling:
+class BatchPrinter:
     """Batches on standard error: one line that changes on a terminal, else one a batch."""
 
     def __init__(self) -> None:
-        self._rows = self._octets = 0
-        self._live = sys.stderr.isatty()
+        self._rows = self._capture_bytes = 0
+        self._is_terminal = sys.stderr.isatty()
 
-    def batch(self, done: BatchDone) -> None:
-        self._rows += done.rows
-        self._octets += done.octets
+    def print_batch(self, report: BatchReport) -> None:
+        self._rows += report.rows
+        self._capture_bytes += report.capture_bytes
         text = (
-            f"batch {done.batch}: {counted(done.rows, 'row')}, {counted(done.sessions, 'session')} "
-            f"over, {done.open} open; in all {counted(self._rows, 'row')}, "
-            f"{self._octets / 1e6:.1f} MB; lag {done.lag:.1f} s"
+            f"batch {report.batch_id}: {plural(report.rows, 'row')}, {plural(report.sessions, 'session')} "
+            f"over, {report.open_sessions} open; in all {plural(self._rows, 'row')}, "
+            f"{self._capture_bytes / 1e6:.1f} MB; lag {report.lag_seconds:.1f} s"
         )
-        if done.late_packets:
-            text += f"; {counted(done.late_packets, 'packet')} came too late and are left out"
-        if done.unbalanced:
-            text += f"; conservation FAILS in {counted(done.unbalanced, 'session')}"
-        if self._live:
+        if report.late_packets:
+            text += f"; {plural(report.late_packets, 'packet')} came too late and are left out"
+        if report.unbalanced:
+            text += f"; conservation FAILS in {plural(report.unbalanced, 'session')}"
+        if self._is_terminal:
             sys.stderr.write(f"\r\x1b[K{text}\r")
             sys.stderr.flush()
         else:
             warn(text)
 
     def close(self) -> None:
-        if self._live:
+        if self._is_terminal:
             sys.stderr.write("\n")

@@ -7,28 +7,28 @@ from typing import TYPE_CHECKING
 import click
 
 from polymux.cli.support.capture_options import (
-    Asked,
+    CaptureRequest,
     capture_options,
     format_option,
     session_option,
 )
-from polymux.cli.support.capture_walk import walk_captures
+from polymux.cli.support.capture_walk import analyze_captures
 from polymux.cli.support.output import (
     TABLE,
     chosen_format,
     console,
-    counted,
+    format_value,
     line_writer,
+    plural,
     rows_of,
-    shown,
 )
-from polymux.cli.support.progress import say
+from polymux.cli.support.progress import print_line
 from polymux.report.render.wording import violation_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FINDINGS = 1
+EXIT_FINDINGS = 1
 SEVERITIES = ("note", "warning", "error")
 
 
@@ -57,7 +57,7 @@ def check(
     severity: str,
 ) -> None:
     """List the violations in CAPTURES. Exit code 1 if there are any."""
-    asked = Asked(captures, protocol, ports, filters, session)
+    asked = CaptureRequest(captures, protocol, ports, filters, session)
     form = chosen_format(as_json, form)
     put = print_violation if form == TABLE else line_writer(form)
     wanted = SEVERITIES[SEVERITIES.index(severity) :]
@@ -74,13 +74,15 @@ def check(
         nonlocal sessions
         sessions += 1
 
-    code = walk_captures(asked, asked.plan("violations"), emit, count, form == TABLE)
+    code = analyze_captures(asked, asked.analysis_options("violations"), emit, count, form == TABLE)
     if form == TABLE:
-        where = counted(sessions, "session")
-        console().print(f"{counted(found, 'violation')} ({severity} or worse) in {where}")
-    context.exit(FINDINGS if found else code)
+        where = plural(sessions, "session")
+        console().print(f"{plural(found, 'violation')} ({severity} or worse) in {where}")
+    context.exit(EXIT_FINDINGS if found else code)
 
 
 def print_violation(row: dict[str, object]) -> None:
     place = f"frame {row['frame_index']}, octet {row['byte_offset']}"
-    say(shown(f"{row['session_id']} {row['severity']}: {violation_text(row)} ({place})"))
+    print_line(
+        format_value(f"{row['session_id']} {row['severity']}: {violation_text(row)} ({place})")
+    )

@@ -9,23 +9,23 @@ import time
 import click
 
 from polymux.aio import Unreachable
-from polymux.cli.commands.record import size, syncs
+from polymux.cli.commands.record import parse_size, parse_sync
 from polymux.cli.support.completion import protocol_names
-from polymux.cli.support.frame_log import logged, verbose_option
-from polymux.cli.support.output import counted, warn
-from polymux.cli.support.signals import when_told
+from polymux.cli.support.frame_log import verbose_option, with_frame_log
+from polymux.cli.support.output import plural, warn
+from polymux.cli.support.signals import stop_event
 from polymux.core.errors import CaptureError, UnwritableOutput
-from polymux.core.limits import Policy
-from polymux.protocols.registry import parse
+from polymux.core.limits import Timeouts
+from polymux.protocols.registry import parse_protocol
 from polymux.record import tls_contexts as tls
-from polymux.record.collector import Bounds, Collector
-from polymux.record.durable_log import NotDurable, Sync
+from polymux.record.collector import Collector, CollectorLimits
+from polymux.record.durable_log import NotDurable, SyncPolicy
 
-NOT_RECORDED = 5
-SHOWN_EVERY = 0.5  # seconds between two lines of progress on a terminal
+EXIT_NOT_RECORDED = 5
+PROGRESS_INTERVAL = 0.5  # seconds between two lines of progress on a terminal
 
 
-def numbers(context: click.Context, option: click.Parameter, text: str) -> list[int]:
+def parse_ids(context: click.Context, option: click.Parameter, text: str) -> list[int]:
     """`1,3,5` as numbers."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) < 1 << 64 for part in parts):
@@ -44,10 +44,10 @@ def numbers(context: click.Context, option: click.Parameter, text: str) -> list[
 )  # fmt: skip
 @click.option("--out", required=True, help="Directory for the captures.")
 @click.option(
-    "--sync", callback=syncs, default="always", show_default=True,
+    "--sync", callback=parse_sync, default="always", show_default=True,
     help="When what came is durable: each (as soon as the disk can), seconds between syncs, none.",
 )  # fmt: skip
-@click.option("--rotate-size", callback=size, default="64M", show_default=True,
+@click.option("--rotate-size", callback=parse_size, default="64M", show_default=True,
               help="Publish a file after so many octets.")  # fmt: skip
 @click.option("--rotate-time", type=click.FloatRange(0.1), default=10.0, show_default=True,
               help="Or after so many seconds.")  # fmt: skip
@@ -57,13 +57,13 @@ def numbers(context: click.Context, option: click.Parameter, text: str) -> list[
               help="Sessions from one address; 0 for no such limit.")  # fmt: skip
 @click.option("--streams", type=click.IntRange(1), default=1024, show_default=True,
               help="Open streams of one session.")  # fmt: skip
-@click.option("--buffer", callback=size, default="256M", show_default=True,
+@click.option("--buffer", callback=parse_size, default="256M", show_default=True,
               help="Octets in memory, all sessions together.")  # fmt: skip
-@click.option("--session-buffer", callback=size, default="16M", show_default=True,
+@click.option("--session-buffer", callback=parse_size, default="16M", show_default=True,
               help="And those of one session.")  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=5.0, show_default=True,
               help="How long a session without credit may have to wait for the disk.")  # fmt: skip
-@click.option("--minmux-streams", callback=numbers, default="",
+@click.option("--minmux-streams", callback=parse_ids, default="",
               help="Minmux ids that get credit before the peer says anything: 1,3,5.")  # fmt: skip
 @click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True,
               help="Seconds for streams to finish when stopped.")  # fmt: skip
@@ -77,7 +77,7 @@ def collect(
     urls: tuple[str, ...],
     protocols: tuple[str, ...],
     out: str,
-    sync: Sync,
+    sync: SyncPolicy,
     rotate_size: int,
     rotate_time: float,
     clients: int,
@@ -103,20 +103,20 @@ def collect(
         raise click.UsageError("give one --protocol for all, or one for each --listen")
     spoken = protocols * len(urls) if len(protocols) == 1 else protocols
     for text in spoken:
-        parse(text)
-    context_tls = tls.listening(cert, key, client_ca) if cert is not None else None
+        parse_protocol(text)
+    context_tls = tls.server_context(cert, key, client_ca) if cert is not None else None
 
     async def run() -> int:
-        stop = when_told()  # whoever reads that it listens may end it at once
+        stop = stop_event()  # whoever reads that it listens may end it at once
         collector = Collector(
             out,
             sync=sync,
-            rotate_octets=rotate_size,
+            rotate_bytes=rotate_size,
             rotate_seconds=rotate_time,
-            bounds=Bounds(clients, per_host, streams, buffer, session_buffer),
-            policy=Policy(pause=pause),
+            limits=CollectorLimits(clients, per_host, streams, buffer, session_buffer),
+            timeouts=Timeouts(slow_reader=pause),
             minmux_streams=minmux_streams,
-            around=logged if verbose else None,
+            wrap_recorder=with_frame_log if verbose else None,
         )
         try:
             await collector.start()
@@ -130,12 +130,12 @@ def collect(
             if isinstance(problem, Unreachable):
                 raise click.UsageError(str(problem)) from None
             raise
-        return await attend(collector, spoken, grace, stop)
+        return await run_until_stopped(collector, spoken, grace, stop)
 
     context.exit(asyncio.run(run()))
 
 
-async def attend(
+async def run_until_stopped(
     collector: Collector, protocols: tuple[str, ...], grace: float, stop: asyncio.Event
 ) -> int:
     """Until told to stop, or the disk fails; returns the exit code."""
@@ -146,7 +146,7 @@ async def attend(
     for url, protocol in zip(collector.urls, protocols, strict=True):
         warn(f"listening at {url} for {protocol}, writing to {collector.out}")
     waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(collector.wait_failed())]
-    showing = asyncio.create_task(show(collector)) if sys.stderr.isatty() else None
+    showing = asyncio.create_task(show_progress(collector)) if sys.stderr.isatty() else None
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     for task in (*waiting, *([showing] if showing else [])):
         task.cancel()
@@ -156,34 +156,34 @@ async def attend(
         await collector.close(grace)
     except CaptureError as problem:
         problems.append(str(problem))
-    problems += [text for text in collector.journal.writer.failures if text not in problems]
+    problems += [text for text in collector.durable_log.writer.failures if text not in problems]
     if collector.failure and collector.failure not in problems:
         problems.append(collector.failure)
-    counts = collector.counts
-    safe, octets = collector.journal.safe, collector.journal.octets
+    counts = collector.stats
+    safe, octets = collector.durable_log.bytes_durable, collector.durable_log.bytes_written
     durable = f"{octets} bytes" if safe == octets else f"{safe} of {octets} bytes"
     warn(
-        f"{counted(counts.sessions, 'session')}, {counted(counts.streams, 'stream')}, "
-        f"{counts.turned_away} turned away, {durable} durable in "
-        f"{counted(len(collector.published), 'file')}"
+        f"{plural(counts.sessions, 'session')}, {plural(counts.streams, 'stream')}, "
+        f"{counts.rejected} turned away, {durable} durable in "
+        f"{plural(len(collector.published), 'file')}"
     )
     for text in problems:
         warn(f"polymux: {text}")
-    return NOT_RECORDED if problems else 0
+    return EXIT_NOT_RECORDED if problems else 0
 
 
-async def show(collector: Collector) -> None:
+async def show_progress(collector: Collector) -> None:
     """One line on the terminal, again and again: how much has come, and what is not safe yet."""
     before, then = 0, time.monotonic()
     while True:
-        await asyncio.sleep(SHOWN_EVERY)
-        journal, counts, now = collector.journal, collector.counts, time.monotonic()
-        rate = (journal.octets - before) / max(1e-6, now - then) / 1e6
-        before, then = journal.octets, now
+        await asyncio.sleep(PROGRESS_INTERVAL)
+        journal, counts, now = collector.durable_log, collector.stats, time.monotonic()
+        rate = (journal.bytes_written - before) / max(1e-6, now - then) / 1e6
+        before, then = journal.bytes_written, now
         sys.stderr.write(
-            f"\r\x1b[K{counted(counts.open, 'session')}, {counted(counts.open_streams, 'stream')}, "
-            f"{journal.octets / 1e6:.1f} MB, {rate:.1f} MB/s, "
-            f"{(journal.octets - journal.safe) / 1e6:.1f} MB not safe yet, "
+            f"\r\x1b[K{plural(counts.open, 'session')}, {plural(counts.open_streams, 'stream')}, "
+            f"{journal.bytes_written / 1e6:.1f} MB, {rate:.1f} MB/s, "
+            f"{(journal.bytes_written - journal.bytes_durable) / 1e6:.1f} MB not safe yet, "
             f"lag {journal.lag * 1000:.0f} ms\r"
         )
         sys.stderr.flush()

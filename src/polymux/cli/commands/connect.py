@@ -18,12 +18,18 @@ from polymux.aio import (
 )
 from polymux.aio import connect as dial
 from polymux.cli.support.output import warn
-from polymux.cli.support.peer_io import Output, live_options, pieces, recording, shape
-from polymux.cli.support.waiting import Watch
+from polymux.cli.support.peer_io import (
+    ReceivedDataPrinter,
+    input_pieces,
+    live_options,
+    open_recorder,
+    stream_shape,
+)
+from polymux.cli.support.waiting import WaitReporter
 from polymux.record import tls_contexts as tls
 
 # What the library calls its arguments, and what they are called here.
-WORDS = {
+OPTION_OF_ARGUMENT = {
     "give a context that trusts its issuer with tls=...": "name who signed it with --ca",
     "timeout=...": "--timeout",
 }
@@ -93,23 +99,23 @@ def connect(
     """
     if url.startswith("stdio:"):
         raise click.UsageError("stdio: is what this command shows you; use exec:COMMAND")
-    trusted = tls.connecting(ca, insecure=insecure, cert=cert, key=key)
+    trusted = tls.client_context(ca, insecure=insecure, cert=cert, key=key)
     if insecure:
         warn("warning: the peer's certificate is not verified")
     given = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
-    talk = Talk(name, texts, lines, accept, number, timeout, as_json)
+    talk = StreamClient(name, texts, lines, accept, number, timeout, as_json)
 
     async def run() -> None:
-        with recording(record_to, verbose) as recorder:
+        with open_recorder(record_to, verbose) as recorder:
             async with dial(
                 url, protocol=protocol, tls=trusted, server_hostname=server_name,
                 timeout=timeout, wait=wait, recorder=recorder,
             ) as session:  # fmt: skip
-                watch = Watch(session, url, protocol, timeout if given else None)
+                watch = WaitReporter(session, url, protocol, timeout if given else None)
                 try:
-                    await watch.during(talk.run(session, watch))
+                    await watch.run(talk.run(session, watch))
                 finally:
-                    talk.output.end()
+                    talk.output.end_line()
 
     log = logging.getLogger("polymux.aio")
     level = log.level
@@ -118,14 +124,14 @@ def connect(
         asyncio.run(run())
     except Unreachable as problem:
         text = str(problem)
-        for argument, option in WORDS.items():
+        for argument, option in OPTION_OF_ARGUMENT.items():
             text = text.replace(argument, option)
         raise Unreachable(text) from None
     finally:
         log.setLevel(level)
 
 
-class Talk:
+class StreamClient:
     """What is said in the one stream of the command."""
 
     def __init__(
@@ -134,7 +140,7 @@ class Talk:
         texts: tuple[str, ...],
         lines: bool,
         accept: bool,
-        number: int,
+        stream_id: int,
         timeout: float,
         as_json: bool,
     ) -> None:
@@ -142,16 +148,18 @@ class Talk:
         self.texts = texts
         self.lines = lines
         self.accept = accept
-        self.number = number
+        self.stream_id = stream_id
         self.timeout = timeout
-        self.output = Output(as_json)
-        self.watch: Watch | None = None
+        self.output = ReceivedDataPrinter(as_json)
+        self.wait_reporter: WaitReporter | None = None
 
-    async def run(self, session: Session, watch: Watch) -> None:
+    async def run(self, session: Session, wait_reporter: WaitReporter) -> None:
         """Until the stream is over, as far as it concerns us."""
-        self.watch = watch
-        kind = shape(session)
-        self.output.apart = kind in ("messages", "requests") and (self.lines or len(self.texts) > 1)
+        self.wait_reporter = wait_reporter
+        kind = stream_shape(session)
+        self.output.one_per_line = kind in ("messages", "requests") and (
+            self.lines or len(self.texts) > 1
+        )
         if self.name and kind in ("requests", "items"):
             raise click.UsageError(
                 f"--name: streams have no names in {session.endpoint.protocol.name}"
@@ -159,79 +167,79 @@ class Talk:
         if self.accept and kind in ("requests", "items"):
             raise click.UsageError("--accept: use `polymux serve`, or an even --stream in Minmux")
         if isinstance(session, StreamuxSession):
-            await self.ask(session)
+            await self.run_requests(session)
         elif isinstance(session, MinmuxSession):
-            await self.items(session)
+            await self.run_items(session)
         elif isinstance(session, OmnistreamsSession):
-            await self.messages(session)
+            await self.run_messages(session)
         else:
-            await self.converse(session)
+            await self.run_duplex(session)
 
-    async def converse(self, session: Session) -> None:
+    async def run_duplex(self, session: Session) -> None:
         """Both ways at once, until both halves are over."""
         if self.accept:
-            self.awaits("the peer to open a stream")
+            self.waiting_for("the peer to open a stream")
             stream = await session.accept()
         else:
-            self.awaits("the peer to accept the stream")
+            self.waiting_for("the peer to accept the stream")
             stream = await session.open(self.name)
-        sending = asyncio.create_task(self.send(stream, ends=True))
+        sending = asyncio.create_task(self.send(stream, keep_line_ends=True))
         try:
-            await self.show(stream)
+            await self.print_received(stream)
             await sending
         finally:
             sending.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([sending])
 
-    def awaits(self, what: str) -> None:
+    def waiting_for(self, what: str) -> None:
         """Nothing is left to do here until the peer does this."""
-        if self.watch is not None:
-            self.watch.awaits(what)
+        if self.wait_reporter is not None:
+            self.wait_reporter.waiting_for(what)
 
-    async def send(self, stream: Stream, ends: bool = False) -> None:
+    async def send(self, stream: Stream, keep_line_ends: bool = False) -> None:
         """Everything there is to send; `ends`: lines keep their ends."""
-        source = pieces(self.texts, self.lines, ends)
-        if self.watch is not None and not self.texts:
-            self.watch.reads_input()
+        source = input_pieces(self.texts, self.lines, keep_line_ends)
+        if self.wait_reporter is not None and not self.texts:
+            self.wait_reporter.reading_input()
         async for piece in source:
             await stream.send(piece)
         await stream.end()
-        self.awaits("the peer to answer, or to end the stream")
+        self.waiting_for("the peer to answer, or to end the stream")
 
-    async def show(self, stream: Stream) -> None:
-        label, name = stream.record.label(), stream.name
+    async def print_received(self, stream: Stream) -> None:
+        label, name = stream.state.label(), stream.name
         async for piece in stream:
-            self.output.put(piece, label, name)
+            self.output.write(piece, label, name)
 
-    async def messages(self, session: OmnistreamsSession) -> None:
+    async def run_messages(self, session: OmnistreamsSession) -> None:
         if self.accept:
-            self.awaits("the peer to open a stream")
-            await self.show(await session.accept())
+            self.waiting_for("the peer to open a stream")
+            await self.print_received(await session.accept())
             return
         await self.send(await session.open(self.name))
 
-    async def items(self, session: MinmuxSession) -> None:
-        if self.number % 2 == 0:
-            self.awaits(f"the peer to send on stream {self.number}")
-            await self.show(session.receiver(self.number))
+    async def run_items(self, session: MinmuxSession) -> None:
+        if self.stream_id % 2 == 0:
+            self.waiting_for(f"the peer to send on stream {self.stream_id}")
+            await self.print_received(session.receiver(self.stream_id))
             return
-        sender = session.sender(self.number)
+        sender = session.sender(self.stream_id)
         await self.send(sender)
         await sender.wait_over()
 
-    async def ask(self, session: StreamuxSession) -> None:
+    async def run_requests(self, session: StreamuxSession) -> None:
         """One request after another; each reply is shown before the next is asked."""
-        source = pieces(self.texts, self.lines, False)
-        if self.watch is not None and not self.texts:
-            self.watch.reads_input()
+        source = input_pieces(self.texts, self.lines, False)
+        if self.wait_reporter is not None and not self.texts:
+            self.wait_reporter.reading_input()
         try:
             if self.texts or self.lines:
                 async for question in source:
-                    self.awaits("the reply")
-                    self.output.put(await session.request(question, timeout=self.timeout))
+                    self.waiting_for("the reply")
+                    self.output.write(await session.request(question, timeout=self.timeout))
             else:
-                self.output.put(await session.request(source, timeout=self.timeout))
+                self.output.write(await session.request(source, timeout=self.timeout))
         except TimeoutError:
             raise Unreachable(
                 f"no reply within {self.timeout:g} s; allow more with --timeout"

@@ -7,13 +7,20 @@ import sys
 import click
 
 from polymux.cli.support.completion import protocol_names
-from polymux.cli.support.output import Column, console, for_people, json_line, print_table, shown
+from polymux.cli.support.output import (
+    TableColumn,
+    console,
+    format_value,
+    is_interactive,
+    json_line,
+    print_table,
+)
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity, Violation
 
-FINDINGS = 1
+EXIT_FINDINGS = 1
 SIDES = ("dialer", "acceptor")
-MOST = 1 << 20  # octets taken from standard input
+MAX_INPUT_BYTES = 1 << 20  # octets taken from standard input
 
 
 @click.command(
@@ -32,43 +39,45 @@ def decode(context: click.Context, octets: tuple[str, ...], protocol: str, as_js
 
     `-` reads them from standard input, a piece a line.
     """
-    from polymux.analysis.detection.detector import guess, settle
-    from polymux.analysis.detection.sample import Sample
-    from polymux.protocols.registry import create, parse
+    from polymux.analysis.detection.detector import detect, select_variant
+    from polymux.analysis.detection.sample import SessionSample
+    from polymux.protocols.registry import create, parse_protocol
 
-    pieces = [piece for text in octets for piece in read(text)]
-    sample = Sample(tuple((side, data, number) for number, (side, data) in enumerate(pieces)))
+    pieces = [piece for text in octets for piece in parse_pieces(text)]
+    sample = SessionSample(
+        tuple((side, data, number) for number, (side, data) in enumerate(pieces))
+    )
     if protocol == "auto":
-        verdict = guess(sample)
+        verdict = detect(sample)
         if verdict.protocol is None:
             raise click.UsageError(f"{verdict.evidence}; name the protocol with --protocol")
         text = verdict.protocol
     else:
-        choice = parse(protocol)
-        text, _ = settle(choice.name, choice.options, sample)
+        choice = parse_protocol(protocol)
+        text, _ = select_variant(choice.name, choice.options, sample)
     observer = Observer(create(text))
     for side, data, at in sample.pieces:
         observer.feed(side, data, at)
-    rows, found = frames(observer), observer.take_violations()
-    if for_people(as_json):
-        print_frames(text, rows, found, remains(observer))
+    rows, found = frame_rows(observer), observer.take_violations()
+    if is_interactive(as_json):
+        print_frames(text, rows, found, undecoded_remarks(observer))
     else:
         for row in rows:
             json_line({"protocol": text, **row})
         for violation in found:
             json_line(violation_row(violation))
-        for remark in remains(observer):
+        for remark in undecoded_remarks(observer):
             json_line({"remark": remark})
     bad = any(violation.rule.severity is not Severity.NOTE for violation in found)
-    context.exit(FINDINGS if bad else 0)
+    context.exit(EXIT_FINDINGS if bad else 0)
 
 
-def read(text: str) -> list[tuple[int, bytes]]:
+def parse_pieces(text: str) -> list[tuple[int, bytes]]:
     """A piece in hex, with the letter of its sender; several from standard input."""
     if text == "-":
         # Whatever comes there: what is no text is no hex, and that is said below.
-        lines = sys.stdin.buffer.read(MOST * 3).decode("utf-8", "replace").splitlines()
-        return [piece for line in lines if line.strip() for piece in read(line.strip())]
+        lines = sys.stdin.buffer.read(MAX_INPUT_BYTES * 3).decode("utf-8", "replace").splitlines()
+        return [piece for line in lines if line.strip() for piece in parse_pieces(line.strip())]
     letter, colon, rest = text.partition(":")
     side = {"d": 0, "a": 1}.get(letter.strip()) if colon else 0
     try:
@@ -77,11 +86,11 @@ def read(text: str) -> list[tuple[int, bytes]]:
         return [(side, bytes.fromhex(rest if colon else text))]
     except ValueError:
         raise click.UsageError(
-            f"{shown(text, 40)!r} is not hex; write '0001 61', or 'a: 0102 6869' for the acceptor"
+            f"{format_value(text, 40)!r} is not hex; write '0001 61', or 'a: 0102 6869' for the acceptor"
         ) from None
 
 
-def frames(observer: Observer) -> list[dict[str, object]]:
+def frame_rows(observer: Observer) -> list[dict[str, object]]:
     """The rows of the frames table that need no capture."""
     from polymux.analysis.output.frame_dicts import take_frame_rows
 
@@ -91,15 +100,17 @@ def frames(observer: Observer) -> list[dict[str, object]]:
     return rows
 
 
-def remains(observer: Observer) -> list[str]:
+def undecoded_remarks(observer: Observer) -> list[str]:
     """What was not decoded, a sentence for each side."""
     said = []
     for side, word in enumerate(SIDES):
-        direction = observer.conversation.direction(side)
-        if direction.lost:
-            said.append(f"the {word} could not be decoded on: {direction.reason}")
-        elif direction.open or direction.waiting():
-            left = direction.done if direction.open else direction.waiting()
+        direction = observer.connection.direction(side)
+        if direction.decoding_stopped:
+            said.append(f"the {word} could not be decoded on: {direction.stop_reason}")
+        elif direction.in_payload or direction.buffered_bytes():
+            left = (
+                direction.frame_bytes_seen if direction.in_payload else direction.buffered_bytes()
+            )
             said.append(f"{left} octets of the {word} are an unfinished frame")
     return said
 
@@ -109,8 +120,8 @@ def violation_row(violation: Violation) -> dict[str, object]:
         "rule": violation.rule.name,
         "severity": violation.rule.severity.value,
         "sender": SIDES[violation.sender],
-        "frame_index": violation.ordinal,
-        "byte_offset": violation.offset,
+        "frame_index": violation.frame_index,
+        "byte_offset": violation.byte_offset,
         "stream": violation.stream or None,
         "detail": violation.detail,
         "sentence": violation.rule.sentence,
@@ -119,16 +130,21 @@ def violation_row(violation: Violation) -> dict[str, object]:
 
 
 def print_frames(
-    text: str, rows: list[dict[str, object]], found: list[Violation], said: list[str]
+    protocol: str, rows: list[dict[str, object]], violations: list[Violation], remarks: list[str]
 ) -> None:
     columns = (
-        "sender", Column("octet", right=True), Column("size", right=True), "kind", "stream",
-        "amount", "verdict",
-    )  # fmt: skip
+        "sender",
+        TableColumn("octet", right_aligned=True),
+        TableColumn("size", right_aligned=True),
+        "kind",
+        "stream",
+        "amount",
+        "verdict",
+    )
     names = ("sender", "byte_offset", "size", "kind", "stream", "amount", "verdict")
-    print_table(text, columns, [[row[name] for name in names] for row in rows])
-    for violation in found:
+    print_table(protocol, columns, [[row[name] for name in names] for row in rows])
+    for violation in violations:
         line = f"{violation.rule.severity.value}: {violation}. {violation.rule.sentence}"
-        console().print(shown(line), markup=False, soft_wrap=True)
-    for remark in said:
-        console().print(shown(remark), markup=False, soft_wrap=True)
+        console().print(format_value(line), markup=False, soft_wrap=True)
+    for remark in remarks:
+        console().print(format_value(remark), markup=False, soft_wrap=True)

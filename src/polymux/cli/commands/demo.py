@@ -9,11 +9,11 @@ import click
 
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.cli.commands.analyze import analyze
-from polymux.cli.demo.scenes import SCENES, record
-from polymux.cli.support.output import shown
+from polymux.cli.demo.scenes import SCENES, record_scene
+from polymux.cli.support.output import format_value
 from polymux.core.errors import MissingExtra
 
-NEEDED = ("captures", "spark", "websocket", "report")
+REQUIRED_EXTRAS = ("captures", "spark", "websocket", "report")
 
 
 @click.command(epilog="Example: polymux demo --out demo-out")
@@ -33,22 +33,22 @@ def demo(context: click.Context, out: str, master: str) -> None:
     with PcapngWriter(str(capture)) as sink:
         for scene in SCENES:
             click.echo(f"  {scene.protocol.split(',')[0]:<20} {scene.story}")
-            takes = record(scene, sink)
+            takes = record_scene(scene, sink)
             if takes > 1:
                 click.echo(f"  {'':<20} (take {takes}: this machine was busy)")
-    click.echo(f"recorded: {shown(capture)} ({capture.stat().st_size} octets)\n")
+    click.echo(f"recorded: {format_value(capture)} ({capture.stat().st_size} octets)\n")
     context.invoke(
         analyze, captures=(str(capture),), out=str(folder / "tables"), protocol="auto", ports=(),
-        filters=(), content=False, master=master, confs=(), memory="1g", wanted=True,
+        filters=(), content=False, master=master, confs=(), memory="1g", with_report=True,
     )  # fmt: skip
 
 
 def check_extras() -> None:
     """Raise before anything is written if a later part of the demo could not run."""
-    from polymux.spark.runtime.doctor import missing_parts
+    from polymux.spark.runtime.doctor import missing_distributions
     from polymux.spark.runtime.java import find_java
 
-    missing = [extra for extra in NEEDED if missing_parts(extra)]
+    missing = [extra for extra in REQUIRED_EXTRAS if missing_distributions(extra)]
     if missing:
         raise MissingExtra(",".join(missing), "the demo")
     find_java()

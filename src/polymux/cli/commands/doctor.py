@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from polymux.cli.support.output import shown
+from polymux.cli.support.output import format_value
 
 
 @click.command(epilog="Example: polymux doctor --master spark://host:7077")
@@ -21,8 +21,8 @@ def doctor(context: click.Context, master: str | None) -> None:
     found = checks(master)
     for check in found:
         mark = "ok" if check.ok else "--"
-        cells = (mark, check.name, check.text, "" if check.ok else check.todo)
-        table.add_row(*(Text(shown(cell)) for cell in cells))
+        cells = (mark, check.name, check.text, "" if check.ok else check.remedy)
+        table.add_row(*(Text(format_value(cell)) for cell in cells))
     Console().print(table)
     if not all(check.ok for check in found if check.needed):
         context.exit(1)

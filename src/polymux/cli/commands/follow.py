@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polymux.cli.support.capture_options import Asked, capture_options, session_option
-from polymux.cli.support.capture_walk import Captures
-from polymux.cli.support.output import for_people, json_line, rows_of, shown, warn
-from polymux.cli.support.progress import say
+from polymux.cli.support.capture_options import CaptureRequest, capture_options, session_option
+from polymux.cli.support.capture_walk import CaptureRun
+from polymux.cli.support.output import format_value, is_interactive, json_line, rows_of, warn
+from polymux.cli.support.progress import print_line
 from polymux.cli.support.stream_files import StreamFiles
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from polymux.analysis.options import Plan
+    from polymux.analysis.options import AnalysisOptions
 
 SIDES = ("dialer", "acceptor")
 
@@ -50,32 +50,32 @@ def follow(
     every stream (or the one named) becomes a file `stream-000017.bin` for each side that sent;
     names never become file names.
     """
-    from polymux.analysis.schema.stream_keys import stream_of
+    from polymux.analysis.schema.stream_keys import parse_stream_key
 
     if stream:
-        stream_of(stream)
+        parse_stream_key(stream)
     elif out is None:
         raise click.UsageError("say which stream with --stream d1, or --out DIR for all of them")
-    asked = Asked(captures, protocol, ports, filters, session)
+    asked = CaptureRequest(captures, protocol, ports, filters, session)
     senders = (sender,) if sender else SIDES
-    plan = asked.plan("streams", "content", stream=stream)
-    people = for_people(as_json)
-    with Captures(asked, plan, printing=people and out is None) as reading:
+    plan = asked.analysis_options("streams", "content", stream=stream)
+    people = is_interactive(as_json)
+    with CaptureRun(asked, plan, printing=people and out is None) as reading:
         if out is not None:
             with StreamFiles(out, senders) as files:
                 for each in reading.sessions():
-                    files.session(reading.walk(each, plan, files.emit))
-            warn(files.said())
+                    files.add_session(reading.analyze(each, plan, files.emit))
+            warn(files.summary_text())
         else:
-            put = json_line if as_json else put_text if people else put_octets
-            _show(reading, asked, plan, stream, senders, put)
-    context.exit(reading.code)
+            put = json_line if as_json else write_text if people else write_raw
+            _print_stream(reading, asked, plan, stream, senders, put)
+    context.exit(reading.exit_code)
 
 
-def _show(
-    reading: Captures,
-    asked: Asked,
-    plan: Plan,
+def _print_stream(
+    run: CaptureRun,
+    request: CaptureRequest,
+    options: AnalysisOptions,
     stream: str,
     senders: tuple[str, ...],
     put: Callable[[dict[str, object]], None],
@@ -84,21 +84,21 @@ def _show(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from polymux.analysis.arrow.arrays import scalar_of
+    from polymux.analysis.arrow.arrays import make_scalar
 
     holders = []
-    wanted = scalar_of(stream, pa.string())
-    for session in reading.sessions():
+    wanted = make_scalar(stream, pa.string())
+    for session in run.sessions():
         labels: set[str] = set()
 
         def note(table: str, batch: pa.RecordBatch, labels: set[str] = labels) -> None:
             if pc.any(pc.equal(batch.column("stream"), wanted)).as_py():
                 labels.add(stream)
 
-        summary = reading.walk(session, asked.plan("streams"), note)
+        summary = run.analyze(session, request.analysis_options("streams"), note)
         if labels:
             holders.append((summary.session_id, session))
-    if reading.code and not holders:
+    if run.exit_code and not holders:
         return
     if len(holders) != 1:
         ids = ", ".join(name for name, _ in holders[:5])
@@ -113,21 +113,21 @@ def _show(
             if row["sender"] in senders:
                 put(row)
 
-    reading.walk(holders[0][1], plan, emit)
+    run.analyze(holders[0][1], options, emit)
     sys.stdout.flush()
 
 
-def put_octets(row: dict[str, object]) -> None:
+def write_raw(row: dict[str, object]) -> None:
     """The octets as they are."""
     data = row["data"]
     assert isinstance(data, bytes)
     sys.stdout.buffer.write(data)
 
 
-def put_text(row: dict[str, object]) -> None:
+def write_text(row: dict[str, object]) -> None:
     """Lines that a terminal cannot be harmed by, with an arrow for the direction."""
     data = row["data"]
     assert isinstance(data, bytes)
     arrow = ">" if row["sender"] == "dialer" else "<"
     for line in data.decode("utf-8", "backslashreplace").splitlines():
-        say(f"{arrow} {shown(line)}")
+        print_line(f"{arrow} {format_value(line)}")

@@ -6,10 +6,10 @@ import os
 
 import click
 
-from polymux.cli.support.output import counted, for_people, json_line, shown, warn
+from polymux.cli.support.output import format_value, is_interactive, json_line, plural, warn
 from polymux.core.errors import CaptureError
 
-UNREADABLE = 3
+EXIT_UNREADABLE = 3
 
 
 @click.command(epilog="Example: polymux index big.pcapng", no_args_is_help=True)
@@ -19,27 +19,27 @@ UNREADABLE = 3
 def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> None:
     """Walk CAPTURES once and write FILE.idx beside each: `analyze` then need not find out where
     a large file can be cut. An index that no longer fits its file is never used."""
-    from polymux.capture import find_captures, plan, write_index
-    from polymux.cli.support.capture_walk import sizes
-    from polymux.cli.support.progress import Waiting, octets_read, say
+    from polymux.capture import find_captures, plan_ranges, write_index
+    from polymux.cli.support.capture_walk import total_file_size
+    from polymux.cli.support.progress import ProgressBar, bytes_read_counter, print_line
 
-    people = for_people(as_json)
+    people = is_interactive(as_json)
     code = 0
     paths = find_captures(captures)
-    with Waiting("indexing", sizes(captures), octets_read(), printing=people):
+    with ProgressBar("indexing", total_file_size(captures), bytes_read_counter(), printing=people):
         for path in paths:
             try:
                 name = write_index(path)
             except CaptureError as problem:
                 warn(str(problem))
-                code = UNREADABLE
+                code = EXIT_UNREADABLE
                 continue
             octets = os.path.getsize(path)
-            cuts = plan(path)
+            cuts = plan_ranges(path)
             row = {"file": path, "index": name, "bytes": octets, "ranges": len(cuts)}
             if people:
-                ranges = counted(len(cuts), "range")
-                say(f"{shown(name)}: {ranges}, {counted(octets, 'octet')}")
+                ranges = plural(len(cuts), "range")
+                print_line(f"{format_value(name)}: {ranges}, {plural(octets, 'octet')}")
             else:
                 json_line(row)
     context.exit(code)

@@ -15,29 +15,29 @@ import click
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.frame_log import FrameLog, verbose_option
-from polymux.cli.support.output import counted, warn
-from polymux.cli.support.signals import when_told
+from polymux.cli.support.output import plural, warn
+from polymux.cli.support.signals import stop_event
 from polymux.core.errors import CaptureError
-from polymux.protocols.registry import parse
+from polymux.protocols.registry import parse_protocol
 from polymux.record import tls_contexts as tls
-from polymux.record.crash_recovery import recover_left
-from polymux.record.proxy import Tap
+from polymux.record.crash_recovery import recover_partial_captures
+from polymux.record.proxy import RecordingProxy
 
-NOT_VERIFIED = "polymux: the upstream's certificate was not verified"
-NOT_RECORDED = 5
-Syncs = float | Literal["none", "always"]
-UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+NOT_VERIFIED_NOTE = "polymux: the upstream's certificate was not verified"
+EXIT_NOT_RECORDED = 5
+SyncOption = float | Literal["none", "always"]
+SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def size(context: click.Context, param: click.Parameter, value: str) -> int:
+def parse_size(context: click.Context, param: click.Parameter, value: str) -> int:
     """Octets, as a number or with a unit."""
     found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
     if found is None:
         raise click.BadParameter(f"{value!r} is no size; write octets, or 64M, or 2G")
-    return int(found[1]) * UNITS[found[2]]
+    return int(found[1]) * SIZE_UNITS[found[2]]
 
 
-def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
+def parse_sync(context: click.Context, param: click.Parameter, value: str) -> SyncOption:
     if value == "none":
         return "none"
     if value == "always":
@@ -60,13 +60,15 @@ def syncs(context: click.Context, param: click.Parameter, value: str) -> Syncs:
     "--protocol", default="", shell_complete=protocol_names,
     help="Noted in the capture, so that nobody has to guess.",
 )  # fmt: skip
-@click.option("--rotate-size", callback=size, default="0", help="Begin another file after: 64M.")
+@click.option(
+    "--rotate-size", callback=parse_size, default="0", help="Begin another file after: 64M."
+)
 @click.option(
     "--rotate-time", type=click.FloatRange(0), default=0.0, help="And after so many seconds."
 )
 @click.option("--index", is_flag=True, help="Write FILE.idx beside each published file.")
 @click.option(
-    "--sync", callback=syncs, default="1", show_default=True,
+    "--sync", callback=parse_sync, default="1", show_default=True,
     help="When to sync the disk: none, each, or seconds.",
 )  # fmt: skip
 @click.option(
@@ -92,7 +94,7 @@ def record(
     rotate_size: int,
     rotate_time: float,
     index: bool,
-    sync: Syncs,
+    sync: SyncOption,
     on_full: Literal["gap", "block"],
     cert: str | None,
     key: str | None,
@@ -110,60 +112,65 @@ def record(
     kept; exit code 5 if anything is missing.
     """
     if protocol:
-        parse(protocol)
+        parse_protocol(protocol)
     elif verbose:
         raise click.UsageError("-v: name the protocol with --protocol, to decode what passes")
-    own = tls.listening(cert, key, client_ca) if cert is not None else None
-    theirs = tls.connecting(ca, insecure=insecure, cert=client_cert, key=client_key)
+    own = tls.server_context(cert, key, client_ca) if cert is not None else None
+    theirs = tls.client_context(ca, insecure=insecure, cert=client_cert, key=client_key)
     if insecure:
         click.echo("warning: the upstream's certificate is not verified", err=True)
     rotates = bool(rotate_size or rotate_time)
     if rotates:
-        publish_leftovers(out)
-    note = NOT_VERIFIED if insecure else ""
-    writer = begin(out, rotate_size, rotate_time, sync, index, note)
+        publish_partial_captures(out)
+    note = NOT_VERIFIED_NOTE if insecure else ""
+    writer = open_writer(out, rotate_size, rotate_time, sync, index, note)
     try:
-        tap = Tap(
+        tap = RecordingProxy(
             listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
             server_hostname=server_name, on_full=on_full, note=note,
-            watch=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
+            observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
         )  # fmt: skip
-        asyncio.run(run(tap))
+        asyncio.run(run_proxy(tap))
     except BaseException:
-        abandon(writer)
+        close_or_discard(writer)
         raise
     with suppress(CaptureError):  # said below, with all others
         writer.close()
-    if tell(tap, writer):
-        context.exit(NOT_RECORDED)
+    if print_result(tap, writer):
+        context.exit(EXIT_NOT_RECORDED)
 
 
-def begin(
-    out: str, octets: int, seconds: float, sync: Syncs, index: bool, comment: str
+def open_writer(
+    out: str, rotate_bytes: int, rotate_seconds: float, sync: SyncOption, index: bool, comment: str
 ) -> RotatingWriter:
     """The first file; whoever named it wrongly is told so, a disk that fails is exit code 5."""
     try:
         return RotatingWriter(
-            out, octets=octets, seconds=seconds, sync=sync, index=index, comment=comment,
+            out,
+            max_bytes=rotate_bytes,
+            max_seconds=rotate_seconds,
+            sync=sync,
+            index=index,
+            comment=comment,
             background=True,
-        )  # fmt: skip
+        )
     except CaptureError as problem:
         if os.path.exists(out) or os.path.exists(f"{out}.part"):
             raise click.UsageError(str(problem)) from None
         warn(f"polymux: {problem}")
-        sys.exit(NOT_RECORDED)
+        sys.exit(EXIT_NOT_RECORDED)
 
 
-def publish_leftovers(out: str) -> None:
+def publish_partial_captures(out: str) -> None:
     """A recorder that was killed could not publish its last files: do it now."""
-    left = recover_left(out)
+    left = recover_partial_captures(out)
     for name in left.published:
         warn(f"{name}: left behind by a recorder that was killed, published now")
     for problem in left.problems:
         warn(f"warning: {problem}")
 
 
-def abandon(writer: RotatingWriter) -> None:
+def close_or_discard(writer: RotatingWriter) -> None:
     """Recording never began, or broke off: keep what there is and leave nothing empty behind."""
     with suppress(CaptureError):
         if writer.packets:
@@ -172,26 +179,26 @@ def abandon(writer: RotatingWriter) -> None:
             writer.discard()
 
 
-def tell(tap: Tap, writer: RotatingWriter) -> bool:
+def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
     """Say what was recorded; True if anything is missing."""
-    counts, missed = tap.counts, writer.missed
+    counts, missed = proxy.stats, writer.loss
     files = ", ".join(writer.published) or "nothing"
     warn(
-        f"{counted(counts.connections, 'connection')}, "
-        f"{counted(counts.bytes_dialer, 'octet')} from dialers, "
+        f"{plural(counts.connections, 'connection')}, "
+        f"{plural(counts.bytes_dialer, 'octet')} from dialers, "
         f"{counts.bytes_acceptor} from the upstream, {counts.refused} not forwarded; "
         f"written: {files}"
     )
     lines = list(writer.failures)
     if missed.packets:
         lines.append(
-            f"{missed.packets} packets ({missed.octets} octets) were not written: {missed.error}"
+            f"{missed.packets} packets ({missed.bytes} octets) were not written: {missed.error}"
         )
     elif missed.error and not lines:
         lines.append(f"the recording did not go as asked: {missed.error}")
-    if counts.dropped:
+    if counts.dropped_bytes:
         lines.append(
-            f"stopped while the disk was full: {counts.dropped} octets of packets were neither "
+            f"stopped while the disk was full: {counts.dropped_bytes} octets of packets were neither "
             "recorded nor forwarded"
         )
     for line in lines:
@@ -199,9 +206,9 @@ def tell(tap: Tap, writer: RotatingWriter) -> bool:
     return bool(lines)
 
 
-async def run(tap: Tap) -> None:
+async def run_proxy(proxy: RecordingProxy) -> None:
     """Until interrupted or terminated."""
-    stop = when_told()
-    async with tap:
-        warn(f"listening at {tap.url}, forwarding to {tap.upstream}")
+    stop = stop_event()
+    async with proxy:
+        warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")
         await stop.wait()

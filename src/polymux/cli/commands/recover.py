@@ -8,12 +8,12 @@ import sys
 import click
 
 from polymux.capture.io.paths import expand
-from polymux.cli.support.capture_walk import sizes
-from polymux.cli.support.output import counted, shown, warn
-from polymux.cli.support.progress import Waiting, octets_read, say
+from polymux.cli.support.capture_walk import total_file_size
+from polymux.cli.support.output import format_value, plural, warn
+from polymux.cli.support.progress import ProgressBar, bytes_read_counter, print_line
 from polymux.core.errors import CaptureError
 
-UNREADABLE = 3
+EXIT_UNREADABLE = 3
 
 
 @click.command(
@@ -34,29 +34,33 @@ def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> 
     if out is not None and os.path.exists(out):
         raise click.UsageError(f"--out {out}: is there already; name a new file")
     code = 0
-    with Waiting("recovering", sizes(files), octets_read(), printing=sys.stdout.isatty()):
+    with ProgressBar(
+        "recovering", total_file_size(files), bytes_read_counter(), printing=sys.stdout.isatty()
+    ):
         for path in paths:
             try:
-                say(shown(published(path) if out is None else repaired(path, out)))
+                print_line(
+                    format_value(publish_file(path) if out is None else repair_file(path, out))
+                )
             except CaptureError as problem:
                 warn(str(problem))
-                code = UNREADABLE
+                code = EXIT_UNREADABLE
     context.exit(code)
 
 
-def published(path: str) -> str:
+def publish_file(path: str) -> str:
     from polymux.capture import index_file
     from polymux.capture import recover as publish
 
     name = publish(path)
-    return f"{name}: published, {counted(index_file(name).summary.packets, 'packet')}"
+    return f"{name}: published, {plural(index_file(name).summary.packets, 'packet')}"
 
 
-def repaired(path: str, out: str) -> str:
+def repair_file(path: str, out: str) -> str:
     from polymux.capture import repair
 
     done = repair(path, out)
     return (
-        f"{out}: {counted(done.packets, 'packet')} in {done.octets} octets; {done.dropped} octets "
-        f"left out, reading resumed {counted(done.resumed, 'time')}"
+        f"{out}: {plural(done.packets, 'packet')} in {done.bytes_kept} octets; {done.bytes_dropped} octets "
+        f"left out, reading resumed {plural(done.resumed, 'time')}"
     )

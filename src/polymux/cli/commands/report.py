@@ -12,16 +12,16 @@ import click
 @click.option("--payload", default="none", show_default=True, help="none, hash, head:N or full.")
 def report(tables: str, out: str, title: str, payload: str) -> None:
     """Write the report of tables made by `polymux analyze`."""
-    from polymux.cli.support.output import counted, shown
-    from polymux.cli.support.progress import Waiting
+    from polymux.cli.support.output import format_value, plural
+    from polymux.cli.support.progress import ProgressBar
     from polymux.report import rows_to_read, write_report
 
-    with Waiting("reading tables", unit="rows") as waiting:
+    with ProgressBar("reading tables", unit="rows") as waiting:
         waiting.total = rows_to_read(tables)
         info = write_report(tables, out, title=title, payload=payload, progress=waiting.advance)
     counts = (
         (info.sessions, "session"), (info.errors, "error"), (info.warnings, "warning"),
         (info.stalls, "stall"),
     )  # fmt: skip
-    told = ", ".join(counted(*each) for each in counts)
-    click.echo(f"{shown(info.path)}: {info.octets} octets; {told}")
+    told = ", ".join(plural(*each) for each in counts)
+    click.echo(f"{format_value(info.path)}: {info.size_bytes} octets; {told}")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from polymux.cli.support.completion import rule_names
-from polymux.cli.support.output import Column, for_people, json_line, print_table
+from polymux.cli.support.output import TableColumn, is_interactive, json_line, print_table
 from polymux.core.rules import Rule
-from polymux.report.render.rule_pages import ORIGINS, REACTIONS, RulePage, all_rules, page_of
+from polymux.report.render.rule_pages import ORIGINS, REACTIONS, RulePage, all_rules, page_for_rule
 
 
 @click.command(epilog="Example: polymux rules mplex, or polymux rules mplex.write-after-close")
@@ -16,25 +16,25 @@ from polymux.report.render.rule_pages import ORIGINS, REACTIONS, RulePage, all_r
 def rules(names: tuple[str, ...], as_json: bool) -> None:
     """List all rules, or those of a protocol (mplex); one rule (mplex.bad-flag) with an example."""
     known = all_rules()
-    found = [rule for rule in known if not names or any(_is(rule, name) for name in names)]
+    found = [rule for rule in known if not names or any(_matches(rule, name) for name in names)]
     for name in names:
-        if not any(_is(rule, name) for rule in found):
+        if not any(_matches(rule, name) for rule in found):
             books = ", ".join(sorted({rule.name.partition(".")[0] for rule in known}))
             raise click.UsageError(f"no rule or protocol {name!r}; there are {books}")
-    if not for_people(as_json):
+    if not is_interactive(as_json):
         for rule in found:
-            json_line(row_of(page_of(rule)))
+            json_line(rule_json(page_for_rule(rule)))
     elif len(found) == 1:
-        print_page(page_of(found[0]))
+        print_page(page_for_rule(found[0]))
     else:
         print_table(
             f"{len(found)} rules",
             (
-                Column("rule"),
-                Column("severity"),
-                Column("origin", 2),
-                Column("what it says", least=30),
-                Column("where", 1, least=12),
+                TableColumn("rule"),
+                TableColumn("severity"),
+                TableColumn("origin", 2),
+                TableColumn("what it says", min_width=30),
+                TableColumn("where", 1, min_width=12),
             ),
             [
                 (rule.name, rule.severity.value, rule.origin.value, rule.sentence, rule.section)
@@ -43,7 +43,7 @@ def rules(names: tuple[str, ...], as_json: bool) -> None:
         )
 
 
-def row_of(page: RulePage) -> dict[str, object]:
+def rule_json(page: RulePage) -> dict[str, object]:
     return {
         "rule": page.name,
         "severity": page.severity,
@@ -51,7 +51,7 @@ def row_of(page: RulePage) -> dict[str, object]:
         "section": page.section,
         "sentence": page.sentence,
         "reaction": page.reaction,
-        "example": {"story": page.story, "protocol": page.protocol, "lines": page.example()},
+        "example": {"story": page.story, "protocol": page.protocol, "lines": page.example_lines()},
     }
 
 
@@ -62,11 +62,11 @@ def print_page(page: RulePage) -> None:
     click.echo(f"section    {page.section}")
     click.echo(f"comes from {ORIGINS[page.origin]}")
     click.echo(f"reaction   a live session {REACTIONS[page.reaction]}")
-    if page.lines:
+    if page.frames:
         click.echo(f"\nExample ({page.protocol}): {page.story}\n")
-        for line in page.example():
+        for line in page.example_lines():
             click.echo(f"  {line}")
 
 
-def _is(rule: Rule, name: str) -> bool:
+def _matches(rule: Rule, name: str) -> bool:
     return rule.name == name or rule.name.startswith(f"{name}.")

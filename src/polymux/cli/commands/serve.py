@@ -8,14 +8,14 @@ import click
 
 from polymux.aio import Session, Unreachable
 from polymux.aio import serve as listen
-from polymux.cli.support.output import counted, warn
-from polymux.cli.support.peer_io import live_options, recording
+from polymux.cli.support.output import plural, warn
+from polymux.cli.support.peer_io import live_options, open_recorder
 from polymux.cli.support.received_files import ReceivedFiles
-from polymux.cli.support.serve_session import Job, Visit
-from polymux.cli.support.signals import when_told
+from polymux.cli.support.serve_session import ServeAction, ServedSession
+from polymux.cli.support.signals import stop_event
 from polymux.record import tls_contexts as tls
 
-ACTS = ("echo", "discard", "print")
+ACTIONS = ("echo", "discard", "print")
 
 
 @click.command(
@@ -24,13 +24,13 @@ ACTS = ("echo", "discard", "print")
 )
 @live_options
 @click.option(
-    "--action", "act", type=click.Choice(ACTS), default="print", show_default=True,
+    "--action", type=click.Choice(ACTIONS), default="print", show_default=True,
     help="With what comes: send it back, drop it, or show it.",
 )  # fmt: skip
 @click.option("--save", "folder", help="Write it to numbered files in this new directory instead.")
 @click.option("--once", is_flag=True, help="End after the first session.")
 @click.option(
-    "--stream", "numbers", type=click.IntRange(0, 2**64 - 1), multiple=True,
+    "--stream", "stream_ids", type=click.IntRange(0, 2**64 - 1), multiple=True,
     help="Minmux: the ids to read, odd ones; 1 if none is given. Echoed on the next id.",
 )  # fmt: skip
 @click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
@@ -42,10 +42,10 @@ def serve(
     record_to: str | None,
     as_json: bool,
     verbose: bool,
-    act: str,
+    action: str,
     folder: str | None,
     once: bool,
-    numbers: tuple[int, ...],
+    stream_ids: tuple[int, ...],
     cert: str | None,
     key: str | None,
     client_ca: str | None,
@@ -57,32 +57,32 @@ def serve(
     them, a pipe gets JSON lines. Files are called stream-000001.bin and so on; manifest.jsonl
     says which is which. Stops on SIGINT or SIGTERM.
     """
-    for number in numbers:
+    for number in stream_ids:
         if number % 2 == 0:
             raise click.UsageError(f"--stream {number}: the dialer writes odd ids only")
-    if url.startswith("stdio:") and act == "print" and folder is None:
+    if url.startswith("stdio:") and action == "print" and folder is None:
         raise click.UsageError(
             "stdio: is the connection itself; use --action echo, discard or --save"
         )
     if cert is None and url.startswith(("tls:", "wss:")):
         raise click.UsageError(f"{url}: needs a certificate to listen with: --cert and --key")
-    own = tls.listening(cert, key, client_ca) if cert is not None else None
+    own = tls.server_context(cert, key, client_ca) if cert is not None else None
     files = ReceivedFiles(folder) if folder is not None else None
-    job = Job(act, as_json, files, numbers or (1,))
+    job = ServeAction(action, as_json, files, stream_ids or (1,))
 
     async def run() -> None:
-        stop = when_told()
+        stop = stop_event()
 
         async def handle(session: Session) -> None:
-            visit = Visit(job, session)
+            visit = ServedSession(job, session)
             await visit.run()
-            said = f"{counted(visit.streams, 'stream')}, {counted(visit.octets, 'octet')}"
+            said = f"{plural(visit.streams, 'stream')}, {plural(visit.received_bytes, 'octet')}"
             why = f"; {session.failure}" if session.failure is not None else ""
             warn(f"{session.peer}: {said}{why}")
-            if once or job.broken is not None:
+            if once or job.failure is not None:
                 stop.set()
 
-        with recording(record_to, verbose) as recorder:
+        with open_recorder(record_to, verbose) as recorder:
             try:
                 server = await listen(handle, url, protocol=protocol, tls=own, recorder=recorder)
             except Unreachable as problem:
@@ -93,7 +93,7 @@ def serve(
                 await asyncio.wait(
                     [over, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"
                 )
-        if job.broken is not None:
-            raise job.broken
+        if job.failure is not None:
+            raise job.failure
 
     asyncio.run(run())

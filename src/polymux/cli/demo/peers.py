@@ -13,11 +13,11 @@ import asyncio
 from polymux.aio import (
     Call,
     ItemReceiver,
+    MessageReceiver,
+    MessageSender,
     MinmuxSession,
     NerdbankSession,
     OmnistreamsSession,
-    Receiver,
-    Sender,
     Session,
     Stream,
     StreamuxSession,
@@ -26,13 +26,13 @@ from polymux.core.frames import Frame
 from polymux.protocols.mplex.protocol import MESSAGE_INITIATOR
 
 WINDOW = 4096
-HUGE = 640 * 1024  # octets: 0.8 s on a thin line
+HUGE_MESSAGE_BYTES = 640 * 1024  # octets: 0.8 s on a thin line
 ITEMS = b"item" * 250  # items are octets
-LATE = 0.03  # seconds; a stall is 50 ms
-DONE = "all was read"
+MAX_OPEN_SECONDS = 0.03  # seconds; a stall is 50 ms
+ALL_READ = "all was read"
 
 
-class Disturbed(Exception):
+class MachineTooSlow(Exception):
     """The machine held up the peers for so long that it would be taken for their fault."""
 
 
@@ -43,10 +43,10 @@ async def echo(session: Session) -> None:
         async for chunk in stream:
             await stream.send(chunk)
 
-    await session.each(answer)
+    await session.serve_streams(answer)
 
 
-async def ask(session: Session, name: str, data: bytes, times: int = 1) -> None:
+async def exchange_echoes(session: Session, name: str, data: bytes, times: int = 1) -> None:
     """One stream: questions and answers, then a clean end."""
     stream = await session.open(name)
     for _ in range(times):
@@ -58,11 +58,13 @@ async def ask(session: Session, name: str, data: bytes, times: int = 1) -> None:
     await stream.receive_all()
 
 
-async def talk(session: Session) -> None:
+async def exchange_on_five_streams(session: Session) -> None:
     """Five streams side by side, all clean."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(5):
-            tasks.create_task(ask(session, f"question {number}", b"how are you? " * 40, 10))
+            tasks.create_task(
+                exchange_echoes(session, f"question {number}", b"how are you? " * 40, 10)
+            )
 
 
 async def reset_one(session: Session) -> None:
@@ -71,7 +73,7 @@ async def reset_one(session: Session) -> None:
     await stream.send(b"never mind" * 50)
     await stream.receive()
     stream.abort("changed my mind")
-    await ask(session, "kept", b"still here", 3)
+    await exchange_echoes(session, "kept", b"still here", 3)
 
 
 async def write_after_close(session: Session) -> None:
@@ -80,11 +82,13 @@ async def write_after_close(session: Session) -> None:
     await stream.send(b"the last word")
     await stream.end()
     await stream.receive_all()
-    session.endpoint.put(Frame(MESSAGE_INITIATOR, stream.record.key, b"one more thing"), force=True)
-    await ask(session, "honest", b"all is well", 2)
+    session.endpoint.send_frame(
+        Frame(MESSAGE_INITIATOR, stream.state.key, b"one more thing"), force=True
+    )
+    await exchange_echoes(session, "honest", b"all is well", 2)
 
 
-async def read_little(session: Session) -> None:
+async def read_slowly(session: Session) -> None:
     """Accepts with a small window, and takes what came only every 150 ms."""
     assert isinstance(session, NerdbankSession)
     stream = await session.accept("starved", window=WINDOW)
@@ -95,7 +99,7 @@ async def read_little(session: Session) -> None:
     await session.wait_closed()
 
 
-async def write_much(session: Session) -> None:
+async def send_six_windows(session: Session) -> None:
     """A transfer of six windows."""
     stream = await session.open("starved")
     await stream.send(b"x" * 6 * WINDOW)
@@ -134,7 +138,7 @@ async def take_messages(session: Session) -> None:
     """Reads streams to their end, message by message, and says when all are read."""
     assert isinstance(session, OmnistreamsSession)
 
-    async def take(receiver: Receiver) -> None:
+    async def take(receiver: MessageReceiver) -> None:
         async for _ in receiver:
             pass
 
@@ -142,19 +146,19 @@ async def take_messages(session: Session) -> None:
     async with asyncio.TaskGroup() as tasks:
         for _ in range(expected):
             tasks.create_task(take(await session.accept()))
-    await session.control(DONE)
+    await session.control(ALL_READ)
     await session.wait_closed()
 
 
-async def begin_messages(session: OmnistreamsSession, *metadata: object) -> list[Sender]:
+async def begin_messages(session: OmnistreamsSession, *metadata: object) -> list[MessageSender]:
     """Open streams and wait until the peer has asked for messages on all of them."""
     await session.control(str(len(metadata)))
     began = session.loop.time()
     senders = [await session.open(each) for each in metadata]
     for sender in senders:
         await sender.drain()
-    if session.loop.time() - began > LATE:
-        raise Disturbed
+    if session.loop.time() - began > MAX_OPEN_SECONDS:
+        raise MachineTooSlow
     return senders
 
 
@@ -170,13 +174,13 @@ async def send_messages(session: Session) -> None:
     await session.receive_control()
 
 
-async def send_hugely(session: Session) -> None:
+async def send_huge_message(session: Session) -> None:
     """One stream sends a huge message; another has two small ones to send right behind it."""
     assert isinstance(session, OmnistreamsSession)
     chat, backup = await begin_messages(session, "chat", "backup")
     await chat.send(b"before")
     await asyncio.sleep(0.04)
-    backup.send_nowait(b"x" * HUGE)
+    backup.send_nowait(b"x" * HUGE_MESSAGE_BYTES)
     chat.send_nowait(b"are you")
     chat.send_nowait(b"still there?")
     await backup.end()
@@ -191,7 +195,7 @@ async def answer_requests(session: Session) -> None:
     async def work(call: Call) -> None:
         await call.reply(await call.read())
 
-    await session.answer(work)
+    await session.serve_calls(work)
 
 
 async def send_requests(session: Session) -> None:

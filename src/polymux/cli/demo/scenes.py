@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from polymux.aio import Session, connect, serve
 from polymux.capture.synthesis.tcp_connection import PacketSink
 from polymux.cli.demo import peers as peers
-from polymux.cli.demo.throttled_relay import Tape, ThinLine
+from polymux.cli.demo.throttled_relay import MemoryCapture, ThrottledRelay
 from polymux.core.errors import PolymuxError
-from polymux.record.proxy import Tap
+from polymux.record.proxy import RecordingProxy
 
-Script = Callable[[Session], Awaitable[None]]
-TAKES = 40  # times a scene is played at most
+PeerScript = Callable[[Session], Awaitable[None]]
+MAX_TAKES = 40  # times a scene is played at most
 
 
 class TooBusy(PolymuxError):
@@ -28,37 +28,39 @@ class Scene:
 
     protocol: str
     story: str
-    acceptor: Script
-    dialer: Script
+    acceptor: PeerScript
+    dialer: PeerScript
     url: str = "tcp://127.0.0.1:0"
-    thin: bool = False  # is the line from the dialer thin?
+    throttled: bool = False  # is the line from the dialer thin?
 
 
-async def play(scene: Scene, sink: PacketSink) -> None:
+async def play_scene(scene: Scene, sink: PacketSink) -> None:
     """Run one scene through the proxy, to its end."""
     protocol = scene.protocol
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             await serve(scene.acceptor, scene.url, protocol=protocol)
         )
-        tap = await stack.enter_async_context(Tap(scene.url, server.url, sink, protocol=protocol))
+        tap = await stack.enter_async_context(
+            RecordingProxy(scene.url, server.url, sink, protocol=protocol)
+        )
         url = tap.url
-        if scene.thin:
-            url = (await stack.enter_async_context(ThinLine(tap.url))).url
+        if scene.throttled:
+            url = (await stack.enter_async_context(ThrottledRelay(tap.url))).url
         async with connect(url, protocol=protocol) as session:
             await scene.dialer(session)
         limit = session.loop.time() + 5
-        while tap.counts.open and session.loop.time() < limit:
+        while tap.stats.open and session.loop.time() < limit:
             await asyncio.sleep(0.01)  # until the proxy has seen both directions end
 
 
-def record(scene: Scene, sink: PacketSink) -> int:
+def record_scene(scene: Scene, sink: PacketSink) -> int:
     """Play a scene until the machine did not disturb it, and keep that; returns the takes."""
-    for take in range(1, TAKES + 1):
-        tape = Tape()
+    for take in range(1, MAX_TAKES + 1):
+        tape = MemoryCapture()
         try:
-            asyncio.run(play(scene, tape))
-        except peers.Disturbed:
+            asyncio.run(play_scene(scene, tape))
+        except peers.MachineTooSlow:
             continue
         tape.copy_to(sink)
         return take
@@ -66,19 +68,44 @@ def record(scene: Scene, sink: PacketSink) -> int:
 
 
 SCENES = (
-    Scene("mplex", "five streams side by side", peers.echo, peers.talk),
+    Scene("mplex", "five streams side by side", peers.echo, peers.exchange_on_five_streams),
     Scene("mplex", "a stream is reset in the middle", peers.echo, peers.reset_one),
     Scene("mplex", "a peer writes after closing its stream", peers.echo, peers.write_after_close),
-    Scene("nerdbank:version=1", "five channels of version 1", peers.echo, peers.talk),
-    Scene("nerdbank:version=2", "a transfer through a window that is too small",
-          peers.read_little, peers.write_much),
-    Scene(f"nerdbank:version=3,seeded={peers.WINDOW}+1048576",
-          "one reader reads nothing, another is prompt", peers.read_late, peers.give_up_waiting),
-    Scene("omnistreams", "four streams of messages over a WebSocket", peers.take_messages,
-          peers.send_messages, "ws://127.0.0.1:0/omnistreams"),
-    Scene("omnistreams", "a huge message holds up a small one on a thin line",
-          peers.take_messages, peers.send_hugely, "ws://127.0.0.1:0/omnistreams", thin=True),
-    Scene("streamux", "thirty requests and their replies", peers.answer_requests,
-          peers.send_requests),
+    Scene(
+        "nerdbank:version=1",
+        "five channels of version 1",
+        peers.echo,
+        peers.exchange_on_five_streams,
+    ),
+    Scene(
+        "nerdbank:version=2",
+        "a transfer through a window that is too small",
+        peers.read_slowly,
+        peers.send_six_windows,
+    ),
+    Scene(
+        f"nerdbank:version=3,seeded={peers.WINDOW}+1048576",
+        "one reader reads nothing, another is prompt",
+        peers.read_late,
+        peers.give_up_waiting,
+    ),
+    Scene(
+        "omnistreams",
+        "four streams of messages over a WebSocket",
+        peers.take_messages,
+        peers.send_messages,
+        "ws://127.0.0.1:0/omnistreams",
+    ),
+    Scene(
+        "omnistreams",
+        "a huge message holds up a small one on a thin line",
+        peers.take_messages,
+        peers.send_huge_message,
+        "ws://127.0.0.1:0/omnistreams",
+        throttled=True,
+    ),
+    Scene(
+        "streamux", "thirty requests and their replies", peers.answer_requests, peers.send_requests
+    ),
     Scene("minmux", "three streams of items under credit", peers.take_items, peers.send_items),
-)  # fmt: skip
+)

@@ -6,14 +6,14 @@ import asyncio
 from contextlib import suppress
 
 from polymux.aio.urls import Address, parse_url
-from polymux.capture.synthesis.packet_builder import Burst
+from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.capture.synthesis.tcp_connection import PacketSink
 
-CHUNK = 16384  # octets of the dialer that pass a thin line at once
-TICK = 0.02  # and the seconds before the next
+CHUNK_BYTES = 16384  # octets of the dialer that pass a thin line at once
+CHUNK_INTERVAL = 0.02  # and the seconds before the next
 
 
-class ThinLine:
+class ThrottledRelay:
     """A relay to `upstream` on which the dialer's octets pass at 800 KiB a second.
 
     The last octets before a pause are never cut small: what was written together at the end arrives
@@ -26,8 +26,8 @@ class ThinLine:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> ThinLine:
-        self._server = await asyncio.start_server(self._joined, "127.0.0.1", 0)
+    async def __aenter__(self) -> ThrottledRelay:
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
         near = self.upstream
         self.url = str(Address(near.scheme, "127.0.0.1", port, near.path))
@@ -40,13 +40,17 @@ class ThinLine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _joined(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _on_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         there, back = await asyncio.open_connection(self.upstream.host, self.upstream.port)
-        for each in (self._drip(reader, back), self._pour(there, writer)):
+        for each in (self._relay_throttled(reader, back), self._relay_unlimited(there, writer)):
             task = asyncio.create_task(each)
             self._tasks.add(task)
 
-    async def _drip(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay_throttled(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Take all that comes at once, pass it on little by little."""
         waiting = bytearray()
         more = asyncio.create_task(reader.read(1 << 20))
@@ -59,14 +63,16 @@ class ThinLine:
                 if open_still:
                     more = asyncio.create_task(reader.read(1 << 20))
                 continue
-            size = CHUNK if len(waiting) > 2 * CHUNK else len(waiting)
+            size = CHUNK_BYTES if len(waiting) > 2 * CHUNK_BYTES else len(waiting)
             writer.write(waiting[:size])
             del waiting[:size]
-            if size == CHUNK:
-                await asyncio.sleep(TICK)
+            if size == CHUNK_BYTES:
+                await asyncio.sleep(CHUNK_INTERVAL)
         writer.close()
 
-    async def _pour(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _relay_unlimited(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 writer.write(data)
@@ -74,17 +80,17 @@ class ThinLine:
         writer.close()
 
 
-class Tape:
+class MemoryCapture:
     """A recording held in memory until it is known to be good. A `PacketSink`."""
 
     def __init__(self) -> None:
-        self._bursts: list[Burst] = []
+        self._bursts: list[PacketBurst] = []
 
     @property
-    def file(self) -> int:
+    def comment_epoch(self) -> int:
         return 0
 
-    def burst(self, burst: Burst) -> None:
+    def burst(self, burst: PacketBurst) -> None:
         self._bursts.append(burst)
 
     def copy_to(self, sink: PacketSink) -> None:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import click
 
-from polymux.analysis.options import ALWAYS, Plan, parse_ports
+from polymux.analysis.options import DEFAULT_TABLES, AnalysisOptions, parse_ports
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.output import FORMATS
 
@@ -16,22 +16,22 @@ Command = TypeVar("Command", bound=Callable[..., object])
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CaptureRequest:
     """What the caller wants read, and how."""
 
     files: tuple[str, ...]
     protocol: str = "auto"
     ports: tuple[str, ...] = ()
     filters: tuple[str, ...] = ()
-    session: str = ""
+    session_prefix: str = ""
 
-    def plan(self, *tables: str, stream: str = "") -> Plan:
+    def analysis_options(self, *tables: str, stream: str = "") -> AnalysisOptions:
         """The plan that makes these tables; a usage error if the options make no sense."""
         try:
             ports = parse_ports(self.ports)
         except ValueError as problem:
             raise click.UsageError(str(problem)) from None
-        return Plan(self.protocol, ports, frozenset(tables) or ALWAYS, stream)
+        return AnalysisOptions(self.protocol, ports, frozenset(tables) or DEFAULT_TABLES, stream)
 
 
 def capture_options(command: Command) -> Command:
@@ -69,13 +69,13 @@ def format_option(command: Command) -> Command:
     return add(command)
 
 
-FAIL_ON = ("findings", "violations")
+FAIL_ON_CHOICES = ("findings", "violations")
 
 
 def fail_on_option(command: Command) -> Command:
     """--fail-on, for commands that list what is wrong and else do not fail because of it."""
     add: Callable[[Command], Command] = click.option(
-        "--fail-on", type=click.Choice(FAIL_ON),
+        "--fail-on", type=click.Choice(FAIL_ON_CHOICES),
         help="Exit code 1 if there is any: findings (violations and stalls) or violations "
         "(of severity warning or error).",
     )  # fmt: skip

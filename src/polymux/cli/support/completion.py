@@ -9,7 +9,7 @@ def protocol_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
     """The protocols, and `auto` where that is the default."""
     from polymux.protocols import registry
 
-    known = registry.names()
+    known = registry.protocol_names()
     if param.default == "auto":
         known = ["auto", *known]
     return [name for name in known if name.startswith(incomplete)]

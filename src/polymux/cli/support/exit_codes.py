@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-FINDINGS = 1
+EXIT_FINDINGS = 1
 
 
-def exit_code(fail_on: str | None, findings: int, stalls: int, otherwise: int) -> int:
+def fail_on_exit_code(fail_on: str | None, findings: int, stalls: int, default: int) -> int:
     """1 if something was found that `fail_on` names, else the code of the reading.
 
     `findings` are the violations that are no notes, and the `stalls`, as every command counts them.
     """
     found = findings - stalls if fail_on == "violations" else findings
-    return FINDINGS if fail_on is not None and found else otherwise
+    return EXIT_FINDINGS if fail_on is not None and found else default

@@ -10,11 +10,11 @@ from typing import TypeVar, cast
 
 import click
 
-from polymux.aio.hooks import Recording, SessionRecorder
+from polymux.aio.hooks import RecorderFactory, SessionRecorder
 from polymux.capture.packets.flow_filter import endpoint_text
 from polymux.cli.support.output import warn
 from polymux.core.observer import Observer
-from polymux.protocols.registry import create, parse
+from polymux.protocols.registry import create, parse_protocol
 
 Command = TypeVar("Command", bound=Callable[..., object])
 DIALER = 0
@@ -35,24 +35,24 @@ class FrameLog:
     """
 
     def __init__(self, protocol: str, label: str = "") -> None:
-        preamble = parse(protocol).options.get("preamble", "")
+        preamble = parse_protocol(protocol).options.get("preamble", "")
         self._label = f"{label} " if label else ""
         self._observer = Observer(create(protocol))
         if preamble:
             warn(f"{self._label}frames behind a preamble are not shown")
-        self._blind = bool(preamble)
+        self._stopped = bool(preamble)
 
     def feed(self, side: int, data: bytes) -> None:
         """Show what these bytes complete. An output that cannot be written ends the log only."""
         try:
             self._show(side, data)
         except OSError:
-            self._blind = True
+            self._stopped = True
 
     def _show(self, side: int, data: bytes) -> None:
         from polymux.analysis.output.frame_dicts import take_frame_rows
 
-        if self._blind:
+        if self._stopped:
             return
         observer = self._observer
         observer.feed(side, data, time.time_ns())
@@ -67,11 +67,11 @@ class FrameLog:
             )
         for violation in observer.take_violations():
             warn(f"{self._label}{violation.rule.severity.value}: {violation}")
-        direction = observer.conversation.direction(side)
-        if direction.lost:
-            self._blind = True
-            warn(f"{self._label}cannot be decoded on: {direction.reason}")
-        observer.take_gone()
+        direction = observer.connection.direction(side)
+        if direction.decoding_stopped:
+            self._stopped = True
+            warn(f"{self._label}cannot be decoded on: {direction.stop_reason}")
+        observer.take_removed_streams()
         sys.stderr.flush()
 
 
@@ -132,7 +132,7 @@ class LoggedTransport:
         self.write(b"".join(parts))
 
 
-def logged(recorder: Recording | None) -> Recording:
+def with_frame_log(recorder: RecorderFactory | None) -> RecorderFactory:
     """A recording that also shows frames."""
 
     def begin(protocol: str, side: int) -> SessionRecorder:

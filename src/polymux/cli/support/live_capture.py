@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 import click
 
 from polymux.capture import FlowFilter
-from polymux.capture.io.pipes import Pipe
+from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.io.sources import STDIN
 from polymux.capture.live_reader import LiveCapture
-from polymux.cli.support.capture_options import Asked
-from polymux.cli.support.capture_walk import UNREADABLE, Doubts, nothing, report_file
+from polymux.cli.support.capture_options import CaptureRequest
+from polymux.cli.support.capture_walk import (
+    EXIT_UNREADABLE,
+    ProtocolMismatchWarnings,
+    no_sessions_reason,
+    warn_about_file,
+)
 from polymux.cli.support.output import warn
 from polymux.core.errors import CaptureError
 
 if TYPE_CHECKING:
-    from polymux.analysis.options import Plan
+    from polymux.analysis.options import AnalysisOptions
     from polymux.analysis.output.session_rows import Emit
 
 
@@ -35,41 +40,41 @@ def is_live(files: tuple[str, ...]) -> bool:
     return stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)
 
 
-def walk_live(asked: Asked, plan: Plan, emit: Emit) -> int:
+def analyze_live(request: CaptureRequest, options: AnalysisOptions, emit: Emit) -> int:
     """Give the frames of a pipe to `emit` as they become whole; returns the exit code.
 
     Standard output is flushed whenever the pipe has nothing more at the moment.
     """
-    from polymux.analysis.session.live_analyzer import LiveFrames
+    from polymux.analysis.session.live_analyzer import LiveAnalyzer
 
     try:
-        wanted = FlowFilter(plan.ports, asked.filters)
+        wanted = FlowFilter(options.ports, request.filters)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    doubts = Doubts()
-    frames = LiveFrames(plan, emit, asked.session, doubts.tell)
+    doubts = ProtocolMismatchWarnings()
+    frames = LiveAnalyzer(options, emit, request.session_prefix, doubts.add)
     with ExitStack() as stack:
-        if asked.files[0] == STDIN:
+        if request.files[0] == STDIN:
             fd = sys.stdin.fileno()
         else:
             try:
-                fd = os.open(asked.files[0], os.O_RDONLY)
+                fd = os.open(request.files[0], os.O_RDONLY)
             except OSError as failure:
                 reason = f"cannot be opened: {failure.strerror}"
-                raise CaptureError(reason, asked.files[0]) from None
+                raise CaptureError(reason, request.files[0]) from None
             stack.callback(os.close, fd)
-        capture = LiveCapture(Pipe(asked.files[0], fd), wanted=wanted)
+        capture = LiveCapture(CapturePipe(request.files[0], fd), wanted=wanted)
         for session in capture:
-            frames.take(session)
+            frames.receive(session)
             sys.stdout.flush()
     doubts.close()
-    code = report_file(capture.summary)
-    if not frames.seen:
+    code = warn_about_file(capture.summary)
+    if not frames.session_count:
         if not code:
-            warn(nothing(asked, [capture.summary]))
-        return UNREADABLE
-    if not frames.matched:
+            warn(no_sessions_reason(request, [capture.summary]))
+        return EXIT_UNREADABLE
+    if not frames.matched_count:
         raise click.UsageError(
-            f"--session {asked.session}: no session's id begins so; see `polymux ls`"
+            f"--session {request.session_prefix}: no session's id begins so; see `polymux ls`"
         )
     return code

@@ -13,17 +13,17 @@ from typing import TypeVar
 import click
 
 from polymux.aio import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
-from polymux.aio.hooks import Recording
+from polymux.aio.hooks import RecorderFactory
 from polymux.cli.support.completion import protocol_names
-from polymux.cli.support.frame_log import logged, verbose_option
+from polymux.cli.support.frame_log import verbose_option, with_frame_log
 from polymux.cli.support.output import json_line
-from polymux.text.sanitize import visible
+from polymux.text.sanitize import escape_hidden
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
-CHUNK = 65536
-MOST_OF_A_LINE = 1 << 20  # octets; a longer line is cut
-AHEAD = 8  # pieces of standard input read before they are sent
+READ_SIZE = 65536
+MAX_LINE_BYTES = 1 << 20  # octets; a longer line is cut
+MAX_QUEUED_PIECES = 8  # pieces of standard input read before they are sent
 
 
 def live_options(command: Command) -> Command:
@@ -44,24 +44,24 @@ def live_options(command: Command) -> Command:
     return command
 
 
-class Input:
+class StdinReader:
     """Standard input piece by piece: chunks, or lines, with their ends if these are kept.
 
     It is read in a thread that nobody waits for: a terminal where nothing is typed keeps no
     command from ending.
     """
 
-    def __init__(self, lines: bool = False, ends: bool = False) -> None:
+    def __init__(self, lines: bool = False, keep_line_ends: bool = False) -> None:
         self._lines = lines
-        self._ends = ends
+        self._keep_line_ends = keep_line_ends
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._room = threading.Semaphore(AHEAD)
+        self._free_slots = threading.Semaphore(MAX_QUEUED_PIECES)
         threading.Thread(target=self._read, daemon=True).start()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (piece := await self._queue.get()) is not None:
-            self._room.release()
+            self._free_slots.release()
             yield piece
 
     def _read(self) -> None:
@@ -69,75 +69,79 @@ class Input:
         begun = b""  # of a line
         while True:
             try:
-                data = os.read(sys.stdin.fileno(), CHUNK)
+                data = os.read(sys.stdin.fileno(), READ_SIZE)
             except (OSError, ValueError, AttributeError):  # closed, or never there
                 data = b""
             if self._lines:
                 *whole, begun = (begun + data).split(b"\n")
                 for line in whole:
-                    self._put(line + b"\n" if self._ends else line.removesuffix(b"\r"))
-                if begun and (not data or len(begun) > MOST_OF_A_LINE):
-                    self._put(begun)
+                    self._put_when_free(
+                        line + b"\n" if self._keep_line_ends else line.removesuffix(b"\r")
+                    )
+                if begun and (not data or len(begun) > MAX_LINE_BYTES):
+                    self._put_when_free(begun)
                     begun = b""
             elif data:
-                self._put(data)
+                self._put_when_free(data)
             if not data:
-                self._tell(None)
+                self._enqueue(None)
                 return
 
-    def _put(self, piece: bytes) -> None:
-        self._room.acquire()
-        self._tell(piece)
+    def _put_when_free(self, piece: bytes) -> None:
+        self._free_slots.acquire()
+        self._enqueue(piece)
 
-    def _tell(self, piece: bytes | None) -> None:
+    def _enqueue(self, piece: bytes | None) -> None:
         with suppress(RuntimeError):  # the loop is gone: nobody wants it any more
             self._loop.call_soon_threadsafe(self._queue.put_nowait, piece)
 
 
-async def pieces(texts: tuple[str, ...], lines: bool, ends: bool) -> AsyncIterator[bytes]:
+async def input_pieces(
+    texts: tuple[str, ...], lines: bool, keep_line_ends: bool
+) -> AsyncIterator[bytes]:
     """What is to be sent: the texts of --send, or standard input."""
     for text in texts:
         yield text.encode()
     if not texts:
-        async for piece in Input(lines, ends):
+        async for piece in StdinReader(lines, keep_line_ends):
             yield piece
 
 
-class Output:
+class ReceivedDataPrinter:
     """How received octets are shown: as they are, as JSON, or escaped on a terminal.
 
     `apart`: each piece is a message or reply of its own and ends its line.
     """
 
     def __init__(self, as_json: bool) -> None:
-        self.apart = False
+        self.one_per_line = False
         self._as_json = as_json
         self._terminal = sys.stdout.isatty()
-        self._open = False  # a line on the terminal that has not ended
+        self._line_open = False  # a line on the terminal that has not ended
 
-    def put(self, data: bytes, stream: str = "", name: str = "") -> None:
+    def write(self, data: bytes, stream: str = "", name: str = "") -> None:
         if self._as_json:
-            json_line({"stream": stream, "name": name, **as_text(data)})
+            json_line({"stream": stream, "name": name, **data_json(data)})
         else:
-            if self.apart and not data.endswith(b"\n"):
+            if self.one_per_line and not data.endswith(b"\n"):
                 data += b"\n"
             if self._terminal:
-                sys.stdout.write(harmless(data))
-                self._open = not data.endswith(b"\n") if data else self._open
+                sys.stdout.write(escape_terminal(data))
+                self._line_open = not data.endswith(b"\n") if data else self._line_open
             else:
                 sys.stdout.flush()
                 sys.stdout.buffer.write(data)
         sys.stdout.flush()
 
-    def end(self) -> None:
+    def end_line(self) -> None:
         """End the last line on a terminal, so that what comes next does not stand behind it."""
-        if self._open:
-            self._open = False
+        if self._line_open:
+            self._line_open = False
             sys.stdout.write("\n")
             sys.stdout.flush()
 
 
-def as_text(data: bytes) -> dict[str, object]:
+def data_json(data: bytes) -> dict[str, object]:
     """Octets in JSON: text where they are UTF-8, else hex."""
     try:
         return {"bytes": len(data), "text": data.decode()}
@@ -145,17 +149,17 @@ def as_text(data: bytes) -> dict[str, object]:
         return {"bytes": len(data), "hex": data.hex()}
 
 
-def harmless(data: bytes) -> str:
+def escape_terminal(data: bytes) -> str:
     """Text that no terminal is harmed by; lines stay lines."""
     text = data.decode("utf-8", "backslashreplace")
-    return "\n".join(visible(line) for line in text.split("\n"))
+    return "\n".join(escape_hidden(line) for line in text.split("\n"))
 
 
 @contextmanager
-def recording(path: str | None, verbose: bool) -> Iterator[Recording | None]:
+def open_recorder(path: str | None, verbose: bool) -> Iterator[RecorderFactory | None]:
     """A recorder that writes to a new capture, shows frames, does both, or none."""
     if path is None:
-        yield logged(None) if verbose else None
+        yield with_frame_log(None) if verbose else None
         return
     from polymux.capture.pcapng.writer import PcapngWriter
     from polymux.record.session_recorder import Recorder
@@ -163,10 +167,10 @@ def recording(path: str | None, verbose: bool) -> Iterator[Recording | None]:
     if os.path.exists(path):
         raise click.UsageError(f"--record {path}: is there already; name a new file")
     with PcapngWriter(path) as sink:
-        yield logged(Recorder(sink)) if verbose else Recorder(sink)
+        yield with_frame_log(Recorder(sink)) if verbose else Recorder(sink)
 
 
-def shape(session: Session) -> str:
+def stream_shape(session: Session) -> str:
     """What streams of this session are: duplex, messages, requests or items."""
     if isinstance(session, OmnistreamsSession):
         return "messages"

@@ -15,13 +15,13 @@ from rich.text import Text
 
 from polymux.text.units import duration_text, size_text
 
-PATIENCE = 1.0  # seconds before anything is shown
-REFRESH = 0.2  # seconds between looks
+SHOW_AFTER_SECONDS = 1.0  # seconds before anything is shown
+REFRESH_SECONDS = 0.2  # seconds between looks
 
-_shown: list[Waiting] = []  # the bar on the terminal, if there is one
+_active_bars: list[ProgressBar] = []  # the bar on the terminal, if there is one
 
 
-class Waiting:
+class ProgressBar:
     """Use as a context. `done` and `total` are counted in `unit`s; a total of 0 is not known.
 
     `advance` counts; with `poll`, what that returns is what is done. `printing`: lines are printed
@@ -41,25 +41,25 @@ class Waiting:
         self.unit = unit
         self.console = console or Console(stderr=not printing, highlight=False)
         self._bar: Progress | None = None
-        self._over = threading.Event()
+        self._finished = threading.Event()
         self._thread: threading.Thread | None = None
-        self.phase(text, total, poll)
+        self.start_phase(text, total, poll)
 
-    def phase(self, text: str, total: int = 0, poll: Callable[[], int] | None = None) -> None:
+    def start_phase(self, text: str, total: int = 0, poll: Callable[[], int] | None = None) -> None:
         """Something else begins: the count starts anew."""
         self.text = text
         self.total = total
         self.done = 0
         self._poll = poll
-        self._began = time.monotonic()
+        self._phase_start = time.monotonic()
 
     def advance(self, amount: int) -> None:
         self.done += amount
 
-    def told(self) -> str:
+    def status_text(self) -> str:
         """`120 MiB of 1.1 GiB, 310 MiB/s, 3.2 s left`, as far as it is known."""
         done, total = self.done, max(self.total, self.done) if self.total else 0
-        rate = done / max(time.monotonic() - self._began, 1e-3)
+        rate = done / max(time.monotonic() - self._phase_start, 1e-3)
         parts = [f"{self._amount(done)} of {self._amount(total)}" if total else self._amount(done)]
         if rate >= 1:
             parts.append(f"{self._amount(int(rate))}/s")
@@ -72,7 +72,7 @@ class Waiting:
 
     def _show(self) -> None:
         """In a thread: wait a while, then keep the bar up to date."""
-        if PATIENCE > 0 and self._over.wait(PATIENCE):
+        if SHOW_AFTER_SECONDS > 0 and self._finished.wait(SHOW_AFTER_SECONDS):
             return
         bar = Progress(
             TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"),
@@ -86,26 +86,30 @@ class Waiting:
                 self.done = self._poll()
             total = max(self.total, self.done) if self.total else None
             bar.update(
-                task, description=self.text, completed=self.done, total=total, told=self.told()
+                task,
+                description=self.text,
+                completed=self.done,
+                total=total,
+                told=self.status_text(),
             )
             bar.refresh()
-            if self._over.wait(REFRESH):
+            if self._finished.wait(REFRESH_SECONDS):
                 break
         self._bar = None
         bar.stop()
 
-    def say(self, line: str) -> None:
+    def print_line(self, line: str) -> None:
         """Print a line above the bar."""
         if self._bar is not None:
             self._bar.console.print(Text(line), soft_wrap=True)
         else:
             click.echo(line)
 
-    def __enter__(self) -> Waiting:
+    def __enter__(self) -> ProgressBar:
         if self.console.is_terminal:
             self._thread = threading.Thread(target=self._show, daemon=True)
             self._thread.start()
-            _shown.append(self)
+            _active_bars.append(self)
         return self
 
     def __exit__(
@@ -115,21 +119,21 @@ class Waiting:
         trace: TracebackType | None,
     ) -> None:
         if self._thread is not None:
-            _shown.remove(self)
-            self._over.set()
+            _active_bars.remove(self)
+            self._finished.set()
             self._thread.join()
             self._thread = None
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line to standard output, above the progress bar if one stands there."""
-    if _shown:
-        _shown[-1].say(line)
+    if _active_bars:
+        _active_bars[-1].print_line(line)
     else:
         click.echo(line)
 
 
-def octets_read() -> Callable[[], int]:
+def bytes_read_counter() -> Callable[[], int]:
     """How much this process has read since now, from any file; 0 where the system does not say."""
 
     def count() -> int:

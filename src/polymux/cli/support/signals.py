@@ -14,7 +14,7 @@ from types import FrameType
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def when_told() -> asyncio.Event:
+def stop_event() -> asyncio.Event:
     """Set when the process is told to stop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -25,7 +25,7 @@ def when_told() -> asyncio.Event:
 
 
 @contextmanager
-def told() -> Iterator[Callable[[], bool]]:
+def stop_requested() -> Iterator[Callable[[], bool]]:
     """The same without a loop: what it gives says whether the process was told to stop by now.
 
     The first signal only has it say so; the next one does what it would have done without us.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from polymux.capture.io.paths import PRIVATE_FOLDER, open_private
-from polymux.cli.support.output import counted, rows_of
+from polymux.cli.support.output import plural, rows_of
 from polymux.core.errors import UnwritableOutput
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class CannotWrite(UnwritableOutput):
     """A directory or file that cannot be written; the text says why."""
 
 
-def new_folder(name: str) -> Path:
+def create_private_folder(name: str) -> Path:
     """An empty directory for payload. If it is made here, only its owner can look into it.
 
     Raises UsageError if something is in it, CannotWrite if it cannot be used.
@@ -46,7 +46,7 @@ def new_folder(name: str) -> Path:
     return folder
 
 
-def append(path: Path, data: bytes) -> None:
+def append_private(path: Path, data: bytes) -> None:
     """Add to a file that only its owner can read; raises CannotWrite."""
     try:
         with open_private(path, append=True) as file:
@@ -55,12 +55,12 @@ def append(path: Path, data: bytes) -> None:
         raise CannotWrite(f"{path.name}: cannot be written: {problem.strerror}") from None
 
 
-class _Half:
+class _StreamFile:
     """One side of one stream."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.octets = 0
+        self.size = 0
         self.digest = hashlib.sha256()
 
 
@@ -68,9 +68,9 @@ class StreamFiles:
     """Use as a context: the manifest is written at its end."""
 
     def __init__(self, folder: str, senders: tuple[str, ...]) -> None:
-        self.folder = new_folder(folder)
+        self.folder = create_private_folder(folder)
         self.senders = senders
-        self._halves: dict[tuple[str, str, str], _Half] = {}
+        self._files: dict[tuple[str, str, str], _StreamFile] = {}
         self._streams: dict[tuple[str, str], dict[str, object]] = {}
         self._sessions: list[dict[str, object]] = []
 
@@ -87,7 +87,7 @@ class StreamFiles:
             for row in rows_of(table, batch, columns):
                 self._streams[str(row["session_id"]), str(row["stream"])] = row
 
-    def session(self, summary: SessionSummary) -> None:
+    def add_session(self, summary: SessionSummary) -> None:
         """A session is done."""
         self._sessions.append(
             {
@@ -100,21 +100,21 @@ class StreamFiles:
             }
         )
 
-    def said(self) -> str:
-        octets = sum(half.octets for half in self._halves.values())
-        return f"{counted(len(self._halves), 'file')}, {octets} octets, {MANIFEST} in {self.folder}"
+    def summary_text(self) -> str:
+        octets = sum(half.size for half in self._files.values())
+        return f"{plural(len(self._files), 'file')}, {octets} octets, {MANIFEST} in {self.folder}"
 
     def _append(self, key: tuple[str, str, str], data: bytes) -> None:
-        half = self._halves.get(key)
+        half = self._files.get(key)
         if half is None:
-            half = self._halves[key] = _Half(f"stream-{len(self._halves):06d}.bin")
-        half.octets += len(data)
+            half = self._files[key] = _StreamFile(f"stream-{len(self._files):06d}.bin")
+        half.size += len(data)
         half.digest.update(data)
-        append(self.folder / half.file, data)
+        append_private(self.folder / half.file, data)
 
     def _manifest(self) -> dict[str, object]:
         entries = []
-        for (session_id, stream, sender), half in self._halves.items():
+        for (session_id, stream, sender), half in self._files.items():
             row = self._streams.get((session_id, stream), {})
             name = row.get("name_bytes")
             entries.append(
@@ -127,7 +127,7 @@ class StreamFiles:
                     "name": row.get("name"),
                     "name_hex": name.hex() if isinstance(name, bytes) else None,
                     "ending": row.get("ending"),
-                    "bytes": half.octets,
+                    "bytes": half.size,
                     "sha256": half.digest.hexdigest(),
                 }
             )
@@ -144,7 +144,7 @@ class StreamFiles:
     ) -> None:
         text = json.dumps(self._manifest(), indent=1, ensure_ascii=True)
         try:
-            append(self.folder / MANIFEST, text.encode("ascii") + b"\n")
+            append_private(self.folder / MANIFEST, text.encode("ascii") + b"\n")
         except CannotWrite:
             if kind is None:
                 raise

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from polymux.analysis.session.summary import UNFINISHED
+from polymux.analysis.session.summary import UNFINISHED_ENDINGS
 from polymux.report.render.wording import (
-    GIVEN_UP,
+    ABORTED_ENDINGS,
     STALL_HEADLINES,
-    Ending,
     Stall,
+    StreamEnding,
     credit_sentence,
     ending_sentence,
     stall_sentence,
@@ -19,71 +19,73 @@ from polymux.report.render.wording import (
 from polymux.text.units import size_text
 
 Row = Mapping[str, object]
-BLOCKED_LEAST = (
+MIN_BLOCKED_US = (
     50_000  # microseconds without credit that are worth a word, if also a fifth of a life
 )
 
 
 @dataclass(slots=True)
-class Trouble:
+class StreamProblems:
     """What the other tables say about a stream: counts, and the worst of each kind in words."""
 
     errors: int = 0
     warnings: int = 0
     notes: int = 0
-    broken: str = ""  # the first error, else the first warning, else the first note
+    worst_violation: str = ""  # the first error, else the first warning, else the first note
     stalls: int = 0
-    stalled_us: int = 0  # of the longest
-    stall: str = ""  # the longest
+    longest_stall_us: int = 0  # of the longest
+    longest_stall: str = ""  # the longest
 
     @property
     def findings(self) -> int:
         return self.errors + self.warnings + self.stalls
 
-    def said(self) -> str:
+    def describe(self) -> str:
         """The findings in words: what was broken, then the longest stall."""
         violations = self.errors + self.warnings
         parts = []
         if violations:
-            parts.append(self.broken + _more(violations))
+            parts.append(self.worst_violation + _more(violations))
         if self.stalls:
-            parts.append(self.stall + _more(self.stalls))
+            parts.append(self.longest_stall + _more(self.stalls))
         return "; ".join(parts)
 
 
 @dataclass(order=True, slots=True)
-class Listed:
+class RankedStream:
     """A stream and its place: lower is worse."""
 
     rank: int
     weight: int
     serial: int
-    why: str = field(compare=False)
+    reason: str = field(compare=False)
     row: Row = field(compare=False)
 
 
-class Worst:
+class StreamRanking:
     """Takes the rows of `violations`, `stalls` and `streams` as they come and keeps the worst."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.streams = 0
-        self.loose: dict[str, Trouble] = {}  # of sessions: what belongs to no stream
-        self._trouble: dict[tuple[str, str], Trouble] = {}
-        self._kept: list[Listed] = []
+    def __init__(self, max_streams: int) -> None:
+        self.max_streams = max_streams
+        self.stream_count = 0
+        self.session_problems: dict[
+            str, StreamProblems
+        ] = {}  # of sessions: what belongs to no stream
+        self._problems: dict[tuple[str, str], StreamProblems] = {}
+        self._ranked: list[RankedStream] = []
 
-    def violation(self, row: Row) -> None:
-        trouble = self._of(row)
+    def add_violation(self, row: Row) -> None:
+        trouble = self._problems_of(row)
         severity = row["severity"]
         worse = (
             not trouble.errors
             if severity == "error"
             else not trouble.errors + trouble.warnings
             if severity == "warning"
-            else not trouble.broken
+            else not trouble.worst_violation
         )
         if worse:
-            trouble.broken = violation_text(row)
+            trouble.worst_violation = violation_text(row)
         if severity == "error":
             trouble.errors += 1
         elif severity == "warning":
@@ -91,53 +93,55 @@ class Worst:
         else:
             trouble.notes += 1
 
-    def stall(self, row: Row) -> None:
+    def add_stall(self, row: Row) -> None:
         if row["cause"] in STALL_HEADLINES:
-            trouble = self._of(row)
+            trouble = self._problems_of(row)
             trouble.stalls += 1
             lasted = _count(row, "duration_us")
-            if lasted > trouble.stalled_us or not trouble.stall:
-                trouble.stalled_us = lasted
-                trouble.stall = stall_sentence(Stall.of(row))
+            if lasted > trouble.longest_stall_us or not trouble.longest_stall:
+                trouble.longest_stall_us = lasted
+                trouble.longest_stall = stall_sentence(Stall.from_row(row))
 
-    def stream(self, row: Row) -> None:
-        self.streams += 1
-        found = self._trouble.pop((str(row["session_id"]), str(row["stream"])), Trouble())
-        rank, weight, why = judge(row, found)
-        self._kept.append(Listed(rank, -weight, self.streams, why, row))
-        if len(self._kept) >= 2 * self.most + 64:
-            self._kept = sorted(self._kept)[: self.most]
+    def add_stream(self, row: Row) -> None:
+        self.stream_count += 1
+        found = self._problems.pop((str(row["session_id"]), str(row["stream"])), StreamProblems())
+        rank, weight, why = rank_stream(row, found)
+        self._ranked.append(RankedStream(rank, -weight, self.stream_count, why, row))
+        if len(self._ranked) >= 2 * self.max_streams + 64:
+            self._ranked = sorted(self._ranked)[: self.max_streams]
 
-    def take(self) -> list[Listed]:
+    def worst_streams(self) -> list[RankedStream]:
         """The worst streams, worst first."""
-        return sorted(self._kept)[: self.most]
+        return sorted(self._ranked)[: self.max_streams]
 
-    def _of(self, row: Row) -> Trouble:
+    def _problems_of(self, row: Row) -> StreamProblems:
         if row["stream"] is None:
-            return self.loose.setdefault(str(row["session_id"]), Trouble())
-        return self._trouble.setdefault((str(row["session_id"]), str(row["stream"])), Trouble())
+            return self.session_problems.setdefault(str(row["session_id"]), StreamProblems())
+        return self._problems.setdefault(
+            (str(row["session_id"]), str(row["stream"])), StreamProblems()
+        )
 
 
-def judge(row: Row, trouble: Trouble) -> tuple[int, int, str]:
+def rank_stream(row: Row, problems: StreamProblems) -> tuple[int, int, str]:
     """How bad a stream is: a rank (0 is worst), a weight within it, and why."""
     octets = _count(row, "bytes_dialer") + _count(row, "bytes_acceptor")
-    if trouble.errors:
-        return 0, trouble.errors, trouble.said()
-    if trouble.stalls:
-        return 1, trouble.stalled_us, trouble.said()
-    if trouble.warnings:
-        return 2, trouble.warnings, trouble.said()
+    if problems.errors:
+        return 0, problems.errors, problems.describe()
+    if problems.stalls:
+        return 1, problems.longest_stall_us, problems.describe()
+    if problems.warnings:
+        return 2, problems.warnings, problems.describe()
     ending = str(row["ending"])
-    if ending in GIVEN_UP or ending == "never-accepted":
-        return 3, octets, ending_sentence(Ending.of(row))
+    if ending in ABORTED_ENDINGS or ending == "never-accepted":
+        return 3, octets, ending_sentence(StreamEnding.from_row(row))
     blocked = {side: _count(row, f"blocked_us_{side}") for side in ("dialer", "acceptor")}
     side = max(blocked, key=lambda each: blocked[each])
-    if blocked[side] >= BLOCKED_LEAST and blocked[side] * 5 >= lifetime_us(row):
+    if blocked[side] >= MIN_BLOCKED_US and blocked[side] * 5 >= lifetime_us(row):
         return 4, blocked[side], credit_sentence(str(row["stream"]), side, blocked[side])
-    if ending in UNFINISHED:
-        return 5, octets, ending_sentence(Ending.of(row))
-    if trouble.notes:
-        return 6, trouble.notes, f"note: {trouble.broken}{_more(trouble.notes)}"
+    if ending in UNFINISHED_ENDINGS:
+        return 5, octets, ending_sentence(StreamEnding.from_row(row))
+    if problems.notes:
+        return 6, problems.notes, f"note: {problems.worst_violation}{_more(problems.notes)}"
     return 7, octets, f"carried {size_text(octets)}"
 
 

@@ -15,47 +15,47 @@ from polymux.core.websocket.events import (
     AFTER_CLOSE,
     BAD_LENGTH,
     FRAME_RULES,
-    HARMLESS,
     MASKED,
+    STILL_READABLE,
     TRUNCATED,
     UNMASKED,
-    Assembly,
     Close,
-    Fault,
+    DecoderEvent,
+    DecodingLost,
     FrameRule,
-    Item,
-    Lost,
+    FrameViolation,
+    MessageAssembly,
     Ping,
     Pong,
-    describe,
-    judge,
+    describe_violation,
     read_close,
+    validate_header,
 )
 from polymux.core.websocket.frames import (
     BINARY,
     CLOSE,
     CONTINUATION,
-    FINAL,
-    HEAD_MAX,
+    FIN_BIT,
+    INCOMPLETE,
+    MAX_HEADER_BYTES,
     PING,
     PONG,
-    SHORT,
-    FrameHead,
+    WebSocketFrameHeader,
     masked,
 )
-from polymux.core.websocket.run import Run
+from polymux.core.websocket.run import MessageRunDecoder
 
 READING: Final[i64] = 0
 CLOSED: Final[i64] = 1  # a close frame was read; what follows it is not looked at
 FAILED: Final[i64] = 2  # a rule was broken, and this decoder is strict
 LOST: Final[i64] = 3  # where the next frame begins is not known
-OVER: Final[i64] = 4  # finish() was called
+FINISHED: Final[i64] = 4  # finish() was called
 
 SKIP: Final[i64] = 0  # what becomes of the payload that is being read
 DATA: Final[i64] = 1
 CONTROL: Final[i64] = 2
 
-FORMAT: Final = 1  # of a snapshot
+SNAPSHOT_FORMAT: Final = 1  # of a snapshot
 Snapshot: TypeAlias = tuple[tuple[int, ...], tuple[bytes, ...], tuple[tuple[int, int], ...]]
 
 
@@ -71,57 +71,63 @@ class Decoder:
     """
 
     def __init__(
-        self, sender: i64, limit: i64 = 1024 * 1024, lenient: bool = False, offset: int = 0,
-        limit_name: str = "frame",
-    ) -> None:  # fmt: skip
+        self,
+        sender: i64,
+        max_message_bytes: i64 = 1024 * 1024,
+        lenient: bool = False,
+        offset: int = 0,
+        limit_name: str = "max_frame_bytes",
+    ) -> None:
         """`limit`: payload octets of a message; `limit_name`: what its error calls it.
 
         `offset`: octets of this direction before the first frame (the HTTP head), so that offsets
         count from the start of the connection.
         """
         self.sender: i64 = sender
-        self.limit: i64 = limit
+        self.max_message_bytes: i64 = max_message_bytes
         self.limit_name = limit_name
         self.lenient = lenient
-        self.items: list[Item] = []
+        self.events: list[DecoderEvent] = []
         self.state: i64 = READING
         self.offset = offset  # of the next octet
-        self.delivered = 0
-        self.carrier = 0
-        self.skipped = 0
-        self.missing = 0
-        self.hollow: i64 = 0  # frames that brought nothing: control frames and empty fragments
-        self.noted = False  # a wrong mask, or octets after the close: said once
-        self.held = b""  # an unfinished header
-        self.reading = False  # a payload, of the frame below
-        self.head = FrameHead()
-        self.fate: i64 = SKIP
-        self.left: i64 = 0  # octets of payload to come
-        self.phase: i64 = 0  # place in the masking key
+        self.delivered_bytes = 0
+        self.control_bytes = 0
+        self.skipped_bytes = 0
+        self.missing_bytes = 0
+        self.empty_frames: i64 = (
+            0  # frames that brought nothing: control frames and empty fragments
+        )
+        self.reported_once = False  # a wrong mask, or octets after the close: said once
+        self.partial_header = b""  # an unfinished header
+        self.in_payload = False  # a payload, of the frame below
+        self.head = WebSocketFrameHeader()
+        self.payload_use: i64 = SKIP
+        self.payload_left: i64 = 0  # octets of payload to come
+        self.mask_phase: i64 = 0  # place in the masking key
         self.frame_offset = 0
-        self.frame_octets = 0
-        self.frame_missing = 0
-        self.control = b""
-        self.message = Assembly()
-        self.run = Run(sender, limit)
+        self.frame_bytes = 0
+        self.frame_missing_bytes = 0
+        self.control_payload = b""
+        self.assembly = MessageAssembly()
+        self.run_decoder = MessageRunDecoder(sender, max_message_bytes)
 
-    def take(self) -> list[Item]:
+    def take(self) -> list[DecoderEvent]:
         """The items found since the last call, in the order in which they ended."""
-        items = self.items
-        self.items = []
+        items = self.events
+        self.events = []
         return items
 
     def pending(self) -> int:
         """Octets of the unfinished header, frame and message."""
-        return len(self.held) + self.frame_octets + self.message.octets
+        return len(self.partial_header) + self.frame_bytes + self.assembly.wire_bytes
 
-    def begun(self) -> int:
+    def message_start_offset(self) -> int:
         """Where the unfinished message began; -1 if there is none, or none to be delivered."""
-        message = self.message
-        if message.fragmented or (self.reading and self.fate == DATA):
-            return -1 if message.spoiled else message.offset
-        if self.held and self.held[0] & 8 == 0:
-            return self.offset - len(self.held)
+        message = self.assembly
+        if message.fragmented or (self.in_payload and self.payload_use == DATA):
+            return -1 if message.discarded else message.offset
+        if self.partial_header and self.partial_header[0] & 8 == 0:
+            return self.offset - len(self.partial_header)
         return -1
 
     def feed(self, data: bytes) -> int:
@@ -130,21 +136,21 @@ class Decoder:
         end: i64 = len(data)
         while pos < end:
             if self.state != READING:
-                self._pass_over(end - pos)
+                self._skip(end - pos)
                 break
-            if self.reading:
-                size = self.left if self.left < end - pos else end - pos
+            if self.in_payload:
+                size = self.payload_left if self.payload_left < end - pos else end - pos
                 self._read_payload(data, pos, pos + size)
                 pos += size
                 continue
-            if not self.message.fragmented and len(self.held) == 0:
-                after = self.run.read(data, pos, end, self.offset, self.items)
+            if not self.assembly.fragmented and len(self.partial_header) == 0:
+                after = self.run_decoder.read(data, pos, end, self.offset, self.events)
                 self.offset += after - pos
-                self.delivered += after - pos
+                self.delivered_bytes += after - pos
                 pos = after
             if pos < end:
-                pos = self._read_head(data, pos, end)
-        return len(self.items)
+                pos = self._read_header(data, pos, end)
+        return len(self.events)
 
     def gap(self, size: i64) -> int:
         """The next `size` octets were not captured; returns how many items wait for `take`.
@@ -154,248 +160,306 @@ class Decoder:
         """
         if size < 0:
             raise ValueError(f"a gap cannot have {size} octets")
-        if self.reading and size > 0:
-            hole = size if size < self.left else self.left
+        if self.in_payload and size > 0:
+            hole = size if size < self.payload_left else self.payload_left
             size -= hole
-            self.frame_missing += hole
-            if self.fate == DATA:
-                self.message.add_hole(hole)
-            elif self.fate == CONTROL:
-                self.control += bytes(hole)
+            self.frame_missing_bytes += hole
+            if self.payload_use == DATA:
+                self.assembly.add_hole(hole)
+            elif self.payload_use == CONTROL:
+                self.control_payload += bytes(hole)
             self._advance(hole)
         if size > 0:
             if self.state == READING:
-                self._lose("octets are missing where a frame begins")
-            self.missing += size
+                self._stop_decoding("octets are missing where a frame begins")
+            self.missing_bytes += size
             self.offset += size
-        return len(self.items)
+        return len(self.events)
 
     def finish(self) -> int:
         """No octet follows: what is unfinished is skipped, and said to be truncated."""
-        if self.state == READING and (self.pending() > 0 or self.message.fragmented):
+        if self.state == READING and (self.pending() > 0 or self.assembly.fragmented):
             inside = "message"
-            where = self.begun()
+            where = self.message_start_offset()
             if where < 0:
                 inside = "frame"
-                where = self.frame_offset if self.reading else self.offset - len(self.held)
-            self.items.append(Fault(TRUNCATED, f"the octets end inside a {inside}", where))
-            self._abandon()
-        self.state = OVER
-        return len(self.items)
+                where = (
+                    self.frame_offset if self.in_payload else self.offset - len(self.partial_header)
+                )
+            self.events.append(
+                FrameViolation(TRUNCATED, f"the octets end inside a {inside}", where)
+            )
+            self._discard_unfinished()
+        self.state = FINISHED
+        return len(self.events)
 
     def snapshot(self) -> Snapshot:
         """The state as plain data, also in the middle of a frame. Take the items first."""
-        if self.items:
-            raise ValueError(f"take the {len(self.items)} waiting items before a snapshot")
-        head = self.head if self.reading else FrameHead()  # of a frame that is read, nothing stays
-        message = self.message
+        if self.events:
+            raise ValueError(f"take the {len(self.events)} waiting items before a snapshot")
+        head = (
+            self.head if self.in_payload else WebSocketFrameHeader()
+        )  # of a frame that is read, nothing stays
+        message = self.assembly
         numbers = (
-            FORMAT, int(self.state), self.offset, self.delivered, self.carrier, self.skipped,
-            self.missing, int(self.noted), int(self.reading), int(self.fate), int(self.left),
-            int(self.phase), int(head.first), int(head.key is not None), self.frame_offset,
-            self.frame_octets, self.frame_missing, int(message.fragmented), int(message.spoiled),
-            message.offset, message.octets, message.missing, int(message.filled),
-        )  # fmt: skip
-        octets = (self.held, head.key or b"", self.control, message.body.getvalue())
+            SNAPSHOT_FORMAT,
+            int(self.state),
+            self.offset,
+            self.delivered_bytes,
+            self.control_bytes,
+            self.skipped_bytes,
+            self.missing_bytes,
+            int(self.reported_once),
+            int(self.in_payload),
+            int(self.payload_use),
+            int(self.payload_left),
+            int(self.mask_phase),
+            int(head.first_byte),
+            int(head.masking_key is not None),
+            self.frame_offset,
+            self.frame_bytes,
+            self.frame_missing_bytes,
+            int(message.fragmented),
+            int(message.discarded),
+            message.offset,
+            message.wire_bytes,
+            message.missing_bytes,
+            int(message.payload_size),
+        )
+        octets = (
+            self.partial_header,
+            head.masking_key or b"",
+            self.control_payload,
+            message.body.getvalue(),
+        )
         return numbers, octets, tuple(message.holes)
 
     def restore(self, saved: Snapshot) -> None:
         """Go on where `saved` was taken; the settings are those this decoder was made with."""
         numbers, octets, holes = saved
-        if len(numbers) != 23 or numbers[0] != FORMAT or len(octets) != 4:
+        if len(numbers) != 23 or numbers[0] != SNAPSHOT_FORMAT or len(octets) != 4:
             raise ValueError("not a snapshot of this version's WebSocket decoder")
-        message = Assembly()
+        message = MessageAssembly()
         (
-            _, self.state, self.offset, self.delivered, self.carrier, self.skipped,
-            self.missing, noted, reading, self.fate, self.left,
-            self.phase, self.head.first, has_key, self.frame_offset,
-            self.frame_octets, self.frame_missing, fragmented, spoiled,
-            message.offset, message.octets, message.missing, message.filled,
-        ) = numbers  # fmt: skip
-        self.items = []
-        self.noted = noted != 0
-        self.reading = reading != 0
-        self.held, key, self.control, body = octets
-        self.head.key = key if has_key != 0 else None
+            _,
+            self.state,
+            self.offset,
+            self.delivered_bytes,
+            self.control_bytes,
+            self.skipped_bytes,
+            self.missing_bytes,
+            noted,
+            reading,
+            self.payload_use,
+            self.payload_left,
+            self.mask_phase,
+            self.head.first_byte,
+            has_key,
+            self.frame_offset,
+            self.frame_bytes,
+            self.frame_missing_bytes,
+            fragmented,
+            spoiled,
+            message.offset,
+            message.wire_bytes,
+            message.missing_bytes,
+            message.payload_size,
+        ) = numbers
+        self.events = []
+        self.reported_once = noted != 0
+        self.in_payload = reading != 0
+        self.partial_header, key, self.control_payload, body = octets
+        self.head.masking_key = key if has_key != 0 else None
         message.fragmented = fragmented != 0
-        message.spoiled = spoiled != 0
+        message.discarded = spoiled != 0
         message.body.write(body)
         message.holes = list(holes)
-        self.message = message
+        self.assembly = message
 
-    def _read_head(self, data: bytes, pos: i64, end: i64) -> i64:
+    def _read_header(self, data: bytes, pos: i64, end: i64) -> i64:
         """Read a header, or what there is of it; returns where to go on."""
-        before: i64 = len(self.held)
+        before: i64 = len(self.partial_header)
         size: i64
         if before == 0:
             size = self.head.read(data, pos, end)
         else:
-            joined = self.held + data[pos : pos + HEAD_MAX - before]
+            joined = self.partial_header + data[pos : pos + MAX_HEADER_BYTES - before]
             size = self.head.read(joined, 0, len(joined))
-        if size == SHORT:
-            self.held += data[pos:end]
+        if size == INCOMPLETE:
+            self.partial_header += data[pos:end]
             self.offset += end - pos
             return end
-        self.held = b""
+        self.partial_header = b""
         self.offset += size - before
         self.frame_offset = self.offset - size
-        self.frame_octets = size
+        self.frame_bytes = size
         self._begin_frame()
         return pos + size - before
 
     def _begin_frame(self) -> None:
         """A header is whole: judge it, and choose what becomes of the payload."""
-        head, message = self.head, self.message
-        opcode = head.first & 15
-        room = self.limit
+        head, message = self.head, self.assembly
+        opcode = head.first_byte & 15
+        room = self.max_message_bytes
         if opcode == CONTINUATION:
-            room = head.size if message.spoiled else room - message.filled
-        verdict = judge(head, self.sender, message.fragmented, room)
+            room = head.payload_size if message.discarded else room - message.payload_size
+        verdict = validate_header(head, self.sender, message.fragmented, room)
         if verdict & (MASKED | UNMASKED):
-            if self.noted:
+            if self.reported_once:
                 verdict &= ~(MASKED | UNMASKED)
-            self.noted = True
+            self.reported_once = True
         if verdict != 0:
-            self._refuse(verdict)
+            self._report_violations(verdict)
             if self.state != READING:
                 return
-        self.reading = True
-        self.fate = SKIP
-        self.left = head.size
-        self.phase = 0
-        harmful = verdict & ~HARMLESS != 0
+        self.in_payload = True
+        self.payload_use = SKIP
+        self.payload_left = head.payload_size
+        self.mask_phase = 0
+        harmful = verdict & ~STILL_READABLE != 0
         if opcode >= CLOSE:
             if not harmful:
-                self.fate = CONTROL
-                self.control = b""
+                self.payload_use = CONTROL
+                self.control_payload = b""
         elif opcode <= BINARY:
             if opcode != CONTINUATION:
-                self._spoil()  # an unfinished message that this one interrupts
-                message.spoiled = False
+                self._discard_message()  # an unfinished message that this one interrupts
+                message.discarded = False
                 message.offset = self.frame_offset
             if harmful:
-                self._spoil()
-            elif not message.spoiled:
-                self.fate = DATA
-        if self.left == 0:
+                self._discard_message()
+            elif not message.discarded:
+                self.payload_use = DATA
+        if self.payload_left == 0:
             self._end_frame()
 
-    def _refuse(self, verdict: i64) -> None:
+    def _report_violations(self, violation_mask: i64) -> None:
         """Say which rules the frame breaks; strict, that is the end."""
         bit: i64 = 1
         for rule in FRAME_RULES:
-            if verdict & bit:
-                self._fault(rule, describe(self.head, bit, self.limit_name, self.limit))
+            if violation_mask & bit:
+                self._report_violation(
+                    rule,
+                    describe_violation(self.head, bit, self.limit_name, self.max_message_bytes),
+                )
             bit <<= 1
-        if verdict & BAD_LENGTH:
-            self._lose("the start of the next frame is not known after an impossible length")
+        if violation_mask & BAD_LENGTH:
+            self._stop_decoding(
+                "the start of the next frame is not known after an impossible length"
+            )
         elif self.state != READING:
-            self._abandon()
+            self._discard_unfinished()
 
     def _read_payload(self, data: bytes, pos: i64, end: i64) -> None:
-        if self.fate == DATA:
-            last = end - pos == self.left
-            self.message.add(data, pos, end, self.head, self.phase, last, self.run.mask)
-        elif self.fate == CONTROL:
-            key = self.head.key
-            part = data[pos:end] if key is None else masked(data, pos, end, key, self.phase)
-            self.control += part
+        if self.payload_use == DATA:
+            last = end - pos == self.payload_left
+            self.assembly.add(
+                data, pos, end, self.head, self.mask_phase, last, self.run_decoder.fast_mask
+            )
+        elif self.payload_use == CONTROL:
+            key = self.head.masking_key
+            part = data[pos:end] if key is None else masked(data, pos, end, key, self.mask_phase)
+            self.control_payload += part
         self._advance(end - pos)
 
     def _advance(self, size: i64) -> None:
         """So much of the payload has passed."""
         self.offset += size
-        self.frame_octets += size
-        self.left -= size
-        self.phase = (self.phase + size) & 3
-        if self.left == 0:
+        self.frame_bytes += size
+        self.payload_left -= size
+        self.mask_phase = (self.mask_phase + size) & 3
+        if self.payload_left == 0:
             self._end_frame()
 
     def _end_frame(self) -> None:
-        message = self.message
-        opcode = self.head.first & 15
-        self.reading = False
-        if self.fate == CONTROL or (self.head.size == 0 and self.head.first < FINAL):
-            self.hollow += 1
-        if self.fate == CONTROL:
-            self.carrier += self.frame_octets
+        message = self.assembly
+        opcode = self.head.first_byte & 15
+        self.in_payload = False
+        if self.payload_use == CONTROL or (
+            self.head.payload_size == 0 and self.head.first_byte < FIN_BIT
+        ):
+            self.empty_frames += 1
+        if self.payload_use == CONTROL:
+            self.control_bytes += self.frame_bytes
             self._end_control(opcode)
-        elif self.fate == DATA:
-            message.octets += self.frame_octets
-            message.missing += self.frame_missing
+        elif self.payload_use == DATA:
+            message.wire_bytes += self.frame_bytes
+            message.missing_bytes += self.frame_missing_bytes
         else:
-            self.skipped += self.frame_octets - self.frame_missing
-            self.missing += self.frame_missing
-        self.frame_octets = 0
-        self.frame_missing = 0
+            self.skipped_bytes += self.frame_bytes - self.frame_missing_bytes
+            self.missing_bytes += self.frame_missing_bytes
+        self.frame_bytes = 0
+        self.frame_missing_bytes = 0
         self.frame_offset = 0
-        self.fate = SKIP
-        self.phase = 0
+        self.payload_use = SKIP
+        self.mask_phase = 0
         if opcode <= BINARY:
-            message.fragmented = self.head.first < FINAL
+            message.fragmented = self.head.first_byte < FIN_BIT
             if not message.fragmented:
-                if not message.spoiled:
-                    self.items.append(message.finished())
-                    self.delivered += message.octets
+                if not message.discarded:
+                    self.events.append(message.build_message())
+                    self.delivered_bytes += message.wire_bytes
                 message.clear()
         elif self.state != READING:
-            self._abandon()  # a message that the close leaves unfinished
+            self._discard_unfinished()  # a message that the close leaves unfinished
 
     def _end_control(self, opcode: i64) -> None:
-        data, offset, octets = self.control, self.frame_offset, self.frame_octets
-        damaged = self.frame_missing > 0
+        data, offset, octets = self.control_payload, self.frame_offset, self.frame_bytes
+        damaged = self.frame_missing_bytes > 0
         if opcode == PING:
-            self.items.append(Ping(data, offset, octets, damaged))
+            self.events.append(Ping(data, offset, octets, damaged))
             return
         if opcode == PONG:
-            self.items.append(Pong(data, offset, octets, damaged))
+            self.events.append(Pong(data, offset, octets, damaged))
             return
         code, reason, rule = read_close(b"" if damaged else data)
         if rule is not None:
-            self._fault(rule, f"a close frame with the payload {data.hex()}")
+            self._report_violation(rule, f"a close frame with the payload {data.hex()}")
         if self.state == READING:
-            self.items.append(Close(code, reason, offset, octets, damaged))
+            self.events.append(Close(code, reason, offset, octets, damaged))
             self.state = CLOSED
-            self.noted = False
+            self.reported_once = False
 
-    def _pass_over(self, size: i64) -> None:
+    def _skip(self, size: i64) -> None:
         """Octets that are not looked at any more."""
-        if self.state == CLOSED and not self.noted:
-            self.items.append(Fault(AFTER_CLOSE, "octets follow the close frame", self.offset))
-            self.noted = True
-        self.skipped += size
+        if self.state == CLOSED and not self.reported_once:
+            self.events.append(
+                FrameViolation(AFTER_CLOSE, "octets follow the close frame", self.offset)
+            )
+            self.reported_once = True
+        self.skipped_bytes += size
         self.offset += size
 
-    def _fault(self, rule: FrameRule, detail: str) -> None:
+    def _report_violation(self, rule: FrameRule, detail: str) -> None:
         """Note a broken rule; strict, the first one ends it all."""
         if self.state == READING:
-            self.items.append(Fault(rule, detail, self.frame_offset))
+            self.events.append(FrameViolation(rule, detail, self.frame_offset))
             if not self.lenient:
                 self.state = FAILED
 
-    def _lose(self, detail: str) -> None:
+    def _stop_decoding(self, detail: str) -> None:
         """The start of the next frame is not known."""
-        self._abandon()
+        self._discard_unfinished()
         if self.state == READING:
-            self.items.append(Lost(detail, self.offset))
+            self.events.append(DecodingLost(detail, self.offset))
             self.state = LOST
 
-    def _spoil(self) -> None:
+    def _discard_message(self) -> None:
         """The message being read will not be delivered; what was read of it is skipped."""
-        message = self.message
-        self.skipped += message.octets - message.missing
-        self.missing += message.missing
+        message = self.assembly
+        self.skipped_bytes += message.wire_bytes - message.missing_bytes
+        self.missing_bytes += message.missing_bytes
         message.clear()
-        message.spoiled = True
+        message.discarded = True
 
-    def _abandon(self) -> None:
+    def _discard_unfinished(self) -> None:
         """Nothing unfinished will be finished: all of it is skipped."""
-        self.skipped += len(self.held) + self.frame_octets - self.frame_missing
-        self.missing += self.frame_missing
-        self.held = b""
-        self.reading = False
-        self.frame_octets = 0
-        self.frame_missing = 0
-        self._spoil()
-        self.message.spoiled = False
-        self.message.fragmented = False
+        self.skipped_bytes += len(self.partial_header) + self.frame_bytes - self.frame_missing_bytes
+        self.missing_bytes += self.frame_missing_bytes
+        self.partial_header = b""
+        self.in_payload = False
+        self.frame_bytes = 0
+        self.frame_missing_bytes = 0
+        self._discard_message()
+        self.assembly.discarded = False
+        self.assembly.fragmented = False

@@ -12,16 +12,16 @@ from polymux.core.websocket.frames import (
     BINARY,
     CLOSE,
     CONTINUATION,
-    CONTROL_MAX,
-    FINAL,
+    FAST_MASK_MIN_BYTES,
+    FIN_BIT,
+    MAX_CONTROL_BYTES,
     NO_STATUS,
     PONG,
-    QUICK,
-    RESERVED,
+    RSV_BITS,
     TEXT,
-    FrameHead,
-    Mask,
-    closes,
+    MaskFunction,
+    WebSocketFrameHeader,
+    is_valid_close_code,
     masked,
     write_masked,
 )
@@ -50,13 +50,13 @@ RESERVED_OPCODE: Final[i64] = 4
 UNMASKED: Final[i64] = 8
 MASKED: Final[i64] = 16
 LONG_FORM: Final[i64] = 32
-CUT_CONTROL: Final[i64] = 64
+FRAGMENTED_CONTROL: Final[i64] = 64
 LONG_CONTROL: Final[i64] = 128
-STRAY: Final[i64] = 256
+STRAY_CONTINUATION: Final[i64] = 256
 INTERRUPTED: Final[i64] = 512
 TEXT_MESSAGE: Final[i64] = 1024
 TOO_BIG: Final[i64] = 2048
-HARMLESS: Final[i64] = 8 + 16 + 32 + 512  # the frame at hand can be read all the same
+STILL_READABLE: Final[i64] = 8 + 16 + 32 + 512  # the frame at hand can be read all the same
 
 FRAME_RULES: Final[tuple[FrameRule, ...]] = (
     FrameRule("bad-length", 1002, "5.2", "The top bit of a 64-bit length is 0."),
@@ -81,19 +81,19 @@ TRUNCATED: Final = FrameRule(
 )
 
 
-def judge(head: FrameHead, sender: i64, fragmented: bool, room: i64) -> i64:
+def validate_header(head: WebSocketFrameHeader, sender: i64, fragmented: bool, room: i64) -> i64:
     """The rules a frame breaks by its header.
 
     `fragmented`: a message waits to be continued; `room`: octets it or a new one may still take.
     """
-    first, size = head.first, head.size
+    first, size = head.first_byte, head.payload_size
     opcode = first & 15
     if size < 0:
         return BAD_LENGTH
-    verdict: i64 = RESERVED_BITS if first & RESERVED else 0
-    if not head.minimal:
+    verdict: i64 = RESERVED_BITS if first & RSV_BITS else 0
+    if not head.length_is_minimal:
         verdict |= LONG_FORM
-    if head.key is None:
+    if head.masking_key is None:
         if sender == DIALER:
             verdict |= UNMASKED
     elif sender != DIALER:
@@ -101,12 +101,12 @@ def judge(head: FrameHead, sender: i64, fragmented: bool, room: i64) -> i64:
     if opcode > PONG or BINARY < opcode < CLOSE:
         return verdict | RESERVED_OPCODE
     if opcode >= CLOSE:
-        if first < FINAL:
-            verdict |= CUT_CONTROL
-        return verdict | LONG_CONTROL if size > CONTROL_MAX else verdict
+        if first < FIN_BIT:
+            verdict |= FRAGMENTED_CONTROL
+        return verdict | LONG_CONTROL if size > MAX_CONTROL_BYTES else verdict
     if opcode == CONTINUATION:
         if not fragmented:
-            verdict |= STRAY
+            verdict |= STRAY_CONTINUATION
     elif fragmented:
         verdict |= INTERRUPTED
     if opcode == TEXT:
@@ -114,11 +114,13 @@ def judge(head: FrameHead, sender: i64, fragmented: bool, room: i64) -> i64:
     return verdict | TOO_BIG if size > room else verdict
 
 
-def describe(head: FrameHead, rule: i64, limit_name: str, limit: i64) -> str:
+def describe_violation(head: WebSocketFrameHeader, rule: i64, limit_name: str, limit: i64) -> str:
     """What was found in a header that breaks this rule (a bit of its verdict), for an error."""
     if rule == BAD_LENGTH:
         return "a payload length of 2^63 octets or more"
-    found = f"a frame with first octet {head.first:#04x} and {head.size} octets of payload"
+    found = (
+        f"a frame with first octet {head.first_byte:#04x} and {head.payload_size} octets of payload"
+    )
     if rule == TOO_BIG:
         found += f" takes its message over the limit {limit_name}={limit}"
         found += f"; raise it with Limits({limit_name}=...)"
@@ -132,7 +134,7 @@ def read_close(payload: bytes) -> tuple[int, str, FrameRule | None]:
     code = payload[0] * 256 + payload[1]
     text = payload[2:]
     reason = text.decode("utf-8", "replace")
-    if not closes(code):
+    if not is_valid_close_code(code):
         return code, reason, BAD_CODE
     return code, reason, None if reason.encode("utf-8") == text else BAD_REASON
 
@@ -146,58 +148,60 @@ class Message:
     """
 
     def __init__(
-        self, data: bytes, offset: int, octets: int, holes: tuple[tuple[int, int], ...]
+        self, data: bytes, offset: int, wire_bytes: int, holes: tuple[tuple[int, int], ...]
     ) -> None:
         self.data = data
         self.offset = offset
-        self.octets = octets
+        self.wire_bytes = wire_bytes
         self.holes = holes
 
     def __repr__(self) -> str:
-        return f"Message({self.data!r}, {self.offset}, {self.octets}, {self.holes})"
+        return f"Message({self.data!r}, {self.offset}, {self.wire_bytes}, {self.holes})"
 
 
 class Ping:
     """A ping. A live endpoint owes a pong with the same data."""
 
-    def __init__(self, data: bytes, offset: int, octets: int, damaged: bool) -> None:
+    def __init__(self, data: bytes, offset: int, wire_bytes: int, damaged: bool) -> None:
         self.data = data
         self.offset = offset
-        self.octets = octets
+        self.wire_bytes = wire_bytes
         self.damaged = damaged  # some of `data` was never seen and stands as zeros
 
     def __repr__(self) -> str:
-        return f"Ping({self.data!r}, {self.offset}, {self.octets}, {self.damaged})"
+        return f"Ping({self.data!r}, {self.offset}, {self.wire_bytes}, {self.damaged})"
 
 
 class Pong:
     """A pong, asked for or not."""
 
-    def __init__(self, data: bytes, offset: int, octets: int, damaged: bool) -> None:
+    def __init__(self, data: bytes, offset: int, wire_bytes: int, damaged: bool) -> None:
         self.data = data
         self.offset = offset
-        self.octets = octets
+        self.wire_bytes = wire_bytes
         self.damaged = damaged
 
     def __repr__(self) -> str:
-        return f"Pong({self.data!r}, {self.offset}, {self.octets}, {self.damaged})"
+        return f"Pong({self.data!r}, {self.offset}, {self.wire_bytes}, {self.damaged})"
 
 
 class Close:
     """The close frame; code `NO_STATUS` where it has none, or where a gap hides it."""
 
-    def __init__(self, code: int, reason: str, offset: int, octets: int, damaged: bool) -> None:
+    def __init__(self, code: int, reason: str, offset: int, wire_bytes: int, damaged: bool) -> None:
         self.code = code
         self.reason = reason
         self.offset = offset
-        self.octets = octets
+        self.wire_bytes = wire_bytes
         self.damaged = damaged
 
     def __repr__(self) -> str:
-        return f"Close({self.code}, {self.reason!r}, {self.offset}, {self.octets}, {self.damaged})"
+        return (
+            f"Close({self.code}, {self.reason!r}, {self.offset}, {self.wire_bytes}, {self.damaged})"
+        )
 
 
-class Fault:
+class FrameViolation:
     """A rule the sender broke in the frame that began at `offset`; `detail` is what was found."""
 
     def __init__(self, rule: FrameRule, detail: str, offset: int) -> None:
@@ -207,13 +211,13 @@ class Fault:
         self.close_code = rule.close_code
 
     def __repr__(self) -> str:
-        return f"Fault({self.rule.name}, {self.detail!r}, {self.offset})"
+        return f"FrameViolation({self.rule.name}, {self.detail!r}, {self.offset})"
 
     def __str__(self) -> str:
         return f"{self.rule.name}: {self.detail} (octet {self.offset}; {self.rule.sentence})"
 
 
-class Lost:
+class DecodingLost:
     """From `offset` on nothing can be decoded, since the start of the next frame is not known."""
 
     def __init__(self, detail: str, offset: int) -> None:
@@ -221,68 +225,73 @@ class Lost:
         self.offset = offset
 
     def __repr__(self) -> str:
-        return f"Lost({self.detail!r}, {self.offset})"
+        return f"DecodingLost({self.detail!r}, {self.offset})"
 
 
-Item: TypeAlias = Message | Ping | Pong | Close | Fault | Lost
+DecoderEvent: TypeAlias = Message | Ping | Pong | Close | FrameViolation | DecodingLost
 
 
-class Assembly:
+class MessageAssembly:
     """A message on its way: its frames' payloads, until the last has come."""
 
     def __init__(self) -> None:
         self.offset = 0  # where its first frame began
-        self.octets = 0  # of its whole frames so far, on the wire
-        self.missing = 0  # of these, not captured
-        self.filled: i64 = 0  # payload octets so far
-        self.sole = b""  # the payload, where it came in one piece
+        self.wire_bytes = 0  # of its whole frames so far, on the wire
+        self.missing_bytes = 0  # of these, not captured
+        self.payload_size: i64 = 0  # payload octets so far
+        self.single_piece = b""  # the payload, where it came in one piece
         self.body = BytesWriter()  # else
         self.holes: list[tuple[int, int]] = []
         self.fragmented = False  # more frames are to come
-        self.spoiled = False  # it will not be delivered
+        self.discarded = False  # it will not be delivered
 
     def add(
-        self, data: bytes, start: i64, end: i64, head: FrameHead, phase: i64, last: bool,
-        quick: Mask | None,
+        self, data: bytes, start: i64, end: i64, head: WebSocketFrameHeader, phase: i64, last: bool,
+        fast_mask: MaskFunction | None,
     ) -> None:  # fmt: skip
         """Append a piece of payload; `last` if it ends its frame. `quick`: a quicker mask."""
-        key = head.key
-        if key is not None and quick is not None and end - start >= QUICK:
-            self.body.write(quick(data[start:end], key[phase:] + key[:phase]))
-        elif self.filled == 0 and last and head.first >= FINAL:
-            self.sole = data[start:end] if key is None else masked(data, start, end, key, phase)
+        key = head.masking_key
+        if key is not None and fast_mask is not None and end - start >= FAST_MASK_MIN_BYTES:
+            self.body.write(fast_mask(data[start:end], key[phase:] + key[:phase]))
+        elif self.payload_size == 0 and last and head.first_byte >= FIN_BIT:
+            self.single_piece = (
+                data[start:end] if key is None else masked(data, start, end, key, phase)
+            )
         elif key is None:
             self.body.write(data[start:end])
         else:
             write_masked(self.body, data, start, end, key, phase)
-        self.filled += end - start
+        self.payload_size += end - start
 
     def add_hole(self, size: i64) -> None:
         """Append octets that were not captured."""
-        start: int = self.filled
+        start: int = self.payload_size
         whole: int = size
         if self.holes and sum(self.holes[-1]) == start:  # one hole, told in two parts
             start, before = self.holes.pop()
             whole += before
         self.holes.append((start, whole))
         self.body.write(bytes(size))
-        self.filled += size
+        self.payload_size += size
 
-    def finished(self) -> Message:
+    def build_message(self) -> Message:
         """The message, now that its last frame has come."""
         return Message(
-            self.sole or self.body.getvalue(), self.offset, self.octets, tuple(self.holes)
+            self.single_piece or self.body.getvalue(),
+            self.offset,
+            self.wire_bytes,
+            tuple(self.holes),
         )
 
     def clear(self) -> None:
         """Make room for the next message."""
         self.offset = 0
-        self.octets = 0
-        self.missing = 0
-        self.filled = 0
-        self.sole = b""
+        self.wire_bytes = 0
+        self.missing_bytes = 0
+        self.payload_size = 0
+        self.single_piece = b""
         if len(self.body) > 0:
             self.body = BytesWriter()
         if self.holes:
             self.holes = []
-        self.spoiled = False
+        self.discarded = False

@@ -20,18 +20,22 @@ BINARY: Final[i64] = 2
 CLOSE: Final[i64] = 8
 PING: Final[i64] = 9
 PONG: Final[i64] = 10
-FINAL: Final[i64] = 0x80  # in the first octet of a frame: the last of its message
-RESERVED: Final[i64] = 0x70  # in the first octet of a frame: three bits for extensions
+FIN_BIT: Final[i64] = 0x80  # in the first octet of a frame: the last of its message
+RSV_BITS: Final[i64] = 0x70  # in the first octet of a frame: three bits for extensions
 
-CONTROL_MAX: Final = 125  # octets in a control frame (5.5)
-NORMAL: Final = 1000
+MAX_CONTROL_BYTES: Final = 125  # octets in a control frame (5.5)
+NORMAL_CLOSURE: Final = 1000
 NO_STATUS: Final = 1005  # never on the wire: stands for a close frame without a code (7.1.5)
-SHORT: Final[i64] = -1
-HEAD_MAX: Final[i64] = 14  # octets of the longest header
-QUICK: Final[i64] = 1024  # octets from which a mask that somebody else does is worth its call
-BLOCK: Final[i64] = 4096  # interpreted: one big integer at a time, small enough for the cache
+INCOMPLETE: Final[i64] = -1
+MAX_HEADER_BYTES: Final[i64] = 14  # octets of the longest header
+FAST_MASK_MIN_BYTES: Final[i64] = (
+    1024  # octets from which a mask that somebody else does is worth its call
+)
+MASK_BLOCK_BYTES: Final[i64] = (
+    4096  # interpreted: one big integer at a time, small enough for the cache
+)
 
-Mask: TypeAlias = Callable[[bytes, bytes], bytes]  # octets and a key: the octets masked
+MaskFunction: TypeAlias = Callable[[bytes, bytes], bytes]  # octets and a key: the octets masked
 
 
 def mask_words(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
@@ -52,7 +56,7 @@ def mask_blocks(
 ) -> None:
     """The same by way of big integers: the faster of the two where this file runs interpreted."""
     turned = key[phase:] + key[:phase]
-    size = min(end - start, BLOCK)
+    size = min(end - start, MASK_BLOCK_BYTES)
     pattern = int.from_bytes((turned * ((size + 3) // 4))[:size], "little")
     pos = start
     while end - pos >= size and size > 0:
@@ -87,19 +91,19 @@ def masked(data: bytes, start: i64, end: i64, key: bytes, phase: i64 = 0) -> byt
     return out.getvalue()
 
 
-class FrameHead:
+class WebSocketFrameHeader:
     """The header of one frame, refilled for each."""
 
     def __init__(self) -> None:
-        self.first: i64 = 0  # final bit, three reserved bits, opcode
-        self.key: bytes | None = None
-        self.size: i64 = 0  # octets of payload; negative: the top bit was set
-        self.minimal = True  # no shorter form of the length would do
+        self.first_byte: i64 = 0  # final bit, three reserved bits, opcode
+        self.masking_key: bytes | None = None
+        self.payload_size: i64 = 0  # octets of payload; negative: the top bit was set
+        self.length_is_minimal = True  # no shorter form of the length would do
 
     def read(self, data: bytes, pos: i64, end: i64) -> i64:
         """Fill in from data[pos:end]; octets of the header, or SHORT (then nothing changed)."""
         if end - pos < 2:
-            return SHORT
+            return INCOMPLETE
         second: i64 = data[pos + 1]
         form = second & 127
         fixed: i64 = 2
@@ -109,30 +113,30 @@ class FrameHead:
             fixed = 10
         whole = fixed + 4 if second >= 128 else fixed
         if whole > end - pos:
-            return SHORT
-        self.first = data[pos]
+            return INCOMPLETE
+        self.first_byte = data[pos]
         if form == 126:
             high: i64 = data[pos + 2]
             low: i64 = data[pos + 3]
-            self.size = (high << 8) | low
-            self.minimal = self.size > 125
+            self.payload_size = (high << 8) | low
+            self.length_is_minimal = self.payload_size > 125
         elif form == 127:
-            self.size = read_i64_be(data, pos + 2)
-            self.minimal = self.size > 65535 or self.size < 0
+            self.payload_size = read_i64_be(data, pos + 2)
+            self.length_is_minimal = self.payload_size > 65535 or self.payload_size < 0
         else:
-            self.size = form
-            self.minimal = True
-        self.key = data[pos + fixed : pos + whole] if second >= 128 else None
+            self.payload_size = form
+            self.length_is_minimal = True
+        self.masking_key = data[pos + fixed : pos + whole] if second >= 128 else None
         return whole
 
 
-def write_head(
+def write_header(
     out: BytesWriter, opcode: i64, size: i64, key: bytes | None, final: bool = True
 ) -> None:
     """Append the header of a frame whose payload has `size` octets; the key is part of it."""
     if key is not None and len(key) != 4:
         raise LocalProtocolError(f"a masking key has 4 octets, not {len(key)}")
-    out.append((opcode & 15) | (FINAL if final else 0))
+    out.append((opcode & 15) | (FIN_BIT if final else 0))
     bit: i64 = 0 if key is None else 128
     if size <= 125:
         out.append(size | bit)
@@ -152,7 +156,7 @@ def write_frame(
 ) -> None:
     """Append one whole frame of any kind, lawful or not: the doors below keep to the rules."""
     size: i64 = len(payload)
-    write_head(out, opcode, size, key, final)
+    write_header(out, opcode, size, key, final)
     if key is None:
         out.write(payload)
     else:
@@ -164,58 +168,60 @@ def write_binary(out: BytesWriter, payload: bytes, key: bytes | None = None) -> 
     write_frame(out, BINARY, payload, key)
 
 
-def binary(payload: bytes, key: bytes | None = None) -> bytes:
+def binary_frame(payload: bytes, key: bytes | None = None) -> bytes:
     """A binary message as one frame."""
-    return frame(BINARY, payload, key)
+    return encode_frame(BINARY, payload, key)
 
 
-def binary_parts(payload: bytes, key: bytes | None = None) -> tuple[bytes, bytes]:
+def binary_frame_parts(payload: bytes, key: bytes | None = None) -> tuple[bytes, bytes]:
     """A binary message as header and payload; unmasked, the payload is not copied."""
     out = BytesWriter()
     size: i64 = len(payload)
-    write_head(out, BINARY, size, key)
+    write_header(out, BINARY, size, key)
     return out.getvalue(), payload if key is None else masked(payload, 0, size, key)
 
 
-def frame(opcode: i64, payload: bytes, key: bytes | None = None, final: bool = True) -> bytes:
+def encode_frame(
+    opcode: i64, payload: bytes, key: bytes | None = None, final: bool = True
+) -> bytes:
     """One whole frame of any kind, lawful or not."""
     out = BytesWriter()
     write_frame(out, opcode, payload, key, final)
     return out.getvalue()
 
 
-def ping(payload: bytes = b"", key: bytes | None = None) -> bytes:
+def ping_frame(payload: bytes = b"", key: bytes | None = None) -> bytes:
     """A ping frame; the peer owes a pong with the same payload."""
-    return _control(PING, payload, key)
+    return _control_frame(PING, payload, key)
 
 
-def pong(payload: bytes = b"", key: bytes | None = None) -> bytes:
+def pong_frame(payload: bytes = b"", key: bytes | None = None) -> bytes:
     """A pong frame: the answer to a ping, with its payload."""
-    return _control(PONG, payload, key)
+    return _control_frame(PONG, payload, key)
 
 
-def close(code: int = NORMAL, reason: str = "", key: bytes | None = None) -> bytes:
+def close_frame(code: int = NORMAL_CLOSURE, reason: str = "", key: bytes | None = None) -> bytes:
     """A close frame. `NO_STATUS` sends it empty; a reason over 123 octets is cut to fit."""
     if code == NO_STATUS:
-        return _control(CLOSE, b"", key)
-    if not closes(code):
+        return _control_frame(CLOSE, b"", key)
+    if not is_valid_close_code(code):
         raise LocalProtocolError(
             f"{code} may not stand in a close frame; use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
         )
     text = reason.encode("utf-8", "replace")
-    if len(text) > CONTROL_MAX - 2:  # cut, then drop the character the cut went through
-        text = text[: CONTROL_MAX - 2].decode("utf-8", "ignore").encode("utf-8")
-    return _control(CLOSE, code.to_bytes(2, "big") + text, key)
+    if len(text) > MAX_CONTROL_BYTES - 2:  # cut, then drop the character the cut went through
+        text = text[: MAX_CONTROL_BYTES - 2].decode("utf-8", "ignore").encode("utf-8")
+    return _control_frame(CLOSE, code.to_bytes(2, "big") + text, key)
 
 
-def closes(code: int) -> bool:
+def is_valid_close_code(code: int) -> bool:
     """May this code stand in a close frame? (7.4; 1012 to 1014 were registered later)"""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 
-def _control(opcode: i64, payload: bytes, key: bytes | None) -> bytes:
-    if len(payload) > CONTROL_MAX:
+def _control_frame(opcode: i64, payload: bytes, key: bytes | None) -> bytes:
+    if len(payload) > MAX_CONTROL_BYTES:
         raise LocalProtocolError(
-            f"a control frame carries at most {CONTROL_MAX} octets, not {len(payload)}"
+            f"a control frame carries at most {MAX_CONTROL_BYTES} octets, not {len(payload)}"
         )
-    return frame(opcode, payload, key)
+    return encode_frame(opcode, payload, key)

@@ -10,22 +10,24 @@ from base64 import b64encode
 from hashlib import sha1
 from typing import Final
 
-HEAD_LIMIT: Final = 16 * 1024  # octets of a head; a browser's with all its cookies has under 8 KiB
+MAX_HEAD_BYTES: Final = (
+    16 * 1024
+)  # octets of a head; a browser's with all its cookies has under 8 KiB
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-MORE: Final = "more"  # too few octets to tell
-NO: Final = "no"  # not a WebSocket upgrade, or one that was not agreed on
-YES: Final = "yes"
+NEED_MORE: Final = "more"  # too few octets to tell
+NOT_UPGRADE: Final = "no"  # not a WebSocket upgrade, or one that was not agreed on
+IS_UPGRADE: Final = "yes"
 
 
 class HttpHead:
     """One HTTP head: is it half of an upgrade (`verdict`), why not (`reason`), and its fields."""
 
-    def __init__(self, verdict: str, reason: str = "") -> None:
-        self.verdict = verdict
+    def __init__(self, outcome: str, reason: str = "") -> None:
+        self.outcome = outcome
         self.reason = reason
         self.size = 0  # octets, with the empty line at its end
-        self.start = ""  # its first line
+        self.start_line = ""  # its first line
         self.fields: dict[str, str] = {}  # names in lower case; repeated ones joined by ", "
 
     def tokens(self, name: str) -> list[str]:
@@ -35,27 +37,27 @@ class HttpHead:
         ]
         return [part for part in parts if part]
 
-    def refuse(self, reason: str) -> "HttpHead":
-        self.verdict = NO
+    def reject(self, reason: str) -> "HttpHead":
+        self.outcome = NOT_UPGRADE
         self.reason = reason
         return self
 
 
-class Upgrade:
+class UpgradeDetection:
     """What the two heads together say.
 
     With verdict `YES`: `path` is the request's target, `request_size` and `response_size` are where
     the frames begin, and `undecodable` says why the frames cannot be read (empty: they can).
     """
 
-    def __init__(self, verdict: str, reason: str = "") -> None:
-        self.verdict = verdict
+    def __init__(self, outcome: str, reason: str = "") -> None:
+        self.outcome = outcome
         self.reason = reason
         self.path = ""
         self.subprotocol = ""
         self.request_size = 0
         self.response_size = 0
-        self.undecodable = ""
+        self.undecodable_reason = ""
 
 
 def accept_key(key: str) -> str:
@@ -63,7 +65,9 @@ def accept_key(key: str) -> str:
     return b64encode(sha1(key.encode("latin-1", "replace") + GUID).digest()).decode("ascii")
 
 
-def recognise(request: bytes, response: bytes, limit: int = HEAD_LIMIT) -> Upgrade:
+def detect_upgrade(
+    request: bytes, response: bytes, limit: int = MAX_HEAD_BYTES
+) -> UpgradeDetection:
     """Judge the first octets of the dialer (`request`) and of the acceptor (`response`).
 
     `MORE`: call again with all octets so far and some more; never past `limit` octets a direction.
@@ -71,76 +75,80 @@ def recognise(request: bytes, response: bytes, limit: int = HEAD_LIMIT) -> Upgra
     asked = read_request(request, limit)
     answered = read_response(response, limit)
     for head in (asked, answered):
-        if head.verdict == NO:
-            return Upgrade(NO, head.reason)
-    if asked.verdict == MORE or answered.verdict == MORE:
-        return Upgrade(MORE)
+        if head.outcome == NOT_UPGRADE:
+            return UpgradeDetection(NOT_UPGRADE, head.reason)
+    if asked.outcome == NEED_MORE or answered.outcome == NEED_MORE:
+        return UpgradeDetection(NEED_MORE)
     expected = accept_key(asked.fields.get("sec-websocket-key", ""))
     if answered.fields.get("sec-websocket-accept", "") != expected:
-        return Upgrade(NO, "Sec-WebSocket-Accept does not answer the request's Sec-WebSocket-Key")
-    found = Upgrade(YES)
-    found.path = asked.start.split(" ")[1]
+        return UpgradeDetection(
+            NOT_UPGRADE, "Sec-WebSocket-Accept does not answer the request's Sec-WebSocket-Key"
+        )
+    found = UpgradeDetection(IS_UPGRADE)
+    found.path = asked.start_line.split(" ")[1]
     found.subprotocol = answered.fields.get("sec-websocket-protocol", "")
     found.request_size = asked.size
     found.response_size = answered.size
     extensions = answered.tokens("sec-websocket-extensions")
     if "permessage-deflate" in extensions:
-        found.undecodable = (
+        found.undecodable_reason = (
             "permessage-deflate was negotiated and compressed messages are not read; "
             "record again with compression off"
         )
     elif extensions:
-        found.undecodable = f"the extension {extensions[0]!r} was negotiated and is not known"
+        found.undecodable_reason = (
+            f"the extension {extensions[0]!r} was negotiated and is not known"
+        )
     return found
 
 
-def read_request(data: bytes, limit: int = HEAD_LIMIT) -> HttpHead:
+def read_request(data: bytes, limit: int = MAX_HEAD_BYTES) -> HttpHead:
     """The dialer's half alone: a GET that asks for WebSocket version 13."""
-    head = read_head(data, b"GET ", limit)
-    if head.verdict != YES:
+    head = read_http_head(data, b"GET ", limit)
+    if head.outcome != IS_UPGRADE:
         return head
-    words = head.start.split(" ")
+    words = head.start_line.split(" ")
     if len(words) != 3 or not words[1] or not words[2].startswith("HTTP/1."):
-        return head.refuse("the request line is not 'GET path HTTP/1.1'")
-    reason = missing_upgrade(head)
+        return head.reject("the request line is not 'GET path HTTP/1.1'")
+    reason = missing_upgrade_header(head)
     if reason:
-        return head.refuse(f"the request has {reason}")
+        return head.reject(f"the request has {reason}")
     if head.fields.get("sec-websocket-version") != "13":
-        return head.refuse("the request is not for WebSocket version 13")
+        return head.reject("the request is not for WebSocket version 13")
     if not head.fields.get("sec-websocket-key"):
-        return head.refuse("the request has no Sec-WebSocket-Key")
+        return head.reject("the request has no Sec-WebSocket-Key")
     return head
 
 
-def read_response(data: bytes, limit: int = HEAD_LIMIT) -> HttpHead:
+def read_response(data: bytes, limit: int = MAX_HEAD_BYTES) -> HttpHead:
     """The acceptor's half alone: status 101 to WebSocket."""
-    head = read_head(data, b"HTTP/1.", limit)
-    if head.verdict != YES:
+    head = read_http_head(data, b"HTTP/1.", limit)
+    if head.outcome != IS_UPGRADE:
         return head
-    words = head.start.split(" ")
+    words = head.start_line.split(" ")
     if len(words) < 2 or words[1] != "101":
-        return head.refuse("the response is not 101 Switching Protocols")
-    reason = missing_upgrade(head)
+        return head.reject("the response is not 101 Switching Protocols")
+    reason = missing_upgrade_header(head)
     if reason:
-        return head.refuse(f"the response has {reason}")
+        return head.reject(f"the response has {reason}")
     if not head.fields.get("sec-websocket-accept"):
-        return head.refuse("the response has no Sec-WebSocket-Accept")
+        return head.reject("the response has no Sec-WebSocket-Accept")
     return head
 
 
-def read_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
+def read_http_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
     """Any head that begins with `prefix`: up to and with its first empty line."""
     if data[: len(prefix)] != prefix[: len(data)]:
-        return HttpHead(NO, f"it does not begin with {prefix.decode('ascii').strip()!r}")
-    size = head_size(data, limit)
+        return HttpHead(NOT_UPGRADE, f"it does not begin with {prefix.decode('ascii').strip()!r}")
+    size = http_head_size(data, limit)
     if size < 0:
         if len(data) >= limit:
-            return HttpHead(NO, f"the HTTP head is over the limit of {limit} octets")
-        return HttpHead(MORE)
-    head = HttpHead(YES)
+            return HttpHead(NOT_UPGRADE, f"the HTTP head is over the limit of {limit} octets")
+        return HttpHead(NEED_MORE)
+    head = HttpHead(IS_UPGRADE)
     head.size = size
     lines = data[:size].decode("latin-1").split("\n")
-    head.start = lines[0].rstrip("\r")
+    head.start_line = lines[0].rstrip("\r")
     last = ""
     for raw in lines[1:-2]:  # the empty line, and what split() leaves after it
         line = raw.rstrip("\r")
@@ -150,13 +158,13 @@ def read_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
         name, colon, value = line.partition(":")
         last = name.strip().lower()
         if not colon or not last:
-            return head.refuse("a header line has no name and colon")
+            return head.reject("a header line has no name and colon")
         value = value.strip()
         head.fields[last] = f"{head.fields[last]}, {value}" if last in head.fields else value
     return head
 
 
-def head_size(data: bytes, limit: int) -> int:
+def http_head_size(data: bytes, limit: int) -> int:
     """Octets up to and with the first empty line, whose LF may lack its CR; -1: none in `limit`."""
     strict = data.find(b"\n\r\n", 0, limit)
     bare = data.find(b"\n\n", 0, limit)
@@ -165,7 +173,7 @@ def head_size(data: bytes, limit: int) -> int:
     return bare + 2 if bare >= 0 else -1
 
 
-def missing_upgrade(head: HttpHead) -> str:
+def missing_upgrade_header(head: HttpHead) -> str:
     """What a head lacks of `Upgrade: websocket` and `Connection: Upgrade`; empty if nothing."""
     if "websocket" not in head.tokens("upgrade"):
         return "no 'Upgrade: websocket'"

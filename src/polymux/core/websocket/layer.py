@@ -10,309 +10,385 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.connection import Conversation
+from polymux.core.connection import Connection
 from polymux.core.direction import Direction
-from polymux.core.frames import Kind
+from polymux.core.frames import FrameKind
 from polymux.core.limits import Limits
 from polymux.core.protocol import Protocol
 from polymux.core.rules import Certainty, Rule, Violation
 from polymux.core.side import DIALER, Side
 from polymux.core.websocket.decoder import Decoder
-from polymux.core.websocket.events import TRUNCATED, Close, Fault, Lost, Message, Ping
-from polymux.core.websocket.handshake import HEAD_LIMIT, MORE, NO, Upgrade, head_size, recognise
+from polymux.core.websocket.events import (
+    TRUNCATED,
+    Close,
+    DecodingLost,
+    FrameViolation,
+    Message,
+    Ping,
+)
+from polymux.core.websocket.handshake import (
+    MAX_HEAD_BYTES,
+    NEED_MORE,
+    NOT_UPGRADE,
+    UpgradeDetection,
+    detect_upgrade,
+    http_head_size,
+)
 
 WEBSOCKET: Final = "websocket"
-LENGTH: Final = "length"
-FOUND: Final = ""  # told by the first octets
+LENGTH_PREFIX: Final = "length"
+AUTODETECT: Final = ""  # told by the first octets
 
 UNDECIDED: Final[i64] = 0  # too few octets to tell
 UPGRADING: Final[i64] = 1  # HTTP heads are passing
 FRAMES: Final[i64] = 2
-PLAIN: Final[i64] = 3  # no carrier: the octets are the protocol's own
-NOTHING: Final[i64] = 4  # nothing can be read here
+WITHOUT_WEBSOCKET: Final[i64] = 3  # no carrier: the octets are the protocol's own
+UNDECODABLE: Final[i64] = 4  # nothing can be read here
 
-HEADS: Final = (b"GET ", b"HTTP")  # how an upgrade begins, by side; no frame begins so
-STARTS: Final = (b"GET ", b"HTTP/1.")  # what a head must then begin with
-FIRSTS: Final = (0x82, 0x88, 0x89, 0x8A)  # how frames begin; no length in octets is so large
-HEADER: Final = 3  # octets of a message that must have been seen for it to be read
+HTTP_FIRST_BYTES: Final = (b"GET ", b"HTTP")  # how an upgrade begins, by side; no frame begins so
+HTTP_PREFIXES: Final = (b"GET ", b"HTTP/1.")  # what a head must then begin with
+FRAME_FIRST_BYTES: Final = (
+    0x82,
+    0x88,
+    0x89,
+    0x8A,
+)  # how frames begin; no length in octets is so large
+MIN_MESSAGE_HEADER_BYTES: Final = (
+    3  # octets of a message that must have been seen for it to be read
+)
 
 
-class Enveloped(Protocol):
+class MessageProtocol(Protocol):
     """A protocol of whole messages. While `enveloped`, `header` is given exactly one of them."""
 
     def __init__(
-        self, name: str, rules: tuple[Rule, ...], kinds: dict[int, Kind], limits: Limits,
+        self, name: str, rules: tuple[Rule, ...], kinds: dict[int, FrameKind], limits: Limits,
         vantage: i64, carrier: str,
     ) -> None:  # fmt: skip
         super().__init__(name, rules, kinds, limits, vantage)
         self.carrier = carrier
-        self.enveloped: bool = carrier == WEBSOCKET
+        self.encapsulated: bool = carrier == WEBSOCKET
 
 
-class Course:
+class DirectionDecoder:
     """One direction below the messages: its decoder, and what of its counts is accounted for."""
 
-    def __init__(self, side: i64, limit: i64, lenient: bool) -> None:
-        self.decoder = Decoder(side, limit, lenient)
-        self.carrier = 0
-        self.skipped = 0
-        self.missing = 0
+    def __init__(self, side: i64, max_message_bytes: i64, lenient: bool) -> None:
+        self.decoder = Decoder(side, max_message_bytes, lenient)
+        self.counted_control_bytes = 0
+        self.counted_skipped_bytes = 0
+        self.counted_missing_bytes = 0
 
     def account(self, d: Direction) -> None:
         """Add to the direction what the decoder has counted since the last time."""
         decoder = self.decoder
-        d.carrier += decoder.carrier - self.carrier
-        d.undecoded += decoder.skipped - self.skipped
-        d.gap += decoder.missing - self.missing
-        d.octets += (
-            decoder.carrier - self.carrier + decoder.skipped - self.skipped
-            + decoder.missing - self.missing
-        )  # fmt: skip
-        self.carrier, self.skipped, self.missing = (
-            decoder.carrier, decoder.skipped, decoder.missing,
+        d.overhead_bytes += decoder.control_bytes - self.counted_control_bytes
+        d.undecoded_bytes += decoder.skipped_bytes - self.counted_skipped_bytes
+        d.missing_bytes += decoder.missing_bytes - self.counted_missing_bytes
+        d.total_bytes += (
+            decoder.control_bytes
+            - self.counted_control_bytes
+            + decoder.skipped_bytes
+            - self.counted_skipped_bytes
+            + decoder.missing_bytes
+            - self.counted_missing_bytes
+        )
+        self.counted_control_bytes, self.counted_skipped_bytes, self.counted_missing_bytes = (
+            decoder.control_bytes, decoder.skipped_bytes, decoder.missing_bytes,
         )  # fmt: skip
         if decoder.offset > d.offset:
             d.offset = decoder.offset
 
 
-class Carrier:
+class WebSocketLayer:
     """The WebSocket below a conversation, from the HTTP upgrade on if the octets begin with one.
 
     `lenient`: go on after what breaks the framing (captures); else it is the end (live).
     An octet is in `Direction.octets` once it is known what it was part of.
     """
 
-    def __init__(self, conversation: Conversation, protocol: Enveloped, lenient: bool) -> None:
-        self.conversation = conversation
-        self.protocol: Enveloped = protocol
+    def __init__(self, connection: Connection, protocol: MessageProtocol, lenient: bool) -> None:
+        self.connection = connection
+        self.protocol: MessageProtocol = protocol
         self.state: i64 = UNDECIDED
-        limit = protocol.max_frame + 2  # type and id
-        self.dialer: Course = Course(0, limit, lenient)
-        self.acceptor: Course = Course(1, limit, lenient)
-        self.held: list[tuple[int, bytes, int]] = []  # side, octets and instant, until decided
-        self.waiting: i64 = 0  # octets in it
-        self.heads: list[bytes] = [b"", b""]  # the first octets of each side, while they matter
-        self.read: list[bool] = [False, False]  # was all that matters of a head there?
+        limit = protocol.max_frame_bytes + 2  # type and id
+        self.dialer: DirectionDecoder = DirectionDecoder(0, limit, lenient)
+        self.acceptor: DirectionDecoder = DirectionDecoder(1, limit, lenient)
+        self.undecided_chunks: list[
+            tuple[int, bytes, int]
+        ] = []  # side, octets and instant, until decided
+        self.undecided_bytes: i64 = 0  # octets in it
+        self.first_bytes: list[bytes] = [
+            b"",
+            b"",
+        ]  # the first octets of each side, while they matter
+        self.head_complete: list[bool] = [False, False]  # was all that matters of a head there?
         self.path = ""  # what the upgrade asked for
 
-    def course(self, side: i64) -> Course:
+    def direction_decoder(self, side: i64) -> DirectionDecoder:
         return self.dialer if side == DIALER else self.acceptor
 
-    def feed(self, side: i64, data: bytes, at: i64) -> None:
+    def receive(self, side: i64, data: bytes, timestamp: i64) -> None:
         """The next octets of one direction."""
         if self.state == FRAMES:
-            self.decode(side, data, at)
-        elif self.state == PLAIN:
-            self.conversation.feed(side, data, at)
-        elif self.state == NOTHING:
-            self.waste(side, len(data))
+            self.decode(side, data, timestamp)
+        elif self.state == WITHOUT_WEBSOCKET:
+            self.connection.receive(side, data, timestamp)
+        elif self.state == UNDECODABLE:
+            self.count_undecodable(side, len(data))
         elif len(data) > 0:
-            self.held.append((int(side), data, int(at)))
-            self.waiting += len(data)
-            if len(self.heads[side]) < HEAD_LIMIT:
-                self.heads[side] += data[: HEAD_LIMIT - len(self.heads[side])]
-            self.decide(at)
+            self.undecided_chunks.append((int(side), data, int(timestamp)))
+            self.undecided_bytes += len(data)
+            if len(self.first_bytes[side]) < MAX_HEAD_BYTES:
+                self.first_bytes[side] += data[: MAX_HEAD_BYTES - len(self.first_bytes[side])]
+            self.detect_start(timestamp)
 
-    def decode(self, side: i64, data: bytes, at: i64) -> None:
-        course = self.course(side)
+    def decode(self, side: i64, data: bytes, timestamp: i64) -> None:
+        course = self.direction_decoder(side)
         course.decoder.feed(data)
-        self.deliver(course, side, at)
+        self.dispatch(course, side, timestamp)
 
-    def deliver(self, course: Course, side: i64, at: i64) -> None:
+    def dispatch(self, decoder: DirectionDecoder, side: i64, timestamp: i64) -> None:
         """Hand on what the decoder has found, and account for the rest."""
-        c = self.conversation
+        c = self.connection
         d = c.direction(side)
-        for item in course.decoder.take():
+        for item in decoder.decoder.take():
             if isinstance(item, Message):
-                if item.holes and item.holes[0][0] < HEADER:
+                if item.holes and item.holes[0][0] < MIN_MESSAGE_HEADER_BYTES:
                     gone = sum([size for _, size in item.holes])
-                    d.octets += item.octets
-                    d.gap += gone
-                    d.undecoded += item.octets - gone
-                    d.begun = False
-                    d.missed = True
-                    c.stop_measuring(at)
+                    d.total_bytes += item.wire_bytes
+                    d.missing_bytes += gone
+                    d.undecoded_bytes += item.wire_bytes - gone
+                    d.frame_started = False
+                    d.frames_missing = True
+                    c.stop_credit_tracking(timestamp)
                 else:
-                    c.message(side, item.data, at, item.offset, item.octets)
+                    c.receive_message(side, item.data, timestamp, item.offset, item.wire_bytes)
             elif isinstance(item, Ping):
-                self.pinged(item)
+                self.on_ping(item)
             elif isinstance(item, Close):
-                self.closed(item)
-            elif isinstance(item, Fault):
-                self.fault(side, item, at)
-            elif isinstance(item, Lost):
-                c.lose(d, 0, item.offset, at, item.detail)
-        course.account(d)
-        if course.decoder.begun() < 0:
-            d.begun = False
-        elif not d.begun:  # what its sender can know in this message is what it has read by now
-            c.protocol.sight.freeze(side)
-            d.begun = True
+                self.on_close(item)
+            elif isinstance(item, FrameViolation):
+                self.handle_violation(side, item, timestamp)
+            elif isinstance(item, DecodingLost):
+                c.stop_decoding(d, 0, item.offset, timestamp, item.detail)
+        decoder.account(d)
+        if decoder.decoder.message_start_offset() < 0:
+            d.frame_started = False
+        elif (
+            not d.frame_started
+        ):  # what its sender can know in this message is what it has read by now
+            c.protocol.causality.snapshot_seen(side)
+            d.frame_started = True
 
-    def fault(self, side: i64, item: Fault, at: i64) -> None:
-        c = self.conversation
-        ordinal = c.protocol.sight.sent(side)
-        if item.rule is TRUNCATED:
-            c.blame(side, None, c.protocol.truncated, [item.detail], ordinal, item.offset, at)
+    def handle_violation(self, side: i64, violation: FrameViolation, timestamp: i64) -> None:
+        c = self.connection
+        ordinal = c.protocol.causality.frames_sent(side)
+        if violation.rule is TRUNCATED:
+            c.record_violations(
+                side,
+                None,
+                c.protocol.truncated_rule,
+                [violation.detail],
+                ordinal,
+                violation.offset,
+                timestamp,
+            )
             return
-        certainty = Certainty.POSSIBLE if c.doubt else Certainty.CERTAIN
+        certainty = Certainty.POSSIBLE if c.uncertain else Certainty.CERTAIN
         c.violations.append(
-            Violation(item.rule, Side(side), ordinal, item.offset, at, "", certainty, item.detail)
+            Violation(
+                violation.rule,
+                Side(side),
+                ordinal,
+                violation.offset,
+                timestamp,
+                "",
+                certainty,
+                violation.detail,
+            )
         )
-        if not self.course(side).decoder.lenient:
-            c.lose(c.direction(side), 0, item.offset, at, "the peer broke the WebSocket protocol")
-            self.failed(item)
+        if not self.direction_decoder(side).decoder.lenient:
+            c.stop_decoding(
+                c.direction(side),
+                0,
+                violation.offset,
+                timestamp,
+                "the peer broke the WebSocket protocol",
+            )
+            self.on_violation(violation)
 
-    def pinged(self, ping: Ping) -> None:
+    def on_ping(self, ping: Ping) -> None:
         """A ping has come; who watches does not answer."""
 
-    def closed(self, close: Close) -> None:
+    def on_close(self, close: Close) -> None:
         """A close has come."""
 
-    def failed(self, fault: Fault) -> None:
+    def on_violation(self, violation: FrameViolation) -> None:
         """The peer broke a rule of the framing: nothing of it will be read any more."""
 
     # --- how it begins
 
-    def decide(self, at: i64) -> None:
+    def detect_start(self, timestamp: i64) -> None:
         """Octets, frames or an upgrade?"""
         if self.state == UNDECIDED:
             for side in (0, 1):
-                begin = self.heads[side][:4]
-                if begin != HEADS[side][: len(begin)]:
-                    self.begin_without()
+                begin = self.first_bytes[side][:4]
+                if begin != HTTP_FIRST_BYTES[side][: len(begin)]:
+                    self.start_without_upgrade()
                     return
-            if len(self.heads[0]) < 4 and len(self.heads[1]) < 4:
+            if len(self.first_bytes[0]) < 4 and len(self.first_bytes[1]) < 4:
                 return
             self.state = UPGRADING
-        found = recognise(self.heads[0], self.heads[1]) if self.tells_more() else Upgrade(MORE)
-        if found.verdict == MORE:
-            if self.waiting > 4 * HEAD_LIMIT:
-                self.give_up(at, "the WebSocket upgrade was never answered")
-        elif found.verdict == NO:
-            self.give_up(at, found.reason)
+        found = (
+            detect_upgrade(self.first_bytes[0], self.first_bytes[1])
+            if self.has_new_evidence()
+            else UpgradeDetection(NEED_MORE)
+        )
+        if found.outcome == NEED_MORE:
+            if self.undecided_bytes > 4 * MAX_HEAD_BYTES:
+                self.fail_upgrade(timestamp, "the WebSocket upgrade was never answered")
+        elif found.outcome == NOT_UPGRADE:
+            self.fail_upgrade(timestamp, found.reason)
         else:
             self.path = found.path
-            self.protocol.enveloped = True
+            self.protocol.encapsulated = True
             for side, size in ((0, found.request_size), (1, found.response_size)):
-                d = self.conversation.direction(side)
-                d.octets += size
-                d.carrier += size
+                d = self.connection.direction(side)
+                d.total_bytes += size
+                d.overhead_bytes += size
                 d.offset += size
-            if found.undecodable:
-                self.settle(NOTHING, found.request_size, found.response_size)
-                self.lose_both(at, found.undecodable)
+            if found.undecodable_reason:
+                self.enter_state(UNDECODABLE, found.request_size, found.response_size)
+                self.stop_both_directions(timestamp, found.undecodable_reason)
             else:
-                self.settle(FRAMES, found.request_size, found.response_size)
+                self.enter_state(FRAMES, found.request_size, found.response_size)
 
-    def tells_more(self) -> bool:
+    def has_new_evidence(self) -> bool:
         """Can the heads be judged otherwise than before? Each can once it begins wrongly, is whole
         or too long: it is not read again for every octet of the other."""
         more = False
         for side in (0, 1):
-            if self.read[side]:
+            if self.head_complete[side]:
                 continue
-            head, start = self.heads[side], STARTS[side]
+            head, start = self.first_bytes[side], HTTP_PREFIXES[side]
             wrong = head[: len(start)] != start[: len(head)]
-            if wrong or len(head) >= HEAD_LIMIT or head_size(head, HEAD_LIMIT) >= 0:
-                self.read[side] = True
+            if wrong or len(head) >= MAX_HEAD_BYTES or http_head_size(head, MAX_HEAD_BYTES) >= 0:
+                self.head_complete[side] = True
                 more = True
         return more
 
-    def begin_without(self) -> None:
+    def start_without_upgrade(self) -> None:
         """The octets do not begin with an upgrade."""
-        if self.protocol.carrier == FOUND:
-            for begin in self.heads:
-                if len(begin) > 0 and begin[0] in FIRSTS:
-                    self.protocol.enveloped = True
-        self.settle(FRAMES if self.protocol.enveloped else PLAIN, 0, 0)
+        if self.protocol.carrier == AUTODETECT:
+            for begin in self.first_bytes:
+                if len(begin) > 0 and begin[0] in FRAME_FIRST_BYTES:
+                    self.protocol.encapsulated = True
+        self.enter_state(FRAMES if self.protocol.encapsulated else WITHOUT_WEBSOCKET, 0, 0)
 
-    def settle(self, state: i64, size0: int, size1: int) -> None:
+    def enter_state(self, state: i64, size0: int, size1: int) -> None:
         """It is decided: read what was held, in the order in which it came, behind the heads."""
         self.state = state
-        self.dialer.decoder.offset = self.conversation.dialer.offset
-        self.acceptor.decoder.offset = self.conversation.acceptor.offset
+        self.dialer.decoder.offset = self.connection.dialer.offset
+        self.acceptor.decoder.offset = self.connection.acceptor.offset
         skip = [size0, size1]
-        held = self.held
-        self.held = []
-        self.waiting = 0
-        self.heads = [b"", b""]
+        held = self.undecided_chunks
+        self.undecided_chunks = []
+        self.undecided_bytes = 0
+        self.first_bytes = [b"", b""]
         for side, data, at in held:
             head = min(len(data), skip[side])
             skip[side] -= head
             if head < len(data):
-                self.feed(side, data[head:], at)
+                self.receive(side, data[head:], at)
 
-    def give_up(self, at: i64, reason: str) -> None:
+    def fail_upgrade(self, timestamp: i64, reason: str) -> None:
         """No upgrade after all: nothing of this connection can be read."""
-        self.lose_both(at, reason)
-        self.settle(NOTHING, 0, 0)
+        self.stop_both_directions(timestamp, reason)
+        self.enter_state(UNDECODABLE, 0, 0)
 
-    def lose_both(self, at: i64, reason: str) -> None:
-        c = self.conversation
+    def stop_both_directions(self, timestamp: i64, reason: str) -> None:
+        c = self.connection
         for d in (c.dialer, c.acceptor):
-            if not d.lost:
-                c.lose(d, 0, d.offset, at, reason)
+            if not d.decoding_stopped:
+                c.stop_decoding(d, 0, d.offset, timestamp, reason)
 
-    def waste(self, side: i64, size: i64) -> None:
-        d = self.conversation.direction(side)
-        d.octets += size
-        d.undecoded += size
+    def count_undecodable(self, side: i64, size: i64) -> None:
+        d = self.connection.direction(side)
+        d.total_bytes += size
+        d.undecoded_bytes += size
         d.offset += size
 
     # --- gaps, the end, and a rest on the way
 
-    def gap(self, side: i64, size: i64, at: i64) -> None:
+    def gap(self, side: i64, size: i64, timestamp: i64) -> None:
         """Octets of this direction were not captured."""
-        c = self.conversation
+        c = self.connection
         if self.state == UNDECIDED or self.state == UPGRADING:
             if self.state == UNDECIDED:
-                self.begin_without()  # whatever it was, it is lost with its beginning
+                self.start_without_upgrade()  # whatever it was, it is lost with its beginning
             else:
-                self.give_up(at, "octets of the WebSocket upgrade are missing")
-        if self.state == PLAIN:
-            c.gap(side, size, at)
+                self.fail_upgrade(timestamp, "octets of the WebSocket upgrade are missing")
+        if self.state == WITHOUT_WEBSOCKET:
+            c.gap(side, size, timestamp)
             return
-        c.doubt = True
+        c.uncertain = True
         d = c.direction(side)
-        if self.state == NOTHING:
-            d.octets += size
-            d.gap += size
+        if self.state == UNDECODABLE:
+            d.total_bytes += size
+            d.missing_bytes += size
             d.offset += size
             return
-        course = self.course(side)
-        known = not d.lost
+        course = self.direction_decoder(side)
+        known = not d.decoding_stopped
         course.decoder.gap(size)
-        self.deliver(course, side, at)
-        if known and d.lost:
-            d.holed = True
+        self.dispatch(course, side, timestamp)
+        if known and d.decoding_stopped:
+            d.stopped_by_gap = True
 
-    def finish(self, at: i64) -> None:
+    def finish(self, timestamp: i64) -> None:
         """No more will come."""
         if self.state == UNDECIDED:
-            self.begin_without()
+            self.start_without_upgrade()
         if self.state == UPGRADING:
-            c = self.conversation
+            c = self.connection
             p = c.protocol
             for side in (0, 1):
-                if len(self.heads[side]) > 0:
-                    c.blame(side, None, p.truncated, ["the octets end inside the HTTP upgrade"],
-                            p.sight.sent(side), 0, at)  # fmt: skip
-            self.give_up(at, "the connection ended inside the WebSocket upgrade")
+                if len(self.first_bytes[side]) > 0:
+                    c.record_violations(
+                        side,
+                        None,
+                        p.truncated_rule,
+                        ["the octets end inside the HTTP upgrade"],
+                        p.causality.frames_sent(side),
+                        0,
+                        timestamp,
+                    )
+            self.fail_upgrade(timestamp, "the connection ended inside the WebSocket upgrade")
         elif self.state == FRAMES:
             for side in (0, 1):
-                course = self.course(side)
+                course = self.direction_decoder(side)
                 course.decoder.finish()
-                self.deliver(course, side, at)
+                self.dispatch(course, side, timestamp)
 
     def save(self) -> list[object]:
         courses: list[object] = []
         for course in (self.dialer, self.acceptor):
-            counts = [course.carrier, course.skipped, course.missing]
+            counts = [
+                course.counted_control_bytes,
+                course.counted_skipped_bytes,
+                course.counted_missing_bytes,
+            ]
             courses.append([course.decoder.snapshot(), counts])
-        held = [list(entry) for entry in self.held]
-        return [int(self.state), held, list(self.heads), self.path, courses,
-                self.protocol.enveloped]  # fmt: skip
+        held = [list(entry) for entry in self.undecided_chunks]
+        return [
+            int(self.state),
+            held,
+            list(self.first_bytes),
+            self.path,
+            courses,
+            self.protocol.encapsulated,
+        ]
 
     def load(self, saved: list[object]) -> None:
         state, held, heads, path, courses = saved[0], saved[1], saved[2], saved[3], saved[4]
@@ -322,12 +398,16 @@ class Carrier:
         assert isinstance(path, str)
         assert isinstance(courses, list)
         self.state = state
-        self.held = [(entry[0], entry[1], entry[2]) for entry in held]
-        self.waiting = sum([len(entry[1]) for entry in held])
-        self.heads = list(heads)
-        self.read = [False, False]
+        self.undecided_chunks = [(entry[0], entry[1], entry[2]) for entry in held]
+        self.undecided_bytes = sum([len(entry[1]) for entry in held])
+        self.first_bytes = list(heads)
+        self.head_complete = [False, False]
         self.path = path
-        self.protocol.enveloped = bool(saved[5])
+        self.protocol.encapsulated = bool(saved[5])
         for course, kept in ((self.dialer, courses[0]), (self.acceptor, courses[1])):
             course.decoder.restore(kept[0])
-            course.carrier, course.skipped, course.missing = kept[1][0], kept[1][1], kept[1][2]
+            (
+                course.counted_control_bytes,
+                course.counted_skipped_bytes,
+                course.counted_missing_bytes,
+            ) = kept[1][0], kept[1][1], kept[1][2]

@@ -11,127 +11,131 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polymux.core.connection import Conversation
+from polymux.core.connection import Connection
 from polymux.core.errors import LocalProtocolError
 from polymux.core.side import DIALER
-from polymux.core.varint import unsigned
-from polymux.core.websocket.events import Close, Fault, Ping
+from polymux.core.varint import read_big_endian
+from polymux.core.websocket.events import Close, FrameViolation, Ping
 from polymux.core.websocket.frames import (
     BINARY,
+    FAST_MASK_MIN_BYTES,
     NO_STATUS,
-    QUICK,
-    Mask,
-    close,
-    ping,
-    pong,
-    write_head,
+    MaskFunction,
+    close_frame,
+    ping_frame,
+    pong_frame,
+    write_header,
     write_masked,
 )
-from polymux.core.websocket.layer import FRAMES, Carrier, Enveloped
+from polymux.core.websocket.layer import FRAMES, MessageProtocol, WebSocketLayer
 
-PREFIX: Final[i64] = 4  # of a message as a protocol writes it: its length
-NONCE: Final = 16  # octets of chance at least
-DRAW: Final = 1024  # octets of masking keys drawn at a time
+LENGTH_PREFIX_BYTES: Final[i64] = 4  # of a message as a protocol writes it: its length
+MIN_NONCE_BYTES: Final = 16  # octets of chance at least
+KEY_BLOCK_BYTES: Final = 1024  # octets of masking keys drawn at a time
 
 
-class LiveCarrier(Carrier):
+class LiveWebSocketLayer(WebSocketLayer):
     """One side's WebSocket. Pings are answered, a close is answered, what is broken is closed."""
 
-    def __init__(self, conversation: Conversation, protocol: Enveloped, side: i64) -> None:
-        super().__init__(conversation, protocol, False)
+    def __init__(self, connection: Connection, protocol: MessageProtocol, side: i64) -> None:
+        super().__init__(connection, protocol, False)
         self.state = FRAMES
         self.side: i64 = side
         self.seed = b""
-        self.drawn = 0
-        self.keys = b""
-        self.used: i64 = 0  # of these octets
-        self.mask: Mask | None = None
-        self.pong: bytes | None = None  # owed: the answer to the newest ping (5.5.3)
-        self.asking = False  # a ping is to go
-        self.closing = False  # a close frame is to go
-        self.code = NO_STATUS
-        self.reason = ""
-        self.hung_up = False  # a close frame has been sent: nothing may follow it
-        self.ended = False  # the peer's has come
-        self.said = ""  # the reason in it
+        self.key_blocks_drawn = 0
+        self.key_bytes = b""
+        self.key_bytes_used: i64 = 0  # of these octets
+        self.fast_mask: MaskFunction | None = None
+        self.pending_pong: bytes | None = None  # owed: the answer to the newest ping (5.5.3)
+        self.ping_queued = False  # a ping is to go
+        self.close_queued = False  # a close frame is to go
+        self.close_code = NO_STATUS
+        self.close_reason = ""
+        self.close_sent = False  # a close frame has been sent: nothing may follow it
+        self.close_received = False  # the peer's has come
+        self.peer_close_reason = ""  # the reason in it
 
-    def sow(self, nonce: bytes) -> None:
+    def seed_masking_keys(self, nonce: bytes) -> None:
         """Take the octets of chance that masking keys are drawn from."""
         self.seed = nonce
 
-    def key(self) -> bytes | None:
+    def next_masking_key(self) -> bytes | None:
         """A fresh masking key; None for a side that masks nothing."""
         if self.side != DIALER:
             return None
-        if len(self.seed) < NONCE:
+        if len(self.seed) < MIN_NONCE_BYTES:
             raise LocalProtocolError(
-                f"a WebSocket client needs start(nonce) with {NONCE} random octets or more"
+                f"a WebSocket client needs start(nonce) with {MIN_NONCE_BYTES} random octets or more"
             )
-        if self.used == len(self.keys):
-            self.keys = shake_256(self.seed + self.drawn.to_bytes(8, "big")).digest(DRAW)
-            self.drawn += 1
-            self.used = 0
-        self.used += 4
-        return self.keys[self.used - 4 : self.used]
+        if self.key_bytes_used == len(self.key_bytes):
+            self.key_bytes = shake_256(self.seed + self.key_blocks_drawn.to_bytes(8, "big")).digest(
+                KEY_BLOCK_BYTES
+            )
+            self.key_blocks_drawn += 1
+            self.key_bytes_used = 0
+        self.key_bytes_used += 4
+        return self.key_bytes[self.key_bytes_used - 4 : self.key_bytes_used]
 
-    def quicken(self, mask: Mask) -> None:
+    def use_fast_mask(self, mask: MaskFunction) -> None:
         """Use this mask for large payloads, in and out: it does the same as ours, only quicker."""
-        self.mask = mask
-        self.course(1 - self.side).decoder.run.mask = mask
+        self.fast_mask = mask
+        self.direction_decoder(1 - self.side).decoder.run_decoder.fast_mask = mask
 
     # --- what comes
 
-    def pinged(self, ping: Ping) -> None:
-        self.pong = ping.data
+    def on_ping(self, ping: Ping) -> None:
+        self.pending_pong = ping.data
 
-    def hollow(self) -> i64:
+    def take_empty_frames(self) -> i64:
         """How many frames of the peer have brought nothing since the last call."""
-        decoder = self.course(1 - self.side).decoder
-        count = decoder.hollow
-        decoder.hollow = 0
+        decoder = self.direction_decoder(1 - self.side).decoder
+        count = decoder.empty_frames
+        decoder.empty_frames = 0
         return count
 
-    def closed(self, close: Close) -> None:
-        self.ended = True
-        self.said = close.reason
-        self.hang_up(close.code, "")
+    def on_close(self, close: Close) -> None:
+        self.close_received = True
+        self.peer_close_reason = close.reason
+        self.queue_close(close.code, "")
 
-    def failed(self, fault: Fault) -> None:
-        self.hang_up(fault.close_code, fault.rule.name)
+    def on_violation(self, violation: FrameViolation) -> None:
+        self.queue_close(violation.close_code, violation.rule.name)
 
     # --- what goes
 
-    def hang_up(self, code: int, reason: str) -> None:
+    def queue_close(self, code: int, reason: str) -> None:
         """Send a close frame after what is queued. The first reason given stands."""
-        if not self.hung_up and not self.closing:
-            self.closing = True
-            self.code = code
-            self.reason = reason
+        if not self.close_sent and not self.close_queued:
+            self.close_queued = True
+            self.close_code = code
+            self.close_reason = reason
 
-    def ask(self) -> None:
+    def queue_ping(self) -> None:
         """Send a ping: who is there answers."""
-        self.asking = True
+        self.ping_queued = True
 
     def pending(self) -> bool:
-        return not self.hung_up and (self.pong is not None or self.asking or self.closing)
+        return not self.close_sent and (
+            self.pending_pong is not None or self.ping_queued or self.close_queued
+        )
 
-    def wrap(self, chunks: list[bytes]) -> list[bytes]:
+    def encode(self, chunks: list[bytes]) -> list[bytes]:
         """Messages as the protocol wrote them, each behind its length, as WebSocket frames.
 
         A length never lies in two chunks; a payload may fill a chunk of its own, and unmasked it is
         then not copied.
         """
-        if self.hung_up:
+        if self.close_sent:
             return []
         wrapped: list[bytes] = []
         out = BytesWriter()
-        if self.pong is not None:
-            out.write(pong(self.pong, self.key()))
-            self.pong = None
-        if self.asking:
-            out.write(ping(b"", self.key()))
-            self.asking = False
-        quick = self.mask
+        if self.pending_pong is not None:
+            out.write(pong_frame(self.pending_pong, self.next_masking_key()))
+            self.pending_pong = None
+        if self.ping_queued:
+            out.write(ping_frame(b"", self.next_masking_key()))
+            self.ping_queued = False
+        quick = self.fast_mask
         left: i64 = 0  # octets of the message at hand that are still to come
         key: bytes | None = None
         for data in chunks:
@@ -145,14 +149,14 @@ class LiveCarrier(Carrier):
             pos: i64 = 0
             while pos < end:
                 if left == 0:
-                    left = unsigned(data, pos, PREFIX)
-                    pos += PREFIX
-                    key = self.key()
-                    write_head(out, BINARY, left, key)
+                    left = read_big_endian(data, pos, LENGTH_PREFIX_BYTES)
+                    pos += LENGTH_PREFIX_BYTES
+                    key = self.next_masking_key()
+                    write_header(out, BINARY, left, key)
                 part = left if left < end - pos else end - pos
                 if key is None:
                     out.write(data[pos : pos + part])
-                elif part >= QUICK and quick is not None:
+                elif part >= FAST_MASK_MIN_BYTES and quick is not None:
                     if len(out) > 0:
                         wrapped.append(out.getvalue())
                         out = BytesWriter()
@@ -164,10 +168,10 @@ class LiveCarrier(Carrier):
                 if left > 0 and key is not None:  # the rest is in the next chunk
                     turn = part & 3
                     key = key[turn:] + key[:turn]
-        if self.closing:
-            out.write(close(self.code, self.reason, self.key()))
-            self.closing = False
-            self.hung_up = True
+        if self.close_queued:
+            out.write(close_frame(self.close_code, self.close_reason, self.next_masking_key()))
+            self.close_queued = False
+            self.close_sent = True
         if len(out) > 0:
             wrapped.append(out.getvalue())
         return wrapped

@@ -12,22 +12,28 @@ from librt.strings import BytesWriter, read_i64_be
 from mypy_extensions import i64
 
 from polymux.core.side import DIALER
-from polymux.core.websocket.events import Item, Message
-from polymux.core.websocket.frames import BINARY, FINAL, QUICK, Mask, write_masked
+from polymux.core.websocket.events import DecoderEvent, Message
+from polymux.core.websocket.frames import (
+    BINARY,
+    FAST_MASK_MIN_BYTES,
+    FIN_BIT,
+    MaskFunction,
+    write_masked,
+)
 
-WHOLE: Final[i64] = FINAL | BINARY
+SINGLE_FRAME_BINARY: Final[i64] = FIN_BIT | BINARY
 
 
-class Run:
+class MessageRunDecoder:
     """Reads such runs of one direction. `mask` is a quicker one than ours, if there is any."""
 
-    def __init__(self, sender: i64, limit: i64) -> None:
+    def __init__(self, sender: i64, max_message_bytes: i64) -> None:
         self.sender: i64 = sender
-        self.limit: i64 = limit
-        self.mask: Mask | None = None
-        self.out = BytesWriter()
+        self.max_message_bytes: i64 = max_message_bytes
+        self.fast_mask: MaskFunction | None = None
+        self.scratch = BytesWriter()
 
-    def read(self, data: bytes, pos: i64, end: i64, offset: int, items: list[Item]) -> i64:
+    def read(self, data: bytes, pos: i64, end: i64, offset: int, events: list[DecoderEvent]) -> i64:
         """Append the messages that begin at `pos`, which is `offset` in the direction.
 
         Returns the position of the first frame that is not one of these, or not all there.
@@ -36,7 +42,7 @@ class Run:
         bit: i64 = 128 if self.sender == DIALER else 0
         while end - pos >= 2:
             second: i64 = data[pos + 1]
-            if data[pos] != WHOLE or second & 128 != bit:
+            if data[pos] != SINGLE_FRAME_BINARY or second & 128 != bit:
                 break
             size = second & 127
             at = pos + 2
@@ -58,21 +64,21 @@ class Run:
                     break
             if bit != 0:
                 at += 4
-            if size > self.limit or size > end - at:
+            if size > self.max_message_bytes or size > end - at:
                 break
             after = at + size
-            payload = data[at:after] if bit == 0 else self.unmasked(data, at, after)
-            items.append(Message(payload, offset + (pos - begin), after - pos, ()))
+            payload = data[at:after] if bit == 0 else self.unmask(data, at, after)
+            events.append(Message(payload, offset + (pos - begin), after - pos, ()))
             pos = after
         return pos
 
-    def unmasked(self, data: bytes, start: i64, end: i64) -> bytes:
+    def unmask(self, data: bytes, start: i64, end: i64) -> bytes:
         """A payload that follows its key."""
         key = data[start - 4 : start]
-        quick = self.mask
-        if quick is not None and end - start >= QUICK:
+        quick = self.fast_mask
+        if quick is not None and end - start >= FAST_MASK_MIN_BYTES:
             return quick(data[start:end], key)
-        out = self.out
+        out = self.scratch
         write_masked(out, data, start, end, key)
         payload = out.getvalue()
         out.truncate(0)

@@ -12,32 +12,34 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polymux.core.varint import BAD, SHORT, put_varu64, varu64
+from polymux.core.varint import INCOMPLETE, INVALID, put_varu64, varu64
 
 # What stands for a size where there is no fixed one.
 PREFIXED: Final[i64] = -1  # a VarU64 length before each item
-OWN: Final[i64] = -2  # a codec's own measure
+CODEC_SIZED: Final[i64] = -2  # a codec's own measure
 ENDLESS: Final[i64] = -3  # no last item at all: the stream cannot end
 
-ITEM: Final = 65536  # octets of an item accepted unless somebody says otherwise
-BOUND: Final = 0x2000000000000000  # 2**61: nothing longer can be meant; a plain int, still small
+DEFAULT_MAX_ITEM_BYTES: Final = 65536  # octets of an item accepted unless somebody says otherwise
+MAX_PLAUSIBLE_SIZE: Final = (
+    0x2000000000000000  # 2**61: nothing longer can be meant; a plain int, still small
+)
 
-Sizing = Callable[[bytes, int, int], int]
+SizeFunction = Callable[[bytes, int, int], int]
 
 
 class Codec:
     """The encoding of one type of item. `form` is its size, or what stands for one."""
 
-    def __init__(self, form: i64) -> None:
-        self.form: i64 = form
+    def __init__(self, item_size: i64) -> None:
+        self.item_size: i64 = item_size
 
     def encode(self, item: bytes) -> bytes:
         """The item's octets on the wire; ValueError if this encoding cannot hold it."""
         raise NotImplementedError
 
-    def decode(self, octets: bytes) -> bytes:
+    def decode(self, data: bytes) -> bytes:
         """The item in these octets, which are exactly one item's."""
-        return octets
+        return data
 
     def measure(self, data: bytes, pos: i64, end: i64) -> i64:
         """Octets of the item at `pos`: at least 1, or SHORT (too few to tell) or BAD."""
@@ -61,7 +63,7 @@ class Fixed(Codec):
     """Every item has the same number of octets, at least one. `Fixed(1)`: a stream of octets."""
 
     def __init__(self, size: int) -> None:
-        if size < 1 or size >= BOUND:
+        if size < 1 or size >= MAX_PLAUSIBLE_SIZE:
             raise ValueError(f"a fixed item has at least 1 octet, not {size}")
         super().__init__(size)
         self.size: i64 = size
@@ -92,16 +94,16 @@ class Prefixed(Codec):
         out.write(item)
         return out.getvalue()
 
-    def decode(self, octets: bytes) -> bytes:
-        _, start = varu64(octets, 0, len(octets))
-        return octets[start:] if start > 0 else b""
+    def decode(self, data: bytes) -> bytes:
+        _, start = varu64(data, 0, len(data))
+        return data[start:] if start > 0 else b""
 
     def measure(self, data: bytes, pos: i64, end: i64) -> i64:
         length, start = varu64(data, pos, end)
         if start < 0:
-            return SHORT
-        if length < 0 or length > BOUND:
-            return BAD
+            return INCOMPLETE
+        if length < 0 or length > MAX_PLAUSIBLE_SIZE:
+            return INVALID
         return start - pos + length
 
 
@@ -109,8 +111,8 @@ class Sized(Codec):
     """Items that say their own size. `sizing(data, pos, end)` returns the octets of the item at
     `pos`, 0 while too few have come to tell, and raises ValueError where no item can begin so."""
 
-    def __init__(self, sizing: Sizing) -> None:
-        super().__init__(OWN)
+    def __init__(self, sizing: SizeFunction) -> None:
+        super().__init__(CODEC_SIZED)
         self.sizing = sizing
 
     def encode(self, item: bytes) -> bytes:
@@ -122,50 +124,52 @@ class Sized(Codec):
         try:
             size = self.sizing(data, pos, end)
         except (ValueError, IndexError):
-            return BAD
+            return INVALID
         if size == 0:
-            return SHORT
-        return size if 0 < size < BOUND else BAD
+            return INCOMPLETE
+        return size if 0 < size < MAX_PLAUSIBLE_SIZE else INVALID
 
 
-class Items:
+class ItemDecoder:
     """Puts items together again from a stream's content, in whatever pieces it comes.
 
     An item longer than `limit`, or one that its codec cannot make out, is a ValueError; nothing
     can be read after it.
     """
 
-    def __init__(self, codec: Codec, limit: int = ITEM) -> None:
+    def __init__(self, codec: Codec, max_item_bytes: int = DEFAULT_MAX_ITEM_BYTES) -> None:
         self.codec = codec
-        self.limit: i64 = limit
+        self.max_item_bytes: i64 = max_item_bytes
         self.pieces: list[bytes] = []
-        self.held: i64 = 0  # octets in `pieces`
-        self.need: i64 = 1  # octets the next item has, as far as is known
+        self.buffered_bytes: i64 = 0  # octets in `pieces`
+        self.bytes_needed: i64 = 1  # octets the next item has, as far as is known
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
         """More content; returns the items that are whole now, decoded."""
         self.pieces.append(bytes(data))
-        self.held += len(data)
-        if self.held < self.need:
+        self.buffered_bytes += len(data)
+        if self.buffered_bytes < self.bytes_needed:
             return []
         octets = b"".join(self.pieces)
         found: list[bytes] = []
         pos: i64 = 0
         end: i64 = len(octets)
-        self.need = 1
+        self.bytes_needed = 1
         while pos < end:
             size = self.codec.measure(octets, pos, end)
-            if size == BAD:
+            if size == INVALID:
                 raise ValueError("no item can begin like this")
-            if size > self.limit or (size == SHORT and end - pos > self.limit):
+            if size > self.max_item_bytes or (
+                size == INCOMPLETE and end - pos > self.max_item_bytes
+            ):
                 raise ValueError(
-                    f"an item of more than {self.limit} octets; raise Items(limit=...)"
+                    f"an item of more than {self.max_item_bytes} octets; raise ItemDecoder(max_item_bytes=...)"
                 )
-            if size == SHORT or size > end - pos:
-                self.need = size if size > 0 else end - pos + 1
+            if size == INCOMPLETE or size > end - pos:
+                self.bytes_needed = size if size > 0 else end - pos + 1
                 break
             found.append(self.codec.decode(octets[pos : pos + size]))
             pos += size
         self.pieces = [octets[pos:]]
-        self.held = end - pos
+        self.buffered_bytes = end - pos
         return found

@@ -10,8 +10,8 @@ from typing import Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64
 
-from polymux.core.frames import CONTENT, CONTROL, GRANTS, Frame, Kind
-from polymux.core.varint import HUGE, put_varu64
+from polymux.core.frames import CONTENT, CONTROL, GRANTS, Frame, FrameKind
+from polymux.core.varint import I64_MAX, put_varu64
 
 GIVE_CREDIT: Final[i64] = 0
 WRITE: Final[i64] = 1
@@ -24,101 +24,103 @@ PROMISE_WRITE: Final[i64] = 7
 
 # Stops are CONTROL: most of them only announce a limit. A half ends when its limit is used up.
 KINDS: Final = {
-    0: Kind("GiveCredit", GRANTS),
-    1: Kind("Write", CONTENT),
-    2: Kind("StopRead", CONTROL),
-    3: Kind("StopWrite", CONTROL),
-    4: Kind("Oops", CONTROL),
-    5: Kind("ForgoCredit", CONTROL),
-    6: Kind("PromiseRead", CONTROL),
-    7: Kind("PromiseWrite", CONTROL),
+    0: FrameKind("GiveCredit", GRANTS),
+    1: FrameKind("Write", CONTENT),
+    2: FrameKind("StopRead", CONTROL),
+    3: FrameKind("StopWrite", CONTROL),
+    4: FrameKind("Oops", CONTROL),
+    5: FrameKind("ForgoCredit", CONTROL),
+    6: FrameKind("PromiseRead", CONTROL),
+    7: FrameKind("PromiseWrite", CONTROL),
 }
 
-MOST: Final = 0xFFFFFFFFFFFFFFFF  # 2**64 - 1: the largest id, amount and credit
-WORD: Final = 0x10000000000000000  # 2**64
+U64_MAX: Final = 0xFFFFFFFFFFFFFFFF  # 2**64 - 1: the largest id, amount and credit
+U64_MODULUS: Final = 0x10000000000000000  # 2**64
 # Plain ints, since comparing with an i64 would narrow the other side:
-TOP: Final = 0x7FFFFFFFFFFFFFFF  # 2**63 - 1
-USUAL: Final = 0x1000000000000000  # 2**60: anything below is compared without allocating
-BIAS: Final[i64] = 63  # VarGt62U64 carries the id less 63: the six bits of the header end at 62
-LEAST: Final[i64] = -HUGE - 1
+I64_MAX_INT: Final = 0x7FFFFFFFFFFFFFFF  # 2**63 - 1
+FAST_COMPARE_BELOW: Final = (
+    0x1000000000000000  # 2**60: anything below is compared without allocating
+)
+ID_BIAS: Final[i64] = 63  # VarGt62U64 carries the id less 63: the six bits of the header end at 62
+I64_MIN: Final[i64] = -I64_MAX - 1
 
 
-def writer_of(number: i64) -> i64:
+def writer_of(stream_id: i64) -> i64:
     """The side that writes a stream: the dialer (proactive) the odd ids, the acceptor the even."""
-    return 1 - (number & 1)
+    return 1 - (stream_id & 1)
 
 
-def counts_from_one(kind: i64) -> bool:
+def has_nonzero_amount(kind: i64) -> bool:
     """Is the packet's number a VarNonZeroU64? StopRead, StopWrite and Oops may say 0."""
     return kind != STOP_READ and kind != STOP_WRITE and kind != OOPS
 
 
-def add_bias(value: i64) -> i64:
+def add_id_bias(value: i64) -> i64:
     """From the 64 bits of a VarGt62U64 to those of the id; the caller has excluded overflow."""
-    if value > HUGE - BIAS:
-        return LEAST + (BIAS - 1 - (HUGE - value))
-    return value + BIAS
+    if value > I64_MAX - ID_BIAS:
+        return I64_MIN + (ID_BIAS - 1 - (I64_MAX - value))
+    return value + ID_BIAS
 
 
-def take_bias(number: i64) -> i64:
+def remove_id_bias(stream_id: i64) -> i64:
     """From the 64 bits of an id above 62 to those of its VarGt62U64."""
-    if number < LEAST + BIAS:
-        return HUGE - (BIAS - 1 - (number - LEAST))
-    return number - BIAS
+    if stream_id < I64_MIN + ID_BIAS:
+        return I64_MAX - (ID_BIAS - 1 - (stream_id - I64_MIN))
+    return stream_id - ID_BIAS
 
 
-def put_number(out: BytesWriter, number: int) -> None:
+def put_u64(out: BytesWriter, number: int) -> None:
     """A number from 0 to 2**64-1 as VarU64, shortest form."""
-    if number >= USUAL and number > TOP:
-        number -= WORD
+    if number >= FAST_COMPARE_BELOW and number > I64_MAX_INT:
+        number -= U64_MODULUS
     put_varu64(out, i64(number))
 
 
-def key_of(number: int) -> int:
+def key_of(stream_id: int) -> int:
     """The key of the stream with this id (0 to 2**64-1)."""
-    if number < 0 or number > MOST:
-        raise ValueError(f"a Minmux stream id is 0 to 2**64-1, not {number}")
-    return number - WORD if number > TOP else number
+    if stream_id < 0 or stream_id > U64_MAX:
+        raise ValueError(f"a Minmux stream id is 0 to 2**64-1, not {stream_id}")
+    return stream_id - U64_MODULUS if stream_id > I64_MAX_INT else stream_id
 
 
 # --- packets for `Endpoint.put`, by the id of their stream
 
 
-def give_credit(number: int, amount: int) -> Frame:
+def give_credit(stream_id: int, amount: int) -> Frame:
     """Allow the writer `amount` more items."""
-    return Frame(GIVE_CREDIT, key_of(number), b"", amount)
+    return Frame(GIVE_CREDIT, key_of(stream_id), b"", amount)
 
 
-def write(number: int, octets: bytes, amount: int) -> Frame:
+def write(stream_id: int, data: bytes, amount: int) -> Frame:
     """Write `amount` items, encoded one after the other in `octets`; or the last item, amount 1."""
-    return Frame(WRITE, key_of(number), octets, amount)
+    return Frame(WRITE, key_of(stream_id), data, amount)
 
 
-def stop_read(number: int, amount: int = 0) -> Frame:
+def stop_read(stream_id: int, amount: int = 0) -> Frame:
     """Announce that at most `amount` more credit will be given."""
-    return Frame(STOP_READ, key_of(number), b"", amount)
+    return Frame(STOP_READ, key_of(stream_id), b"", amount)
 
 
-def stop_write(number: int, amount: int = 0) -> Frame:
+def stop_write(stream_id: int, amount: int = 0) -> Frame:
     """Announce that at most `amount` more items will be written."""
-    return Frame(STOP_WRITE, key_of(number), b"", amount)
+    return Frame(STOP_WRITE, key_of(stream_id), b"", amount)
 
 
-def forgo_credit(number: int, amount: int) -> Frame:
+def forgo_credit(stream_id: int, amount: int) -> Frame:
     """Give up credit that was not used."""
-    return Frame(FORGO_CREDIT, key_of(number), b"", amount)
+    return Frame(FORGO_CREDIT, key_of(stream_id), b"", amount)
 
 
-def oops(number: int, maximum: int = 0) -> Frame:
+def oops(stream_id: int, maximum: int = 0) -> Frame:
     """Ask the writer to keep at most `maximum` of its credit."""
-    return Frame(OOPS, key_of(number), b"", maximum)
+    return Frame(OOPS, key_of(stream_id), b"", maximum)
 
 
-def promise_read(number: int, amount: int) -> Frame:
+def promise_read(stream_id: int, amount: int) -> Frame:
     """Promise that at least `amount` more credit will be given some day."""
-    return Frame(PROMISE_READ, key_of(number), b"", amount)
+    return Frame(PROMISE_READ, key_of(stream_id), b"", amount)
 
 
-def promise_write(number: int, amount: int) -> Frame:
+def promise_write(stream_id: int, amount: int) -> Frame:
     """Promise that at least `amount` more items will be written, given the credit."""
-    return Frame(PROMISE_WRITE, key_of(number), b"", amount)
+    return Frame(PROMISE_WRITE, key_of(stream_id), b"", amount)

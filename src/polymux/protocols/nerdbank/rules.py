@@ -5,21 +5,21 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.frames import ABORTS, ACCEPTS, CONTENT, CONTROL, ENDS, GRANTS, OPENS, Kind
+from polymux.core.frames import ABORTS, ACCEPTS, CONTENT, CONTROL, ENDS, GRANTS, OPENS, FrameKind
 from polymux.core.rules import Origin, Reaction, Rule, Severity
 
 KINDS: Final = {
-    0: Kind("Offer", OPENS),
-    1: Kind("OfferAccepted", ACCEPTS),
-    2: Kind("Content", CONTENT),
-    3: Kind("ContentWritingCompleted", ENDS),
-    4: Kind("ChannelTerminated", ABORTS),
-    5: Kind("ContentProcessed", GRANTS),
-    6: Kind("ContentReadingCompleted", CONTROL),
-    7: Kind("ChannelWindowAdjust", GRANTS),
-    8: Kind("ChannelWindowGrowthRequest", CONTROL),
-    254: Kind("Malformed", CONTROL),
-    255: Kind("Handshake", CONTROL),
+    0: FrameKind("Offer", OPENS),
+    1: FrameKind("OfferAccepted", ACCEPTS),
+    2: FrameKind("Content", CONTENT),
+    3: FrameKind("ContentWritingCompleted", ENDS),
+    4: FrameKind("ChannelTerminated", ABORTS),
+    5: FrameKind("ContentProcessed", GRANTS),
+    6: FrameKind("ContentReadingCompleted", CONTROL),
+    7: FrameKind("ChannelWindowAdjust", GRANTS),
+    8: FrameKind("ChannelWindowGrowthRequest", CONTROL),
+    254: FrameKind("Malformed", CONTROL),
+    255: FrameKind("Handshake", CONTROL),
 }
 
 SESSION: Final = Reaction.SESSION
@@ -91,19 +91,19 @@ PAYLOAD_TOO_LONG: Final[i64] = 0x20
 FRAME_TOO_LONG: Final[i64] = 0x40
 ID_PARITY: Final[i64] = 0x80
 ID_REUSED: Final[i64] = 0x800
-BEFORE_ACCEPTANCE: Final[i64] = 0x1000
-ACCEPTED_UNKNOWN: Final[i64] = 0x2000
+CONTENT_BEFORE_ACCEPTANCE: Final[i64] = 0x1000
+ACCEPTED_UNKNOWN_OFFER: Final[i64] = 0x2000
 UNKNOWN_CHANNEL: Final[i64] = 0x4000
 WINDOW_EXCEEDED: Final[i64] = 0x8000
 WINDOW_SHRUNK: Final[i64] = 0x10000
-ACKED_TOO_MUCH: Final[i64] = 0x40000
-AFTER_COMPLETED: Final[i64] = 0x80000
+ACKNOWLEDGED_TOO_MUCH: Final[i64] = 0x40000
+CONTENT_AFTER_COMPLETED: Final[i64] = 0x80000
 COMPLETED_TWICE: Final[i64] = 0x100000
-AFTER_TERMINATION: Final[i64] = 0x200000
+FRAME_AFTER_TERMINATION: Final[i64] = 0x200000
 TERMINATED_TWICE: Final[i64] = 0x400000
 TRUNCATED: Final[i64] = 0x800000
 UNKNOWN_CODE: Final[i64] = 0x1000000
 NOT_TERMINATED: Final[i64] = 0x4000000
-UNANSWERED: Final[i64] = 0x8000000
+TERMINATION_UNANSWERED: Final[i64] = 0x8000000
 ID_RECYCLED: Final[i64] = 0x10000000
-AFTER_PEER_TERMINATION: Final[i64] = 0x20000000
+FRAME_AFTER_PEER_TERMINATION: Final[i64] = 0x20000000

@@ -8,38 +8,38 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.protocol import Protocol
-from polymux.core.rules import CROSSED, Duty, octets_text
-from polymux.core.side import ACCEPTOR, DIALER, NOBODY
-from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, Half, Stream
+from polymux.core.rules import CROSSED, PendingReply, byte_count_text
+from polymux.core.side import ACCEPTOR, DIALER, NEITHER_SIDE
+from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, HalfStream, StreamState
 from polymux.protocols.nerdbank.codec import (
     ACCEPTED,
     BAD_ACCEPTANCE,
     BAD_FRAME,
-    COMPLETED,
     CONTENT_FRAME,
     GROWTH_REQUEST,
     HANDSHAKE,
     MALFORMED,
+    MAX_SENT_PAYLOAD,
     OFFER,
-    PAYLOAD,
     PROCESSED,
     READING_COMPLETED,
     TERMINATED,
     WINDOW_ADJUST,
+    WRITING_COMPLETED,
     WRONG_SOURCE,
 )
 from polymux.protocols.nerdbank.rules import (
-    ACCEPTED_UNKNOWN,
-    ACKED_TOO_MUCH,
-    AFTER_COMPLETED,
-    AFTER_PEER_TERMINATION,
-    AFTER_TERMINATION,
-    BEFORE_ACCEPTANCE,
+    ACCEPTED_UNKNOWN_OFFER,
+    ACKNOWLEDGED_TOO_MUCH,
     COMPLETED_TWICE,
+    CONTENT_AFTER_COMPLETED,
+    CONTENT_BEFORE_ACCEPTANCE,
     EQUAL_RANDOMS,
+    FRAME_AFTER_PEER_TERMINATION,
+    FRAME_AFTER_TERMINATION,
     FRAME_TOO_LONG,
     ID_PARITY,
     ID_RECYCLED,
@@ -48,289 +48,323 @@ from polymux.protocols.nerdbank.rules import (
     NOT_TERMINATED,
     RULES,
     TERMINATED_TWICE,
+    TERMINATION_UNANSWERED,
     TRUNCATED,
-    UNANSWERED,
     UNKNOWN_CHANNEL,
     UNKNOWN_CODE,
     WINDOW_EXCEEDED,
     WINDOW_SHRUNK,
 )
 
-RECEIVED: Final = 65536  # what we take at most
-OFFERED_TWICE: Final[i64] = 1  # mark of a channel: of its id's use before, frames may yet come
+MAX_RECEIVED_PAYLOAD: Final = 65536  # what we take at most
+PREVIOUS_USE_POSSIBLE: Final[i64] = (
+    1  # mark of a channel: of its id's use before, frames may yet come
+)
 
 
-class NerdbankLaw(Protocol):
+class NerdbankState(Protocol):
     """State and law. `seeded`: windows of the channels both sides were configured with (v3)."""
 
     def __init__(
-        self, limits: Limits, vantage: i64, version: i64 = 3, seeded: tuple[int, ...] | None = None
+        self,
+        limits: Limits,
+        vantage: i64,
+        version: i64 = 3,
+        seeded_windows: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__("nerdbank", RULES, KINDS, limits, vantage)
-        self.major: i64 = version
-        self.seeded = seeded
-        self.credit = version >= 2
-        self.max_frame = limits.frame if limits.frame > 0 else RECEIVED
-        self.send_frame = PAYLOAD
-        self.too_long = FRAME_TOO_LONG
-        self.truncated = TRUNCATED
-        self.mutual = (
-            ID_REUSED | ACCEPTED_UNKNOWN | UNKNOWN_CHANNEL | WINDOW_EXCEEDED | ACKED_TOO_MUCH
+        self.major_version: i64 = version
+        self.seeded_windows = seeded_windows
+        self.has_credit = version >= 2
+        self.max_frame_bytes = (
+            limits.max_frame_bytes if limits.max_frame_bytes > 0 else MAX_RECEIVED_PAYLOAD
         )
-        self.handshaken = version == 3
-        self.random0: bytes = b""
-        self.random1: bytes = b""
-        self.odd: i64 = -1  # the side with the odd ids (v1, v2)
-        self.next0: i64 = 0
-        self.next1: i64 = 0
+        self.max_sent_frame_bytes = MAX_SENT_PAYLOAD
+        self.too_long_rule = FRAME_TOO_LONG
+        self.truncated_rule = TRUNCATED
+        self.peer_dependent_rules = (
+            ID_REUSED
+            | ACCEPTED_UNKNOWN_OFFER
+            | UNKNOWN_CHANNEL
+            | WINDOW_EXCEEDED
+            | ACKNOWLEDGED_TOO_MUCH
+        )
+        self.handshake_done = version == 3
+        self.dialer_random: bytes = b""
+        self.acceptor_random: bytes = b""
+        self.odd_id_side: i64 = -1  # the side with the odd ids (v1, v2)
+        self.next_dialer_id: i64 = 0
+        self.next_acceptor_id: i64 = 0
 
     # --- law
 
-    def judge(self, sender: i64, head: Head, stream: Stream | None) -> i64:
+    def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
         kind = head.kind
         if kind == CONTENT_FRAME and stream is not None:
-            return self.judge_content(sender, head, stream)
+            return self.validate_content(sender, head, stream)
         if kind >= MALFORMED:
-            return self.judge_handshake(sender) if kind == HANDSHAKE else 0
+            return self.validate_handshake(sender) if kind == HANDSHAKE else 0
         if kind == OFFER:
-            return self.judge_offer(sender, head, stream)
-        if kind > GROWTH_REQUEST or (self.major == 1 and kind > PROCESSED):
+            return self.validate_offer(sender, head, stream)
+        if kind > GROWTH_REQUEST or (self.major_version == 1 and kind > PROCESSED):
             return UNKNOWN_CODE
         if stream is None:
-            if head.opener != NOBODY or not self.is_seeded(head.number):
-                return ACCEPTED_UNKNOWN if kind == ACCEPTED else UNKNOWN_CHANNEL
-            stream = self.seed(head.number)
+            if head.opener != NEITHER_SIDE or not self.is_seeded(head.stream_id):
+                return ACCEPTED_UNKNOWN_OFFER if kind == ACCEPTED else UNKNOWN_CHANNEL
+            stream = self.new_seeded_channel(head.stream_id)
             if kind == CONTENT_FRAME:
-                return self.judge_content(sender, head, stream)
-        if stream.extra != 0 and self.is_late(sender, stream):
+                return self.validate_content(sender, head, stream)
+        if stream.protocol_state != 0 and self.may_refer_to_previous_use(sender, stream):
             return CROSSED
         own = stream.half(sender)
         peer = stream.half(1 - sender)
-        if own.final != NEVER:
-            return TERMINATED_TWICE if kind == TERMINATED else AFTER_TERMINATION
+        if own.last_frame_index != NEVER:
+            return TERMINATED_TWICE if kind == TERMINATED else FRAME_AFTER_TERMINATION
         if kind == TERMINATED:
             return 0
-        verdict = self.passing(sender, peer)
+        verdict = self.validate_after_peer_termination(sender, peer)
         if kind == ACCEPTED:
-            if stream.opener == sender or stream.opener == NOBODY or stream.accepted:
+            if stream.opener == sender or stream.opener == NEITHER_SIDE or stream.accepted:
                 verdict |= BAD_ACCEPTANCE
-        elif kind == COMPLETED:
+        elif kind == WRITING_COMPLETED:
             if stream.opener == 1 - sender and not stream.accepted:
-                verdict |= BEFORE_ACCEPTANCE
+                verdict |= CONTENT_BEFORE_ACCEPTANCE
             if own.state == ENDED:
                 verdict |= COMPLETED_TWICE
         elif kind == PROCESSED:
-            if self.major == 1:
+            if self.major_version == 1:
                 verdict |= BAD_FRAME
-            elif peer.granted >= 0 and head.amount > peer.spent - (peer.granted - peer.window):
-                verdict |= ACKED_TOO_MUCH
+            elif peer.credit_granted >= 0 and head.amount > peer.credit_spent - (
+                peer.credit_granted - peer.window
+            ):
+                verdict |= ACKNOWLEDGED_TOO_MUCH
         elif kind == WINDOW_ADJUST and 0 <= head.amount < peer.window:
             verdict |= WINDOW_SHRUNK
         return verdict
 
-    def judge_content(self, sender: i64, head: Head, stream: Stream) -> i64:
-        if stream.extra != 0 and self.is_late(sender, stream):
+    def validate_content(self, sender: i64, head: FrameHeader, stream: StreamState) -> i64:
+        if stream.protocol_state != 0 and self.may_refer_to_previous_use(sender, stream):
             return CROSSED
         own = stream.half(sender)
-        if own.final != NEVER:
-            return AFTER_TERMINATION
+        if own.last_frame_index != NEVER:
+            return FRAME_AFTER_TERMINATION
         verdict: i64 = 0
         peer = stream.half(1 - sender)
-        if peer.final != NEVER:
-            verdict = self.passing(sender, peer)
+        if peer.last_frame_index != NEVER:
+            verdict = self.validate_after_peer_termination(sender, peer)
         if not stream.accepted and stream.opener == 1 - sender:
-            verdict |= BEFORE_ACCEPTANCE
+            verdict |= CONTENT_BEFORE_ACCEPTANCE
         if own.state != OPEN:
-            verdict |= AFTER_COMPLETED
-        size: int = head.size  # no native number: a peer may grant more than 2^63
-        if own.granted >= 0 and own.spent + size > own.granted:
+            verdict |= CONTENT_AFTER_COMPLETED
+        size: int = head.payload_size  # no native number: a peer may grant more than 2^63
+        if own.credit_granted >= 0 and own.credit_spent + size > own.credit_granted:
             verdict |= WINDOW_EXCEEDED
         return verdict
 
-    def judge_offer(self, sender: i64, head: Head, stream: Stream | None) -> i64:
+    def validate_offer(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
         if head.opener != sender:
-            return WRONG_SOURCE if self.major == 3 else ID_PARITY
+            return WRONG_SOURCE if self.major_version == 3 else ID_PARITY
         if stream is None:
             return 0
         return ID_RECYCLED if self.is_over(stream) else ID_REUSED
 
-    def judge_handshake(self, sender: i64) -> i64:
-        other = self.random1 if sender == DIALER else self.random0
-        return EQUAL_RANDOMS if len(other) > 0 and other == self.said else 0
+    def validate_handshake(self, sender: i64) -> i64:
+        other = self.acceptor_random if sender == DIALER else self.dialer_random
+        return EQUAL_RANDOMS if len(other) > 0 and other == self.frame_text else 0
 
-    def is_late(self, sender: i64, stream: Stream) -> bool:
+    def may_refer_to_previous_use(self, sender: i64, stream: StreamState) -> bool:
         """May a frame of the side that did not offer this speak of the id's use before?"""
-        return sender != stream.opener and not self.sight.knows(sender, stream.opened)
+        return sender != stream.opener and not self.causality.had_seen(
+            sender, stream.open_frame_index
+        )
 
-    def passing(self, sender: i64, peer: Half) -> i64:
+    def validate_after_peer_termination(self, sender: i64, peer: HalfStream) -> i64:
         """A frame behind the peer's termination: it crossed, or its sender had read that."""
-        if peer.final == NEVER:
+        if peer.last_frame_index == NEVER:
             return 0
-        return AFTER_PEER_TERMINATION if self.sight.knows(sender, peer.final) else CROSSED
+        return (
+            FRAME_AFTER_PEER_TERMINATION
+            if self.causality.had_seen(sender, peer.last_frame_index)
+            else CROSSED
+        )
 
-    def is_seeded(self, number: i64) -> bool:
-        return self.major == 3 and (self.seeded is None or number < len(self.seeded))
+    def is_seeded(self, channel_id: i64) -> bool:
+        return self.major_version == 3 and (
+            self.seeded_windows is None or channel_id < len(self.seeded_windows)
+        )
 
-    def is_over(self, stream: Stream) -> bool:
+    def is_over(self, stream: StreamState) -> bool:
         d, a = stream.dialer, stream.acceptor
-        return (d.final != NEVER or d.state != OPEN) and (a.final != NEVER or a.state != OPEN)
+        return (d.last_frame_index != NEVER or d.state != OPEN) and (
+            a.last_frame_index != NEVER or a.state != OPEN
+        )
 
     # --- bookkeeping
 
-    def apply(self, sender: i64, head: Head, stream: Stream | None, at: i64) -> None:
+    def apply(
+        self, sender: i64, head: FrameHeader, stream: StreamState | None, timestamp: i64
+    ) -> None:
         kind = head.kind
         if kind == CONTENT_FRAME and stream is not None:
-            self.touched = stream
-            stream.answer(sender, self.sight)
+            self.frame_stream = stream
+            stream.record_reply(sender, self.causality)
             own = stream.half(sender)
-            if own.state == OPEN and own.final == NEVER:
-                own.spent += head.size
-                self.counted = True
+            if own.state == OPEN and own.last_frame_index == NEVER:
+                own.credit_spent += head.payload_size
+                self.content_counts = True
             return
         if kind >= MALFORMED:
             if kind == HANDSHAKE:
-                self.greet(sender)
+                self.apply_handshake(sender)
             return
         if kind == OFFER:
-            self.offer(sender, head, stream)
+            self.apply_offer(sender, head, stream)
             return
         if stream is None:
-            if head.opener != NOBODY or not self.is_seeded(head.number):
+            if head.opener != NEITHER_SIDE or not self.is_seeded(head.stream_id):
                 return
-            stream = self.sow(head.number)
+            stream = self.open_seeded_channel(head.stream_id)
             if kind == CONTENT_FRAME:
-                stream.half(sender).spent = head.size
-                self.counted = True
-        self.touched = stream
-        stream.answer(sender, self.sight)
-        if stream.half(sender).final == NEVER:
-            self.control(sender, head, stream, at)
+                stream.half(sender).credit_spent = head.payload_size
+                self.content_counts = True
+        self.frame_stream = stream
+        stream.record_reply(sender, self.causality)
+        if stream.half(sender).last_frame_index == NEVER:
+            self.apply_control(sender, head, stream, timestamp)
 
-    def control(self, sender: i64, head: Head, stream: Stream, at: i64) -> None:
+    def apply_control(
+        self, sender: i64, head: FrameHeader, stream: StreamState, timestamp: i64
+    ) -> None:
         kind = head.kind
         own = stream.half(sender)
         peer = stream.half(1 - sender)
         if kind == ACCEPTED:
             if stream.opener == 1 - sender and not stream.accepted:
                 stream.accepted = True
-                grant_window(peer, head.amount, self.credit)
+                grant_window(peer, head.amount, self.has_credit)
         elif kind == PROCESSED:
-            if peer.granted >= 0 and head.amount > 0:
-                peer.granted += head.amount
+            if peer.credit_granted >= 0 and head.amount > 0:
+                peer.credit_granted += head.amount
         elif kind == WINDOW_ADJUST:
-            self.settle(sender, WINDOW_ADJUST, stream.key)
-            if peer.granted >= 0 and head.amount > peer.window:
-                peer.granted += head.amount - peer.window
+            self.reply_received(sender, WINDOW_ADJUST, stream.key)
+            if peer.credit_granted >= 0 and head.amount > peer.window:
+                peer.credit_granted += head.amount - peer.window
                 peer.window = head.amount
         elif kind == GROWTH_REQUEST:
-            if peer.final == NEVER:  # behind its own termination nobody can answer any more
-                self.owe(1 - sender, WINDOW_ADJUST, stream.key, 0, at)
+            if (
+                peer.last_frame_index == NEVER
+            ):  # behind its own termination nobody can answer any more
+                self.expect_reply(1 - sender, WINDOW_ADJUST, stream.key, 0, timestamp)
         elif kind == READING_COMPLETED:
             if peer.state == OPEN:
-                self.owe(1 - sender, COMPLETED, stream.key, 0, at)
-        elif kind == COMPLETED:
-            self.settle(sender, COMPLETED, stream.key)
+                self.expect_reply(1 - sender, WRITING_COMPLETED, stream.key, 0, timestamp)
+        elif kind == WRITING_COMPLETED:
+            self.reply_received(sender, WRITING_COMPLETED, stream.key)
             if own.state == OPEN:
-                own.stop(ENDED, self.sight.sent(sender), False)
-            if peer.state == ENDED and peer.final == NEVER:
-                self.owe(DIALER, TERMINATED, stream.key, NOT_TERMINATED, at)
-                self.owe(ACCEPTOR, TERMINATED, stream.key, NOT_TERMINATED, at)
+                own.stop(ENDED, self.causality.frames_sent(sender), False)
+            if peer.state == ENDED and peer.last_frame_index == NEVER:
+                self.expect_reply(DIALER, TERMINATED, stream.key, NOT_TERMINATED, timestamp)
+                self.expect_reply(ACCEPTOR, TERMINATED, stream.key, NOT_TERMINATED, timestamp)
         elif kind == TERMINATED:
-            self.terminate(sender, stream, own, peer, at)
+            self.apply_termination(sender, stream, own, peer, timestamp)
 
-    def terminate(self, sender: i64, stream: Stream, own: Half, peer: Half, at: i64) -> None:
+    def apply_termination(
+        self, sender: i64, stream: StreamState, own: HalfStream, peer: HalfStream, timestamp: i64
+    ) -> None:
         if stream.reset_by < 0:
             stream.reset_by = sender
-            stream.error = self.said if len(self.said) > 0 else None
-            if not stream.accepted and stream.opener != NOBODY:
+            stream.error = self.frame_text if len(self.frame_text) > 0 else None
+            if not stream.accepted and stream.opener != NEITHER_SIDE:
                 stream.ending = "cancelled" if stream.opener == sender else "rejected"
             elif own.state == ENDED and peer.state == ENDED:
                 stream.ending = "clean"
             else:
                 stream.ending = "reset"
-        own.final = self.sight.sent(sender)
+        own.last_frame_index = self.causality.frames_sent(sender)
         if own.state == OPEN:
-            own.stop(ABORTED, own.final, False)
-        for kind in (TERMINATED, COMPLETED, WINDOW_ADJUST):
-            self.settle(sender, kind, stream.key)
-        if peer.final == NEVER:
-            self.settle(1 - sender, TERMINATED, stream.key)
-            self.owe(1 - sender, TERMINATED, stream.key, UNANSWERED, at)
+            own.stop(ABORTED, own.last_frame_index, False)
+        for kind in (TERMINATED, WRITING_COMPLETED, WINDOW_ADJUST):
+            self.reply_received(sender, kind, stream.key)
+        if peer.last_frame_index == NEVER:
+            self.reply_received(1 - sender, TERMINATED, stream.key)
+            self.expect_reply(1 - sender, TERMINATED, stream.key, TERMINATION_UNANSWERED, timestamp)
 
-    def offer(self, sender: i64, head: Head, stream: Stream | None) -> None:
-        made = Stream(head.key, head.number, head.opener, self.sight.sent(sender))
+    def apply_offer(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
+        made = StreamState(
+            head.key, head.stream_id, head.opener, self.causality.frames_sent(sender)
+        )
         if stream is not None:
             made.incarnation = stream.incarnation + 1
-            made.answerable = stream.answerable
-            if stream.half(1 - head.opener).final == NEVER:
-                made.extra = OFFERED_TWICE
+            made.answerable_open_index = stream.answerable_open_index
+            if stream.half(1 - head.opener).last_frame_index == NEVER:
+                made.protocol_state = PREVIOUS_USE_POSSIBLE
             if not self.is_over(stream):
                 stream.ending = "abandoned"
-                self.displaced = stream
-        made.name = self.said
-        if self.credit:
+                self.replaced_stream = stream
+        made.name = self.frame_text
+        if self.has_credit:
             grant_window(made.half(sender), 0, True)
             grant_window(made.half(1 - sender), head.amount, True)
-        self.streams.put(made)
-        self.touched = made
+        self.streams.insert(made)
+        self.frame_stream = made
 
-    def sow(self, number: i64) -> Stream:
+    def open_seeded_channel(self, channel_id: i64) -> StreamState:
         """A channel both sides were configured with; made at its first use."""
-        key = number * 4 + NOBODY
+        key = channel_id * 4 + NEITHER_SIDE
         stream = self.streams.find(key)
         if stream is not None:
             return stream
-        made = self.seed(number)
-        self.streams.put(made)
+        made = self.new_seeded_channel(channel_id)
+        self.streams.insert(made)
         return made
 
-    def seed(self, number: i64) -> Stream:
+    def new_seeded_channel(self, channel_id: i64) -> StreamState:
         """A seeded channel on which nothing has passed."""
-        made = Stream(number * 4 + NOBODY, number, NOBODY, 0)
+        made = StreamState(channel_id * 4 + NEITHER_SIDE, channel_id, NEITHER_SIDE, 0)
         made.accepted = True
-        if self.seeded is not None:
-            grant_window(made.dialer, self.seeded[number], True)
-            grant_window(made.acceptor, self.seeded[number], True)
+        if self.seeded_windows is not None:
+            grant_window(made.dialer, self.seeded_windows[channel_id], True)
+            grant_window(made.acceptor, self.seeded_windows[channel_id], True)
         return made
 
-    def greet(self, sender: i64) -> None:
+    def apply_handshake(self, sender: i64) -> None:
         if sender == DIALER:
-            self.random0 = self.said
+            self.dialer_random = self.frame_text
         else:
-            self.random1 = self.said
-        if len(self.random0) > 0 and len(self.random1) > 0:
-            self.odd = DIALER if self.random0 > self.random1 else ACCEPTOR
-            self.handshaken = True
-            self.unlocked = True
+            self.acceptor_random = self.frame_text
+        if len(self.dialer_random) > 0 and len(self.acceptor_random) > 0:
+            self.odd_id_side = DIALER if self.dialer_random > self.acceptor_random else ACCEPTOR
+            self.handshake_done = True
+            self.peer_unblocked = True
 
-    def tells(self, duty: Duty, stream: Stream | None) -> bool:
-        if duty.rule == NOT_TERMINATED and stream is not None:  # owed by both: said once
-            return duty.side == (DIALER if stream.opener == NOBODY else stream.opener)
-        return duty.rule != 0
+    def is_reportable(self, reply: PendingReply, stream: StreamState | None) -> bool:
+        if reply.rule == NOT_TERMINATED and stream is not None:  # owed by both: said once
+            return reply.side == (DIALER if stream.opener == NEITHER_SIDE else stream.opener)
+        return reply.rule != 0
 
-    def ending(self, stream: Stream) -> str:
-        if not stream.ending and not stream.accepted and stream.opener != NOBODY:
+    def ending(self, stream: StreamState) -> str:
+        if not stream.ending and not stream.accepted and stream.opener != NEITHER_SIDE:
             return "never-accepted"
         return super().ending(stream)
 
-    def explain(self, rule: i64, sender: i64, head: Head, stream: Stream | None) -> str:
+    def explain(self, rule: i64, sender: i64, head: FrameHeader, stream: StreamState | None) -> str:
         text = super().explain(rule, sender, head, stream)
         if stream is None:
             return text
         own, peer = stream.half(sender), stream.half(1 - sender)
         if rule == WINDOW_EXCEEDED:
-            size: int = head.size
-            over = own.spent + size - own.granted
-            return f"{text}: {octets_text(over)} beyond the window of {own.window}"
-        if rule == ACKED_TOO_MUCH:
-            outstanding = max(0, peer.spent - (peer.granted - peer.window))
+            size: int = head.payload_size
+            over = own.credit_spent + size - own.credit_granted
+            return f"{text}: {byte_count_text(over)} beyond the window of {own.window}"
+        if rule == ACKNOWLEDGED_TOO_MUCH:
+            outstanding = max(0, peer.credit_spent - (peer.credit_granted - peer.window))
             were = "was" if outstanding == 1 else "were"
-            return f"{text}: only {octets_text(outstanding)} {were} outstanding"
+            return f"{text}: only {byte_count_text(outstanding)} {were} outstanding"
         return text
 
 
-def grant_window(half: Half, amount: int, credit: bool) -> None:
+def grant_window(half: HalfStream, amount: int, has_credit: bool) -> None:
     """Announce a window to a half; none announced is no leave at all."""
-    if credit:
+    if has_credit:
         half.window = amount if amount > 0 else 0
-        half.granted = half.window
+        half.credit_granted = half.window

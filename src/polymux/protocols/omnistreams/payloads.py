@@ -8,11 +8,11 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-CHUNK: Final = 16384  # octets of a message where a byte stream is cut into messages
-COUNT_MAX: Final = 255  # a request has one octet for its count
+DEFAULT_CHUNK_SIZE: Final = 16384  # octets of a message where a byte stream is cut into messages
+MAX_REQUEST_COUNT: Final = 255  # a request has one octet for its count
 
 
-def json_octets(value: object) -> bytes:
+def encode_json(value: object) -> bytes:
     """Metadata or a control message from a value: compact JSON in UTF-8.
 
     Raises ValueError for what JSON cannot say (NaN, infinity, sets, loops, lone surrogates).
@@ -24,34 +24,34 @@ def json_octets(value: object) -> bytes:
         raise ValueError(f"JSON cannot say this: {problem}") from None
 
 
-def json_value(octets: bytes) -> object:
+def decode_json(data: bytes) -> object:
     """The value in metadata or a control message, which the peer may have filled with anything.
 
     Raises ValueError if it is not JSON in UTF-8. Empty metadata is no JSON: test for it first.
     """
     try:
-        value: object = json.loads(octets.decode("utf-8"), parse_constant=refuse_constant)
+        value: object = json.loads(data.decode("utf-8"), parse_constant=reject_constant)
     except (ValueError, RecursionError) as problem:
-        raise ValueError(f"{len(octets)} octets that are no JSON: {problem}") from None
+        raise ValueError(f"{len(data)} octets that are no JSON: {problem}") from None
     return value
 
 
-def refuse_constant(name: str) -> object:
+def reject_constant(name: str) -> object:
     raise ValueError(f"{name} is not JSON")
 
 
-def chunks(data: bytes, size: int = CHUNK) -> list[bytes]:
+def split_into_chunks(data: bytes, size: int = DEFAULT_CHUNK_SIZE) -> list[bytes]:
     """A piece of a byte stream as messages of `size` octets, the last one shorter; none if empty.
 
     Each message costs one credit, so both sides must know the size: say it in the metadata.
     """
-    check_size(size)
+    check_chunk_size(size)
     return [data[pos : pos + size] for pos in range(0, len(data), size)]
 
 
-def even_chunks(pieces: Iterable[bytes], size: int = CHUNK) -> Iterator[bytes]:
+def rechunk(pieces: Iterable[bytes], size: int = DEFAULT_CHUNK_SIZE) -> Iterator[bytes]:
     """Pieces of any sizes as messages of exactly `size` octets; only the last may be shorter."""
-    check_size(size)
+    check_chunk_size(size)
     held: list[bytes] = []
     octets = 0
     for piece in pieces:
@@ -68,14 +68,14 @@ def even_chunks(pieces: Iterable[bytes], size: int = CHUNK) -> Iterator[bytes]:
         yield b"".join(held)
 
 
-def check_size(size: int) -> None:
+def check_chunk_size(size: int) -> None:
     if size < 1:
         raise ValueError(f"a chunk has at least 1 octet, not {size}")
 
 
-def counts(amount: int) -> list[int]:
+def request_counts(amount: int) -> list[int]:
     """The counts of the requests that together ask for `amount` messages; none for 0."""
     if amount < 0:
         raise ValueError(f"an amount of messages is at least 0, not {amount}")
-    whole, rest = divmod(amount, COUNT_MAX)
-    return [COUNT_MAX] * whole + ([rest] if rest else [])
+    whole, rest = divmod(amount, MAX_REQUEST_COUNT)
+    return [MAX_REQUEST_COUNT] * whole + ([rest] if rest else [])

@@ -5,7 +5,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, GRANTS, OPENS, Kind
+from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, GRANTS, OPENS, FrameKind
 from polymux.core.rules import Origin, Reaction, Rule, Severity
 
 # --- messages: a kind is the spec's number, whatever the wire's numbering
@@ -17,17 +17,17 @@ END: Final[i64] = 3
 CANCEL_RECEIVE: Final[i64] = 4
 REQUEST: Final[i64] = 5
 CANCEL_SEND: Final[i64] = 6
-UNKNOWN: Final[i64] = 7  # an empty message, or a type that stands for nothing
+UNKNOWN_MESSAGE: Final[i64] = 7  # an empty message, or a type that stands for nothing
 
 KINDS: Final = {
-    0: Kind("CONTROL_MESSAGE", CONTROL),
-    1: Kind("CREATE_RECEIVE_STREAM", OPENS),
-    2: Kind("STREAM_DATA", CONTENT),
-    3: Kind("STREAM_END", ENDS),
-    4: Kind("CANCEL_RECEIVE_STREAM", ABORTS),
-    5: Kind("STREAM_REQUEST_DATA", GRANTS),
-    6: Kind("CANCEL_SEND_STREAM", ABORTS),
-    7: Kind("UNKNOWN", CONTROL),
+    0: FrameKind("CONTROL_MESSAGE", CONTROL),
+    1: FrameKind("CREATE_RECEIVE_STREAM", OPENS),
+    2: FrameKind("STREAM_DATA", CONTENT),
+    3: FrameKind("STREAM_END", ENDS),
+    4: FrameKind("CANCEL_RECEIVE_STREAM", ABORTS),
+    5: FrameKind("STREAM_REQUEST_DATA", GRANTS),
+    6: FrameKind("CANCEL_SEND_STREAM", ABORTS),
+    7: FrameKind("UNKNOWN", CONTROL),
 }
 
 # Types as all code up to npm 0.9.0 numbers them. It has no CANCEL_RECEIVE_STREAM.

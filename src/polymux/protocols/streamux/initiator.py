@@ -7,57 +7,66 @@ from mypy_extensions import i64
 
 from polymux.protocols.streamux.rules import BAD_BIT_COUNTS, BAD_VERSION
 
-UNKNOWN: Final[i64] = 0
-GOOD: Final[i64] = 1
-BROKEN: Final[i64] = 2
+INITIATOR_MISSING: Final[i64] = 0
+INITIATOR_VALID: Final[i64] = 1
+INITIATOR_INVALID: Final[i64] = 2
 
-IDLE: Final = 4096  # ids that wait to be used again before fresh ones stop being drawn
+FREED_IDS_BEFORE_REUSE: Final = (
+    4096  # ids that wait to be used again before fresh ones stop being drawn
+)
 
 
-class Layout:
+class HeaderLayout:
     """What one side's initiator says; its requests and the replies to them are laid out so."""
 
     __slots__ = (
-        "fields", "id_bits", "last_id", "length_bits", "longest", "status", "timeout", "width",
-    )  # fmt: skip
+        "fields_mask",
+        "id_bits",
+        "max_id",
+        "length_bits",
+        "max_chunk_bytes",
+        "status",
+        "timeout_tenths",
+        "header_size",
+    )
 
     def __init__(self) -> None:
-        self.status: i64 = UNKNOWN
+        self.status: i64 = INITIATOR_MISSING
         self.length_bits: i64 = 0
         self.id_bits: i64 = 0
-        self.timeout: i64 = 0  # tenths of a second; 0: unspecified
-        self.width: i64 = 0  # octets of a header
-        self.longest: i64 = 0  # octets of a chunk at most
-        self.last_id: i64 = 0
-        self.fields: i64 = 0  # the bits of a header that are length and id
+        self.timeout_tenths: i64 = 0  # tenths of a second; 0: unspecified
+        self.header_size: i64 = 0  # octets of a header
+        self.max_chunk_bytes: i64 = 0  # octets of a chunk at most
+        self.max_id: i64 = 0
+        self.fields_mask: i64 = 0  # the bits of a header that are length and id
 
-    def announce(self, said: bytes) -> None:
+    def set_from_initiator(self, initiator: bytes) -> None:
         """Take in an initiator, good or bad."""
-        if initiator_flaws(said) != 0:
-            self.status = BROKEN
+        if initiator_violations(initiator) != 0:
+            self.status = INITIATOR_INVALID
             return
-        self.status = GOOD
-        self.length_bits = said[1]
-        self.id_bits = said[2]
-        self.timeout = said[3]
-        self.width = width_of(said)
-        self.longest = ones(self.length_bits)
-        self.last_id = ones(self.id_bits)
-        self.fields = ones(self.length_bits + self.id_bits)
+        self.status = INITIATOR_VALID
+        self.length_bits = initiator[1]
+        self.id_bits = initiator[2]
+        self.timeout_tenths = initiator[3]
+        self.header_size = announced_header_size(initiator)
+        self.max_chunk_bytes = max_value_of_bits(self.length_bits)
+        self.max_id = max_value_of_bits(self.id_bits)
+        self.fields_mask = max_value_of_bits(self.length_bits + self.id_bits)
 
     def save(self) -> bytes:
         """The initiator again: nothing if there was none, a bad one if it was bad."""
-        if self.status == UNKNOWN:
+        if self.status == INITIATOR_MISSING:
             return b""
-        version = 1 if self.status == GOOD else 0
-        return bytes([version, self.length_bits, self.id_bits, self.timeout])
+        version = 1 if self.status == INITIATOR_VALID else 0
+        return bytes([version, self.length_bits, self.id_bits, self.timeout_tenths])
 
     def load(self, saved: bytes) -> None:
         if len(saved) > 0:
-            self.announce(saved)
+            self.set_from_initiator(saved)
 
 
-def ones(count: i64) -> i64:
+def max_value_of_bits(count: i64) -> i64:
     """The largest number of `count` bits."""
     value: i64 = 0
     for _ in range(count):
@@ -65,70 +74,73 @@ def ones(count: i64) -> i64:
     return value
 
 
-def width_of(said: bytes) -> i64:
+def announced_header_size(initiator: bytes) -> i64:
     """Octets of the headers that a good initiator announces."""
-    return 2 if said[1] + said[2] == 14 else 4
+    return 2 if initiator[1] + initiator[2] == 14 else 4
 
 
-def initiator_flaws(said: bytes) -> i64:
+def initiator_violations(initiator: bytes) -> i64:
     """The rules that four octets break as an initiator. Sums are not taken modulo 256."""
-    if len(said) != 4:
+    if len(initiator) != 4:
         return BAD_BIT_COUNTS
-    if said[0] != 1:  # what another version's octets mean is not known
+    if initiator[0] != 1:  # what another version's octets mean is not known
         return BAD_VERSION
-    total = said[1] + said[2]
-    if said[1] == 0 or said[2] == 0 or (total != 14 and total != 30):
+    total = initiator[1] + initiator[2]
+    if initiator[1] == 0 or initiator[2] == 0 or (total != 14 and total != 30):
         return BAD_BIT_COUNTS
     return 0
 
 
-class Ids:
+class IdAllocator:
     """The ids one side may use for requests: fresh ones, then those freed longest ago.
 
     An id that waits here may have been taken by other means; whoever draws one looks. Nothing is
     kept for a side that never draws: an observer watches ids without end.
     """
 
-    __slots__ = ("active", "first", "freed", "fresh", "reserved", "waiting")
+    __slots__ = ("active", "freed_start", "freed", "next_unused", "reserved", "freed_set")
 
     def __init__(self) -> None:
         self.active: bool = False  # has this side drawn an id?
-        self.fresh: i64 = 0  # ids from here on were never drawn
+        self.next_unused: i64 = 0  # ids from here on were never drawn
         self.freed: list[int] = []  # from `first` on, the longest free first
-        self.first: i64 = 0
-        self.waiting: set[int] = set()  # those in `freed`, each once
+        self.freed_start: i64 = 0
+        self.freed_set: set[int] = set()  # those in `freed`, each once
         self.reserved: set[int] = set()  # drawn, and their stream not yet opened
 
-    def front(self, last_id: i64) -> i64:
+    def peek(self, max_id: i64) -> i64:
         """The id to try next, or -1: none is left."""
-        if self.is_fresh(last_id):
-            return self.fresh
-        if self.first < len(self.freed):
-            return self.freed[self.first]
+        if self.takes_unused(max_id):
+            return self.next_unused
+        if self.freed_start < len(self.freed):
+            return self.freed[self.freed_start]
         return -1
 
-    def step(self, last_id: i64) -> None:
+    def pop(self, max_id: i64) -> None:
         """Take the front id away."""
-        if self.is_fresh(last_id):
-            self.fresh += 1
+        if self.takes_unused(max_id):
+            self.next_unused += 1
             return
-        self.waiting.discard(self.freed[self.first])
-        self.first += 1
-        if self.first > IDLE:
-            self.freed = self.freed[self.first :]
-            self.first = 0
+        self.freed_set.discard(self.freed[self.freed_start])
+        self.freed_start += 1
+        if self.freed_start > FREED_IDS_BEFORE_REUSE:
+            self.freed = self.freed[self.freed_start :]
+            self.freed_start = 0
 
-    def is_fresh(self, last_id: i64) -> bool:
-        return self.fresh <= last_id and len(self.freed) - self.first < IDLE
+    def takes_unused(self, max_id: i64) -> bool:
+        return (
+            self.next_unused <= max_id
+            and len(self.freed) - self.freed_start < FREED_IDS_BEFORE_REUSE
+        )
 
-    def free(self, number: i64) -> None:
-        if self.active and number < self.fresh and number not in self.waiting:
-            self.freed.append(number)
-            self.waiting.add(number)
+    def release(self, stream_id: i64) -> None:
+        if self.active and stream_id < self.next_unused and stream_id not in self.freed_set:
+            self.freed.append(stream_id)
+            self.freed_set.add(stream_id)
 
     def save(self) -> list[object]:
-        waiting = self.freed[self.first :]
-        return [self.active, int(self.fresh), waiting, sorted(self.reserved)]
+        waiting = self.freed[self.freed_start :]
+        return [self.active, int(self.next_unused), waiting, sorted(self.reserved)]
 
     def load(self, saved: list[object]) -> None:
         active, fresh, freed, reserved = saved
@@ -136,8 +148,8 @@ class Ids:
         assert isinstance(freed, list)
         assert isinstance(reserved, list)
         self.active = bool(active)
-        self.fresh = fresh
+        self.next_unused = fresh
         self.freed = list(freed)
-        self.first = 0
-        self.waiting = set(freed)
+        self.freed_start = 0
+        self.freed_set = set(freed)
         self.reserved = set(reserved)

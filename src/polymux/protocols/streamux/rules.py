@@ -5,7 +5,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, Kind
+from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, FrameKind
 from polymux.core.rules import Origin, Reaction, Rule, Severity
 
 # The number of a kind is made of what the header says: 1 termination, 2 reply, 4 no data.
@@ -24,15 +24,15 @@ TERMINATION_BIT: Final[i64] = 1
 REPLY_BIT: Final[i64] = 2
 
 KINDS: Final = {
-    0: Kind("Request", CONTENT),
-    1: Kind("Request", CONTENT),
-    2: Kind("Reply", CONTENT),
-    3: Kind("Reply", CONTENT),
-    4: Kind("Cancel", ABORTS),
-    5: Kind("KeepAlive", CONTROL),
-    6: Kind("CancelAck", CONTROL),
-    7: Kind("EmptyReply", ENDS),
-    8: Kind("Initiator", CONTROL),
+    0: FrameKind("Request", CONTENT),
+    1: FrameKind("Request", CONTENT),
+    2: FrameKind("Reply", CONTENT),
+    3: FrameKind("Reply", CONTENT),
+    4: FrameKind("Cancel", ABORTS),
+    5: FrameKind("KeepAlive", CONTROL),
+    6: FrameKind("CancelAck", CONTROL),
+    7: FrameKind("EmptyReply", ENDS),
+    8: FrameKind("Initiator", CONTROL),
 }
 
 SESSION: Final = Reaction.SESSION

@@ -14,19 +14,19 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.frames import Head
+from polymux.core.frames import FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.protocol import Protocol
-from polymux.core.rules import CROSSED, octets_text
+from polymux.core.rules import CROSSED, byte_count_text
 from polymux.core.side import DIALER
-from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, Stream
+from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, StreamState
 from polymux.protocols.streamux.initiator import (
-    GOOD,
-    UNKNOWN,
-    Ids,
-    Layout,
-    initiator_flaws,
-    width_of,
+    INITIATOR_MISSING,
+    INITIATOR_VALID,
+    HeaderLayout,
+    IdAllocator,
+    announced_header_size,
+    initiator_violations,
 )
 from polymux.protocols.streamux.rules import (
     ACK_NOT_CANCELLED,
@@ -54,202 +54,235 @@ from polymux.protocols.streamux.rules import (
     TRUNCATED,
 )
 
-CHUNK: Final[i64] = 65536  # octets of a chunk we take at most
+MAX_CHUNK_BYTES: Final[i64] = 65536  # octets of a chunk we take at most
 
-ASKED: Final[i64] = 1  # mark of a stream: the last chunk of its request has passed
+REQUEST_COMPLETE: Final[i64] = 1  # mark of a stream: the last chunk of its request has passed
 
 # What an id is to a request chunk:
-FREE: Final[i64] = 0
-RUNNING: Final[i64] = 1
-BUSY: Final[i64] = 2
+ID_FREE: Final[i64] = 0
+ID_REQUESTING: Final[i64] = 1
+ID_BUSY: Final[i64] = 2
 
 # Who is not blamed on an id any more, because the other side broke its order:
-ASKER: Final[i64] = 1
+REQUESTER: Final[i64] = 1
 REPLIER: Final[i64] = 2
-ACKER: Final[i64] = 4  # the replier, but only for acks
+REPLIER_ACKS: Final[i64] = 4  # the replier, but only for acks
 
 
-class StreamuxLaw(Protocol):
+class StreamuxValidation(Protocol):
     """State and law."""
 
     def __init__(self, limits: Limits, vantage: i64) -> None:
         super().__init__("streamux", RULES, KINDS, limits, vantage)
-        self.max_frame = limits.frame if limits.frame > 0 else CHUNK
-        self.send_frame = self.max_frame if self.max_frame < CHUNK else CHUNK
-        self.too_long = CHUNK_TOO_LONG
-        self.truncated = TRUNCATED
-        self.mutual = (
-            REPLY_UNKNOWN | REPLY_BEFORE_END | REPLY_AFTER_CANCEL | ACK_NOT_CANCELLED
-            | ID_IN_FLIGHT | KEEPALIVE_BUSY_ID | CANCEL_TWICE | CANCEL_UNKNOWN
-        )  # fmt: skip
-        self.handshaken = False
-        self.layout0: Layout = Layout()
-        self.layout1: Layout = Layout()
-        self.fields: i64 = 0  # of both layouts where they are alike and wide; 0: they are not
-        self.id_bits: i64 = 0
-        self.last_id: i64 = 0
-        self.ids0: Ids = Ids()
-        self.ids1: Ids = Ids()
-        self.locked: set[int] = set()  # keys cancelled and not acknowledged since
-        self.owed: dict[int, tuple[int, int]] = {}  # key: cancels without ack, ordinal of the first
-        self.muddled: dict[int, int] = {}  # key: who is excused
-        self.misled: i64 = 0  # who is excused on every key, since some keys were forgotten
+        self.max_frame_bytes = (
+            limits.max_frame_bytes if limits.max_frame_bytes > 0 else MAX_CHUNK_BYTES
+        )
+        self.max_sent_frame_bytes = (
+            self.max_frame_bytes if self.max_frame_bytes < MAX_CHUNK_BYTES else MAX_CHUNK_BYTES
+        )
+        self.too_long_rule = CHUNK_TOO_LONG
+        self.truncated_rule = TRUNCATED
+        self.peer_dependent_rules = (
+            REPLY_UNKNOWN
+            | REPLY_BEFORE_END
+            | REPLY_AFTER_CANCEL
+            | ACK_NOT_CANCELLED
+            | ID_IN_FLIGHT
+            | KEEPALIVE_BUSY_ID
+            | CANCEL_TWICE
+            | CANCEL_UNKNOWN
+        )
+        self.handshake_done = False
+        self.dialer_layout: HeaderLayout = HeaderLayout()
+        self.acceptor_layout: HeaderLayout = HeaderLayout()
+        self.shared_fields_mask: i64 = (
+            0  # of both layouts where they are alike and wide; 0: they are not
+        )
+        self.shared_id_bits: i64 = 0
+        self.shared_max_id: i64 = 0
+        self.dialer_ids: IdAllocator = IdAllocator()
+        self.acceptor_ids: IdAllocator = IdAllocator()
+        self.locked_keys: set[int] = set()  # keys cancelled and not acknowledged since
+        self.unacknowledged_cancels: dict[
+            int, tuple[int, int]
+        ] = {}  # key: cancels without ack, ordinal of the first
+        self.ambiguous_ids: dict[int, int] = {}  # key: who is excused
+        self.ambiguous_everywhere: i64 = (
+            0  # who is excused on every key, since some keys were forgotten
+        )
 
-    def layout(self, side: i64) -> Layout:
+    def layout_of(self, side: i64) -> HeaderLayout:
         """What `side` announced; its requests and the replies to them are laid out so."""
-        return self.layout0 if side == DIALER else self.layout1
+        return self.dialer_layout if side == DIALER else self.acceptor_layout
 
-    def compare_layouts(self) -> None:
+    def update_shared_layout(self) -> None:
         """Both sides usually announce the same; their headers are then read the short way."""
-        one, other = self.layout0, self.layout1
-        if one.width == 4 and other.width == 4 and one.id_bits == other.id_bits:
-            self.fields = one.fields
-            self.id_bits = one.id_bits
-            self.last_id = one.last_id
+        one, other = self.dialer_layout, self.acceptor_layout
+        if one.header_size == 4 and other.header_size == 4 and one.id_bits == other.id_bits:
+            self.shared_fields_mask = one.fields_mask
+            self.shared_id_bits = one.id_bits
+            self.shared_max_id = one.max_id
 
-    def ids(self, side: i64) -> Ids:
-        return self.ids0 if side == DIALER else self.ids1
+    def ids_of(self, side: i64) -> IdAllocator:
+        return self.dialer_ids if side == DIALER else self.acceptor_ids
 
     # --- law
 
-    def judge(self, sender: i64, head: Head, stream: Stream | None) -> i64:
+    def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
         kind = head.kind
         if kind == INITIATOR:
-            return self.judge_initiator(sender)
-        if not self.fits(sender, head):
+            return self.validate_initiator(sender)
+        if not self.fits_header(sender, head):
             return BAD_BIT_COUNTS
-        if kind <= REPLY_LAST and head.size == 0 and not self.closes(sender, kind, stream):
+        if (
+            kind <= REPLY_LAST
+            and head.payload_size == 0
+            and not self.ends_started_message(sender, kind, stream)
+        ):
             return BAD_BIT_COUNTS  # would be read as one of the special messages
         if kind <= REQUEST_LAST:
-            if self.standing(head.key, stream) != BUSY:
+            if self.id_status(head.key, stream) != ID_BUSY:
                 return 0
-            return self.excuse(head.key, ASKER, ID_IN_FLIGHT)
+            return self.excuse_if_ambiguous(head.key, REQUESTER, ID_IN_FLIGHT)
         if kind <= REPLY_LAST or kind == EMPTY_REPLY:
-            return self.judge_reply(sender, head.key, stream)
+            return self.validate_reply(sender, head.key, stream)
         if kind == CANCEL:
-            return self.judge_cancel(sender, head.key, stream)
+            return self.validate_cancel(sender, head.key, stream)
         if kind == CANCEL_ACK:
-            if head.key in self.owed:
+            if head.key in self.unacknowledged_cancels:
                 return 0
-            return CROSSED if stream is not None and self.misled & ACKER else ACK_NOT_CANCELLED
-        if self.standing(head.key, self.streams.find(head.key)) == FREE:
+            return (
+                CROSSED
+                if stream is not None and self.ambiguous_everywhere & REPLIER_ACKS
+                else ACK_NOT_CANCELLED
+            )
+        if self.id_status(head.key, self.streams.find(head.key)) == ID_FREE:
             return 0
-        return self.excuse(head.key, ASKER, KEEPALIVE_BUSY_ID)
+        return self.excuse_if_ambiguous(head.key, REQUESTER, KEEPALIVE_BUSY_ID)
 
-    def fits(self, sender: i64, head: Head) -> bool:
+    def fits_header(self, sender: i64, head: FrameHeader) -> bool:
         """Can the header say this? What came in one always fits; what a caller made may not."""
-        own = self.layout(sender)
-        layout = own if not head.kind & REPLY_BIT else self.layout(1 - sender)
+        own = self.layout_of(sender)
+        layout = own if not head.kind & REPLY_BIT else self.layout_of(1 - sender)
         return (
-            own.status == GOOD
-            and layout.status == GOOD
-            and head.size <= (layout.longest if head.kind <= REPLY_LAST else 0)
-            and head.number >= 0
-            and head.number <= layout.last_id
+            own.status == INITIATOR_VALID
+            and layout.status == INITIATOR_VALID
+            and head.payload_size <= (layout.max_chunk_bytes if head.kind <= REPLY_LAST else 0)
+            and head.stream_id >= 0
+            and head.stream_id <= layout.max_id
         )
 
-    def judge_initiator(self, sender: i64) -> i64:
-        if self.layout(sender).status != UNKNOWN:
+    def validate_initiator(self, sender: i64) -> i64:
+        if self.layout_of(sender).status != INITIATOR_MISSING:
             return BAD_BIT_COUNTS  # a second one would be read as a header
-        flaws = initiator_flaws(self.said)
+        flaws = initiator_violations(self.frame_text)
         if flaws != 0:
             return flaws
-        other = self.layout(1 - sender)
-        mixed = other.status == GOOD and other.width != width_of(self.said)
+        other = self.layout_of(1 - sender)
+        mixed = other.status == INITIATOR_VALID and other.header_size != announced_header_size(
+            self.frame_text
+        )
         return MIXED_HEADER_SIZES if mixed else 0
 
-    def judge_reply(self, sender: i64, key: i64, stream: Stream | None) -> i64:
+    def validate_reply(self, sender: i64, key: i64, stream: StreamState | None) -> i64:
         if stream is None:
-            return self.excuse(key, REPLIER, REPLY_UNKNOWN)
+            return self.excuse_if_ambiguous(key, REPLIER, REPLY_UNKNOWN)
         verdict: i64 = 0
-        if stream.half(sender).final != NEVER:
+        if stream.half(sender).last_frame_index != NEVER:
             verdict = REPLY_UNKNOWN
-        elif not stream.extra & ASKED:
+        elif not stream.protocol_state & REQUEST_COMPLETE:
             verdict = REPLY_BEFORE_END
         else:
             asker = stream.half(1 - sender)
             if asker.state != ABORTED:
                 return 0
-            if not self.sight.knows(sender, asker.stopped):
+            if not self.causality.had_seen(sender, asker.end_frame_index):
                 return CROSSED
             verdict = REPLY_AFTER_CANCEL
-        return self.excuse(key, REPLIER, verdict)
+        return self.excuse_if_ambiguous(key, REPLIER, verdict)
 
-    def judge_cancel(self, sender: i64, key: i64, stream: Stream | None) -> i64:
-        if key in self.locked:
-            return self.excuse(key, ASKER, CANCEL_TWICE)
+    def validate_cancel(self, sender: i64, key: i64, stream: StreamState | None) -> i64:
+        if key in self.locked_keys:
+            return self.excuse_if_ambiguous(key, REQUESTER, CANCEL_TWICE)
         if stream is None:
             return CANCEL_UNKNOWN
         if not self.is_over(stream):
             return 0
-        return CROSSED if self.overtaken(sender, stream) else CANCEL_UNKNOWN
+        return CROSSED if self.final_reply_in_flight(sender, stream) else CANCEL_UNKNOWN
 
-    def overtaken(self, sender: i64, stream: Stream) -> bool:
+    def final_reply_in_flight(self, sender: i64, stream: StreamState) -> bool:
         """Was the final reply still on its way to the asker that cancels now?"""
         reply = stream.half(1 - sender)
         late = stream.half(sender).state != ABORTED and reply.state == ENDED
-        return late and not self.sight.knows(sender, reply.stopped)
+        return late and not self.causality.had_seen(sender, reply.end_frame_index)
 
-    def excuse(self, key: i64, who: i64, verdict: i64) -> i64:
+    def excuse_if_ambiguous(self, key: i64, role: i64, violation_mask: i64) -> i64:
         """The verdict, or CROSSED where the other side's fault may have misled this one."""
-        if self.misled & who or (self.muddled and self.muddled.get(key, 0) & who):
+        if self.ambiguous_everywhere & role or (
+            self.ambiguous_ids and self.ambiguous_ids.get(key, 0) & role
+        ):
             return CROSSED
-        return verdict
+        return violation_mask
 
-    def standing(self, key: i64, stream: Stream | None) -> i64:
+    def id_status(self, key: i64, stream: StreamState | None) -> i64:
         """What this id is to its owner: free, in the middle of a request, or in flight."""
-        if self.locked and key in self.locked:
-            return BUSY
+        if self.locked_keys and key in self.locked_keys:
+            return ID_BUSY
         if stream is None:
-            return FREE
+            return ID_FREE
         if stream.serial < 0:  # prepared: its first content would open it
             filed = self.streams.find(key)
-            return FREE if filed is None or self.is_over(filed) else BUSY
+            return ID_FREE if filed is None or self.is_over(filed) else ID_BUSY
         if self.is_over(stream):
-            return FREE
-        return RUNNING if stream.half(stream.opener).state == OPEN else BUSY
+            return ID_FREE
+        return ID_REQUESTING if stream.half(stream.opener).state == OPEN else ID_BUSY
 
-    def closes(self, sender: i64, kind: i64, stream: Stream | None) -> bool:
+    def ends_started_message(self, sender: i64, kind: i64, stream: StreamState | None) -> bool:
         """Is a chunk without data the end of a message that has begun?"""
         if stream is None or not kind & TERMINATION_BIT:
             return False
         half = stream.half(sender)
-        return half.state == OPEN and half.final == NEVER and half.spent > 0
+        return half.state == OPEN and half.last_frame_index == NEVER and half.credit_spent > 0
 
-    def is_over(self, stream: Stream) -> bool:
+    def is_over(self, stream: StreamState) -> bool:
         asker, replier = stream.half(stream.opener), stream.half(1 - stream.opener)
-        return asker.state != OPEN and replier.final != NEVER
+        return asker.state != OPEN and replier.last_frame_index != NEVER
 
     # --- words
 
     def version(self) -> str:
-        return "1" if self.layout0.status == GOOD or self.layout1.status == GOOD else ""
+        return (
+            "1"
+            if self.dialer_layout.status == INITIATOR_VALID
+            or self.acceptor_layout.status == INITIATOR_VALID
+            else ""
+        )
 
     def dialect(self) -> str:
         """How each side splits its headers, the dialer first."""
         splits: list[str] = []
-        for layout in (self.layout0, self.layout1):
-            if layout.status == GOOD:
+        for layout in (self.dialer_layout, self.acceptor_layout):
+            if layout.status == INITIATOR_VALID:
                 splits.append(f"{layout.length_bits}/{layout.id_bits}")
         if len(splits) == 2 and splits[0] == splits[1]:
             return splits[0]
         return ", ".join(splits)
 
-    def explain(self, rule: i64, sender: i64, head: Head, stream: Stream | None) -> str:
+    def explain(self, rule: i64, sender: i64, head: FrameHeader, stream: StreamState | None) -> str:
         if head.kind == INITIATOR:
             return self.explain_initiator(rule, sender)
-        text = f"{super().explain(rule, sender, head, stream)} on id {head.number}"
+        text = f"{super().explain(rule, sender, head, stream)} on id {head.stream_id}"
         if rule == CHUNK_TOO_LONG:
-            return f"{text}: limit frame={self.max_frame}; raise it with Limits(frame=...)"
+            return f"{text}: limit max_frame_bytes={self.max_frame_bytes}; raise it with Limits(max_frame_bytes=...)"
         if rule == BAD_BIT_COUNTS:
-            layout = self.layout(sender if not head.kind & REPLY_BIT else 1 - sender)
-            if layout.status != GOOD or self.layout(sender).status != GOOD:
+            layout = self.layout_of(sender if not head.kind & REPLY_BIT else 1 - sender)
+            if layout.status != INITIATOR_VALID or self.layout_of(sender).status != INITIATOR_VALID:
                 return f"{text}: the initiators must come first"
-            if head.size == 0 and head.kind <= REPLY_LAST:
+            if head.payload_size == 0 and head.kind <= REPLY_LAST:
                 return f"{text}: a chunk without data would be read as something else"
             return f"{text}: does not fit a {layout.length_bits}/{layout.id_bits} header"
         if rule == ID_IN_FLIGHT:
-            locked = head.key in self.locked
+            locked = head.key in self.locked_keys
             why = "cancelled, and no ack has come" if locked else "its reply is not complete"
             return f"{text}: {why}"
         if rule == REPLY_UNKNOWN:
@@ -258,14 +291,14 @@ class StreamuxLaw(Protocol):
         return text
 
     def explain_initiator(self, rule: i64, sender: i64) -> str:
-        said = self.said
+        said = self.frame_text
         if rule == BAD_VERSION:
             return f"Initiator {said.hex(' ')} of version {said[0]}"
         if rule == MIXED_HEADER_SIZES:
-            width = self.layout(1 - sender).width
+            width = self.layout_of(1 - sender).header_size
             return f"Initiator {said.hex(' ')}: the other side's headers have {width} octets"
-        if self.layout(sender).status != UNKNOWN:
+        if self.layout_of(sender).status != INITIATOR_MISSING:
             return "Initiator: it has been sent already"
         if len(said) != 4:
-            return f"Initiator of {octets_text(len(said))}"
+            return f"Initiator of {byte_count_text(len(said))}"
         return f"Initiator {said.hex(' ')} of {said[1]} length bits and {said[2]} id bits"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from polymux.analysis.session.summary import UNFINISHED
+from polymux.analysis.session.summary import UNFINISHED_ENDINGS
 from polymux.report.budget import Budget
-from polymux.report.load.findings import Finding
+from polymux.report.load.findings import FindingGroup
 from polymux.report.load.tables import Tables
-from polymux.report.load.top_rows import Best, Row, codes
-from polymux.report.render.report_data import KEY, Json, Material, place_of
-from polymux.report.render.wording import Ending, ending_sentence
+from polymux.report.load.top_rows import Row, TopRows, index_in
+from polymux.report.render.report_data import MAX_KEY_CHARS, Json, ReportData, location_of
+from polymux.report.render.wording import StreamEnding, ending_sentence
 
 ENDING_COLUMNS: Final = (
     "session_id", "stream", "ending", "closed_at", "opener", "reset_by", "error", "ended_dialer",
     "ended_acceptor",
 )  # fmt: skip
-HEADLINES: Final = {
+ENDING_HEADLINES: Final = {
     "reset": "Streams were reset",
     "cancelled": "Streams were cancelled",
     "rejected": "Offers were rejected",
@@ -25,42 +25,49 @@ HEADLINES: Final = {
     "half-closed": "Streams were seen to end on one side only",
     "open": "Streams were not seen to end",
 }
-_ENDINGS: Final = tuple(HEADLINES)
+_ENDINGS: Final = tuple(ENDING_HEADLINES)
 
 
-def endings(tables: Tables, budget: Budget) -> list[Finding]:
+def load_stream_endings(tables: Tables, budget: Budget) -> list[FindingGroup]:
     """One finding for each such ending, with the first streams that ended so."""
     import pyarrow.compute as pc
 
     counts = [0] * len(_ENDINGS)
-    first = Best([budget.examples] * len(_ENDINGS), keys=2)
+    first = TopRows([budget.examples_per_finding] * len(_ENDINGS), key_columns=2)
     for batch in tables.batches("streams", ENDING_COLUMNS):
-        group = codes(batch["ending"], _ENDINGS)
+        group = index_in(batch["ending"], _ENDINGS)
         for entry in group.drop_null().value_counts().to_pylist():
             counts[entry["values"]] += entry["counts"]
-        first.offer(group, pc.fill_null(batch["closed_at"], 0), batch)
+        first.add(group, pc.fill_null(batch["closed_at"], 0), batch)
     return [
-        Finding(
-            "note", HEADLINES[ending], cause=ending, count=counts[group], rows=first.rows(group)
+        FindingGroup(
+            "note",
+            ENDING_HEADLINES[ending],
+            cause=ending,
+            count=counts[group],
+            rows=first.rows(group),
         )
         for group, ending in enumerate(_ENDINGS)
         if counts[group]
     ]
 
 
-def unfinished(findings: list[Finding]) -> int:
+def count_unfinished(findings: list[FindingGroup]) -> int:
     """Streams that were not over at the end, by what `endings` found."""
-    return sum(finding.count for finding in findings if finding.cause in UNFINISHED)
+    return sum(finding.count for finding in findings if finding.cause in UNFINISHED_ENDINGS)
 
 
-def ending_item(material: Material, row: Row) -> Json:
+def ending_item(data: ReportData, row: Row) -> Json:
     """One stream that ended so, as the page shows it."""
     named = dict(zip(ENDING_COLUMNS, row, strict=True))
-    end = Ending.of(
+    end = StreamEnding.from_row(
         named
-        | {"stream": material.clean(named["stream"], KEY), "error": material.clean(named["error"])}
+        | {
+            "stream": data.escaped(named["stream"], MAX_KEY_CHARS),
+            "error": data.escaped(named["error"]),
+        }
     )
     return {
         "text": ending_sentence(end),
-        **place_of(material, named["session_id"], named["stream"], named["closed_at"]),
+        **location_of(data, named["session_id"], named["stream"], named["closed_at"]),
     }

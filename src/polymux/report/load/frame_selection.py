@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from polymux.report.budget import Budget, share
+from polymux.report.budget import Budget, fair_shares
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS, Findings
 from polymux.report.load.overview import SessionRow
-from polymux.report.load.stream_selection import StreamRow, pairs_of
+from polymux.report.load.stream_selection import StreamRow, list_stream_keys
 from polymux.report.load.tables import Tables
-from polymux.report.load.top_rows import Best, Pairs, Row, codes
+from polymux.report.load.top_rows import Row, StreamKeyIndex, TopRows, index_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,68 +32,77 @@ FRAME_COLUMNS: Final = (
     "payload_bytes",
     "verdict",
 )
-_AROUND: Final = 3  # frames shown before and after a violation, in its direction
-_MOMENTS: Final = ("opened_at", "accepted_at", "closed_at")
-_ORDINALS: Final = 1 << 44  # more frames than a direction ever has
-_MASK: Final = (1 << 32) - 1
-_SCATTER: Final = 2654435761  # Knuth's multiplier: neighbours land far apart
+_FRAMES_AROUND_VIOLATION: Final = 3  # frames shown before and after a violation, in its direction
+_EVENT_COLUMNS: Final = ("opened_at", "accepted_at", "closed_at")
+_KEY_STRIDE: Final = 1 << 44  # more frames than a direction ever has
+_HASH_MASK: Final = (1 << 32) - 1
+_HASH_MULTIPLIER: Final = 2654435761  # Knuth's multiplier: neighbours land far apart
 
 
 @dataclass(slots=True)
-class Picked:
+class SelectedFrames:
     """The frames shown of one session, in order of time; `all` if none was left out."""
 
     rows: list[Row]
-    all: bool
+    complete: bool
 
 
-def pick(
+def select_frames(
     tables: Tables,
     detailed: list[SessionRow],
-    chosen: list[list[StreamRow]],
-    found: Findings,
+    streams_by_session: list[list[StreamRow]],
+    findings: Findings,
     budget: Budget,
-) -> list[Picked]:
+) -> list[SelectedFrames]:
     """Read `frames` once and keep at most the budget."""
     ids = [session.id for session in detailed]
-    counts = [session.number("frames") for session in detailed]
-    shares = share(counts, budget.frames)
+    counts = [session.integer("frames") for session in detailed]
+    shares = fair_shares(counts, budget.frames)
     whole = [count <= part for count, part in zip(counts, shares, strict=True)]
-    collectors = _Collectors(detailed, chosen, found, shares, whole)
+    collectors = _FrameCollectors(detailed, streams_by_session, findings, shares, whole)
     for batch in tables.batches("frames", ("session_id", *FRAME_COLUMNS)):
-        collectors.look(codes(batch["session_id"], ids), batch.select(list(FRAME_COLUMNS)))
-    return [Picked(collectors.of(group, shares[group]), whole[group]) for group in range(len(ids))]
+        collectors.add(index_in(batch["session_id"], ids), batch.select(list(FRAME_COLUMNS)))
+    return [
+        SelectedFrames(collectors.select(group, shares[group]), whole[group])
+        for group in range(len(ids))
+    ]
 
 
-class _Collectors:
+class _FrameCollectors:
     """One collector a reason; a frame that several want is shown once."""
 
     def __init__(
         self,
         detailed: list[SessionRow],
-        chosen: list[list[StreamRow]],
-        found: Findings,
+        streams_by_session: list[list[StreamRow]],
+        findings: Findings,
         shares: list[int],
-        whole: list[bool],
+        complete: list[bool],
     ) -> None:
         import pyarrow as pa
 
-        self.whole = Best([n if all_ else 0 for n, all_ in zip(shares, whole, strict=True)], keys=2)
-        rest = [0 if all_ else n for n, all_ in zip(shares, whole, strict=True)]
-        self.around = Best([n // 4 for n in rest], keys=2)
-        self.moments = Best([n // 4 for n in rest], keys=2)
-        self.near = pa.array(sorted(_near(found)), pa.int64())
-        self.instants = pa.array(sorted(_instants(detailed, chosen, found)), pa.int64())
-        self.origins = pa.array([session.started for session in detailed], pa.int64())
-        listed = pairs_of(chosen)
-        self.pairs = Pairs(listed + [(group, None) for group in range(len(detailed))])
-        self.places = [group for group, _ in listed] + list(range(len(detailed)))
-        each = _each(rest, chosen)
-        self.first = Best([-(-n // 8) for n in each], keys=2)
-        self.last = Best([-(-n // 8) for n in each], keys=2)
-        self.sample = Best(each, keys=2)
+        self.complete_sessions = TopRows(
+            [n if all_ else 0 for n, all_ in zip(shares, complete, strict=True)], key_columns=2
+        )
+        rest = [0 if all_ else n for n, all_ in zip(shares, complete, strict=True)]
+        self.around_violations = TopRows([n // 4 for n in rest], key_columns=2)
+        self.at_events = TopRows([n // 4 for n in rest], key_columns=2)
+        self.violation_keys = pa.array(sorted(_violation_keys(findings)), pa.int64())
+        self.event_keys = pa.array(
+            sorted(_event_keys(detailed, streams_by_session, findings)), pa.int64()
+        )
+        self.session_starts = pa.array([session.started_us for session in detailed], pa.int64())
+        listed = list_stream_keys(streams_by_session)
+        self.stream_keys = StreamKeyIndex(
+            listed + [(group, None) for group in range(len(detailed))]
+        )
+        self.session_of_stream = [group for group, _ in listed] + list(range(len(detailed)))
+        each = _frames_per_stream(rest, streams_by_session)
+        self.first = TopRows([-(-n // 8) for n in each], key_columns=2)
+        self.last = TopRows([-(-n // 8) for n in each], key_columns=2)
+        self.sample = TopRows(each, key_columns=2)
 
-    def look(self, session: pa.Array, batch: pa.RecordBatch) -> None:
+    def add(self, session: pa.Array, batch: pa.RecordBatch) -> None:
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -102,88 +111,98 @@ class _Collectors:
         if not batch.num_rows:
             return
         ordinal, at = batch["frame_index"], batch["time"]
-        side = pc.fill_null(codes(batch["sender"], ("dialer", "acceptor")), 0)
-        since = pc.subtract(at, self.origins.take(session))
+        side = pc.fill_null(index_in(batch["sender"], ("dialer", "acceptor")), 0)
+        since = pc.subtract(at, self.session_starts.take(session))
         scattered = pc.bit_wise_and(
-            pc.add(pc.multiply(ordinal, _SCATTER), pc.multiply(side, _SCATTER >> 3)), _MASK
+            pc.add(
+                pc.multiply(ordinal, _HASH_MULTIPLIER), pc.multiply(side, _HASH_MULTIPLIER >> 3)
+            ),
+            _HASH_MASK,
         )
-        self.whole.offer(session, ordinal, batch)
-        frame = _key(session, side, ordinal)
-        self.around.offer(_only(session, frame, self.near), ordinal, batch)
-        moment = pc.add(pc.multiply(session, _ORDINALS), since)
-        self.moments.offer(_only(session, moment, self.instants), scattered, batch)
-        stream = self.pairs.of(session, batch["stream"])
-        self.first.offer(stream, since, batch)
-        self.last.offer(stream, pc.negate(since), batch)
-        self.sample.offer(stream, scattered.cast(pa.int64()), batch)
+        self.complete_sessions.add(session, ordinal, batch)
+        frame = _frame_key(session, side, ordinal)
+        self.around_violations.add(
+            _where_key_in(session, frame, self.violation_keys), ordinal, batch
+        )
+        moment = pc.add(pc.multiply(session, _KEY_STRIDE), since)
+        self.at_events.add(_where_key_in(session, moment, self.event_keys), scattered, batch)
+        stream = self.stream_keys.index_of(session, batch["stream"])
+        self.first.add(stream, since, batch)
+        self.last.add(stream, pc.negate(since), batch)
+        self.sample.add(stream, scattered.cast(pa.int64()), batch)
 
-    def of(self, group: int, limit: int) -> list[Row]:
+    def select(self, group: int, limit: int) -> list[Row]:
         """The session's frames in order of time: first what stands near trouble, then by stream."""
         rows: dict[tuple[object, object], Row] = {}
-        for best in (self.whole, self.around, self.moments):
+        for best in (self.complete_sessions, self.around_violations, self.at_events):
             rows |= {(row[0], row[1]): row for row in best.rows(group)}
         more: list[list[Row]] = []
-        for place, owner in enumerate(self.places):
+        for place, owner in enumerate(self.session_of_stream):
             if owner == group:
                 found: dict[tuple[object, object], Row] = {}
                 for best in (self.first, self.last, self.sample):
                     found |= {(r[0], r[1]): r for r in best.rows(place) if (r[0], r[1]) not in rows}
                 more.append(list(found.values()))
-        room = share([len(found) for found in more], limit - len(rows))
+        room = fair_shares([len(found) for found in more], limit - len(rows))
         for part, listed in zip(room, more, strict=True):
             rows |= {(row[0], row[1]): row for row in listed[:part]}
         at = FRAME_COLUMNS.index("time")
         return sorted(rows.values(), key=lambda row: (row[at], row[0], row[1]))
 
 
-def _each(rest: list[int], chosen: list[list[StreamRow]]) -> list[int]:
+def _frames_per_stream(rooms: list[int], streams_by_session: list[list[StreamRow]]) -> list[int]:
     """Frames each listed stream may show: two, and what is left goes to those with lanes."""
     each: list[int] = []
-    for room, streams in zip(rest, chosen, strict=True):
-        wants = [stream.frames if stream.lane else 0 for stream in streams]
-        spare = share(wants, max(0, room - 2 * len(streams)))
+    for room, streams in zip(rooms, streams_by_session, strict=True):
+        wants = [stream.frames if stream.has_timeline else 0 for stream in streams]
+        spare = fair_shares(wants, max(0, room - 2 * len(streams)))
         each += [(2 if room else 0) + more for more in spare]
-    return each + [room // 16 for room in rest]  # frames on no stream: handshakes and such
+    return each + [room // 16 for room in rooms]  # frames on no stream: handshakes and such
 
 
-def _near(found: Findings) -> set[int]:
+def _violation_keys(findings: Findings) -> set[int]:
     sender, ordinal = VIOLATION_COLUMNS.index("sender"), VIOLATION_COLUMNS.index("frame_index")
     keys: set[int] = set()
-    for group, marks in enumerate(found.marks):
+    for group, marks in enumerate(findings.session_violations):
         for row in marks:
             side = 1 if row[sender] == "acceptor" else 0
             place = row[ordinal] if isinstance(row[ordinal], int) else 0
             assert isinstance(place, int)
-            low = max(0, place - _AROUND)
-            keys |= {(group * 2 + side) * _ORDINALS + n for n in range(low, place + _AROUND + 1)}
+            low = max(0, place - _FRAMES_AROUND_VIOLATION)
+            keys |= {
+                (group * 2 + side) * _KEY_STRIDE + n
+                for n in range(low, place + _FRAMES_AROUND_VIOLATION + 1)
+            }
     return keys
 
 
-def _instants(
-    detailed: list[SessionRow], chosen: list[list[StreamRow]], found: Findings
+def _event_keys(
+    detailed: list[SessionRow], streams_by_session: list[list[StreamRow]], findings: Findings
 ) -> set[int]:
     """Session and microseconds since its start, as one number, of all that is worth a frame."""
     began, lasted = STALL_COLUMNS.index("started_at"), STALL_COLUMNS.index("duration_us")
     keys: set[int] = set()
     for group, session in enumerate(detailed):
-        moments = {stream.number(name) for stream in chosen[group] for name in _MOMENTS}
-        for row in found.stalls[group]:
+        moments = {
+            stream.integer(name) for stream in streams_by_session[group] for name in _EVENT_COLUMNS
+        }
+        for row in findings.session_stalls[group]:
             start, length = row[began], row[lasted]
             if isinstance(start, int) and isinstance(length, int):
                 moments |= {start, start + length}
         for at in moments:
-            if at is not None and 0 <= at - session.started < _ORDINALS:
-                keys.add(group * _ORDINALS + at - session.started)
+            if at is not None and 0 <= at - session.started_us < _KEY_STRIDE:
+                keys.add(group * _KEY_STRIDE + at - session.started_us)
     return keys
 
 
-def _key(session: pa.Array, side: pa.Array, ordinal: pa.Array) -> pa.Array:
+def _frame_key(session: pa.Array, side: pa.Array, frame_index: pa.Array) -> pa.Array:
     import pyarrow.compute as pc
 
-    return pc.add(pc.multiply(pc.add(pc.multiply(session, 2), side), _ORDINALS), ordinal)
+    return pc.add(pc.multiply(pc.add(pc.multiply(session, 2), side), _KEY_STRIDE), frame_index)
 
 
-def _only(group: pa.Array, key: pa.Array, wanted: pa.Array) -> pa.Array:
+def _where_key_in(group: pa.Array, key: pa.Array, wanted: pa.Array) -> pa.Array:
     """The group where the key is wanted, else null."""
     import pyarrow.compute as pc
 

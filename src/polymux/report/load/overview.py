@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from polymux.report.budget import Budget
 from polymux.report.load.tables import Tables
-from polymux.report.load.top_rows import Best, Row, codes
-from polymux.text.sanitize import visible
+from polymux.report.load.top_rows import Row, TopRows, index_in
+from polymux.text.sanitize import escape_hidden
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ REQUEST_COLUMNS: Final = (
     "session_id", "opener", "requests", "answered", "latency_p50_us", "latency_p90_us",
     "latency_p99_us", "latency_max_us",
 )  # fmt: skip
-_SUMMED: Final = ("frames", "streams", "bytes_dialer", "bytes_acceptor", "violations")
+_SUMMED_COLUMNS: Final = ("frames", "streams", "bytes_dialer", "bytes_acceptor", "violations")
 
 
 @dataclass(slots=True)
@@ -66,92 +66,92 @@ class SessionRow:
     stalled_us: int = 0
     requests: list[Row] = field(default_factory=list)  # of `requests`, as read
 
-    def number(self, column: str) -> int:
+    def integer(self, column: str) -> int:
         """An integer column; 0 where it is null."""
         value = self.row[column]
         return value if isinstance(value, int) else 0
 
     @property
     def rtt_us(self) -> int | None:
-        return self.number("rtt_us") or None
+        return self.integer("rtt_us") or None
 
     @property
-    def started(self) -> int:
-        return self.number("started_at")
+    def started_us(self) -> int:
+        return self.integer("started_at")
 
     @property
-    def lasted(self) -> int:
-        return max(0, self.number("ended_at") - self.started)
+    def duration_us(self) -> int:
+        return max(0, self.integer("ended_at") - self.started_us)
 
 
 @dataclass(slots=True)
 class Overview:
     """Sums over all tables, the listed sessions (the most telling first) and the files."""
 
-    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
+    totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED_COLUMNS, 0))
     session_count: int = 0
-    started: int | None = None
-    ended: int | None = None
+    started_us: int | None = None
+    ended_us: int | None = None
     protocols: Counter[str] = field(default_factory=Counter)
-    gap_octets: int = 0
-    gap_sessions: int = 0
+    missing_bytes: int = 0
+    sessions_with_gaps: int = 0
     sessions: list[SessionRow] = field(default_factory=list)
     capture_count: int = 0
-    statuses: Counter[str] = field(default_factory=Counter)
+    capture_statuses: Counter[str] = field(default_factory=Counter)
     captures: list[dict[str, object]] = field(default_factory=list)
 
 
-def look(tables: Tables, budget: Budget) -> Overview:
+def load_overview(tables: Tables, budget: Budget) -> Overview:
     """Read `captures`, `stalls` (sums only) and `sessions`."""
     found = Overview()
-    _captures(tables, budget, found)
-    stalled = _stalled(tables)
-    best = Best([budget.sessions])
+    _load_captures(tables, budget, found)
+    stalled = _sum_stalls(tables)
+    best = TopRows([budget.sessions])
     for batch in tables.batches("sessions", _SESSION_COLUMNS):
-        _add_sums(batch, found)
-        best.offer(*_ranked(batch, stalled), batch)
+        _add_totals(batch, found)
+        best.add(*_rank(batch, stalled), batch)
     for row in best.rows(0):
         named = dict(zip(_SESSION_COLUMNS, row, strict=True))
         session = SessionRow(str(named["session_id"]), named)
         session.stalls, session.stalled_us = stalled.get(session.id, (0, 0))
         found.sessions.append(session)
-    _requests(tables, found.sessions)
+    _load_requests(tables, found.sessions)
     return found
 
 
-def _requests(tables: Tables, sessions: list[SessionRow]) -> None:
+def _load_requests(tables: Tables, sessions: list[SessionRow]) -> None:
     """Give each listed session what is known of its requests: at most a row for each side."""
     ids = [session.id for session in sessions]
-    best = Best([2] * len(ids), keys=2)
+    best = TopRows([2] * len(ids), key_columns=2)
     for batch in tables.batches("requests", REQUEST_COLUMNS):
-        best.offer(codes(batch["session_id"], ids), _zeros(batch.num_rows), batch)
+        best.add(index_in(batch["session_id"], ids), _zeros(batch.num_rows), batch)
     for group, session in enumerate(sessions):
         session.requests = best.rows(group)
 
 
-def _captures(tables: Tables, budget: Budget, found: Overview) -> None:
+def _load_captures(tables: Tables, budget: Budget, overview: Overview) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     bad_first = pa.array([3, 2, 1, 0], pa.int64())
-    best = Best([budget.captures])
+    best = TopRows([budget.captures])
     for batch in tables.batches("captures", _CAPTURE_COLUMNS):
-        found.capture_count += batch.num_rows
-        found.statuses.update(batch["status"].to_pylist())
+        overview.capture_count += batch.num_rows
+        overview.capture_statuses.update(batch["status"].to_pylist())
         how_bad = bad_first.take(
-            codes(batch["status"], ("unreadable", "damaged", "truncated", "whole"))
+            index_in(batch["status"], ("unreadable", "damaged", "truncated", "whole"))
         )
         rank = pc.negate(pc.fill_null(how_bad, 0))
-        best.offer(_zeros(batch.num_rows), rank, batch)
+        best.add(_zeros(batch.num_rows), rank, batch)
     for row in best.rows(0):
         named = dict(zip(_CAPTURE_COLUMNS, row, strict=True))
         for name in ("file", "error", "format"):
             if isinstance(named[name], str):
-                named[name] = visible(str(named[name]), budget.text)
-        found.captures.append(named)
+                named[name] = escape_hidden(str(named[name]), budget.text_chars)
+        overview.captures.append(named)
 
 
-def _stalled(tables: Tables) -> dict[str, tuple[int, int]]:
+def _sum_stalls(tables: Tables) -> dict[str, tuple[int, int]]:
     """Stalls of each session that has any: how many, and their time together."""
     import pyarrow.compute as pc
 
@@ -174,27 +174,27 @@ def _stalled(tables: Tables) -> dict[str, tuple[int, int]]:
     return sums
 
 
-def _add_sums(batch: pa.RecordBatch, found: Overview) -> None:
+def _add_totals(batch: pa.RecordBatch, overview: Overview) -> None:
     import pyarrow.compute as pc
 
-    found.session_count += batch.num_rows
-    for name in _SUMMED:
-        found.sums[name] += pc.sum(batch[name]).as_py() or 0
+    overview.session_count += batch.num_rows
+    for name in _SUMMED_COLUMNS:
+        overview.totals[name] += pc.sum(batch[name]).as_py() or 0
     started, ended = pc.min(batch["started_at"]).as_py(), pc.max(batch["ended_at"]).as_py()
     if started is not None:
-        found.started = started if found.started is None else min(found.started, started)
+        overview.started_us = (
+            started if overview.started_us is None else min(overview.started_us, started)
+        )
     if ended is not None:
-        found.ended = ended if found.ended is None else max(found.ended, ended)
+        overview.ended_us = ended if overview.ended_us is None else max(overview.ended_us, ended)
     for entry in batch["protocol"].value_counts().to_pylist():
-        found.protocols[visible(str(entry["values"] or "unknown"), 40)] += entry["counts"]
+        overview.protocols[escape_hidden(str(entry["values"] or "unknown"), 40)] += entry["counts"]
     gaps = pc.add(batch["missing_bytes_dialer"], batch["missing_bytes_acceptor"])
-    found.gap_octets += pc.sum(gaps).as_py() or 0
-    found.gap_sessions += pc.sum(pc.greater(gaps, 0)).as_py() or 0
+    overview.missing_bytes += pc.sum(gaps).as_py() or 0
+    overview.sessions_with_gaps += pc.sum(pc.greater(gaps, 0)).as_py() or 0
 
 
-def _ranked(
-    batch: pa.RecordBatch, stalled: dict[str, tuple[int, int]]
-) -> tuple[pa.Array, pa.Array]:
+def _rank(batch: pa.RecordBatch, stalled: dict[str, tuple[int, int]]) -> tuple[pa.Array, pa.Array]:
     """The group (one for all) and the rank of each session; smaller is more telling."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -205,7 +205,7 @@ def _ranked(
     weight = pc.min_element_wise(octets, pa.scalar(1 << 56, pa.int64()))
     for flag, bit in (
         (pc.greater(batch["violations"], 0), 1 << 60),
-        (pc.is_valid(codes(batch["session_id"], list(stalled))), 1 << 59),
+        (pc.is_valid(index_in(batch["session_id"], list(stalled))), 1 << 59),
         (pc.not_equal(batch["ending"], "clean"), 1 << 58),
     ):
         weight = pc.add(weight, pc.multiply(pc.fill_null(flag, False).cast(pa.int64()), bit))

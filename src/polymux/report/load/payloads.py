@@ -10,76 +10,81 @@ from dataclasses import dataclass
 from typing import Final
 
 from polymux.report.load.tables import ReportError, Tables
-from polymux.report.load.top_rows import codes
+from polymux.report.load.top_rows import index_in
 
-_ROWS: Final = 512  # content rows can be large, so few are held at a time
-_FRAME: Final = 4096  # octets shown of one frame, even with `full`
-_HEX_DIGITS: Final = 16  # of the hash: enough to tell frames apart
-_ORDINALS: Final = 1 << 44
+_BATCH_ROWS: Final = 512  # content rows can be large, so few are held at a time
+_MAX_FRAME_BYTES: Final = 4096  # octets shown of one frame, even with `full`
+_HASH_DIGITS: Final = 16  # of the hash: enough to tell frames apart
+_KEY_STRIDE: Final = 1 << 44
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class PayloadOption:
     """The choice: `none`, `hash`, `head:N` or `full`, with N as `octets`."""
 
-    word: str
-    octets: int
+    mode: str
+    max_bytes: int
 
     @classmethod
-    def parse(cls, text: str) -> Payload:
+    def parse(cls, text: str) -> PayloadOption:
         """ReportError if `text` is none of the four."""
         if text == "none":
             return cls("none", 0)
         if text == "hash":
             return cls("hash", 0)
         if text == "full":
-            return cls("full", _FRAME)
+            return cls("full", _MAX_FRAME_BYTES)
         word, _, number = text.partition(":")
-        if word == "head" and number.isascii() and number.isdigit() and 0 < int(number) <= _FRAME:
+        if (
+            word == "head"
+            and number.isascii()
+            and number.isdigit()
+            and 0 < int(number) <= _MAX_FRAME_BYTES
+        ):
             return cls("head", int(number))
         raise ReportError(
-            f"payload {text!r}: give none, hash, head:N (N from 1 to {_FRAME}) or full"
+            f"payload {text!r}: give none, hash, head:N (N from 1 to {_MAX_FRAME_BYTES}) or full"
         )
 
-    def show(self, data: bytes) -> str:
+    def to_text(self, data: bytes) -> str:
         """One frame's content as the report holds it: hexadecimal."""
-        if self.word == "hash":
-            return hashlib.sha256(data).hexdigest()[:_HEX_DIGITS]
-        return data[: self.octets].hex()
+        if self.mode == "hash":
+            return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
+        return data[: self.max_bytes].hex()
 
 
-def read_payload(
+def load_payloads(
     tables: Tables,
     ids: list[str],
     wanted: set[tuple[int, str, int]],
-    choice: Payload,
-    room: int,
+    option: PayloadOption,
+    max_chars: int,
 ) -> dict[tuple[int, str, int], str]:
     """Content of the wanted frames (session, sender, ordinal), until `room` octets are used."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     shown: dict[tuple[int, str, int], str] = {}
-    if choice.word == "none" or not wanted:
+    if option.mode == "none" or not wanted:
         return shown
     sides = ("dialer", "acceptor")
     keys = pa.array(
-        sorted((g * 2 + sides.index(side)) * _ORDINALS + n for g, side, n in wanted), pa.int64()
+        sorted((g * 2 + sides.index(side)) * _KEY_STRIDE + n for g, side, n in wanted), pa.int64()
     )
     columns = ("session_id", "sender", "frame_index", "data")
-    for batch in tables.batches("content", columns, rows=_ROWS):
-        session = codes(batch["session_id"], ids)
-        side = codes(batch["sender"], sides)
+    for batch in tables.batches("content", columns, rows=_BATCH_ROWS):
+        session = index_in(batch["session_id"], ids)
+        side = index_in(batch["sender"], sides)
         place = pc.add(pc.multiply(session, 2), side)
-        key = pc.add(pc.multiply(place, _ORDINALS), batch["frame_index"])
+        key = pc.add(pc.multiply(place, _KEY_STRIDE), batch["frame_index"])
         mask = pc.is_in(key, value_set=keys)
         for code, data in zip(
             key.filter(mask).to_pylist(), batch["data"].filter(mask).to_pylist(), strict=True
         ):
-            text = choice.show(data or b"")
-            room -= len(text)
-            if room < 0:
+            text = option.to_text(data or b"")
+            max_chars -= len(text)
+            if max_chars < 0:
                 return shown
-            group, half = divmod(code // _ORDINALS, 2)
-            shown[group, sides[half], code % _ORDINALS] = text
+            group, half = divmod(code // _KEY_STRIDE, 2)
+            shown[group, sides[half], code % _KEY_STRIDE] = text
     return shown

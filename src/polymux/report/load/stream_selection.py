@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from polymux.report.budget import Budget, share
+from polymux.report.budget import Budget, fair_shares
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS, Findings
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.tables import Tables
-from polymux.report.load.top_rows import Best, Pairs, codes
+from polymux.report.load.top_rows import StreamKeyIndex, TopRows, index_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ STREAM_COLUMNS: Final = (
     "hol_blocked_us_dialer",
     "hol_blocked_us_acceptor",
 )
-_INSTANTS: Final = ("opened_at", "first_at_dialer", "first_at_acceptor")
+_START_COLUMNS: Final = ("opened_at", "first_at_dialer", "first_at_acceptor")
 
 
 @dataclass(slots=True)
@@ -58,71 +58,75 @@ class StreamRow:
 
     key: str
     row: dict[str, object]
-    lane: bool = False
+    has_timeline: bool = False
     errors: int = 0
     warnings: int = 0
     stalls: int = 0
 
-    def number(self, column: str) -> int | None:
+    def integer(self, column: str) -> int | None:
         """An integer column, or None where it is null."""
         value = self.row[column]
         return value if isinstance(value, int) else None
 
     @property
     def frames(self) -> int:
-        return (self.number("frames_dialer") or 0) + (self.number("frames_acceptor") or 0)
+        return (self.integer("frames_dialer") or 0) + (self.integer("frames_acceptor") or 0)
 
     @property
-    def began(self) -> int:
-        seen = [at for name in _INSTANTS if (at := self.number(name)) is not None]
+    def started_us(self) -> int:
+        seen = [at for name in _START_COLUMNS if (at := self.integer(name)) is not None]
         return min(seen, default=1 << 62)
 
 
-def choose(
-    tables: Tables, detailed: list[SessionRow], found: Findings, budget: Budget
+def select_streams(
+    tables: Tables, detailed: list[SessionRow], findings: Findings, budget: Budget
 ) -> list[list[StreamRow]]:
     """The listed streams of each detailed session, in the order they were opened."""
     ids = [session.id for session in detailed]
-    wants = [max(1, session.number("streams")) for session in detailed]
-    limits = share(wants, budget.streams)
-    lanes = share([min(n, budget.lanes_a_session) for n in limits], budget.lanes)
-    telling = _telling(found)
-    best = Best(limits)
+    wants = [max(1, session.integer("streams")) for session in detailed]
+    limits = fair_shares(wants, budget.streams)
+    lanes = fair_shares([min(n, budget.timelines_per_session) for n in limits], budget.timelines)
+    telling = _streams_with_findings(findings)
+    best = TopRows(limits)
     for batch in tables.batches("streams", STREAM_COLUMNS):
-        session = codes(batch["session_id"], ids)
-        best.offer(session, _rank(batch, session, telling), batch)
+        session = index_in(batch["session_id"], ids)
+        best.add(session, _rank(batch, session, telling), batch)
     chosen: list[list[StreamRow]] = []
     for group in range(len(detailed)):
         rows = [dict(zip(STREAM_COLUMNS, row, strict=True)) for row in best.rows(group)]
         streams = [StreamRow(str(row["stream"]), row) for row in rows]
         for stream in streams[: lanes[group]]:
-            stream.lane = True
+            stream.has_timeline = True
         chosen.append(
-            sorted(streams, key=lambda stream: (stream.began, len(stream.key), stream.key))
+            sorted(streams, key=lambda stream: (stream.started_us, len(stream.key), stream.key))
         )
-    _count(tables, ids, chosen)
+    _count_findings(tables, ids, chosen)
     return chosen
 
 
-def pairs_of(chosen: list[list[StreamRow]]) -> list[tuple[int, str | None]]:
+def list_stream_keys(streams_by_session: list[list[StreamRow]]) -> list[tuple[int, str | None]]:
     """(session, stream) of every listed stream, session by session."""
-    return [(group, stream.key) for group, streams in enumerate(chosen) for stream in streams]
+    return [
+        (group, stream.key)
+        for group, streams in enumerate(streams_by_session)
+        for stream in streams
+    ]
 
 
-def _telling(found: Findings) -> Pairs:
+def _streams_with_findings(findings: Findings) -> StreamKeyIndex:
     """The streams that something was found on, the culprits too."""
     wanted: set[tuple[int, str | None]] = set()
-    for group, marks in enumerate(found.marks):
+    for group, marks in enumerate(findings.session_violations):
         place = VIOLATION_COLUMNS.index("stream")
         wanted |= {(group, str(row[place])) for row in marks if row[place] is not None}
-    for group, stalls in enumerate(found.stalls):
+    for group, stalls in enumerate(findings.session_stalls):
         for name in ("stream", "blocking_stream"):
             place = STALL_COLUMNS.index(name)
             wanted |= {(group, str(row[place])) for row in stalls if row[place] is not None}
-    return Pairs(sorted(wanted, key=lambda pair: (pair[0], pair[1] or "")))
+    return StreamKeyIndex(sorted(wanted, key=lambda pair: (pair[0], pair[1] or "")))
 
 
-def _rank(batch: pa.RecordBatch, session: pa.Array, telling: Pairs) -> pa.Array:
+def _rank(batch: pa.RecordBatch, session: pa.Array, with_findings: StreamKeyIndex) -> pa.Array:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -130,30 +134,36 @@ def _rank(batch: pa.RecordBatch, session: pa.Array, telling: Pairs) -> pa.Array:
         pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0)
     )
     weight = pc.min_element_wise(octets, pa.scalar(1 << 58, pa.int64()))
-    flag = pc.is_valid(telling.of(session, batch["stream"])).cast(pa.int64())
+    flag = pc.is_valid(with_findings.index_of(session, batch["stream"])).cast(pa.int64())
     return pc.negate(pc.add(weight, pc.multiply(flag, 1 << 60)))
 
 
-def _count(tables: Tables, ids: list[str], chosen: list[list[StreamRow]]) -> None:
+def _count_findings(
+    tables: Tables, ids: list[str], streams_by_session: list[list[StreamRow]]
+) -> None:
     """How many violations and stalls each listed stream has in all."""
     import pyarrow.compute as pc
 
-    pairs = Pairs(pairs_of(chosen))
-    flat = [stream for streams in chosen for stream in streams]
+    pairs = StreamKeyIndex(list_stream_keys(streams_by_session))
+    flat = [stream for streams in streams_by_session for stream in streams]
     for batch in tables.batches("violations", ("session_id", "stream", "severity")):
-        for place, count in _tally(batch.filter(pc.equal(batch["severity"], "error")), ids, pairs):
+        for place, count in _count_by_stream(
+            batch.filter(pc.equal(batch["severity"], "error")), ids, pairs
+        ):
             flat[place].errors += count
-        for place, count in _tally(
+        for place, count in _count_by_stream(
             batch.filter(pc.equal(batch["severity"], "warning")), ids, pairs
         ):
             flat[place].warnings += count
     for batch in tables.batches("stalls", ("session_id", "stream", "cause")):
         real = batch.filter(pc.not_equal(batch["cause"], "sender-idle"))
-        for place, count in _tally(real, ids, pairs):
+        for place, count in _count_by_stream(real, ids, pairs):
             flat[place].stalls += count
 
 
-def _tally(batch: pa.RecordBatch, ids: list[str], pairs: Pairs) -> list[tuple[int, int]]:
-    found = pairs.of(codes(batch["session_id"], ids), batch["stream"])
+def _count_by_stream(
+    batch: pa.RecordBatch, ids: list[str], stream_keys: StreamKeyIndex
+) -> list[tuple[int, int]]:
+    found = stream_keys.index_of(index_in(batch["session_id"], ids), batch["stream"])
     entries = found.drop_null().value_counts().to_pylist()
     return [(entry["values"], entry["counts"]) for entry in entries]

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 BATCH_ROWS: Final = 1 << 16
-LATER: Final = {"streams": ("hol_blocked_us_dialer", "hol_blocked_us_acceptor"), "requests": ()}
+OPTIONAL_COLUMNS: Final = {
+    "streams": ("hol_blocked_us_dialer", "hol_blocked_us_acceptor"),
+    "requests": (),
+}
 """Tables and columns that older analyses do not have: what they hold is then null, or not shown."""
 
 
@@ -44,10 +47,12 @@ class Tables:
                 "give the directory that 'polymux analyze --out' wrote"
             )
         self.folder = folder
-        self.missing = [
+        self.missing_tables = [
             name
             for name in TABLES
-            if name != "content" and LATER.get(name) != () and not (folder / name).is_dir()
+            if name != "content"
+            and OPTIONAL_COLUMNS.get(name) != ()
+            and not (folder / name).is_dir()
         ]
 
     def files(self, table: str) -> list[Path]:
@@ -59,7 +64,7 @@ class Tables:
             if path.is_file() and not any(part[0] in "._" for part in path.relative_to(root).parts)
         )
 
-    def rows(self, table: str) -> int:
+    def row_count(self, table: str) -> int:
         """How many rows a table has, from what its files say of themselves."""
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -88,7 +93,7 @@ class Tables:
             try:
                 with pq.ParquetFile(path, pre_buffer=False) as file:
                     absent = sorted(set(columns) - set(file.schema_arrow.names))
-                    lost = [name for name in absent if name not in LATER.get(table, ())]
+                    lost = [name for name in absent if name not in OPTIONAL_COLUMNS.get(table, ())]
                     if lost:
                         raise UnreadableTables(
                             f"{path}: column {lost[0]!r} is missing; analyze the captures again "
@@ -100,7 +105,7 @@ class Tables:
                             self.progress(batch.num_rows)
                         yield pa.record_batch(
                             [
-                                _plain(batch.column(name), kinds[name])
+                                _normalize(batch.column(name), kinds[name])
                                 if name in there
                                 else pa.nulls(batch.num_rows, pa.int64())
                                 for name in columns
@@ -114,16 +119,16 @@ class Tables:
                 ) from None
 
 
-def _plain(column: pa.Array, kind: ColumnType) -> pa.Array:
+def _normalize(column: pa.Array, column_type: ColumnType) -> pa.Array:
     import pyarrow as pa
 
-    match kind:
-        case ColumnType.INSTANT:
+    match column_type:
+        case ColumnType.TIMESTAMP:
             stamped = column.cast(pa.timestamp("us", tz="UTC"), safe=False)
             return stamped.cast(pa.int64())
         case ColumnType.INTEGER:
             return column.cast(pa.int64())
-        case ColumnType.TEXT | ColumnType.BIG:
+        case ColumnType.TEXT | ColumnType.DECIMAL:
             return column.cast(pa.string())
         case _:
             return column

@@ -11,43 +11,43 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.schema.tables import BUCKETS, bucket_width_us
+from polymux.analysis.schema.tables import TIMELINE_BUCKETS, bucket_width_us
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.load.tables import Tables
-from polymux.report.load.top_rows import Pairs, codes
+from polymux.report.load.top_rows import StreamKeyIndex, index_in
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_MERGE_AT: Final = 1 << 18  # rows of half-summed cells before they are summed again
-_SPANS: Final = 40  # times without leave drawn a lane; the longest
+_MAX_UNMERGED_ROWS: Final = 1 << 18  # rows of half-summed cells before they are summed again
+_MAX_BLOCKED_SPANS: Final = 40  # times without leave drawn a lane; the longest
 _COLUMNS: Final = ("session_id", "stream", "sender", "bucket", "frames", "bytes", "blocked_us")
 _SUMS: Final = ("frames", "bytes", "blocked_us")
 _KEYS: Final = ("lane", "side", "bucket")
 
 
 @dataclass(slots=True)
-class Lane:
+class StreamTimeline:
     """One lane: octets and frames of each bucket, per side, and when there was no leave."""
 
-    octets: tuple[list[int], list[int]] = field(
-        default_factory=lambda: ([0] * BUCKETS, [0] * BUCKETS)
+    content_bytes: tuple[list[int], list[int]] = field(
+        default_factory=lambda: ([0] * TIMELINE_BUCKETS, [0] * TIMELINE_BUCKETS)
     )
     frames: tuple[list[int], list[int]] = field(
-        default_factory=lambda: ([0] * BUCKETS, [0] * BUCKETS)
+        default_factory=lambda: ([0] * TIMELINE_BUCKETS, [0] * TIMELINE_BUCKETS)
     )
     blocked: list[tuple[int, int, int]] = field(default_factory=list)  # side, bucket, microseconds
 
-    def text(self, side: int) -> str:
+    def encode(self, side: int) -> str:
         """The cells of a side, two characters each."""
         return "".join(
-            _cell(octets, frames)
-            for octets, frames in zip(self.octets[side], self.frames[side], strict=True)
+            _encode_cell(octets, frames)
+            for octets, frames in zip(self.content_bytes[side], self.frames[side], strict=True)
         )
 
-    def spans(self, width_us: int) -> list[list[int]]:
+    def blocked_spans(self, width_us: int) -> list[list[int]]:
         """Runs of buckets without leave for half their time: [side, first, last], longest kept."""
         spans: list[list[int]] = []
         for side, bucket, blocked in sorted(self.blocked):
@@ -58,49 +58,55 @@ class Lane:
             else:
                 spans.append([side, bucket, bucket])
         spans.sort(key=lambda span: (span[1] - span[2], span))
-        return sorted(spans[:_SPANS])
+        return sorted(spans[:_MAX_BLOCKED_SPANS])
 
 
 @dataclass(slots=True)
-class SessionLanes:
+class SessionTimelines:
     """The lanes of a session in the order of its streams, one for the rest, and the sums."""
 
     width_us: int
-    lanes: list[Lane]
-    rest: Lane
+    timelines: list[StreamTimeline]
+    other_streams: StreamTimeline
 
-    def total(self, side: int) -> list[int]:
+    def total_bytes(self, side: int) -> list[int]:
         """Octets of each bucket over all streams."""
-        columns = [lane.octets[side] for lane in (*self.lanes, self.rest)]
+        columns = [lane.content_bytes[side] for lane in (*self.timelines, self.other_streams)]
         return [sum(cells) for cells in zip(*columns, strict=True)]
 
 
-def draw(
-    tables: Tables, detailed: list[SessionRow], chosen: list[list[StreamRow]]
-) -> list[SessionLanes]:
+def load_timelines(
+    tables: Tables, detailed: list[SessionRow], streams_by_session: list[list[StreamRow]]
+) -> list[SessionTimelines]:
     """Read `timeline` and sum it up for every detailed session."""
     pairs: list[tuple[int, str | None]] = []
-    places: list[Lane] = []
-    found: list[SessionLanes] = []
-    for group, (session, streams) in enumerate(zip(detailed, chosen, strict=True)):
-        drawn = [stream for stream in streams if stream.lane]
-        made = SessionLanes(bucket_width_us(session.lasted), [Lane() for _ in drawn], Lane())
+    places: list[StreamTimeline] = []
+    found: list[SessionTimelines] = []
+    for group, (session, streams) in enumerate(zip(detailed, streams_by_session, strict=True)):
+        drawn = [stream for stream in streams if stream.has_timeline]
+        made = SessionTimelines(
+            bucket_width_us(session.duration_us),
+            [StreamTimeline() for _ in drawn],
+            StreamTimeline(),
+        )
         found.append(made)
         pairs += [(group, stream.key) for stream in drawn]
-        places += made.lanes
-    summed = _sum(tables, [session.id for session in detailed], Pairs(pairs), len(pairs))
+        places += made.timelines
+    summed = _sum_cells(
+        tables, [session.id for session in detailed], StreamKeyIndex(pairs), len(pairs)
+    )
     for lane, side, bucket, frames, octets, blocked in summed:
         # Numbers past the lanes stand for the rest of a session.
-        target = places[lane] if lane < len(places) else found[lane - len(places)].rest
+        target = places[lane] if lane < len(places) else found[lane - len(places)].other_streams
         target.frames[side][bucket] += frames
-        target.octets[side][bucket] += octets
+        target.content_bytes[side][bucket] += octets
         if blocked:
             target.blocked.append((side, bucket, blocked))
     return found
 
 
-def _sum(
-    tables: Tables, ids: list[str], pairs: Pairs, lanes: int
+def _sum_cells(
+    tables: Tables, ids: list[str], stream_keys: StreamKeyIndex, timeline_count: int
 ) -> list[tuple[int, int, int, int, int, int]]:
     """(lane, side, bucket, frames, octets, blocked) for each cell that has anything."""
     import pyarrow as pa
@@ -109,28 +115,30 @@ def _sum(
     parts: list[pa.Table] = []
     held = 0
     for batch in tables.batches("timeline", _COLUMNS):
-        session = codes(batch["session_id"], ids)
-        lane = pc.coalesce(pairs.of(session, batch["stream"]), pc.add(session, lanes))
-        side = codes(batch["sender"], ("dialer", "acceptor"))
+        session = index_in(batch["session_id"], ids)
+        lane = pc.coalesce(
+            stream_keys.index_of(session, batch["stream"]), pc.add(session, timeline_count)
+        )
+        side = index_in(batch["sender"], ("dialer", "acceptor"))
         bucket = batch["bucket"]
         table = pa.table(
             [lane, side, bucket, *(pc.fill_null(batch[name], 0) for name in _SUMS)],
             names=[*_KEYS, *_SUMS],
         )
         known = pc.and_(pc.is_valid(lane), pc.is_valid(side))
-        within = pc.and_(pc.greater_equal(bucket, 0), pc.less(bucket, BUCKETS))
-        parts.append(_merged([table.filter(pc.and_(known, within))]))
+        within = pc.and_(pc.greater_equal(bucket, 0), pc.less(bucket, TIMELINE_BUCKETS))
+        parts.append(_merge([table.filter(pc.and_(known, within))]))
         held += parts[-1].num_rows
-        if held > _MERGE_AT:
-            parts = [_merged(parts)]
+        if held > _MAX_UNMERGED_ROWS:
+            parts = [_merge(parts)]
             held = 0  # what is left is bounded by lanes times cells
     if not parts:
         return []
-    columns = _merged(parts).to_pydict()
+    columns = _merge(parts).to_pydict()
     return list(zip(*(columns[name] for name in (*_KEYS, *_SUMS)), strict=True))
 
 
-def _merged(parts: list[pa.Table]) -> pa.Table:
+def _merge(parts: list[pa.Table]) -> pa.Table:
     import pyarrow as pa
 
     summed = (
@@ -141,8 +149,8 @@ def _merged(parts: list[pa.Table]) -> pa.Table:
     )
 
 
-def _cell(octets: int, frames: int) -> str:
+def _encode_cell(size: int, frames: int) -> str:
     code = 1 if frames > 0 else 0
-    if octets > 0:
-        code = min(4095, 2 + round(64 * math.log2(octets)))
+    if size > 0:
+        code = min(4095, 2 + round(64 * math.log2(size)))
     return _ALPHABET[code >> 6] + _ALPHABET[code & 63]

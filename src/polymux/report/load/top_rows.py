@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 Row = tuple[object, ...]
 
-_WORST: Final = (1 << 63) - 1
+_WORST_RANK: Final = (1 << 63) - 1
 
 
-def codes(column: pa.Array, values: Sequence[str]) -> pa.Array:
+def index_in(column: pa.Array, values: Sequence[str]) -> pa.Array:
     """For each row the place of its text in `values`, as int64; null where it is not there."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -29,7 +29,7 @@ def codes(column: pa.Array, values: Sequence[str]) -> pa.Array:
     return found.take(words.indices).cast(pa.int64())
 
 
-class Pairs:
+class StreamKeyIndex:
     """Numbers for pairs (session, stream): the place of the pair in the list it was made from.
 
     A stream of None stands for the rows without a stream.
@@ -41,41 +41,41 @@ class Pairs:
         self.streams = sorted({stream for _, stream in pairs if stream is not None})
         place: dict[str | None, int] = {stream: i for i, stream in enumerate(self.streams)}
         place[None] = len(self.streams)
-        self.wide = len(place)
-        self.keys = pa.array([s * self.wide + place[stream] for s, stream in pairs], pa.int64())
+        self.stride = len(place)
+        self.keys = pa.array([s * self.stride + place[stream] for s, stream in pairs], pa.int64())
 
-    def of(self, session: pa.Array, stream: pa.Array) -> pa.Array:
+    def index_of(self, session: pa.Array, stream: pa.Array) -> pa.Array:
         """For each row its pair's number as int64; null where the pair is not in the list."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         none = pa.scalar(len(self.streams), pa.int64())
-        code = pc.if_else(pc.is_null(stream), none, codes(stream, self.streams))
-        key = pc.add(pc.multiply(session, self.wide), code)
+        code = pc.if_else(pc.is_null(stream), none, index_in(stream, self.streams))
+        key = pc.add(pc.multiply(session, self.stride), code)
         return pc.index_in(key, value_set=self.keys, skip_nulls=True).cast(pa.int64())
 
 
-class Best:
+class TopRows:
     """For each group the rows of smallest rank, at most `limits[group]` of them.
 
     Rows are tuples whose first `keys` members are never null and together tell rows apart; they
     break ties.
     """
 
-    def __init__(self, limits: Sequence[int], keys: int = 1) -> None:
+    def __init__(self, limits: Sequence[int], key_columns: int = 1) -> None:
         self.limits = list(limits)
-        self.keys = keys
+        self.key_columns = key_columns
         self.kept: list[list[tuple[int, Row]]] = [[] for _ in limits]
-        self.worst = [_WORST if limit > 0 else -_WORST for limit in limits]
+        self.worst_ranks = [_WORST_RANK if limit > 0 else -_WORST_RANK for limit in limits]
 
-    def offer(self, group: pa.Array, rank: pa.Array, batch: pa.RecordBatch) -> None:
+    def add(self, group: pa.Array, rank: pa.Array, batch: pa.RecordBatch) -> None:
         """Look at a batch: each row's group (null: none) and rank, both int64."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if not self.limits:
             return
-        bound = pa.array(self.worst, pa.int64()).take(group)
+        bound = pa.array(self.worst_ranks, pa.int64()).take(group)
         mask = pc.fill_null(pc.less_equal(rank, bound), False)
         if not pc.any(mask).as_py():
             return
@@ -83,7 +83,7 @@ class Best:
             [group, rank, *batch.columns],
             names=["group", "rank", *(f"c{i}" for i in range(batch.num_columns))],
         ).filter(mask)
-        table = self._heads(table)
+        table = self._top_of_each_group(table)
         columns = [column.to_pylist() for column in table.columns]
         for members in zip(*columns, strict=True):
             self._keep(members[0], members[1], members[2:])
@@ -93,14 +93,14 @@ class Best:
         self._trim(group)
         return [row for _, row in self.kept[group]]
 
-    def _heads(self, table: pa.Table) -> pa.Table:
+    def _top_of_each_group(self, table: pa.Table) -> pa.Table:
         """Only the best rows of each group: what follows is a Python loop, so make it short."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
         if table.num_rows <= 256:
             return table
-        ties = [(f"c{i}", "ascending") for i in range(self.keys)]
+        ties = [(f"c{i}", "ascending") for i in range(self.key_columns)]
         table = table.sort_by([("group", "ascending"), ("rank", "ascending"), *ties])
         place = pc.cumulative_sum(pa.repeat(pa.scalar(1, pa.int64()), table.num_rows))
         group = table["group"].combine_chunks()
@@ -121,8 +121,8 @@ class Best:
 
     def _trim(self, group: int) -> None:
         kept = self.kept[group]
-        kept.sort(key=lambda entry: (entry[0], entry[1][: self.keys]))
+        kept.sort(key=lambda entry: (entry[0], entry[1][: self.key_columns]))
         limit = self.limits[group]
         del kept[limit:]
         if kept and len(kept) == limit:
-            self.worst[group] = kept[-1][0]
+            self.worst_ranks[group] = kept[-1][0]

@@ -33,7 +33,7 @@ _ESCAPES: Final = str.maketrans(
 )
 
 
-def inert_json(value: object) -> str:
+def html_safe_json(value: object) -> str:
     """JSON that holds no character HTML could give a meaning, wherever it is put."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
@@ -46,29 +46,29 @@ def render(title: str, data: object) -> str:
         from markupsafe import Markup
     except ImportError:
         raise MissingExtra("report", "writing a report") from None
-    script = '"use strict";\n(() => {\n' + _joined(_SCRIPTS[1:]) + "\n})();\n"
+    script = '"use strict";\n(() => {\n' + _join_assets(_SCRIPTS[1:]) + "\n})();\n"
     script = _asset(_SCRIPTS[0]) + "\n" + script
-    style = _joined(_STYLES)
+    style = _join_assets(_STYLES)
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         _asset(_TEMPLATE)
     )
     # Ours, from the package's own folder, or escaped by inert_json: safe to put in as it is.
     return template.render(
         title=title,
-        policy=policy(script, style),
+        policy=content_security_policy(script, style),
         style=Markup(style),
         script=Markup(script),
-        data=Markup(inert_json(data)),
+        data=Markup(html_safe_json(data)),
     )
 
 
-def policy(script: str, style: str) -> str:
+def content_security_policy(script: str, style: str) -> str:
     """The content-security policy that allows this script and this style, and nothing else."""
     return "; ".join(
         (
             "default-src 'none'",
-            f"script-src '{_hash(script)}'",
-            f"style-src '{_hash(style)}'",
+            f"script-src '{_csp_hash(script)}'",
+            f"style-src '{_csp_hash(style)}'",
             "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",
@@ -78,11 +78,11 @@ def policy(script: str, style: str) -> str:
     )
 
 
-def _hash(text: str) -> str:
+def _csp_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def _joined(names: tuple[str, ...]) -> str:
+def _join_assets(names: tuple[str, ...]) -> str:
     return "\n".join(_asset(name) for name in names)
 
 

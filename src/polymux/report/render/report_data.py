@@ -7,67 +7,69 @@ from typing import Final
 
 from polymux.report.budget import Budget
 from polymux.report.load.findings import Findings
-from polymux.report.load.frame_selection import Picked
+from polymux.report.load.frame_selection import SelectedFrames
 from polymux.report.load.overview import Overview, SessionRow
 from polymux.report.load.stream_selection import StreamRow
-from polymux.report.load.timelines import SessionLanes
-from polymux.text.sanitize import visible
+from polymux.report.load.timelines import SessionTimelines
+from polymux.text.sanitize import escape_hidden
 
 Json = dict[str, object]
 
 SIDES: Final = ("dialer", "acceptor")
-KEY: Final = 40  # characters of a stream's key: more than any of ours has
+MAX_KEY_CHARS: Final = 40  # characters of a stream's key: more than any of ours has
 
 
 @dataclass(slots=True)
-class Material:
+class ReportData:
     """The lists run along `detailed`, which are the first of the listed sessions."""
 
-    seen: Overview
-    found: Findings
+    overview: Overview
+    findings: Findings
     detailed: list[SessionRow]
     streams: list[list[StreamRow]]
-    lanes: list[SessionLanes]
-    frames: list[Picked]
-    payload: dict[tuple[int, str, int], str]
+    timelines: list[SessionTimelines]
+    frames: list[SelectedFrames]
+    payloads: dict[tuple[int, str, int], str]
     budget: Budget
     notes: list[str] = field(default_factory=list)
-    places: dict[str, int] = field(init=False)
-    keyed: list[dict[str, StreamRow]] = field(init=False)
+    session_index: dict[str, int] = field(init=False)
+    streams_by_key: list[dict[str, StreamRow]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.places = {session.id: i for i, session in enumerate(self.seen.sessions)}
-        self.keyed = [{stream.key: stream for stream in streams} for streams in self.streams]
+        self.session_index = {session.id: i for i, session in enumerate(self.overview.sessions)}
+        self.streams_by_key = [
+            {stream.key: stream for stream in streams} for streams in self.streams
+        ]
 
-    def clean(self, value: object, limit: int = 0) -> str | None:
+    def escaped(self, value: object, limit: int = 0) -> str | None:
         """A text of unknown origin, fit to be looked at; None stays None."""
-        return None if value is None else visible(str(value), limit or self.budget.text)
+        return None if value is None else escape_hidden(str(value), limit or self.budget.text_chars)
 
     def session(self, id: object) -> SessionRow | None:
         """The listed session with this id."""
-        place = self.places.get(str(id))
-        return None if place is None else self.seen.sessions[place]
+        place = self.session_index.get(str(id))
+        return None if place is None else self.overview.sessions[place]
 
     def stream(self, id: object, key: object) -> StreamRow | None:
         """The listed stream with this key in the session with this id."""
-        place = self.places.get(str(id))
-        if place is None or place >= len(self.keyed) or key is None:
+        place = self.session_index.get(str(id))
+        if place is None or place >= len(self.streams_by_key) or key is None:
             return None
-        return self.keyed[place].get(str(key))
+        return self.streams_by_key[place].get(str(key))
 
 
-def since(session: SessionRow, at: object) -> int | None:
+def us_since_start(session: SessionRow, time_us: object) -> int | None:
     """Microseconds from the session's start; None where there is no instant."""
-    return at - session.started if isinstance(at, int) else None
+    return time_us - session.started_us if isinstance(time_us, int) else None
 
 
-def place_of(material: Material, id: object, stream: object, at: object) -> Json:
+def location_of(data: ReportData, id: object, stream: object, time_us: object) -> Json:
     """Where to look: the session if it is listed, and the time from its start."""
-    session, listed = material.session(id), material.stream(id, stream)
+    session, listed = data.session(id), data.stream(id, stream)
     return {
-        "session": material.places.get(str(id)),
-        "id": material.clean(id, 12),
-        "stream": material.clean(stream, KEY),
-        "name": material.clean(listed.row["name"], KEY) if listed else None,
-        "at": since(session, at) if session else None,
+        "session": data.session_index.get(str(id)),
+        "id": data.escaped(id, 12),
+        "stream": data.escaped(stream, MAX_KEY_CHARS),
+        "name": data.escaped(listed.row["name"], MAX_KEY_CHARS) if listed else None,
+        "at": us_since_start(session, time_us) if session else None,
     }

@@ -13,7 +13,7 @@ from typing import Final
 from polymux.core.rules import Rule
 from polymux.protocols import registry
 
-EXAMPLES: Final = Path(__file__).parent / "assets" / "rules.json"
+EXAMPLES_PATH: Final = Path(__file__).parent / "assets" / "rules.json"
 ORIGINS: Final = {
     "spec": "the protocol's specification",
     "limit": "a limit of this program, which can be set",
@@ -27,13 +27,13 @@ REACTIONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ExampleFrame:
     """One frame of an example: its octets in hex, what it is, and whether it breaks the rule."""
 
     sender: str
-    octets: str
-    what: str
-    breaks: bool
+    hex_bytes: str
+    description: str
+    violates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +48,15 @@ class RulePage:
     reaction: str
     protocol: str = ""
     story: str = ""
-    lines: tuple[Line, ...] = ()
+    frames: tuple[ExampleFrame, ...] = ()
 
-    def example(self) -> list[str]:
+    def example_lines(self) -> list[str]:
         """The example as lines of plain text, the guilty frame marked."""
-        wide = max((len(line.octets) for line in self.lines), default=0)
+        wide = max((len(line.hex_bytes) for line in self.frames), default=0)
         return [
-            f"{line.sender:<8}  {line.octets:<{wide}}  {line.what}"
-            + ("  <-- breaks the rule" if line.breaks else "")
-            for line in self.lines
+            f"{line.sender:<8}  {line.hex_bytes:<{wide}}  {line.description}"
+            + ("  <-- breaks the rule" if line.violates else "")
+            for line in self.frames
         ]
 
 
@@ -71,11 +71,13 @@ def all_rules() -> list[Rule]:
         TRUNCATED,
     )
 
-    found: list[Rule] = [rule for name in registry.names() for rule in registry.create(name).rules]
+    found: list[Rule] = [
+        rule for name in registry.protocol_names() for rule in registry.create(name).rules
+    ]
     return [*found, *FRAME_RULES, SHORT_CLOSE, BAD_CODE, BAD_REASON, AFTER_CLOSE, TRUNCATED]
 
 
-def page_of(rule: Rule) -> RulePage:
+def page_for_rule(rule: Rule) -> RulePage:
     """A rule with its example, if there is one."""
     example = _examples().get(rule.name, {})
     lines = example.get("lines", [])
@@ -83,17 +85,17 @@ def page_of(rule: Rule) -> RulePage:
     return RulePage(
         rule.name, rule.sentence, rule.section, rule.origin.value, rule.severity.value,
         rule.reaction.value, str(example.get("protocol", "")), str(example.get("story", "")),
-        tuple(Line(*line) for line in lines),
+        tuple(ExampleFrame(*line) for line in lines),
     )  # fmt: skip
 
 
 def rule_pages(names: Iterable[str]) -> dict[str, RulePage]:
     """The pages of these rules; a rule no rule book of this version knows has none."""
     wanted = set(names)
-    return {rule.name: page_of(rule) for rule in all_rules() if rule.name in wanted}
+    return {rule.name: page_for_rule(rule) for rule in all_rules() if rule.name in wanted}
 
 
 @cache
 def _examples() -> dict[str, dict[str, object]]:
-    found: dict[str, dict[str, object]] = json.loads(EXAMPLES.read_text(encoding="utf-8"))
+    found: dict[str, dict[str, object]] = json.loads(EXAMPLES_PATH.read_text(encoding="utf-8"))
     return found

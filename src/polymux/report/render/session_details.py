@@ -12,8 +12,8 @@ from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS
 from polymux.report.load.frame_selection import FRAME_COLUMNS
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.stream_selection import StreamRow
-from polymux.report.render.finding_items import stall_text, violation_text
-from polymux.report.render.report_data import KEY, SIDES, Json, Material, since
+from polymux.report.render.finding_items import stall_row_text, violation_row_text
+from polymux.report.render.report_data import MAX_KEY_CHARS, SIDES, Json, ReportData, us_since_start
 from polymux.report.render.wording import STALL_HEADLINES
 
 _CAUSES: Final = tuple(STALL_HEADLINES)
@@ -25,77 +25,80 @@ _LEVELS: Final = ("error", "warning", "note")
 _VERDICTS: Final = {"clean": "0", "crossed": "1", "violation": "2"}
 
 
-def detail_json(
-    material: Material, group: int, rules: dict[str, int], kinds: dict[str, int]
+def session_details_json(
+    data: ReportData, group: int, rules: dict[str, int], kinds: dict[str, int]
 ) -> Json:
     """The details of a session; `kinds` gathers the names of frame kinds over all sessions."""
-    session, lanes = material.detailed[group], material.lanes[group]
-    streams = material.streams[group]
+    session, lanes = data.detailed[group], data.timelines[group]
+    streams = data.streams[group]
     places = {stream.key: place for place, stream in enumerate(streams)}
     return {
         "width": lanes.width_us,
-        "total": [lanes.total(0), lanes.total(1)],
-        "lanes": [[lane.text(0), lane.text(1), lane.spans(lanes.width_us)] for lane in lanes.lanes],
-        "rest": [lanes.rest.text(0), lanes.rest.text(1)],
-        "streams": _stream_columns(material, session, streams),
-        "marks": _marks(material, group, places, rules),
-        "stalls": _stalls(material, group, places),
-        "frames": _frame_columns(material, group, places, kinds),
-        "allFrames": material.frames[group].all,
+        "total": [lanes.total_bytes(0), lanes.total_bytes(1)],
+        "lanes": [
+            [lane.encode(0), lane.encode(1), lane.blocked_spans(lanes.width_us)]
+            for lane in lanes.timelines
+        ],
+        "rest": [lanes.other_streams.encode(0), lanes.other_streams.encode(1)],
+        "streams": _stream_columns(data, session, streams),
+        "marks": _violation_marks(data, group, places, rules),
+        "stalls": _stalls(data, group, places),
+        "frames": _frame_columns(data, group, places, kinds),
+        "allFrames": data.frames[group].complete,
     }
 
 
-def _marks(
-    material: Material, group: int, places: dict[str, int], rules: dict[str, int]
+def _violation_marks(
+    data: ReportData, group: int, stream_index: dict[str, int], rules: dict[str, int]
 ) -> list[list[object]]:
     made: list[list[object]] = []
-    for row in material.found.marks[group]:
+    for row in data.findings.session_violations[group]:
         mark = dict(zip(VIOLATION_COLUMNS, row, strict=True))
         made.append(
             [
-                since(material.detailed[group], mark["time"]),
-                places.get(str(mark["stream"]), -1),
+                us_since_start(data.detailed[group], mark["time"]),
+                stream_index.get(str(mark["stream"]), -1),
                 _side(mark["sender"]),
                 rules[str(mark["rule"])],
                 mark["frame_index"],
                 _LEVELS.index(str(mark["severity"])) if mark["severity"] in _LEVELS else 2,
-                violation_text(material, mark),
+                violation_row_text(data, mark),
             ]
         )
     return made
 
 
-def _stalls(material: Material, group: int, places: dict[str, int]) -> list[list[object]]:
+def _stalls(data: ReportData, group: int, stream_index: dict[str, int]) -> list[list[object]]:
     made: list[list[object]] = []
-    for row in material.found.stalls[group]:
+    for row in data.findings.session_stalls[group]:
         stall = dict(zip(STALL_COLUMNS, row, strict=True))
         made.append(
             [
-                since(material.detailed[group], stall["started_at"]),
+                us_since_start(data.detailed[group], stall["started_at"]),
                 stall["duration_us"],
-                places.get(str(stall["stream"]), -1),
+                stream_index.get(str(stall["stream"]), -1),
                 _side(stall["sender"]),
                 _CAUSES.index(str(stall["cause"])),
-                stall_text(material, stall),
+                stall_row_text(data, stall),
             ]
         )
     return made
 
 
 def _stream_columns(
-    material: Material, session: SessionRow, streams: list[StreamRow]
+    data: ReportData, session: SessionRow, streams: list[StreamRow]
 ) -> dict[str, Sequence[object]]:
     def each(column: str) -> list[object]:
         return [stream.row[column] for stream in streams]
 
     def instants(column: str) -> list[int | None]:
-        return [since(session, value) for value in each(column)]
+        return [us_since_start(session, value) for value in each(column)]
 
     made: dict[str, Sequence[object]] = {
-        "key": [material.clean(stream.key, KEY) for stream in streams],
-        "name": [material.clean(name) for name in each("name")],
-        "error": [material.clean(error) for error in each("error")],
-        "lane": [int(stream.lane) for stream in streams],
+        "key": [data.escaped(stream.key, MAX_KEY_CHARS) for stream in streams],
+        "name": [data.escaped(name) for name in each("name")],
+        "error": [data.escaped(error) for error in each("error")],
+        "lane": [int(stream.has_timeline) for stream in streams],
         "found": [[stream.errors, stream.warnings, stream.stalls] for stream in streams],
         "ending": each("ending"),
         "resetBy": each("reset_by"),
@@ -111,31 +114,33 @@ def _stream_columns(
 
 
 def _frame_columns(
-    material: Material, group: int, places: dict[str, int], kinds: dict[str, int]
+    data: ReportData, group: int, stream_index: dict[str, int], kinds: dict[str, int]
 ) -> Json:
-    session, rows = material.detailed[group], material.frames[group].rows
+    session, rows = data.detailed[group], data.frames[group].rows
     column = {name: [row[i] for row in rows] for i, name in enumerate(FRAME_COLUMNS)}
     made: Json = {
-        "at": _steps(since(session, at) for at in column["time"]),
+        "at": _deltas(us_since_start(session, at) for at in column["time"]),
         "side": "".join("da"[_side(sender)] for sender in column["sender"]),
         "verdict": "".join(_VERDICTS.get(str(word), "0") for word in column["verdict"]),
         "kind": [kinds.setdefault(str(kind), len(kinds)) for kind in column["kind"]],
-        "stream": [-1 if key is None else places.get(str(key), -2) for key in column["stream"]],
+        "stream": [
+            -1 if key is None else stream_index.get(str(key), -2) for key in column["stream"]
+        ],
         "index": column["frame_index"],
         "offset": column["byte_offset"],
         "size": column["size"],
         "payload": column["payload_bytes"],
         "amount": column["amount"],
     }
-    if material.payload:
+    if data.payloads:
         made["data"] = [
-            material.payload.get((group, str(row[0]), row[1])) if isinstance(row[1], int) else None
+            data.payloads.get((group, str(row[0]), row[1])) if isinstance(row[1], int) else None
             for row in rows
         ]
     return made
 
 
-def _steps(values: Iterable[int | None]) -> list[int]:
+def _deltas(values: Iterable[int | None]) -> list[int]:
     """Differences, because they are shorter to write."""
     steps: list[int] = []
     before = 0

@@ -11,7 +11,7 @@ from typing import Final
 from polymux.text.units import duration_text, rate_text, size_text
 
 PEER: Final = {"dialer": "acceptor", "acceptor": "dialer"}
-GIVEN_UP: Final = ("reset", "cancelled", "rejected", "abandoned")
+ABORTED_ENDINGS: Final = ("reset", "cancelled", "rejected", "abandoned")
 STALL_HEADLINES: Final = {
     "no-reply": "Peers did not answer",
     "no-credit": "Streams waited for credit",
@@ -30,11 +30,11 @@ class Stall:
     sender: str
     duration_us: int
     cause: str
-    culprit: str | None = None
-    culprit_name: str = ""
+    blocking_stream: str | None = None
+    blocking_stream_name: str = ""
 
     @classmethod
-    def of(cls, row: Mapping[str, object]) -> "Stall":
+    def from_row(cls, row: Mapping[str, object]) -> "Stall":
         lasted = row["duration_us"]
         return cls(
             str(row["stream"]), str(row["sender"]), lasted if isinstance(lasted, int) else 0,
@@ -43,7 +43,7 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class StreamEnding:
     """How a stream ended, as its row in `streams` has it."""
 
     stream: str
@@ -55,7 +55,7 @@ class Ending:
     ended_acceptor: str | None = None
 
     @classmethod
-    def of(cls, row: Mapping[str, object]) -> "Ending":
+    def from_row(cls, row: Mapping[str, object]) -> "StreamEnding":
         names = ("opener", "reset_by", "error", "ended_dialer", "ended_acceptor")
         known = {name: _text(row, name) for name in names}
         return cls(str(row["stream"]), str(row["ending"]), **known)
@@ -74,8 +74,8 @@ def stall_sentence(stall: Stall) -> str:
         case "slow-reader":
             told = f"{peer} did not read {stream}: {sender} waited {lasted}"
         case "head-of-line":
-            first = stall.culprit or "another stream"
-            name = f" ({stall.culprit_name})" if stall.culprit_name else ""
+            first = stall.blocking_stream or "another stream"
+            name = f" ({stall.blocking_stream_name})" if stall.blocking_stream_name else ""
             told = f"{sender} sent {first}{name} first: {stream} waited {lasted}"
         case "transport":
             told = f"the network or the capture lost bytes of {stream}: {peer} waited {lasted}"
@@ -104,7 +104,7 @@ def violation_text(row: Mapping[str, object]) -> str:
     )  # fmt: skip
 
 
-def ending_sentence(end: Ending) -> str:
+def ending_sentence(end: StreamEnding) -> str:
     """`acceptor reset d5: disk quota exceeded`, or what was not seen of a stream."""
     stream, by = end.stream, end.reset_by
     match end.ending:
@@ -136,47 +136,51 @@ def unfinished_sentence(streams: int) -> str:
 
     Nor called open: its end may have passed after the capture, or in bytes that it lacks.
     """
-    return f"{_many(streams, 'stream')} not seen to end"
+    return f"{_plural(streams, 'stream')} not seen to end"
 
 
 def findings_sentence(violations: int, stalls: int, unfinished: int) -> str:
     """`1 violation, 4 stalls, 1 stream not seen to end`."""
-    said = [_many(violations, "violation"), _many(stalls, "stall")]
+    said = [_plural(violations, "violation"), _plural(stalls, "stall")]
     return ", ".join(said + ([unfinished_sentence(unfinished)] if unfinished else []))
 
 
-def nothing_sentence(unfinished: int) -> str:
+def no_findings_sentence(unfinished: int) -> str:
     """What is said where there is no finding; open streams are not `nothing wrong`."""
     if unfinished:
         return f"no rule was broken and no stream stalled; {unfinished_sentence(unfinished)}"
     return "nothing wrong was found"
 
 
-def window_sentence(window: int, rtt_us: int) -> str:
+def window_sentence(window_bytes: int, rtt_us: int) -> str:
     """Why a stream could not go faster although no side did anything wrong."""
     return (
-        f"window-limited: {size_text(window)} window, {duration_text(rtt_us * 1000)} round trip, "
-        f"so at most {rate_text(window, max(1, rtt_us) * 1000)}"
+        f"window-limited: {size_text(window_bytes)} window, {duration_text(rtt_us * 1000)} round trip, "
+        f"so at most {rate_text(window_bytes, max(1, rtt_us) * 1000)}"
     )
 
 
-def window_limit(window: int, rtt_us: int) -> float:
+def window_limit_bps(window_bytes: int, rtt_us: int) -> float:
     """Bits a second that a window allows: it can be filled once a round trip."""
-    return window * 8 * 1e6 / max(1, rtt_us)
+    return window_bytes * 8 * 1e6 / max(1, rtt_us)
 
 
 def is_window_limited(
-    window: int | None, rtt_us: int | None, sent: int, duration_us: int, blocked_us: int | None
+    window_bytes: int | None,
+    rtt_us: int | None,
+    sent_bytes: int,
+    duration_us: int,
+    blocked_us: int | None,
 ) -> bool:
     """Did the window, and not the sender, set the pace?
 
     Yes if the sender was out of credit for at least a fifth of the time it sent, and reached at
     least half of what window and round trip allow (a sender that had little to send does not).
     """
-    if not window or not rtt_us or not blocked_us or duration_us <= 5 * rtt_us:
+    if not window_bytes or not rtt_us or not blocked_us or duration_us <= 5 * rtt_us:
         return False
-    reached = sent * 8 * 1e6 / duration_us
-    return blocked_us * 5 >= duration_us and reached * 2 >= window_limit(window, rtt_us)
+    reached = sent_bytes * 8 * 1e6 / duration_us
+    return blocked_us * 5 >= duration_us and reached * 2 >= window_limit_bps(window_bytes, rtt_us)
 
 
 def capture_sentence(file: str, status: str, error: str | None, offset: int | None) -> str:
@@ -191,12 +195,10 @@ def capture_sentence(file: str, status: str, error: str | None, offset: int | No
     return f"{file} {told}{where}{why}{rest}"
 
 
-def gap_sentence(missing: int, sessions: int) -> str:
+def gap_sentence(missing_bytes: int, sessions: int) -> str:
     """How much of the traffic is not in the capture."""
-    where = _many(sessions, "session")
-    return (
-        f"{size_text(missing)} missing from the capture in {where}: verdicts after a gap are softer"
-    )
+    where = _plural(sessions, "session")
+    return f"{size_text(missing_bytes)} missing from the capture in {where}: verdicts after a gap are softer"
 
 
 def _text(row: Mapping[str, object], name: str) -> str | None:
@@ -204,5 +206,5 @@ def _text(row: Mapping[str, object], name: str) -> str | None:
     return None if value is None else str(value)
 
 
-def _many(count: int, word: str) -> str:
+def _plural(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"

@@ -14,12 +14,12 @@ from pathlib import Path
 from polymux.capture.io.remote import is_url, local_path
 from polymux.core.errors import PolymuxError, UnwritableOutput
 
-STAGING = ".polymux-staging-"
-EXCHANGE = 2  # renameat2's flag: swap two names in one step
-AT_HERE = -100
+STAGING_PREFIX = ".polymux-staging-"
+RENAME_EXCHANGE = 2  # renameat2's flag: swap two names in one step
+AT_FDCWD = -100
 
 
-class Output:
+class StagedOutput:
     """A directory of tables being written beside the one it will replace.
 
     Workers write under `staging`; `gather` takes the files of the winning attempts out of it into
@@ -43,12 +43,14 @@ class Output:
 
     def clear_leftovers(self) -> None:
         # The whole name: that of an output `tables-new` begins like one of `tables`.
-        ours = re.compile(re.escape(STAGING + self.final.name) + "-[0-9a-f]{32}(-ready(-old)?)?")
+        ours = re.compile(
+            re.escape(STAGING_PREFIX + self.final.name) + "-[0-9a-f]{32}(-ready(-old)?)?"
+        )
         for path in self.final.parent.iterdir():
             if ours.fullmatch(path.name):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def gather(self, files: Iterable[str]) -> None:
+    def collect_files(self, files: Iterable[str]) -> None:
         """Take what the attempts that won have written; `files` are relative to staging."""
         # Nothing was written there so far, so nothing made it anew either.
         if not self.ready.is_dir():
@@ -71,14 +73,14 @@ class Output:
         """Swap the finished tables in."""
         if not self.final.exists():
             os.rename(self.ready, self.final)
-        elif not exchange(self.ready, self.final):
+        elif not atomic_swap(self.ready, self.final):
             old = self.ready.with_name(self.ready.name + "-old")
             os.rename(self.final, old)
             os.rename(self.ready, self.final)
             shutil.rmtree(old, ignore_errors=True)
-        self.abandon()
+        self.discard()
 
-    def abandon(self) -> None:
+    def discard(self) -> None:
         shutil.rmtree(self.staging, ignore_errors=True)
         shutil.rmtree(self.ready, ignore_errors=True)
 
@@ -107,15 +109,15 @@ def check_output(out: str) -> None:
 
 def staging_name(final: Path) -> str:
     """A new name beside `final`, which a later run of the same output knows again."""
-    return f"{STAGING}{final.name}-{uuid.uuid4().hex}"
+    return f"{STAGING_PREFIX}{final.name}-{uuid.uuid4().hex}"
 
 
-def exchange(one: Path, other: Path) -> bool:
+def atomic_swap(first: Path, second: Path) -> bool:
     """Swap two names in one step where the system can (Linux)."""
     try:
         library = ctypes.CDLL(None, use_errno=True)
         rename = library.renameat2
     except (OSError, AttributeError):
         return False
-    done = rename(AT_HERE, os.fsencode(one), AT_HERE, os.fsencode(other), EXCHANGE)
+    done = rename(AT_FDCWD, os.fsencode(first), AT_FDCWD, os.fsencode(second), RENAME_EXCHANGE)
     return bool(done == 0)

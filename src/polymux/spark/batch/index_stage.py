@@ -8,53 +8,53 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter
-from polymux.spark.batch.reference_shuffle import Found, RowsWriter
-from polymux.spark.batch.task_planning import Span, index_span
-from polymux.spark.runtime.gc_freeze import keep_imports
+from polymux.spark.batch.reference_shuffle import IndexResult, ReferenceWriter
+from polymux.spark.batch.task_planning import IndexSpan, index_span
+from polymux.spark.runtime.gc_freeze import freeze_gc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def index(
+def run_index_stage(
     spark: SparkSession,
-    tasks: list[list[Span]],
+    tasks: list[list[IndexSpan]],
     staging: str,
     limits: CaptureLimits,
     ports: tuple[int, ...] = (),
     filters: tuple[str, ...] = (),
-) -> list[Found]:
+) -> list[IndexResult]:
     """Run the stage; one answer a task."""
     numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    return numbers.mapPartitions(indexer(tasks, staging, limits, ports, filters)).collect()
+    return numbers.mapPartitions(index_task(tasks, staging, limits, ports, filters)).collect()
 
 
-def indexer(
-    tasks: list[list[Span]],
+def index_task(
+    tasks: list[list[IndexSpan]],
     staging: str,
     limits: CaptureLimits,
     ports: tuple[int, ...],
     filters: tuple[str, ...],
-) -> Callable[[Iterable[int]], Iterator[Found]]:
+) -> Callable[[Iterable[int]], Iterator[IndexResult]]:
     """The function a task runs: each number it is given names its spans."""
 
-    def run(numbers: Iterable[int]) -> Iterator[Found]:
-        keep_imports("index")
+    def run(numbers: Iterable[int]) -> Iterator[IndexResult]:
+        freeze_gc("index")
         wanted = FlowFilter(ports, filters)
         for number in numbers:
-            with RowsWriter(staging) as writer:
+            with ReferenceWriter(staging) as writer:
                 for span in tasks[number]:
                     found = index_span(span, limits, wanted, writer.add)
                     writer.add(found.rows)
-                    told = {**asdict(found.summary), "start": span.range.start}
-                    writer.found.summaries.append(json.dumps(told))
-            yield writer.found
+                    told = {**asdict(found.summary), "start": span.file_range.start}
+                    writer.result.summaries.append(json.dumps(told))
+            yield writer.result
 
     return run
 
 
-def summaries_of(found: Iterable[Found]) -> list[FileSummary]:
+def summaries_of(results: Iterable[IndexResult]) -> list[FileSummary]:
     """The summaries of all spans, file by file and in the order of their places."""
-    told = [json.loads(text) for each in found for text in each.summaries]
+    told = [json.loads(text) for each in results for text in each.summaries]
     told.sort(key=lambda entry: (entry["file"], entry["start"]))
     return [FileSummary(**{k: v for k, v in entry.items() if k != "start"}) for entry in told]

@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from polymux.analysis.options import Plan
-from polymux.analysis.output.parquet import TableWriter, fill_empty
+from polymux.analysis.options import AnalysisOptions
+from polymux.analysis.output.parquet import TableWriter, write_empty_tables
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.paths import AnyPath, AnyPaths, one_path
 from polymux.core.errors import PolymuxError
-from polymux.spark.batch.analyze_stage import Outcome, walk
-from polymux.spark.batch.atomic_output import Output
-from polymux.spark.batch.index_stage import index, summaries_of
-from polymux.spark.batch.summaries import by_file
-from polymux.spark.batch.task_planning import index_tasks, walk_tasks
+from polymux.spark.batch.analyze_stage import StageResult, run_analyze_stage
+from polymux.spark.batch.atomic_output import StagedOutput
+from polymux.spark.batch.index_stage import run_index_stage, summaries_of
+from polymux.spark.batch.summaries import merge_by_file
+from polymux.spark.batch.task_planning import plan_analyze_tasks, plan_index_tasks
 from polymux.spark.runtime.worker_checks import check_workers
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Analysis:
 
     out: str
     captures: list[FileSummary]
-    total: Outcome
+    total: StageResult
     seconds: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -54,8 +54,8 @@ def analyze(
     filters: Sequence[str] = (),
     content: bool = False,
     limits: CaptureLimits | None = None,
-    task_octets: int = 0,
-    stage: Callable[[str], None] | None = None,
+    max_partition_bytes: int = 0,
+    on_stage: Callable[[str], None] | None = None,
 ) -> Analysis:
     """Turn captures into the tables under `out`, which is replaced as a whole when all is done.
 
@@ -69,7 +69,7 @@ def analyze(
             "analyze needs a session with its own driver, and this one is a Spark Connect client; "
             "run it on the server, or read captures with spark.read.format('polymux')"
         )
-    plan = Plan(protocol, ports or {})
+    plan = AnalysisOptions(protocol, ports or {})
     plan = plan.with_content() if content else plan
     bounds = limits or CaptureLimits()
     try:
@@ -77,7 +77,7 @@ def analyze(
     except ValueError as problem:
         raise PolymuxError(str(problem)) from None
     files = find_inputs(paths)
-    output = Output(one_path(out))
+    output = StagedOutput(one_path(out))
     seconds: dict[str, float] = {}
     begun = time.perf_counter()
 
@@ -87,37 +87,41 @@ def analyze(
         seconds[name] = now - begun
         begun = now
 
-    tell = stage if stage is not None else ignore
+    tell = on_stage if on_stage is not None else ignore_stage
     try:
         check_workers(spark, [file.path for file in files], str(output.staging))
         tell("index")
         staging = str(output.staging)
         cores = spark.sparkContext.defaultParallelism
-        found = index(
-            spark, index_tasks(files, cores, task_octets), staging, bounds, tuple(plan.ports),
+        found = run_index_stage(
+            spark,
+            plan_index_tasks(files, cores, max_partition_bytes),
+            staging,
+            bounds,
+            tuple(plan.ports),
             tuple(filters),
-        )  # fmt: skip
-        captures = by_file(summaries_of(found))
+        )
+        captures = merge_by_file(summaries_of(found))
         lap("index")
         tell("walk")
-        tasks = walk_tasks(found, cores, task_octets)
+        tasks = plan_analyze_tasks(found, cores, max_partition_bytes)
         names = [each.name for each in found if each.name]
-        total = walk(spark, tasks, names, staging, plan, bounds)
+        total = run_analyze_stage(spark, tasks, names, staging, plan, bounds)
         lap("walk")
         tell("publish")
-        output.gather(total.files)
+        output.collect_files(total.files)
         with TableWriter(output.ready, "part-captures") as writer:
-            writer.captures(captures)
-        fill_empty(output.ready)
+            writer.add_captures(captures)
+        write_empty_tables(output.ready)
         if content:
-            fill_empty(output.ready, ["content"])
+            write_empty_tables(output.ready, ["content"])
         output.publish()
         lap("publish")
     except BaseException:
-        output.abandon()
+        output.discard()
         raise
     return Analysis(str(output.final), captures, total, seconds)
 
 
-def ignore(name: str) -> None:
+def ignore_stage(name: str) -> None:
     """Nobody wants to be told."""

@@ -24,60 +24,66 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from polymux.capture import FlowRefs
-from polymux.capture.packets.packet_refs import CAPTURED_BITS, RECORD
+from polymux.capture.packets.packet_refs import CAPTURED_BITS, REF_BYTES
 from polymux.core.errors import PolymuxError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-FOLDER = "index"
-BUCKETS = 4096
-PIECE = RECORD << 15  # octets of references of a row; longer ones are cut
+INDEX_FOLDER = "index"
+BUCKET_COUNT = 4096
+MAX_ROW_REF_BYTES = REF_BYTES << 15  # octets of references of a row; longer ones are cut
 OFFSET_SHIFT = int(CAPTURED_BITS)
-PACKET_WEIGHT = 500
-AT_ONCE = 256 << 10  # octets of a flow's references that are read at once; more, piece by piece
-IN_MEMORY = 4 << 20  # octets that a walk holds of a flow at most: some references, and their order
-ORDERED = 4  # octets of references for each octet of their order
-HEAVIEST = 16  # flows of a span that the driver is told of one by one
+PACKET_COST = 500
+MAX_EAGER_REF_BYTES = (
+    256 << 10
+)  # octets of a flow's references that are read at once; more, piece by piece
+MAX_HELD_REF_BYTES = (
+    4 << 20
+)  # octets that a walk holds of a flow at most: some references, and their order
+REF_BYTES_PER_ORDER_BYTE = 4  # octets of references for each octet of their order
+MAX_REPORTED_FLOWS = 16  # flows of a span that the driver is told of one by one
 
 
 def bucket_of(flow: bytes) -> int:
-    return zlib.crc32(flow) % BUCKETS
+    return zlib.crc32(flow) % BUCKET_COUNT
 
 
-def weight_of(row: FlowRefs) -> int:
+def cost_of(row: FlowRefs) -> int:
     """About how much work a row is, in octets: packets count as 500 each, whatever they carry.
 
     What a packet carries is in its reference, but adding that up costs more than it tells.
     """
-    return row.packets * PACKET_WEIGHT
+    return row.packets * PACKET_COST
 
 
 @dataclass
-class Found:
+class IndexResult:
     """What an index task tells the driver: where its rows lie and how heavy they are."""
 
     name: str = ""
     summaries: list[str] = field(default_factory=list)  # one a span, as JSON
-    buckets: dict[int, int] = field(default_factory=dict)
-    flows: dict[bytes, int] = field(default_factory=dict)  # the heaviest, which are also above
+    bucket_costs: dict[int, int] = field(default_factory=dict)
+    heavy_flow_costs: dict[bytes, int] = field(
+        default_factory=dict
+    )  # the heaviest, which are also above
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FlowSelection:
     """The flows of one walk task: those named, or those of some buckets without those named."""
 
     buckets: frozenset[int] = frozenset()
     flows: frozenset[bytes] = frozenset()
 
 
-class RowsWriter:
+class ReferenceWriter:
     """The pair of files of one attempt; as a context it finishes them, or leaves none behind."""
 
     def __init__(self, staging: str) -> None:
-        self.found = Found(uuid.uuid4().hex)
-        self._folder = Path(staging, FOLDER)
-        self._at = 0
+        self.result = IndexResult(uuid.uuid4().hex)
+        self._folder = Path(staging, INDEX_FOLDER)
+        self._refs_written = 0
         self._stack = ExitStack()
         self._refs: BinaryIO | None = None
         self._rows: pa.ipc.RecordBatchFileWriter | None = None
@@ -88,29 +94,31 @@ class RowsWriter:
             return
         weights: dict[bytes, int] = {}
         for row in rows:
-            bucket, weight = bucket_of(row.flow), weight_of(row)
-            self.found.buckets[bucket] = self.found.buckets.get(bucket, 0) + weight
+            bucket, weight = bucket_of(row.flow), cost_of(row)
+            self.result.bucket_costs[bucket] = self.result.bucket_costs.get(bucket, 0) + weight
             weights[row.flow] = weights.get(row.flow, 0) + weight
-        for flow in sorted(weights, key=lambda flow: -weights[flow])[:HEAVIEST]:
-            self.found.flows[flow] = self.found.flows.get(flow, 0) + weights[flow]
-        self._write([piece for row in _by_range(rows) for piece in row])
+        for flow in sorted(weights, key=lambda flow: -weights[flow])[:MAX_REPORTED_FLOWS]:
+            self.result.heavy_flow_costs[flow] = (
+                self.result.heavy_flow_costs.get(flow, 0) + weights[flow]
+            )
+        self._write([piece for row in _split_long_rows(rows) for piece in row])
 
     def _write(self, rows: Sequence[FlowRefs]) -> None:
         import pyarrow as pa
 
-        from polymux.analysis.arrow.arrays import array_of
+        from polymux.analysis.arrow.arrays import make_array
 
         if self._refs is None:
             self._folder.mkdir(exist_ok=True)
-            name = self._folder / self.found.name
+            name = self._folder / self.result.name
             refs = open(f"{name}.refs", "wb", buffering=0)  # noqa: SIM115  # closed by the stack
             self._refs = self._stack.enter_context(refs)
             sink = self._stack.enter_context(pa.OSFile(f"{name}.rows", "wb"))
             self._rows = self._stack.enter_context(pa.ipc.new_file(sink, _schema()))
         starts = []
         for row in rows:
-            starts.append(self._at)
-            self._at += self._refs.write(row.refs)
+            starts.append(self._refs_written)
+            self._refs_written += self._refs.write(row.refs)
         columns: list[Sequence[Any]] = [
             [bucket_of(row.flow) for row in rows],
             [row.flow for row in rows],
@@ -124,24 +132,24 @@ class RowsWriter:
             [len(row.refs) for row in rows],
         ]
         assert self._rows is not None
-        arrays = [array_of(one, each.type) for one, each in zip(columns, _schema(), strict=True)]
+        arrays = [make_array(one, each.type) for one, each in zip(columns, _schema(), strict=True)]
         self._rows.write_batch(pa.record_batch(arrays, schema=_schema()))
 
-    def __enter__(self) -> RowsWriter:
+    def __enter__(self) -> ReferenceWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         wrote = self._refs is not None
         self._stack.close()
         if not wrote:
-            self.found.name = ""
+            self.result.name = ""
         elif kind is not None:
             for ending in ("refs", "rows"):
-                (self._folder / f"{self.found.name}.{ending}").unlink(missing_ok=True)
+                (self._folder / f"{self.result.name}.{ending}").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ReferenceLocation:
     """Where one row's references lie, and the row without them."""
 
     row: FlowRefs
@@ -160,65 +168,67 @@ class Place:
             raise PolymuxError(f"{self.path}: is shorter than it was when it was written")
         return refs
 
-    def whole(self) -> FlowRefs:
+    def loaded_row(self) -> FlowRefs:
         """The row with its references."""
         return self.row._replace(refs=self.read(0, self.size))
 
-    def stored(self) -> FlowRefs:
+    def lazy_row(self) -> FlowRefs:
         """The row, whose references are read as a walk needs them."""
-        return self.row._replace(stored=self.read, records=self.size // RECORD)
+        return self.row._replace(stored=self.read, records=self.size // REF_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFlow:
     """One flow, whose references are still in their files."""
 
-    places: list[Place]
+    locations: list[ReferenceLocation]
 
     @property
-    def octets(self) -> int:
+    def stored_bytes(self) -> int:
         """Of its references."""
-        return sum(place.size for place in self.places)
+        return sum(place.size for place in self.locations)
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """About how many octets a walk of it holds of them."""
-        if self.octets <= AT_ONCE:
-            return self.octets
-        return min(AT_ONCE + self.octets // ORDERED, IN_MEMORY)
+        if self.stored_bytes <= MAX_EAGER_REF_BYTES:
+            return self.stored_bytes
+        return min(
+            MAX_EAGER_REF_BYTES + self.stored_bytes // REF_BYTES_PER_ORDER_BYTE, MAX_HELD_REF_BYTES
+        )
 
     def rows(self) -> list[FlowRefs]:
-        if self.octets > AT_ONCE:
-            return [place.stored() for place in self.places]
-        return [place.whole() for place in self.places]
+        if self.stored_bytes > MAX_EAGER_REF_BYTES:
+            return [place.lazy_row() for place in self.locations]
+        return [place.loaded_row() for place in self.locations]
 
 
-class Spool:
+class TempSpool:
     """A file for what the walk of a huge flow sets aside: made when it is asked for, never seen
     under a name, gone with the context."""
 
     def __init__(self, staging: str) -> None:
-        self._folder = Path(staging, FOLDER)
+        self._folder = Path(staging, INDEX_FOLDER)
         self._stack = ExitStack()
 
     def open(self) -> BinaryIO:
         return self._stack.enter_context(tempfile.TemporaryFile(dir=self._folder))
 
-    def __enter__(self) -> Spool:
+    def __enter__(self) -> TempSpool:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
 
-class RowsReader:
+class ReferenceReader:
     """The rows of one walk task, from the files of all index tasks."""
 
-    def __init__(self, staging: str, names: Sequence[str], wanted: Wanted) -> None:
-        self._folder = Path(staging, FOLDER)
-        self._flows: dict[bytes, list[Place]] = {}
+    def __init__(self, staging: str, names: Sequence[str], selection: FlowSelection) -> None:
+        self._folder = Path(staging, INDEX_FOLDER)
+        self._flows: dict[bytes, list[ReferenceLocation]] = {}
         for name in names:
-            for place in self._places(name, wanted):
+            for place in self._locations(name, selection):
                 self._flows.setdefault(place.row.flow, []).append(place)
 
     def flows(self) -> list[list[FlowRefs]]:
@@ -240,7 +250,7 @@ class RowsReader:
         for flow in sorted(self._flows, key=first):
             yield StoredFlow(self._flows[flow])
 
-    def _places(self, name: str, wanted: Wanted) -> Iterator[Place]:
+    def _locations(self, name: str, selection: FlowSelection) -> Iterator[ReferenceLocation]:
         import pyarrow as pa
 
         path, refs = self._folder / f"{name}.rows", self._folder / f"{name}.refs"
@@ -253,16 +263,16 @@ class RowsReader:
             ) from None
         with source, pa.ipc.open_file(source) as rows:
             for number in range(rows.num_record_batches):
-                batch = _selected(rows.get_batch(number), wanted)
+                batch = _filter_batch(rows.get_batch(number), selection)
                 for entry in batch.to_pylist():
                     row = FlowRefs(
                         entry["flow"], entry["direction"], entry["file"], entry["start"],
                         entry["first_at"], entry["last_at"], b"", tuple(entry["hints"]),
                     )  # fmt: skip
-                    yield Place(row, refs, entry["refs_at"], entry["refs_size"])
+                    yield ReferenceLocation(row, refs, entry["refs_at"], entry["refs_size"])
 
 
-def _by_range(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
+def _split_long_rows(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
     """The rows of each flow, both directions cut at the same places if they are long.
 
     A walk takes references piece by piece, and both directions of a piece together.
@@ -274,48 +284,51 @@ def _by_range(rows: Sequence[FlowRefs]) -> Iterator[list[FlowRefs]]:
         longest = max(both, key=lambda row: len(row.refs))
         # Before the packet: where one without payload ends, the next part may begin, and two rows
         # with one start would be taken for the same.
-        cuts = [_offset(longest.refs, at) - 1 for at in range(PIECE, len(longest.refs), PIECE)]
-        yield both if not cuts else [piece for row in both for piece in _cut(row, cuts)]
+        cuts = [
+            packet_offset(longest.refs, at) - 1
+            for at in range(MAX_ROW_REF_BYTES, len(longest.refs), MAX_ROW_REF_BYTES)
+        ]
+        yield both if not cuts else [piece for row in both for piece in _split_row(row, cuts)]
 
 
-def _cut(row: FlowRefs, cuts: Sequence[int]) -> Iterator[FlowRefs]:
+def _split_row(row: FlowRefs, boundaries: Sequence[int]) -> Iterator[FlowRefs]:
     """The row in pieces, each with the references before the next of these offsets."""
     begin = 0
-    for start, cut in zip([row.start, *cuts], [*cuts, 1 << 62], strict=True):
+    for start, cut in zip([row.start, *boundaries], [*boundaries, 1 << 62], strict=True):
         end = begin
-        if begin < len(row.refs) and _offset(row.refs, begin) < cut:
-            records = range(begin, len(row.refs), RECORD)
-            end = begin + RECORD * bisect_left(
-                records, cut, key=lambda at: _offset(row.refs, at)
+        if begin < len(row.refs) and packet_offset(row.refs, begin) < cut:
+            records = range(begin, len(row.refs), REF_BYTES)
+            end = begin + REF_BYTES * bisect_left(
+                records, cut, key=lambda at: packet_offset(row.refs, at)
             )  # fmt: skip
         if end > begin:
             refs = row.refs[begin:end]
-            first_at, last_at = _instant(refs, 0), _instant(refs, len(refs) - RECORD)
+            first_at, last_at = _packet_time(refs, 0), _packet_time(refs, len(refs) - REF_BYTES)
             yield FlowRefs(
                 row.flow, row.direction, row.file, start, first_at, last_at, refs, row.hints
             )
         begin = end
 
 
-def _offset(refs: bytes, at: int) -> int:
+def packet_offset(refs: bytes, position: int) -> int:
     """The place in its file of the packet whose record is at `at`: see `hot.references`."""
-    return int.from_bytes(refs[at : at + 8], "little") >> OFFSET_SHIFT
+    return int.from_bytes(refs[position : position + 8], "little") >> OFFSET_SHIFT
 
 
-def _instant(refs: bytes, at: int) -> int:
-    return int.from_bytes(refs[at + 8 : at + 16], "little", signed=True)
+def _packet_time(refs: bytes, position: int) -> int:
+    return int.from_bytes(refs[position + 8 : position + 16], "little", signed=True)
 
 
-def _selected(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+def _filter_batch(batch: pa.RecordBatch, selection: FlowSelection) -> pa.RecordBatch:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from polymux.analysis.arrow.arrays import array_of
+    from polymux.analysis.arrow.arrays import make_array
 
-    flows = pc.is_in(batch.column("flow"), array_of(sorted(wanted.flows), pa.binary()))
-    if not wanted.buckets:
+    flows = pc.is_in(batch.column("flow"), make_array(sorted(selection.flows), pa.binary()))
+    if not selection.buckets:
         return batch.filter(flows)
-    buckets = pc.is_in(batch.column("bucket"), array_of(sorted(wanted.buckets), pa.int32()))
+    buckets = pc.is_in(batch.column("bucket"), make_array(sorted(selection.buckets), pa.int32()))
     return batch.filter(pc.and_(buckets, pc.invert(flows)))
 
 

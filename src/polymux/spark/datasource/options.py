@@ -6,13 +6,22 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polymux.analysis.options import Plan, parse_ports
+from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.schema.tables import TABLES
 from polymux.capture import FlowFilter
 from polymux.core.errors import PolymuxError
 
-KNOWN = ("path", "paths", "protocol", "table", "columns", "port", "filter", "maxpartitionbytes")
-STREAMING = (  # of a stream alone
+BATCH_OPTIONS = (
+    "path",
+    "paths",
+    "protocol",
+    "table",
+    "columns",
+    "port",
+    "filter",
+    "maxpartitionbytes",
+)
+STREAM_OPTIONS = (  # of a stream alone
     "sessiongrace", "sessiontimeout", "idletimeout", "dedupwindow", "maxbytespertrigger",
 )  # fmt: skip
 
@@ -30,15 +39,15 @@ class SourceOptions:
     paths: tuple[str, ...]
     table: str
     columns: tuple[str, ...]
-    plan: Plan
+    analysis_options: AnalysisOptions
     filters: tuple[str, ...]
-    task_octets: int = 0
+    max_partition_bytes: int = 0
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
         """Read them; BadOption, or BadProtocolString, says what is wrong."""
         said = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(said) - set(KNOWN) - set(STREAMING))
+        unknown = sorted(set(said) - set(BATCH_OPTIONS) - set(STREAM_OPTIONS))
         if unknown:
             raise BadOption(
                 f"option {unknown[0]!r} is not known; there are path, protocol, table, columns, "
@@ -47,14 +56,14 @@ class SourceOptions:
         table = said.get("table", "frames")
         if table not in TABLES:
             raise BadOption(f"table {table!r} is not known; there are {', '.join(TABLES)}")
-        columns = _listed(said.get("columns", "")) or TABLES[table].names()
+        columns = _split_list(said.get("columns", "")) or TABLES[table].column_names()
         for name in columns:
-            if name not in TABLES[table].names():
-                has = ", ".join(TABLES[table].names())
+            if name not in TABLES[table].column_names():
+                has = ", ".join(TABLES[table].column_names())
                 raise BadOption(f"columns: {table} has no column {name!r}; it has {has}")
         if len(set(columns)) != len(columns):
             raise BadOption(f"columns: {', '.join(columns)} names one twice")
-        filters = _listed(said.get("filter", ""))
+        filters = _split_list(said.get("filter", ""))
         octets = said.get("maxpartitionbytes", "0")
         if not octets.isdecimal():
             raise BadOption(f"maxPartitionBytes {octets!r} is no number of bytes")
@@ -63,11 +72,11 @@ class SourceOptions:
             FlowFilter(ports, filters)
         except ValueError as problem:
             raise BadOption(str(problem)) from None
-        plan = Plan(said.get("protocol", "auto"), ports, frozenset({table}))
+        plan = AnalysisOptions(said.get("protocol", "auto"), ports, frozenset({table}))
         return cls(_paths(said), table, columns, plan, filters, int(octets))
 
 
-def _listed(text: str) -> tuple[str, ...]:
+def _split_list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -75,7 +84,7 @@ def _ports(text: str) -> list[str]:
     """The pairs of a `port` option. A protocol string has commas of its own: what does not begin
     with a number goes on with the pair before it."""
     pairs: list[str] = []
-    for part in _listed(text):
+    for part in _split_list(text):
         if pairs and not part.partition("=")[0].isdecimal():
             pairs[-1] += f",{part}"
         else:
@@ -83,11 +92,11 @@ def _ports(text: str) -> list[str]:
     return pairs
 
 
-def _paths(said: Mapping[str, str]) -> tuple[str, ...]:
+def _paths(options: Mapping[str, str]) -> tuple[str, ...]:
     """`load("one")` comes as `path`, `load(["one", "two"])` as JSON in `paths`."""
-    paths = json.loads(said["paths"]) if said.get("paths") else []
-    if said.get("path"):
-        paths.append(said["path"])
+    paths = json.loads(options["paths"]) if options.get("paths") else []
+    if options.get("path"):
+        paths.append(options["path"])
     if not paths:
         raise BadOption("no path: write load('captures/'), or load() with a list of paths")
     return tuple(paths)

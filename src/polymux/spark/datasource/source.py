@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from polymux.spark.datasource.stream_reader import TableStream
+    from polymux.spark.datasource.stream_reader import TableStreamReader
     from polymux.spark.sink.writers import BatchSink, StreamSink
 
 __all__ = ["NAME", "PolymuxSource", "register", "spark_schema"]
@@ -48,10 +48,10 @@ class PolymuxSource(DataSource):
     def reader(self, schema: StructType) -> TableReader:
         return TableReader(SourceOptions.parse(self.options))
 
-    def streamReader(self, schema: StructType) -> TableStream:
-        from polymux.spark.datasource.stream_reader import table_stream
+    def streamReader(self, schema: StructType) -> TableStreamReader:
+        from polymux.spark.datasource.stream_reader import table_stream_reader
 
-        return table_stream(SourceOptions.parse(self.options), self.options)
+        return table_stream_reader(SourceOptions.parse(self.options), self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchSink:
         from polymux.spark.sink.writers import batch_sink

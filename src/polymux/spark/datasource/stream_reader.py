@@ -27,209 +27,236 @@ try:
 except ImportError:
     raise MissingExtra("spark", "following captures") from None
 
-from polymux.analysis.arrow.batches import batch_of, plain
-from polymux.analysis.options import Plan, parse_ports
+from polymux.analysis.arrow.batches import decode_dictionaries, make_batch
+from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.output.parquet import TableWriter
-from polymux.analysis.output.session_rows import session_id
-from polymux.analysis.session.analyzer import walk_steps
-from polymux.analysis.session.interleaving import together
+from polymux.analysis.output.session_rows import make_session_id
+from polymux.analysis.session.analyzer import analyze_session_steps
+from polymux.analysis.session.interleaving import interleave
 from polymux.analysis.session.summary import SessionSummary
-from polymux.capture import CaptureLimits, Files, TcpSession, sessions_of
-from polymux.capture.io.lean_files import LeanFiles, release_memory
-from polymux.capture.io.read_ahead import Companion
+from polymux.capture import CaptureLimits, FilePool, TcpSession, sessions_of
+from polymux.capture.io.lean_files import BoundedFilePool, release_memory
+from polymux.capture.io.read_ahead import ReadAhead
 from polymux.spark.datasource.options import SourceOptions
-from polymux.spark.streaming.micro_batches import Available, Follower, Work
-from polymux.spark.streaming.offset import Place
-from polymux.spark.streaming.open_sessions import Given, Waits
+from polymux.spark.streaming.micro_batches import AvailableFiles, BatchTask, FolderFollower
+from polymux.spark.streaming.offset import FolderOffset
+from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-MOST = 256 << 20  # octets of captures in a micro-batch
-ALL = 1 << 62
-ROWS = 8192
-SNAPSHOT = frozenset({"sessions", "streams"})
+DEFAULT_MAX_BYTES_PER_TRIGGER = 256 << 20  # octets of captures in a micro-batch
+UNLIMITED_BYTES = 1 << 62
+MAX_BATCH_ROWS = 8192
+SNAPSHOT_TABLES = frozenset({"sessions", "streams"})
 # option -> field of `Waits`
-WAITS = {
-    "sessionGrace": "linger", "sessionTimeout": "idle", "idleTimeout": "patience",
-    "dedupWindow": "remember",
+TIMEOUT_FIELDS = {
+    "sessionGrace": "session_grace", "sessionTimeout": "session_timeout",
+    "idleTimeout": "idle_timeout", "dedupWindow": "dedup_window",
 }  # fmt: skip
 
 
-class BadWait(PolymuxError):
+class BadStreamOption(PolymuxError):
     """A time or size of the stream that makes no sense; says which."""
 
 
-def waits_of(options: Mapping[str, str]) -> Waits:
+def parse_timeouts(options: Mapping[str, str]) -> SessionTimeouts:
     """The four time-outs of a stream, in seconds; what is not given has its default."""
     said = {name.lower(): value for name, value in options.items()}
     given = {}
-    for name, field in WAITS.items():
+    for name, field in TIMEOUT_FIELDS.items():
         if name.lower() in said:
             text = said[name.lower()]
             try:
                 given[field] = float(text)
             except ValueError:
-                raise BadWait(f"{name} {text!r} is no number of seconds") from None
+                raise BadStreamOption(f"{name} {text!r} is no number of seconds") from None
             if not 0 <= given[field] < 1e9:
-                raise BadWait(f"{name} {text!r} is no number of seconds from 0 on")
-    return Waits(**given)
+                raise BadStreamOption(f"{name} {text!r} is no number of seconds from 0 on")
+    return SessionTimeouts(**given)
 
 
-class Following(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """What both stream readers share: places in the folder. `read` runs in tasks."""
 
     def __init__(
-        self, path: str, plan: Plan, filters: tuple[str, ...], waits: Waits, most: int
+        self,
+        path: str,
+        analysis_options: AnalysisOptions,
+        filters: tuple[str, ...],
+        timeouts: SessionTimeouts,
+        max_bytes_per_trigger: int,
     ) -> None:
         self.path = path
-        self.plan = plan
+        self.analysis_options = analysis_options
         self.filters = filters
-        self.waits = waits
-        self.most = most
-        self.until: Available | None = None  # for a run that ends when it has read this
-        self._follower: Follower | None = None
+        self.timeouts = timeouts
+        self.max_bytes_per_trigger = max_bytes_per_trigger
+        self.available_files: AvailableFiles | None = (
+            None  # for a run that ends when it has read this
+        )
+        self._follower: FolderFollower | None = None
 
     def __getstate__(self) -> dict[str, object]:
         """Tasks get the settings; the place in the folder stays with the driver."""
         return {**self.__dict__, "_follower": None}
 
     @property
-    def follower(self) -> Follower:
+    def follower(self) -> FolderFollower:
         if self._follower is None:
-            self._follower = Follower(
-                self.path, waits=self.waits, ports=tuple(self.plan.ports), filters=self.filters
+            self._follower = FolderFollower(
+                self.path,
+                timeouts=self.timeouts,
+                ports=tuple(self.analysis_options.ports),
+                filters=self.filters,
             )
         return self._follower
 
     def initialOffset(self) -> dict[str, int | str]:
-        return self._offset(Place())
+        return self._spark_offset(FolderOffset())
 
-    def _offset(self, place: Place) -> dict[str, int | str]:
-        return {**place.offset(), "settings": self._settings()}
+    def _spark_offset(self, offset: FolderOffset) -> dict[str, int | str]:
+        return {**offset.to_dict(), "settings": self._settings()}
 
-    def _place(self, offset: dict[str, int | str]) -> Place:
+    def _folder_offset(self, offset: dict[str, int | str]) -> FolderOffset:
         """Where an offset stands. With other settings it would mean something else: what they say
         is over may never have been given out."""
         if offset["settings"] != self._settings():
-            raise BadWait(
+            raise BadStreamOption(
                 f"this checkpoint was begun with {offset['settings']}, not {self._settings()}: "
                 "say the same again, or begin another"
             )
-        return Place.read(offset)
+        return FolderOffset.from_dict(offset)
 
     def _settings(self) -> str:
-        waits = self.waits
-        said = [f"{name}={getattr(waits, field):g}" for name, field in WAITS.items()]
-        said += [f"port={port}" for port in sorted(self.plan.ports)]
+        waits = self.timeouts
+        said = [f"{name}={getattr(waits, field):g}" for name, field in TIMEOUT_FIELDS.items()]
+        said += [f"port={port}" for port in sorted(self.analysis_options.ports)]
         return " ".join(said + [f"filter={text}" for text in sorted(self.filters)])
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadMaxBytes(self.most)
+        return ReadMaxBytes(self.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.until = self.follower.available()
+        self.available_files = self.follower.available_files()
 
     def latestOffset(self, start: dict[str, int | str], limit: ReadLimit) -> dict[str, int | str]:
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.most
+        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.max_bytes_per_trigger
         if isinstance(limit, ReadAllAvailable):
-            most = ALL
-        return self._offset(self.follower.next(self._place(start), most, self.until))
+            most = UNLIMITED_BYTES
+        return self._spark_offset(
+            self.follower.next_offset(self._folder_offset(start), most, self.available_files)
+        )
 
     def partitions(
         self, start: dict[str, int | str], end: dict[str, int | str]
     ) -> list[InputPartition]:
         if start == end:
             return []
-        works = self.follower.go_on(self._place(start), self._place(end))
+        works = self.follower.plan_batch(self._folder_offset(start), self._folder_offset(end))
         return [InputPartition(work) for work in works]
 
     def sessions(
-        self, given: list[Given], files: Files, companion: Companion | None = None
+        self,
+        selections: list[SessionSelection],
+        files: FilePool,
+        read_ahead: ReadAhead | None = None,
     ) -> Iterator[TcpSession]:
         """The sessions that are meant, ready to be walked."""
-        for each in given:
+        for each in selections:
             found = sessions_of(
-                each.rows, files.reader, limits=files.limits, ports=self.plan.ports,
-                shared=companion,
-            )  # fmt: skip
+                each.rows,
+                files.reader,
+                limits=files.limits,
+                ports=self.analysis_options.ports,
+                read_ahead=read_ahead,
+            )
             for session in found:
-                if session_id(session.flow, session.started_at) in each.names:
+                if make_session_id(session.flow, session.started_at) in each.session_ids:
                     yield session
 
 
-class TableStream(Following):
+class TableStreamReader(CaptureStreamReader):
     """Rows of one table, in the columns that were asked for."""
 
     def __init__(
         self,
         path: str,
-        plan: Plan,
+        analysis_options: AnalysisOptions,
         filters: tuple[str, ...],
-        waits: Waits,
-        most: int,
+        timeouts: SessionTimeouts,
+        max_bytes_per_trigger: int,
         table: str,
         columns: tuple[str, ...],
     ) -> None:
-        super().__init__(path, plan, filters, waits, most)
+        super().__init__(path, analysis_options, filters, timeouts, max_bytes_per_trigger)
         self.table = table
         self.columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for batch in self._batches(partition.value):
-            exact = self._exact(batch)
-            for start in range(0, exact.num_rows, ROWS):
-                yield exact.slice(start, ROWS)
+            exact = self._cast_to_schema(batch)
+            for start in range(0, exact.num_rows, MAX_BATCH_ROWS):
+                yield exact.slice(start, MAX_BATCH_ROWS)
 
-    def _batches(self, work: Work) -> Iterator[pa.RecordBatch]:
+    def _batches(self, task: BatchTask) -> Iterator[pa.RecordBatch]:
         if self.table == "captures":
-            rows = [asdict(summary) for summary in work.captures]
+            rows = [asdict(summary) for summary in task.captures]
             if rows:
-                yield batch_of("captures", {name: [row[name] for row in rows] for name in rows[0]})
+                yield make_batch(
+                    "captures", {name: [row[name] for row in rows] for name in rows[0]}
+                )
             return
         waiting: list[pa.RecordBatch] = []
 
         def emit(table: str, batch: pa.RecordBatch) -> None:
             waiting.append(batch)
 
-        with Files(CaptureLimits()) as files:
-            for session in self.sessions(work.over, files):
-                for _ in walk_steps(session, self.plan, emit):
+        with FilePool(CaptureLimits()) as files:
+            for session in self.sessions(task.finished, files):
+                for _ in analyze_session_steps(session, self.analysis_options, emit):
                     yield from waiting
                     waiting.clear()
                 yield from waiting
                 waiting.clear()
 
-    def _exact(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
 
         from polymux.spark.datasource.types import spark_schema
 
         schema = to_arrow_schema(spark_schema(self.table, self.columns), timezone="UTC")
-        chosen = plain(self.table, batch).select(list(self.columns))
+        chosen = decode_dictionaries(self.table, batch).select(list(self.columns))
         columns = [
             column.cast(wanted.type) for column, wanted in zip(chosen.columns, schema, strict=True)
         ]
         return pa.record_batch(columns, schema=schema)
 
 
-def table_stream(asked: SourceOptions, options: Mapping[str, str]) -> TableStream:
+def table_stream_reader(
+    source_options: SourceOptions, options: Mapping[str, str]
+) -> TableStreamReader:
     """The reader of `spark.readStream.format("polymux")`."""
-    if len(asked.paths) != 1:
-        raise BadWait("a stream follows one directory: write load('captures/')")
+    if len(source_options.paths) != 1:
+        raise BadStreamOption("a stream follows one directory: write load('captures/')")
     said = {name.lower(): value for name, value in options.items()}
-    most = said.get("maxbytespertrigger", str(MOST))
+    most = said.get("maxbytespertrigger", str(DEFAULT_MAX_BYTES_PER_TRIGGER))
     if not most.isdecimal() or not int(most):
-        raise BadWait(f"maxBytesPerTrigger {most!r} is no number of bytes")
-    return TableStream(
-        asked.paths[0], asked.plan, asked.filters, waits_of(options), int(most), asked.table,
-        asked.columns,
-    )  # fmt: skip
+        raise BadStreamOption(f"maxBytesPerTrigger {most!r} is no number of bytes")
+    return TableStreamReader(
+        source_options.paths[0],
+        source_options.analysis_options,
+        source_options.filters,
+        parse_timeouts(options),
+        int(most),
+        source_options.table,
+        source_options.columns,
+    )
 
 
 @dataclass
-class Told:
+class TaskReport:
     """What one task of a following query wrote, below its staging folder, and counted."""
 
     folder: str
@@ -239,68 +266,84 @@ class Told:
     rows: int = 0
     sessions: int = 0
     frames: int = 0
-    octets: int = 0
+    total_bytes: int = 0
     unbalanced: int = 0
     status: dict[str, int] | None = None
 
 
-class AllTables(Following):
+class AllTablesReader(CaptureStreamReader):
     """Writes the rows of all tables under a staging folder and tells where they are."""
 
     def __init__(
-        self, path: str, plan: Plan, filters: tuple[str, ...], waits: Waits, most: int, staging: str
+        self,
+        path: str,
+        analysis_options: AnalysisOptions,
+        filters: tuple[str, ...],
+        timeouts: SessionTimeouts,
+        max_bytes_per_trigger: int,
+        staging: str,
     ) -> None:
-        super().__init__(path, plan, filters, waits, most)
+        super().__init__(path, analysis_options, filters, timeouts, max_bytes_per_trigger)
         self.staging = staging
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
 
-        from polymux.analysis.arrow.arrays import array_of
+        from polymux.analysis.arrow.arrays import make_array
 
         told = self.write(partition.value)
-        yield pa.record_batch({"told": array_of([json.dumps(asdict(told))], pa.string())})
+        yield pa.record_batch({"told": make_array([json.dumps(asdict(told))], pa.string())})
 
-    def write(self, work: Work) -> Told:
+    def write(self, task: BatchTask) -> TaskReport:
         """Files of this attempt's own, whatever else runs or ran."""
         folder = uuid.uuid4().hex
-        told = Told(folder, [], [], work.unchanged, status=work.status or None)
+        told = TaskReport(folder, [], [], task.unchanged, status=task.status or None)
         home = Path(self.staging) / folder
         release_memory()
-        with LeanFiles(CaptureLimits()) as files:
+        with BoundedFilePool(CaptureLimits()) as files:
             with TableWriter(home, "part") as writer:
-                for summary in self._walked(work.over, self.plan, files, writer):
+                for summary in self._analyze(task.finished, self.analysis_options, files, writer):
                     told.sessions += 1
                     told.frames += summary.frames
-                    told.octets += summary.bytes_dialer + summary.bytes_acceptor
+                    told.total_bytes += summary.bytes_dialer + summary.bytes_acceptor
                     told.unbalanced += not summary.balanced
-                writer.captures(work.captures)
-                told.tables = list(writer.rows())
-                told.rows = sum(writer.rows().values())
+                writer.add_captures(task.captures)
+                told.tables = list(writer.row_counts())
+                told.rows = sum(writer.row_counts().values())
             with TableWriter(home / "open", "part") as writer:
-                plan = Plan(self.plan.protocol, self.plan.ports, SNAPSHOT)
-                for _ in self._walked(work.open, plan, files, writer):
+                plan = AnalysisOptions(
+                    self.analysis_options.protocol, self.analysis_options.ports, SNAPSHOT_TABLES
+                )
+                for _ in self._analyze(task.still_open, plan, files, writer):
                     pass
-                told.open_tables = list(writer.rows())
+                told.open_tables = list(writer.row_counts())
         return told
 
-    def _walked(
-        self, given: list[Given], plan: Plan, files: Files, writer: TableWriter
+    def _analyze(
+        self,
+        selections: list[SessionSelection],
+        options: AnalysisOptions,
+        files: FilePool,
+        writer: TableWriter,
     ) -> list[SessionSummary]:
         summaries: list[SessionSummary] = []
 
-        def steps(one: Given, companion: Companion) -> Iterator[int]:
+        def steps(one: SessionSelection, companion: ReadAhead) -> Iterator[int]:
             for session in self.sessions([one], files, companion):
                 summaries.append(
-                    (yield from walk_steps(session, plan, writer.emit, writer.gathering))
+                    (
+                        yield from analyze_session_steps(
+                            session, options, writer.emit, writer.batcher
+                        )
+                    )
                 )
 
-        for _ in together(given, steps):
+        for _ in interleave(selections, steps):
             pass
         return summaries
 
 
-class FollowSource(DataSource):
+class AllTablesSource(DataSource):
     """The source behind `polymux analyze --watch`; see `follow`."""
 
     NAME = "polymux_follow"
@@ -312,12 +355,12 @@ class FollowSource(DataSource):
     def schema(self) -> str:
         return "told string"
 
-    def streamReader(self, schema: object) -> AllTables:
+    def streamReader(self, schema: object) -> AllTablesReader:
         said = {name.lower(): value for name, value in self.options.items()}
-        plan = Plan(said["protocol"], parse_ports(json.loads(said["ports"])))
+        plan = AnalysisOptions(said["protocol"], parse_ports(json.loads(said["ports"])))
         if said["content"] == "true":
             plan = plan.with_content()
-        return AllTables(
-            said["path"], plan, tuple(json.loads(said["filters"])), waits_of(said),
+        return AllTablesReader(
+            said["path"], plan, tuple(json.loads(said["filters"])), parse_timeouts(said),
             int(said["most"]), said["staging"],
         )  # fmt: skip

@@ -20,18 +20,18 @@ from polymux.analysis.schema.tables import TABLES, ColumnType
 
 _TYPES: dict[ColumnType, DataType] = {
     ColumnType.TEXT: StringType(),
-    ColumnType.TEXTS: ArrayType(StringType()),
+    ColumnType.TEXT_LIST: ArrayType(StringType()),
     ColumnType.INTEGER: LongType(),
-    ColumnType.BIG: DecimalType(20, 0),
-    ColumnType.INSTANT: TimestampType(),
-    ColumnType.OCTETS: BinaryType(),
+    ColumnType.DECIMAL: DecimalType(20, 0),
+    ColumnType.TIMESTAMP: TimestampType(),
+    ColumnType.BINARY: BinaryType(),
 }
 
 
 def spark_schema(table: str, columns: Sequence[str] = ()) -> StructType:
     """The columns of a table, or those named, as Spark has them. All may be null: Spark does not
     keep the promise of a data source that they are not."""
-    wanted = columns or TABLES[table].names()
+    wanted = columns or TABLES[table].column_names()
     return StructType(
         [StructField(name, _TYPES[TABLES[table].column(name).type]) for name in wanted]
     )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def rehearse(spark: "SparkSession", folder: str) -> None:
+def run_training_jobs(spark: "SparkSession", folder: str) -> None:
     """Run the jobs; what they compute is of no interest."""
     from pyspark.sql import functions
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -60,7 +60,7 @@ def rehearse(spark: "SparkSession", folder: str) -> None:
 def main(java_options: list[str]) -> None:
     conf = {"spark.driver.extraJavaOptions": join_options(java_options, "")}
     with tempfile.TemporaryDirectory() as folder, spark_session("local[2]", conf=conf) as spark:
-        rehearse(spark, folder)
+        run_training_jobs(spark, folder)
 
 
 if __name__ == "__main__":

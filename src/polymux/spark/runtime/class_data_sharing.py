@@ -25,14 +25,16 @@ from polymux.spark.runtime.user_cache import cache_folder, make_once, usable_fol
 
 log = logging.getLogger("polymux.spark")
 
-KEPT = 4  # archives of some 160 MB; more than a few Javas or PySparks side by side are rare
-REHEARSAL_SECONDS = 300.0  # some 25 s on a busy laptop
+MAX_ARCHIVES = 4  # archives of some 160 MB; more than a few Javas or PySparks side by side are rare
+TRAINING_TIMEOUT_SECONDS = 300.0  # some 25 s on a busy laptop
 RETRY_SECONDS = 7 * 86400.0  # a rehearsal that failed is not tried again before
 
-_background: list[subprocess.Popen[bytes]] = []  # held, as Python warns of one that is dropped
+_background_processes: list[
+    subprocess.Popen[bytes]
+] = []  # held, as Python warns of one that is dropped
 
 
-def wanted(*, make: bool = False) -> bool:
+def is_enabled(*, make: bool = False) -> bool:
     """Whether an archive may be used, or even made."""
     said = os.environ.get("POLYMUX_CLASS_DATA", "on").lower()
     return said == "on" or (said == "use" and not make)
@@ -52,10 +54,10 @@ def archive_path(java: Java) -> Path:
     return cache_folder() / f"classes-{java.version}-{key}.jsa"
 
 
-def options(java: Java) -> list[str]:
+def java_options(java: Java) -> list[str]:
     """The Java options that use the archive; none if there is no archive yet."""
     archive = archive_path(java)
-    if not wanted() or not archive.is_file() or ":" in str(archive):  # Java splits there
+    if not is_enabled() or not archive.is_file() or ":" in str(archive):  # Java splits there
         return []
     with suppress(OSError):  # the oldest by last use go first
         os.utime(archive)
@@ -64,30 +66,30 @@ def options(java: Java) -> list[str]:
     return ["-Xshare:auto", f"-XX:SharedArchiveFile={files}"]
 
 
-def prepare(java: Java) -> bool:
+def create_archive(java: Java) -> bool:
     """Rehearse and keep the archive, unless it is there; say whether it is there now.
 
     False means that another process is at it, that the cache cannot be written, or that the
     rehearsal failed (then the reason is kept beside it, and it is not tried again for a week).
     """
     archive = archive_path(java)
-    if not wanted(make=True) or _failed_lately(archive):
+    if not is_enabled(make=True) or _failed_recently(archive):
         return False
     try:
-        made = make_once(archive, lambda part: _rehearse(java, archive, part))
+        made = make_once(archive, lambda part: train_archive(java, archive, part))
     except (OSError, subprocess.SubprocessError) as failure:
         log.info("no class archive could be made: %s", failure)
         with suppress(OSError):
             _failure_path(archive).write_text(f"{failure}\n")
         return False
-    _forget_old(archive)
+    _remove_old_archives(archive)
     return made
 
 
-def prepare_later(java: Java) -> None:
+def create_archive_in_background(java: Java) -> None:
     """Start `prepare` in a process of its own, of low priority, and do not wait for it."""
     archive = archive_path(java)
-    if not wanted(make=True) or archive.exists() or _failed_lately(archive):
+    if not is_enabled(make=True) or archive.exists() or _failed_recently(archive):
         return
     if not usable_folder(archive.parent):
         return
@@ -101,16 +103,16 @@ def prepare_later(java: Java) -> None:
             env=importable_environ(),  # in which it finds the same Java
             start_new_session=True,
         )
-        _background.append(process)
+        _background_processes.append(process)
 
 
-def _rehearse(java: Java, archive: Path, part: Path) -> None:
+def train_archive(java: Java, archive: Path, part: Path) -> None:
     """Run a session that writes its classes to `part` as it ends."""
     base = _base_path(archive)
     record = [f"-XX:ArchiveClassesAtExit={part}"]
     if not list((java.runtime / "lib" / "server").glob("classes*.jsa")):
         # This Java came without an archive of its own classes, on which ours must stand.
-        make_once(base, lambda file: _dump_base(java, file))
+        make_once(base, lambda file: dump_base_archive(java, file))
         record.append(f"-XX:SharedArchiveFile={base}")
     child = subprocess.Popen(
         [sys.executable, "-m", "polymux.spark.runtime.cds_training", *record],
@@ -126,7 +128,7 @@ def _rehearse(java: Java, archive: Path, part: Path) -> None:
         },
     )
     try:
-        _, told = child.communicate(timeout=REHEARSAL_SECONDS)
+        _, told = child.communicate(timeout=TRAINING_TIMEOUT_SECONDS)
     except BaseException:
         child.kill()  # its Java sees the end of its input and goes too
         child.wait()
@@ -136,12 +138,12 @@ def _rehearse(java: Java, archive: Path, part: Path) -> None:
         raise OSError(f"the rehearsal ended with code {child.returncode}: {last[0]}")
 
 
-def _dump_base(java: Java, file: Path) -> None:
+def dump_base_archive(java: Java, file: Path) -> None:
     subprocess.run(
         [java.program, "-Xshare:dump", f"-XX:SharedArchiveFile={file}", "-XX:+UseSerialGC"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=REHEARSAL_SECONDS,
+        timeout=TRAINING_TIMEOUT_SECONDS,
         check=True,
     )
 
@@ -154,22 +156,22 @@ def _failure_path(archive: Path) -> Path:
     return archive.with_suffix(".failed")
 
 
-def _failed_lately(archive: Path) -> bool:
+def _failed_recently(archive: Path) -> bool:
     try:
         return time.time() - _failure_path(archive).stat().st_mtime < RETRY_SECONDS
     except OSError:
         return False
 
 
-def _forget_old(archive: Path) -> None:
+def _remove_old_archives(archive: Path) -> None:
     """Remove the archives longest unused; a Java that has one mapped keeps it until it ends."""
     with suppress(OSError):
         found = sorted(archive.parent.glob("classes-*.jsa"), key=lambda file: file.stat().st_mtime)
-        for old in found[:-KEPT]:
+        for old in found[:-MAX_ARCHIVES]:
             for file in archive.parent.glob(f"{old.stem}.*"):
                 file.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":
     os.nice(19)
-    prepare(find_java())
+    create_archive(find_java())

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime import class_data_sharing as classdata
-from polymux.spark.runtime.host_memory import available, size_text
+from polymux.spark.runtime.host_memory import available_memory, size_text
 from polymux.spark.runtime.java import NoJava, find_java
 from polymux.spark.runtime.session import spark_session
 from polymux.spark.runtime.settings import check_memory
 from polymux.spark.runtime.spark_home import package_folder
 from polymux.spark.runtime.user_cache import cache_folder, usable_folder
-from polymux.spark.runtime.worker_checks import WORKER_SECONDS, ask
+from polymux.spark.runtime.worker_checks import WORKER_SECONDS, run_on_workers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OLDEST_PYTHON = (3, 11)
+MIN_PYTHON = (3, 11)
 COMPILED_MARK = "# mypyc: compiled"  # the first line of a module that is compiled
 
 # extra -> the distributions it brings and the module that shows each is there
@@ -37,13 +37,13 @@ EXTRAS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class InstallationCheck:
     """One thing looked at. What is not `needed` may be missing in a sound installation."""
 
     name: str
     ok: bool
     text: str
-    todo: str = ""
+    remedy: str = ""
     needed: bool = True
 
 
@@ -57,24 +57,24 @@ class WorkerFacts(NamedTuple):
     librt: str
 
 
-def checks(master: str | None = None) -> list[Check]:
+def checks(master: str | None = None) -> list[InstallationCheck]:
     """Look at everything; with a master also at the workers behind it, which starts Spark.
 
     Never raises for what is wrong with the installation: that is what it reports.
     """
     found = [_python(), _core(), *_extras(), _java(), _memory(), _cache()]
     if master is not None:
-        found += _workers(master)
+        found += checks_of_workers(master)
     return found
 
 
-def _python() -> Check:
+def _python() -> InstallationCheck:
     text = f"{platform.python_implementation()} {platform.python_version()} ({sys.executable})"
-    ok = sys.version_info[:2] >= OLDEST_PYTHON
-    return Check("python", ok, text, "" if ok else "use CPython 3.11 or later")
+    ok = sys.version_info[:2] >= MIN_PYTHON
+    return InstallationCheck("python", ok, text, "" if ok else "use CPython 3.11 or later")
 
 
-def _core() -> Check:
+def _core() -> InstallationCheck:
     """Whether the modules of the core are compiled; the same files run interpreted, slower."""
     names = marked_modules(package_folder())
     compiled, broken = [], []
@@ -88,15 +88,17 @@ def _core() -> Check:
             compiled.append(name)
     if not names or broken:
         text = f"does not import: {', '.join(broken)}" if broken else "no module found"
-        return Check("core", False, text, "install again: pip install --force-reinstall polymux")
+        return InstallationCheck(
+            "core", False, text, "install again: pip install --force-reinstall polymux"
+        )
     if len(compiled) == len(names):
-        return Check("core", True, f"compiled, {len(names)} modules", needed=False)
+        return InstallationCheck("core", True, f"compiled, {len(names)} modules", needed=False)
     text = f"interpreted, {len(names) - len(compiled)} of {len(names)} modules: right, but slow"
     note = package_folder() / "interpreted.txt"  # what setup.py leaves when it cannot compile
     if note.is_file():
         text += f"; not compiled because: {note.read_text().strip()}"
     todo = "where there is a C compiler, install polymux again with pip's --force-reinstall"
-    return Check("core", False, text, todo, needed=False)
+    return InstallationCheck("core", False, text, todo, needed=False)
 
 
 def marked_modules(package: Path) -> list[str]:
@@ -111,26 +113,26 @@ def marked_modules(package: Path) -> list[str]:
     return sorted(names)
 
 
-def missing_parts(extra: str) -> list[str]:
+def missing_distributions(extra: str) -> list[str]:
     """The distributions of an extra that are not installed."""
     return [name for name, module in EXTRAS[extra].items() if find_spec(module) is None]
 
 
-def extra_with(module: str) -> str | None:
+def extra_providing(module: str) -> str | None:
     """The extra that brings this module, if any does."""
     top = module.partition(".")[0]
     return next((extra for extra, parts in EXTRAS.items() if top in parts.values()), None)
 
 
-def _extras() -> Iterator[Check]:
+def _extras() -> Iterator[InstallationCheck]:
     for extra, parts in EXTRAS.items():
-        missing = missing_parts(extra)
+        missing = missing_distributions(extra)
         there = [name for name in parts if name not in missing]
         text = ", ".join(
             [f"{name} {_version(name)}" for name in there] + [f"no {name}" for name in missing]
         )
         todo = f"pip install 'polymux[{extra}]'" if missing else ""
-        yield Check(f"extra {extra}", not missing, text, todo, needed=False)
+        yield InstallationCheck(f"extra {extra}", not missing, text, todo, needed=False)
 
 
 def _version(distribution: str) -> str:
@@ -140,32 +142,32 @@ def _version(distribution: str) -> str:
         return "of unknown version"
 
 
-def _java() -> Check:
+def _java() -> InstallationCheck:
     needed = find_spec("pyspark") is not None  # nothing else runs on Java
     try:
-        return Check("java", True, find_java().text, needed=needed)
+        return InstallationCheck("java", True, find_java().text, needed=needed)
     except NoJava as failure:
-        return Check("java", False, failure.found, failure.remedy, needed)
+        return InstallationCheck("java", False, failure.found, failure.remedy, needed)
 
 
-def _memory() -> Check:
-    free = available()
+def _memory() -> InstallationCheck:
+    free = available_memory()
     text = "the system does not say" if free is None else f"{size_text(free)} free"
     try:
         check_memory("1g", free)
     except PolymuxError as failure:
-        return Check("memory", False, text, str(failure))
-    return Check("memory", True, text)
+        return InstallationCheck("memory", False, text, str(failure))
+    return InstallationCheck("memory", True, text)
 
 
-def _cache() -> Check:
+def _cache() -> InstallationCheck:
     folder = cache_folder()
     if not usable_folder(folder):
         todo = "set POLYMUX_CACHE to a folder of your own that can be written"
         text = f"{folder} cannot be used: Spark starts more slowly"
-        return Check("cache", False, text, todo, needed=False)
+        return InstallationCheck("cache", False, text, todo, needed=False)
     state = "Spark's classes are not kept yet: the first session has that done"
-    if not classdata.wanted():
+    if not classdata.is_enabled():
         state = "POLYMUX_CLASS_DATA is off: Spark's classes are not kept"
     elif find_spec("pyspark") is None:
         state = "nothing to keep without PySpark"
@@ -177,44 +179,50 @@ def _cache() -> Check:
         else:
             if archive.is_file():
                 state = f"Spark's classes are kept ({size_text(archive.stat().st_size)})"
-    return Check("cache", True, f"{folder}: {state}")
+    return InstallationCheck("cache", True, f"{folder}: {state}")
 
 
-def _workers(master: str) -> list[Check]:
+def checks_of_workers(master: str) -> list[InstallationCheck]:
     try:
         with spark_session(master, app_name="polymux doctor") as spark:
-            facts = ask_workers(spark)
+            facts = collect_worker_facts(spark)
     except PolymuxError as failure:
-        return [Check("workers", False, f"{master}: {failure}", "see the text")]
+        return [InstallationCheck("workers", False, f"{master}: {failure}", "see the text")]
     except Exception as failure:  # whatever a cluster can answer is a finding
         reason = next(iter(str(failure).strip().splitlines()), type(failure).__name__)
         todo = "look at the logs of the executors: they need this Python version and PySpark"
-        return [Check("workers", False, f"{master}: the task failed: {reason}", todo)]
+        return [InstallationCheck("workers", False, f"{master}: the task failed: {reason}", todo)]
     if not facts:
         text = f"{master}: no worker took a task within {WORKER_SECONDS:.0f} s"
-        return [Check("workers", False, text, "check that workers are running and have free cores")]
-    return [_worker(worker) for worker in facts]
+        return [
+            InstallationCheck(
+                "workers", False, text, "check that workers are running and have free cores"
+            )
+        ]
+    return [check_of_worker(worker) for worker in facts]
 
 
-def _worker(worker: WorkerFacts) -> Check:
+def check_of_worker(worker: WorkerFacts) -> InstallationCheck:
     name = f"worker {worker.host} {Path(worker.folder).name}"
     missing = [part for part in ("polymux", "librt") if not getattr(worker, part)]
     text = f"Python {worker.python}, polymux from {worker.polymux or 'nowhere'}"
     if not missing:
-        return Check(name, True, text)
+        return InstallationCheck(name, True, text)
     todo = f"install {' and '.join(missing)} for the workers' Python, or let polymux ship itself"
-    return Check(name, False, f"{text}; cannot import {' and '.join(missing)}", todo)
+    return InstallationCheck(name, False, f"{text}; cannot import {' and '.join(missing)}", todo)
 
 
-def ask_workers(spark: "SparkSession", seconds: float = WORKER_SECONDS) -> list[WorkerFacts]:
+def collect_worker_facts(
+    spark: "SparkSession", timeout: float = WORKER_SECONDS
+) -> list[WorkerFacts]:
     """What every executor that has come up says of itself; nothing if none answers in time.
 
     One row an executor, in order of host and folder.
     """
-    return sorted(WorkerFacts(*row) for row in ask(spark, _question(), seconds))
+    return sorted(WorkerFacts(*row) for row in run_on_workers(spark, facts_probe(), timeout))
 
 
-def _question() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:
+def facts_probe() -> Callable[[Iterable[int]], Iterable[tuple[str, str, str, str, str]]]:
     """What runs on a worker, made anew so that it travels by value.
 
     A function of this module would travel as its name, and a worker without polymux could not

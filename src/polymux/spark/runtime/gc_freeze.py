@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import gc
 
-_kept: set[str] = set()
+_frozen_stages: set[str] = set()
 
 
-def keep_imports(stage: str) -> None:
+def freeze_gc(stage: str) -> None:
     """Leave all there is now out of such looks; only once for each stage, at its first task."""
-    if stage not in _kept:
-        _kept.add(stage)
+    if stage not in _frozen_stages:
+        _frozen_stages.add(stage)
         gc.freeze()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from polymux.core.errors import PolymuxError
 
-MEBI = 1 << 20
+MIB = 1 << 20
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -18,29 +18,31 @@ def parse_size(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def size_text(octets: int) -> str:
+def size_text(size: int) -> str:
     """`octets` for people: `1.5 GiB`, `700 MiB`."""
-    if octets >= 1 << 30:
-        return f"{octets / (1 << 30):.1f} GiB"
-    return f"{octets / MEBI:.0f} MiB"
+    if size >= 1 << 30:
+        return f"{size / (1 << 30):.1f} GiB"
+    return f"{size / MIB:.0f} MiB"
 
 
-def available(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def available_memory(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
     """Octets a new process can still have, or None where the system does not say.
 
     On Linux: memory and swap that are free or can be freed, and not more than the control groups
     this process lives in leave it. Elsewhere: all memory the machine has, an upper bound.
     """
-    free = _free_of_machine(proc)
+    free = _system_free_memory(proc)
     if free is None:
         try:
             return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         except (OSError, ValueError):
             return None
-    return min([free, *_free_of_groups(proc, cgroups)])
+    return min([free, *_cgroups_free_memory(proc, cgroups)])
 
 
-def _free_of_machine(proc: Path) -> int | None:
+def _system_free_memory(proc: Path) -> int | None:
     try:
         text = (proc / "meminfo").read_text()
     except OSError:
@@ -51,7 +53,7 @@ def _free_of_machine(proc: Path) -> int | None:
     return (kibi["MemAvailable"] + kibi.get("SwapFree", 0)) * 1024
 
 
-def _free_of_groups(proc: Path, cgroups: Path) -> list[int]:
+def _cgroups_free_memory(proc: Path, cgroups: Path) -> list[int]:
     """What each control group around this process leaves it; both versions of the interface."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
@@ -72,13 +74,13 @@ def _free_of_groups(proc: Path, cgroups: Path) -> list[int]:
         for place in [group, *group.parents]:
             if not place.is_relative_to(root):
                 break
-            room = _room(place, limit, used)
+            room = _cgroup_free_memory(place, limit, used)
             if room is not None:
                 rooms.append(room)
     return rooms
 
 
-def _room(group: Path, limit: str, used: str) -> int | None:
+def _cgroup_free_memory(group: Path, limit: str, used: str) -> int | None:
     try:
         most = (group / limit).read_text().strip()
         now = int((group / used).read_text())

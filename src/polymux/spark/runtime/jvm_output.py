@@ -13,8 +13,8 @@ from contextlib import contextmanager
 
 log = logging.getLogger("polymux.spark")
 
-REMEMBERED = 50  # lines, for the reason why Spark did not start
-LONGEST = 64 * 1024  # octets of a line that are kept
+MAX_LINES_KEPT = 50  # lines, for the reason why Spark did not start
+MAX_LINE_BYTES = 64 * 1024  # octets of a line that are kept
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,
@@ -30,7 +30,7 @@ class JvmOutput:
     """A pipe for Java to write to, and the thread that reads it until Java is gone."""
 
     def __init__(self) -> None:
-        self.lines: deque[str] = deque(maxlen=REMEMBERED)
+        self.lines: deque[str] = deque(maxlen=MAX_LINES_KEPT)
         self._thread: threading.Thread | None = None
 
     @contextmanager
@@ -50,20 +50,20 @@ class JvmOutput:
         """What most likely says why Java ended; call it when Java has."""
         if self._thread is not None:
             self._thread.join(1.0)
-        return reason_in(self.lines)
+        return failure_reason(self.lines)
 
     def _read(self, reading: int) -> None:
         level = logging.INFO
         with os.fdopen(reading, "rb") as pipe:
             # A line is taken in parts if it is very long, so memory stays bounded.
-            while part := pipe.readline(LONGEST):
+            while part := pipe.readline(MAX_LINE_BYTES):
                 line = part.decode("utf-8", "replace").rstrip()
                 self.lines.append(line)
                 level = level_of(line, level)
                 log.log(level, "%s", line)
 
 
-def reason_in(lines: Iterable[str]) -> str:
+def failure_reason(lines: Iterable[str]) -> str:
     """Of all that Java said, the first complaint, on one line; else the last thing it said."""
     said = [line.strip() for line in lines if line.strip()]
     for number, line in enumerate(said):
@@ -76,7 +76,7 @@ def reason_in(lines: Iterable[str]) -> str:
     return said[-1] if said else ""
 
 
-def level_of(line: str, former: int) -> int:
+def level_of(line: str, previous: int) -> int:
     """The level a line belongs to; a line of a stack trace belongs to the line before it."""
     if any(noise in line for noise in _NOISE):
         return logging.DEBUG
@@ -84,5 +84,5 @@ def level_of(line: str, former: int) -> int:
     if found is not None:
         return _LEVELS[found[1]]
     if re.match(r"\s|Caused by:|\.\.\. \d+ more|[\w.$]+(Exception|Error)\b", line):
-        return former
+        return previous
     return logging.INFO

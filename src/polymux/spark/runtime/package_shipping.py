@@ -14,28 +14,31 @@ from pathlib import Path
 
 from polymux.spark.runtime.spark_home import package_folder
 
-UNPACKED = "polymux_pkg"
-DISCOVERED = "pyspark_polymux"  # the package beside it by which Spark finds the data source
-COMPANIONS = ("librt", "mypy_extensions")  # what the core imports beyond the standard library
+UNPACKED_FOLDER = "polymux_pkg"
+DISCOVERY_PACKAGE = "pyspark_polymux"  # the package beside it by which Spark finds the data source
+CORE_DEPENDENCIES = (
+    "librt",
+    "mypy_extensions",
+)  # what the core imports beyond the standard library
 
 
 def pack(target: Path) -> None:
     """Write polymux, its compiled modules and its companions to the zip file `target`."""
     package = package_folder()
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as file:
-        _add(file, package, package.parent)
-        found = package.parent / DISCOVERED
+        _add_tree(file, package, package.parent)
+        found = package.parent / DISCOVERY_PACKAGE
         if found.is_dir():
-            _add(file, found, package.parent)
+            _add_tree(file, found, package.parent)
         for shared in _shared_modules(package):
             file.write(shared, shared.name)
-        for name in COMPANIONS:
+        for name in CORE_DEPENDENCIES:
             spec = find_spec(name)
             if spec is None:
                 continue  # only a compiled core needs them, and it would not run here either
             if spec.submodule_search_locations:
                 for place in spec.submodule_search_locations:
-                    _add(file, Path(place), Path(place).parent)
+                    _add_tree(file, Path(place), Path(place).parent)
             elif spec.origin is not None:
                 file.write(spec.origin, Path(spec.origin).name)
 
@@ -45,12 +48,12 @@ def shipping_settings(archive: Path, conf: Mapping[str, str]) -> dict[str, str]:
     archives = conf.get("spark.archives", "")
     path = conf.get("spark.executorEnv.PYTHONPATH", "")
     return {
-        "spark.archives": ",".join(filter(None, [f"{archive}#{UNPACKED}", archives])),
-        "spark.executorEnv.PYTHONPATH": ":".join(filter(None, [UNPACKED, path])),
+        "spark.archives": ",".join(filter(None, [f"{archive}#{UNPACKED_FOLDER}", archives])),
+        "spark.executorEnv.PYTHONPATH": ":".join(filter(None, [UNPACKED_FOLDER, path])),
     }
 
 
-def _add(file: zipfile.ZipFile, folder: Path, root: Path) -> None:
+def _add_tree(file: zipfile.ZipFile, folder: Path, root: Path) -> None:
     for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             file.write(path, path.relative_to(root))

@@ -20,16 +20,16 @@ from polymux.spark.runtime.jvm_output import JvmOutput
 from polymux.spark.runtime.package_shipping import pack, shipping_settings
 from polymux.spark.runtime.settings import (
     ARROW_POOL,
+    FAST_START_OPTIONS,
     LOOPBACK,
-    QUICK_START,
     Master,
     check_memory,
     check_reachable,
     parse_master,
-    python_for,
     session_settings,
+    worker_python,
 )
-from polymux.spark.runtime.spark_home import importable_environ, pyspark_home, spark_home, view_of
+from polymux.spark.runtime.spark_home import importable_environ, link_home, pyspark_home, spark_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -39,12 +39,12 @@ __all__ = ["Progress", "SparkStartError", "progress", "spark_session"]
 
 log = logging.getLogger("polymux.spark")
 
-GOODBYE_SECONDS = 15.0  # for Java to end by itself; it takes a tenth of a second
-RECORDING_SECONDS = 240.0  # the same while it writes down its classes
+JVM_EXIT_SECONDS = 15.0  # for Java to end by itself; it takes a tenth of a second
+JVM_ARCHIVE_EXIT_SECONDS = 240.0  # the same while it writes down its classes
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
-_kept: list[Any] = []  # gateways of sessions that failed
-_starting = threading.Lock()  # the environment is changed for a moment
+_gateways_left_open: list[Any] = []  # gateways of sessions that failed
+_start_lock = threading.Lock()  # the environment is changed for a moment
 
 
 class SparkStartError(PolymuxError):
@@ -93,7 +93,7 @@ def spark_session(
     folder = Path(tempfile.mkdtemp(prefix="polymux-spark-"))
     try:
         home = _home(where, folder)
-        options = classdata.options(java) if home == spark_home() else []
+        options = classdata.java_options(java) if home == spark_home() else []
         if ship and not where.local:
             pack(folder / "polymux.zip")
             own |= shipping_settings(folder / "polymux.zip", own)
@@ -122,14 +122,14 @@ def spark_session(
             if gateway is not None and failed and alive:
                 # PySpark's exceptions ask Java for their text, so it must outlive them. It ends
                 # with this process, or when the next session starts.
-                _kept.append(gateway)
+                _gateways_left_open.append(gateway)
             elif gateway is not None:
                 recording = "-XX:ArchiveClassesAtExit" in settings[_JAVA_OPTIONS]
-                _end_java(gateway, RECORDING_SECONDS if recording else GOODBYE_SECONDS)
+                _end_java(gateway, JVM_ARCHIVE_EXIT_SECONDS if recording else JVM_EXIT_SECONDS)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if where.local and gateway is not None:
-        classdata.prepare_later(java)
+        classdata.create_archive_in_background(java)
 
 
 def _start(
@@ -140,9 +140,9 @@ def _start(
     from pyspark.java_gateway import launch_gateway
 
     sigint = signal.getsignal(signal.SIGINT)
-    with quiet_interrupts(), _starting, _environment(_environ(master, java, home)):
-        while _kept:
-            _end_java(_kept.pop(), GOODBYE_SECONDS)
+    with quiet_interrupts(), _start_lock, _patched_environ(_java_environ(master, java, home)):
+        while _gateways_left_open:
+            _end_java(_gateways_left_open.pop(), JVM_EXIT_SECONDS)
         # Not before: it lives in the Java of the moment.
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         if SparkContext._gateway is not None:
@@ -159,12 +159,12 @@ def _start(
             if gateway is None:
                 reason = output.reason() or reason
             else:
-                _end_java(gateway, GOODBYE_SECONDS)
+                _end_java(gateway, JVM_EXIT_SECONDS)
             raise SparkStartError(f"Spark did not start with {java.text}: {reason}") from None
         except BaseException:  # Ctrl-C
             if gateway is not None:
                 gateway.proc.kill()  # asked to end while it starts, it would log what that breaks
-                _end_java(gateway, GOODBYE_SECONDS)
+                _end_java(gateway, JVM_EXIT_SECONDS)
             raise
         finally:
             # The context takes over Ctrl-C for good, with a handler that asks Java over the very
@@ -178,17 +178,17 @@ def _home(master: Master, folder: Path) -> Path:
     """The SPARK_HOME of the driver."""
     if master.kind == "local-cluster":
         # Its workers write to it, and otherwise that is where PySpark is installed.
-        return view_of(pyspark_home(), folder / "home")
-    return pyspark_home() if master.whole_home else spark_home()
+        return link_home(pyspark_home(), folder / "home")
+    return pyspark_home() if master.needs_full_spark_home else spark_home()
 
 
-def _environ(master: Master, java: Java, home: Path) -> dict[str, str]:
+def _java_environ(master: Master, java: Java, home: Path) -> dict[str, str]:
     """The environment Java starts in, and hands on to the workers of a local session."""
     environ = {
         **importable_environ(),
         "JAVA_HOME": str(java.home),
-        "PYSPARK_PYTHON": python_for(master, os.environ.get("PYSPARK_PYTHON")),
-        "SPARK_LAUNCHER_OPTS": " ".join(QUICK_START),
+        "PYSPARK_PYTHON": worker_python(master, os.environ.get("PYSPARK_PYTHON")),
+        "SPARK_LAUNCHER_OPTS": " ".join(FAST_START_OPTIONS),
         "SPARK_HOME": str(home),
     }
     if master.local:
@@ -200,10 +200,10 @@ def _environ(master: Master, java: Java, home: Path) -> dict[str, str]:
 
 
 @contextmanager
-def _environment(wanted: dict[str, str]) -> Iterator[None]:
+def _patched_environ(variables: dict[str, str]) -> Iterator[None]:
     """Have these variables for a while, then put back what was there of them."""
-    former = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    former = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:

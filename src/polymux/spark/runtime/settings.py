@@ -9,23 +9,23 @@ from pathlib import Path
 from typing import Literal
 
 from polymux.core.errors import PolymuxError
-from polymux.spark.runtime.host_memory import MEBI, available, parse_size, size_text
+from polymux.spark.runtime.host_memory import MIB, available_memory, parse_size, size_text
 
 LOOPBACK = "127.0.0.1"
-SMALLEST_HEAP = 512 * MEBI  # Spark itself refuses less than 450 MiB
-BESIDE_HEAP = 300 * MEBI  # classes, compiled code, threads and buffers of the driver
+MIN_HEAP_BYTES = 512 * MIB  # Spark itself refuses less than 450 MiB
+NON_HEAP_BYTES = 300 * MIB  # classes, compiled code, threads and buffers of the driver
 
 # The collector and the compiler of a Java that lives for seconds. The quick compiler alone makes
 # code 2 to 3 times slower than the thorough one: right for a driver that only hands out work,
 # wrong for the executors of a cluster.
-QUICK_START = (
+FAST_START_OPTIONS = (
     "-XX:TieredStopAtLevel=1",
     "-XX:+UseSerialGC",
     "-XX:-UsePerfData",
 )
 # Arrow's own allocator keeps what was freed in each of its threads, tens of megabytes a worker.
 ARROW_POOL = ("ARROW_DEFAULT_MEMORY_POOL", "system")
-QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+QUIET_OPTIONS = ("-Xlog:disable", "-Xlog:all=error:stderr")
 
 # A failed task is raised in Python with its whole trace; two more copies of it are no help. The
 # level of the gateway is what Spark takes for the level of everything.
@@ -60,7 +60,7 @@ class Master:
         return self.kind == "local"
 
     @property
-    def whole_home(self) -> bool:
+    def needs_full_spark_home(self) -> bool:
         """Whether the driver hands out what lies in its SPARK_HOME: its Python archives, say."""
         return self.kind == "cluster" and not self.url.startswith("spark://")
 
@@ -121,12 +121,12 @@ def check_reachable(master: Master, timeout: float = 5.0) -> None:
 def check_memory(memory: str, free: int | None = None) -> None:
     """Raise if a driver with this heap is too small for Spark or too large for the machine."""
     heap = parse_size(memory)
-    if heap < SMALLEST_HEAP:
+    if heap < MIN_HEAP_BYTES:
         raise PolymuxError(f"memory {memory} is too little for Spark: give 512m or more")
-    free = available() if free is None else free
-    need = heap + BESIDE_HEAP
+    free = available_memory() if free is None else free
+    need = heap + NON_HEAP_BYTES
     if free is not None and free < need:
-        fits = "" if free < SMALLEST_HEAP + BESIDE_HEAP else " or give less, for example 512m"
+        fits = "" if free < MIN_HEAP_BYTES + NON_HEAP_BYTES else " or give less, for example 512m"
         raise PolymuxError(
             f"Spark with memory {memory} needs {size_text(need)}, but only {size_text(free)} "
             f"are free: close something{fits}"
@@ -150,7 +150,7 @@ def session_settings(
         raise PolymuxError("give the master as master=..., not as the setting spark.master")
     log4j = folder / "log4j2.properties"
     log4j.write_text(LOG4J)
-    options = [*QUIET, f"-Dlog4j2.configurationFile={log4j}", *java_options]
+    options = [*QUIET_OPTIONS, f"-Dlog4j2.configurationFile={log4j}", *java_options]
     settings = {
         "spark.master": master.url,
         "spark.app.name": app_name,
@@ -167,7 +167,7 @@ def session_settings(
     if not master.local:
         settings[f"spark.executorEnv.{ARROW_POOL[0]}"] = ARROW_POOL[1]
     if master.local:
-        options = [*QUICK_START, *options]
+        options = [*FAST_START_OPTIONS, *options]
         # Spark would make a folder `spark-warehouse` wherever the user happens to be.
         settings["spark.sql.warehouse.dir"] = (folder / "warehouse").as_uri()
     if master.loopback:
@@ -181,14 +181,14 @@ def session_settings(
     }
 
 
-def python_for(master: Master, chosen: str | None) -> str:
+def worker_python(master: Master, chosen: str | None) -> str:
     """The Python of the workers: this one, or on a cluster the one the user chose."""
     return sys.executable if master.local or not chosen else chosen
 
 
-def join_options(ours: Sequence[str], theirs: str) -> str:
+def join_options(options: Sequence[str], user_options: str) -> str:
     """Java options as one string, each quoted where Spark's launcher would split it."""
-    return " ".join([*(_quoted(option) for option in ours), theirs]).strip()
+    return " ".join([*(_quoted(option) for option in options), user_options]).strip()
 
 
 def _quoted(option: str) -> str:

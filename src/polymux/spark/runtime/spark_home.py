@@ -41,14 +41,14 @@ def spark_home() -> Path:
     """
     real = pyspark_home()
     # The workers must find the same PySpark without the archive.
-    if os.environ.get("SPARK_HOME") or real.parent not in _standard_places():
+    if os.environ.get("SPARK_HOME") or real.parent not in _site_packages():
         return real
     key = sha256(os.fsencode(real)).hexdigest()[:12]
     view = cache_folder() / f"spark-{key}"
-    return view_of(real, view) if usable_folder(view) else real
+    return link_home(real, view) if usable_folder(view) else real
 
 
-def view_of(real: Path, view: Path) -> Path:
+def link_home(real: Path, view: Path) -> Path:
     """Make `view` a home with the jars and scripts of `real` and nothing else of it.
 
     Gives `real` itself back if that cannot be done.
@@ -67,13 +67,13 @@ def importable_environ() -> dict[str, str]:
     """This process's environment, with which a child of this interpreter can import polymux."""
     environ = dict(os.environ)
     parent = package_folder().parent
-    if parent not in _standard_places():
+    if parent not in _site_packages():
         paths = [str(parent), *environ.get("PYTHONPATH", "").split(os.pathsep)]
         environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(path for path in paths if path))
     return environ
 
 
-def _standard_places() -> list[Path]:
+def _site_packages() -> list[Path]:
     """Where this interpreter looks by itself."""
     places = list(site.getsitepackages())
     if site.ENABLE_USER_SITE:

@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 WORKER_SECONDS = 60.0  # a cluster without free cores lets a job wait without end
-LOOKED_AT = 20  # files each worker is asked about
+MAX_CHECKED_FILES = 20  # files each worker is asked about
 
 Row = TypeVar("Row")
-Question = Callable[[Iterable[int]], Iterable[Row]]
+WorkerTask = Callable[[Iterable[int]], Iterable[Row]]
 
 
-def ask(spark: SparkSession, question: Question[Row], seconds: float = WORKER_SECONDS) -> set[Row]:
+def run_on_workers(
+    spark: SparkSession, task: WorkerTask[Row], timeout: float = WORKER_SECONDS
+) -> set[Row]:
     """Run `question` on every executor that has come up; nothing if none takes it in time.
 
     It should sleep for a moment, so that one quick executor does not take all the tasks, and
@@ -35,16 +37,14 @@ def ask(spark: SparkSession, question: Question[Row], seconds: float = WORKER_SE
 
     try:
         with progress(spark, lambda _: None, description="polymux: asking the workers") as group:
-            timer = threading.Timer(seconds, give_up, [group])
+            timer = threading.Timer(timeout, give_up, [group])
             timer.daemon = True
             timer.start()
             try:
                 # The first round waits for an executor, and shows how many cores there are.
                 for _ in range(2):
                     tasks = max(4, 3 * context.defaultParallelism)
-                    rows = (
-                        context.parallelize(range(tasks), tasks).mapPartitions(question).collect()
-                    )
+                    rows = context.parallelize(range(tasks), tasks).mapPartitions(task).collect()
             finally:
                 timer.cancel()
     except Exception:
@@ -62,8 +62,8 @@ def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> No
     master = spark.sparkContext.master or ""
     if master == "local" or master.startswith("local["):
         return
-    files = [path for path in paths if not is_url(path)][:LOOKED_AT]
-    answers = ask(spark, _reach(files, staging))
+    files = [path for path in paths if not is_url(path)][:MAX_CHECKED_FILES]
+    answers = run_on_workers(spark, _access_probe(files, staging))
     if not answers:
         raise PolymuxError(
             f"{master}: no worker took a task within {WORKER_SECONDS:.0f} s; check that workers "
@@ -88,7 +88,7 @@ def check_workers(spark: SparkSession, paths: Sequence[str], staging: str) -> No
             )
 
 
-def _reach(files: Sequence[str], staging: str) -> Question[tuple[str, str, str, bool]]:
+def _access_probe(files: Sequence[str], staging: str) -> WorkerTask[tuple[str, str, str, bool]]:
     """What runs on a worker, made anew so that it travels by value.
 
     A function of this module would travel as its name, and a worker without polymux could not

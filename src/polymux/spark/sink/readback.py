@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.core.errors import PolymuxError
-from polymux.spark.sink.stream_labels import MESSAGES, PREFIXED, RAW, Label, committed_tasks
+from polymux.spark.sink.stream_labels import MESSAGES, PREFIXED, RAW, StreamLabel, decode_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 COLUMNS = "job string, epoch long, partition int, stream string, data binary"
-NAMED_INSIDE = ("streamux", "minmux")  # protocols whose streams begin with their name
-LONGEST_NAME = 8192
-LARGEST_ROW = 1 << 30
+INLINE_NAME_PROTOCOLS = ("streamux", "minmux")  # protocols whose streams begin with their name
+MAX_NAME_BYTES = 8192
+MAX_ROW_BYTES = 1 << 30
 
 
-def received(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
+def read_back(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
     """The rows that sinks have sent and committed: job, epoch, partition, stream, data.
 
     `tables` is an output of `analyze --content`, following or not. With `job`, only that one's.
@@ -37,7 +37,9 @@ def received(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
         "session_id", "protocol", "started_at"
     )
     places = streams.join(sessions, "session_id")
-    named_inside = sessions.where(f.col("protocol").isin(*NAMED_INSIDE)).select("session_id")
+    named_inside = sessions.where(f.col("protocol").isin(*INLINE_NAME_PROTOCOLS)).select(
+        "session_id"
+    )
     if named_inside.isEmpty():
         places = places.withColumn("head", f.lit(None).cast("binary"))
     else:
@@ -46,44 +48,52 @@ def received(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
             f.min_by("data", "frame_index").alias("head")
         )
         places = places.join(heads, ["session_id", "stream"], "left")
-    labels: dict[tuple[str, str], tuple[Label, object, int]] = {}
+    labels: dict[tuple[str, str], tuple[StreamLabel, object, int]] = {}
     for row in places.collect():
         name, skip = row["name"] or "", 0
         if row["head"] is not None:
-            line = bytes(row["head"])[:LONGEST_NAME].partition(b"\n")[0]
+            line = bytes(row["head"])[:MAX_NAME_BYTES].partition(b"\n")[0]
             name, skip = line.decode("utf-8", "replace"), len(line) + 1
-        label = Label.read(name)
+        label = StreamLabel.parse(name)
         if label is not None and (not job or label.job == job):
             labels[row["session_id"], row["stream"]] = (label, row["started_at"], skip)
-    wanted = counted(spark, content, labels)
+    wanted = committed_streams(spark, content, labels)
     if not wanted:
         return spark.createDataFrame([], COLUMNS)
     chosen = spark.createDataFrame(
         [
-            (session, stream, label.job, label.epoch, label.partition, label.stream, label.rows,
-             skip)
+            (
+                session,
+                stream,
+                label.job,
+                label.epoch,
+                label.partition,
+                label.stream,
+                label.framing,
+                skip,
+            )
             for (session, stream), (label, skip) in wanted.items()
         ],
         "session_id string, stream string, job string, epoch long, partition int, label string, "
         "rows string, skip long",
-    )  # fmt: skip
+    )
     pieces = (
         content.select("session_id", "stream", "frame_index", "data")
         .join(f.broadcast(chosen), ["session_id", "stream"])
         .repartition("session_id", "stream")
         .sortWithinPartitions("session_id", "stream", "frame_index")
         .select(
-            "session_id", "stream", "job", "epoch", "partition", "label", "rows", "skip", "data"
+            "session_id", "stream", "job", "epoch", "partition", "label", "framing", "skip", "data"
         )
     )
-    return pieces.mapInArrow(apart, COLUMNS)
+    return pieces.mapInArrow(split_rows, COLUMNS)
 
 
-def counted(
+def committed_streams(
     spark: SparkSession,
     content: DataFrame,
-    labels: dict[tuple[str, str], tuple[Label, object, int]],
-) -> dict[tuple[str, str], tuple[Label, int]]:
+    labels: dict[tuple[str, str], tuple[StreamLabel, object, int]],
+) -> dict[tuple[str, str], tuple[StreamLabel, int]]:
     """The streams of the tasks that count."""
     from pyspark.sql import functions as f
 
@@ -98,7 +108,7 @@ def counted(
     said: dict[tuple[str, int], tuple[object, str, set[str]]] = {}
     for place, parts in pieces.items():
         label, at, skip = labels[place]
-        tasks = set(committed_tasks(b"".join(parts)[skip:]))
+        tasks = set(decode_commit(b"".join(parts)[skip:]))
         key = (label.job, label.epoch)
         if tasks and (key not in said or (at, label.task) < said[key][:2]):
             said[key] = (at, label.task, tasks)
@@ -111,7 +121,7 @@ def counted(
     }
 
 
-def apart(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def split_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Content frames, stream by stream and in order, to the rows that were sent."""
     import pyarrow as pa
 
@@ -128,9 +138,9 @@ def apart(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             data = row["data"]
             if skip:
                 data, skip = data[skip:], max(0, skip - len(data))
-            rows = [data] if row["rows"] in (MESSAGES, RAW) else []
-            if row["rows"] == PREFIXED:
-                rows, rest = cut(rest + data)
+            rows = [data] if row["framing"] in (MESSAGES, RAW) else []
+            if row["framing"] == PREFIXED:
+                rows, rest = split_prefixed(rest + data)
             for each in rows:
                 out["data"].append(each)
                 for name, column in (("job", "job"), ("epoch", "epoch"), ("stream", "label")):
@@ -146,13 +156,13 @@ def apart(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         )  # fmt: skip
 
 
-def cut(data: bytes) -> tuple[list[bytes], bytes]:
+def split_prefixed(data: bytes) -> tuple[list[bytes], bytes]:
     """Whole rows out of prefixed ones, and what is left."""
     rows = []
     start = 0
     while len(data) - start >= 4:
         size = int.from_bytes(data[start : start + 4], "big")
-        if size > LARGEST_ROW:
+        if size > MAX_ROW_BYTES:
             raise PolymuxError(f"a row of {size} octets: this stream does not hold prefixed rows")
         if size > len(data) - start - 4:
             break

@@ -12,23 +12,23 @@ from collections.abc import Callable
 from polymux.aio import (
     Exchange,
     ItemSender,
+    MessageSender,
     MinmuxSession,
     OmnistreamsSession,
-    Sender,
     Session,
     Stream,
     StreamuxSession,
 )
 from polymux.core.errors import PolymuxError
 
-LOOK = 0.005  # seconds between looks at the credit that came back
+CREDIT_POLL_SECONDS = 0.005  # seconds between looks at the credit that came back
 
 
-class NotTaken(PolymuxError):
+class NotAcknowledged(PolymuxError):
     """The peer did not take everything that was sent to it."""
 
 
-class Outgoing:
+class OutgoingStream:
     """One stream. `finish` returns when the peer has taken everything."""
 
     async def send(self, data: bytes) -> None:
@@ -40,7 +40,7 @@ class Outgoing:
         raise NotImplementedError
 
 
-class DuplexOutgoing(Outgoing):
+class DuplexOutgoingStream(OutgoingStream):
     """mplex, Nerdbank: the peer answers our end with its own."""
 
     def __init__(self, stream: Stream) -> None:
@@ -56,7 +56,7 @@ class DuplexOutgoing(Outgoing):
         await self._stream.close()
 
 
-class ExchangeOutgoing(Outgoing):
+class ExchangeOutgoingStream(OutgoingStream):
     """Streamux: a request that is sent piece by piece, and its reply. It begins with its name."""
 
     def __init__(self, exchange: Exchange) -> None:
@@ -71,34 +71,36 @@ class ExchangeOutgoing(Outgoing):
         await self._exchange.close()
 
 
-class CreditOutgoing(Outgoing):
+class CreditOutgoingStream(OutgoingStream):
     """omnistreams, Minmux: the peer gives new credit for what it has taken. Ended after that."""
 
-    def __init__(self, stream: Sender | ItemSender, counts: Callable[[bytes], int]) -> None:
+    def __init__(
+        self, stream: MessageSender | ItemSender, credit_cost: Callable[[bytes], int]
+    ) -> None:
         self._stream = stream
-        self._counts = counts
-        self._half = stream.record.half(stream.session.endpoint.side)
-        self._first = 0
-        self._sent = 0
+        self._credit_cost = credit_cost
+        self._half = stream.state.half(stream.session.endpoint.side)
+        self._initial_credit = 0
+        self._credit_used = 0
 
-    async def begin(self) -> None:
+    async def wait_for_credit(self) -> None:
         """Wait for the first credit: what comes later is for what was sent."""
         await self._stream.drain()
-        self._first = self._half.granted
+        self._initial_credit = self._half.credit_granted
 
     async def send(self, data: bytes) -> None:
         await self._stream.send(data)
-        self._sent += self._counts(data)
+        self._credit_used += self._credit_cost(data)
 
     async def finish(self) -> None:
-        while self._half.granted - self._first < self._sent:
+        while self._half.credit_granted - self._initial_credit < self._credit_used:
             await self._stream.drain()  # raises if the stream or the session is over
-            self._stream.session._check_open()
-            await asyncio.sleep(LOOK)
+            self._stream.session.check_open()
+            await asyncio.sleep(CREDIT_POLL_SECONDS)
         await self._stream.end()
 
 
-class Outlets:
+class StreamOpener:
     """Opens the streams of one session."""
 
     def __init__(self, session: Session) -> None:
@@ -106,26 +108,26 @@ class Outlets:
         self._next_id = 1
 
     @property
-    def has_messages(self) -> bool:
+    def preserves_message_boundaries(self) -> bool:
         """Is a row that is sent by itself received by itself?"""
         return isinstance(self._session, OmnistreamsSession)
 
-    async def open(self, name: str) -> Outgoing:
+    async def open(self, name: str) -> OutgoingStream:
         session = self._session
         if isinstance(session, OmnistreamsSession):
-            sender = CreditOutgoing(await session.open(name), lambda data: 1)
-            await sender.begin()
+            sender = CreditOutgoingStream(await session.open(name), lambda data: 1)
+            await sender.wait_for_credit()
             return sender
         if isinstance(session, MinmuxSession):
             stream = session.sender(self._next_id)
             self._next_id += 2
             stream.promise(1)  # nobody opens streams in Minmux: this makes the peer aware of it
-            items = CreditOutgoing(stream, len)
-            await items.begin()
+            items = CreditOutgoingStream(stream, len)
+            await items.wait_for_credit()
             await items.send(f"{name}\n".encode())
             return items
         if isinstance(session, StreamuxSession):
-            exchange = ExchangeOutgoing(await session.open())
+            exchange = ExchangeOutgoingStream(await session.open())
             await exchange.send(f"{name}\n".encode())
             return exchange
-        return DuplexOutgoing(await session.open(name))
+        return DuplexOutgoingStream(await session.open(name))

@@ -11,14 +11,14 @@ import json
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-DEFAULT = "rows"  # the stream of rows that name none
-COMMIT = "polymux-commit"
+DEFAULT_STREAM = "rows"  # the stream of rows that name none
+COMMIT_STREAM = "polymux-commit"
 PREFIXED, MESSAGES, RAW = "prefixed", "messages", "raw"
-_KEYS = ("job", "epoch", "partition", "attempt", "task", "rows")
+_KEYS = ("job", "epoch", "partition", "attempt", "task", "framing")
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class StreamLabel:
     """`task` is unlike that of any other attempt. `rows` says how rows are told apart: each after
     its length (four octets, the highest first), each a message, or not at all."""
 
@@ -28,7 +28,7 @@ class Label:
     partition: int
     attempt: int
     task: str
-    rows: str
+    framing: str
     part: int = 1
 
     def __str__(self) -> str:
@@ -39,10 +39,10 @@ class Label:
 
     @property
     def is_commit(self) -> bool:
-        return self.stream == COMMIT
+        return self.stream == COMMIT_STREAM
 
     @classmethod
-    def read(cls, name: str) -> Label | None:
+    def parse(cls, name: str) -> StreamLabel | None:
         """The label in a stream's name; None if it is not the sink's."""
         stream, mark, query = name.rpartition("?")
         if not mark:
@@ -51,22 +51,22 @@ class Label:
         try:
             return cls(
                 unquote(stream), said["job"], int(said["epoch"]), int(said["partition"]),
-                int(said["attempt"]), said["task"], said["rows"], int(said.get("part", "1")),
+                int(said["attempt"]), said["task"], said["framing"], int(said.get("part", "1")),
             )  # fmt: skip
         except (KeyError, ValueError):
             return None
 
 
-def commit_label(job: str, epoch: int, task: str) -> Label:
-    return Label(COMMIT, job, epoch, -1, 0, task, RAW)
+def commit_label(job: str, epoch: int, task: str) -> StreamLabel:
+    return StreamLabel(COMMIT_STREAM, job, epoch, -1, 0, task, RAW)
 
 
-def commit_octets(tasks: list[str]) -> bytes:
+def encode_commit(tasks: list[str]) -> bytes:
     """What the commit stream carries: the tasks whose rows count."""
     return json.dumps({"tasks": sorted(tasks)}).encode()
 
 
-def committed_tasks(data: bytes) -> list[str]:
+def decode_commit(data: bytes) -> list[str]:
     """The tasks of a commit; none if it is not whole."""
     try:
         said = json.loads(data)
@@ -75,5 +75,5 @@ def committed_tasks(data: bytes) -> list[str]:
         return []
 
 
-def prefixed(row: bytes) -> bytes:
+def length_prefixed(row: bytes) -> bytes:
     return len(row).to_bytes(4, "big") + row

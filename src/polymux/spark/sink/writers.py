@@ -30,28 +30,28 @@ except ImportError:
 from polymux.aio import connect
 from polymux.aio.urls import parse_url
 from polymux.protocols.registry import create
-from polymux.spark.sink.senders import NotTaken, Outgoing, Outlets
+from polymux.spark.sink.senders import NotAcknowledged, OutgoingStream, StreamOpener
 from polymux.spark.sink.stream_labels import (
-    DEFAULT,
+    DEFAULT_STREAM,
     MESSAGES,
     PREFIXED,
     RAW,
-    Label,
+    StreamLabel,
     commit_label,
-    commit_octets,
-    prefixed,
+    encode_commit,
+    length_prefixed,
 )
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-KNOWN = (
+SINK_OPTIONS = (
     "url", "protocol", "framing", "commit", "job", "timeout", "ca", "cert", "key", "servername",
     "path", "checkpointlocation", "queryname",
 )  # fmt: skip
-PIECE = 64 * 1024  # octets of rows that are sent together where rows have a prefix
-MOST_OPEN = 100  # streams of a task at a time
+SEND_BATCH_BYTES = 64 * 1024  # octets of rows that are sent together where rows have a prefix
+MAX_OPEN_STREAMS = 100  # streams of a task at a time
 
 
 class BadSink(PolymuxError):
@@ -59,12 +59,12 @@ class BadSink(PolymuxError):
 
 
 @dataclass(frozen=True)
-class Target:
+class SinkOptions:
     """Where and how to send; plain data that goes to the tasks."""
 
     url: str
     protocol: str
-    rows: str  # "", or raw
+    framing: str  # "", or raw
     commits: bool
     job: str
     timeout: float
@@ -74,9 +74,9 @@ class Target:
     server_name: str
 
     @classmethod
-    def parse(cls, options: Mapping[str, str], streaming: bool) -> Target:
+    def parse(cls, options: Mapping[str, str], streaming: bool) -> SinkOptions:
         said = {name.lower(): value for name, value in options.items()}
-        unknown = sorted(set(said) - set(KNOWN))
+        unknown = sorted(set(said) - set(SINK_OPTIONS))
         if unknown:
             raise BadSink(
                 f"option {unknown[0]!r} is not known; there are url, protocol, framing, commit, "
@@ -115,7 +115,7 @@ class Target:
             said.get("servername", ""),
         )
 
-    def context(self) -> ssl.SSLContext | None:
+    def tls_context(self) -> ssl.SSLContext | None:
         if not self.url.startswith(("tls://", "wss://")):
             return None
         try:
@@ -130,19 +130,19 @@ class Target:
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """What a task sent, and who it was."""
 
     task: str
     rows: int
-    octets: int
+    total_bytes: int
 
 
-class Sending:
+class RowSender:
     """What the writers share."""
 
-    def __init__(self, target: Target, schema: StructType) -> None:
-        self.target = target
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self.options = options
         names = [field.name for field in schema.fields]
         if "data" not in names:
             raise BadSink(f"no column data among {', '.join(names)}: it holds what is sent")
@@ -154,115 +154,130 @@ class Sending:
             if kind not in (("binary", "string") if field.name == "data" else ("string",)):
                 raise BadSink(f"column {field.name!r} is {kind}: make it a string, or data binary")
 
-    def send(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+    def send(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
         """In a task: send its rows, and return when the peer has taken all of them."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
         epoch = context.getLocalProperty("streaming.sql.batchId") or "0"
-        label = Label(
-            DEFAULT, self.target.job, int(epoch), context.partitionId(), context.attemptNumber(),
-            uuid.uuid4().hex[:16], "",
-        )  # fmt: skip
-        return asyncio.run(Errand(self.target, label).run(batches))
+        label = StreamLabel(
+            DEFAULT_STREAM,
+            self.options.job,
+            int(epoch),
+            context.partitionId(),
+            context.attemptNumber(),
+            uuid.uuid4().hex[:16],
+            "",
+        )
+        return asyncio.run(SinkSession(self.options, label).send_rows(batches))
 
     def commit_all(self, messages: list[WriterCommitMessage | None], epoch: int) -> None:
         """On the driver: say which tasks count."""
-        tasks = [message.task for message in messages if isinstance(message, Sent)]
-        if self.target.commits and tasks:
-            label = commit_label(self.target.job, epoch, uuid.uuid4().hex[:16])
-            asyncio.run(Errand(self.target, label).say(commit_octets(tasks)))
+        tasks = [message.task for message in messages if isinstance(message, TaskCommit)]
+        if self.options.commits and tasks:
+            label = commit_label(self.options.job, epoch, uuid.uuid4().hex[:16])
+            asyncio.run(SinkSession(self.options, label).send_commit(encode_commit(tasks)))
 
 
-class Errand:
+class SinkSession:
     """One session to the target, for one task or for a commit."""
 
-    def __init__(self, target: Target, label: Label) -> None:
-        self.target = target
+    def __init__(self, options: SinkOptions, label: StreamLabel) -> None:
+        self.options = options
         self.label = label
-        self._open: OrderedDict[str, Outgoing] = OrderedDict()
+        self._open_streams: OrderedDict[str, OutgoingStream] = OrderedDict()
         self._parts: dict[str, int] = {}
         self._moved = 0.0
 
-    async def run(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+    async def send_rows(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
         from dataclasses import replace
 
-        target = self.target
-        sent = Sent(self.label.task, 0, 0)
+        target = self.options
+        sent = TaskCommit(self.label.task, 0, 0)
         first = next(batches, None)
         if first is None:
             return sent
         async with connect(
-            target.url, protocol=target.protocol, tls=target.context(),
+            target.url, protocol=target.protocol, tls=target.tls_context(),
             server_hostname=target.server_name or None,
         ) as session:  # fmt: skip
-            outlets = Outlets(session)
-            form = RAW if target.rows == RAW else MESSAGES if outlets.has_messages else PREFIXED
-            self.label = replace(self.label, rows=form)
+            outlets = StreamOpener(session)
+            form = (
+                RAW
+                if target.framing == RAW
+                else MESSAGES
+                if outlets.preserves_message_boundaries
+                else PREFIXED
+            )
+            self.label = replace(self.label, framing=form)
             waiting: dict[str, list[bytes]] = {}
             sizes: dict[str, int] = {}
             batch: pa.RecordBatch | None = first
             while batch is not None:
                 for name, row in rows_of(batch):
                     sent.rows += 1
-                    sent.octets += len(row)
+                    sent.total_bytes += len(row)
                     if form == MESSAGES:
-                        await self._give(outlets, name, row)
+                        await self._send(outlets, name, row)
                         continue
-                    waiting.setdefault(name, []).append(prefixed(row) if form == PREFIXED else row)
+                    waiting.setdefault(name, []).append(
+                        length_prefixed(row) if form == PREFIXED else row
+                    )
                     sizes[name] = sizes.get(name, 0) + len(row) + 4
-                    if sizes[name] >= PIECE:
-                        await self._give(outlets, name, b"".join(waiting.pop(name)))
+                    if sizes[name] >= SEND_BATCH_BYTES:
+                        await self._send(outlets, name, b"".join(waiting.pop(name)))
                         sizes[name] = 0
                 batch = next(batches, None)
             for name, pieces in waiting.items():
-                await self._give(outlets, name, b"".join(pieces))
-            for name in list(self._open):
+                await self._send(outlets, name, b"".join(pieces))
+            for name in list(self._open_streams):
                 await self._finish(name)
         return sent
 
-    async def say(self, data: bytes) -> None:
+    async def send_commit(self, data: bytes) -> None:
         """A stream with just this."""
         async with connect(
-            self.target.url, protocol=self.target.protocol, tls=self.target.context(),
-            server_hostname=self.target.server_name or None,
-        ) as session:  # fmt: skip
-            outgoing = await Outlets(session).open(str(self.label))
-            await self._within(outgoing.send(data))
-            await self._within(outgoing.finish())
+            self.options.url,
+            protocol=self.options.protocol,
+            tls=self.options.tls_context(),
+            server_hostname=self.options.server_name or None,
+        ) as session:
+            outgoing = await StreamOpener(session).open(str(self.label))
+            await self._with_timeout(outgoing.send(data))
+            await self._with_timeout(outgoing.finish())
 
-    async def _give(self, outlets: Outlets, name: str, data: bytes) -> None:
+    async def _send(self, opener: StreamOpener, name: str, data: bytes) -> None:
         from dataclasses import replace
 
-        outgoing = self._open.get(name)
+        outgoing = self._open_streams.get(name)
         if outgoing is None:
-            if len(self._open) >= MOST_OPEN:
-                await self._finish(next(iter(self._open)))
+            if len(self._open_streams) >= MAX_OPEN_STREAMS:
+                await self._finish(next(iter(self._open_streams)))
             part = self._parts[name] = self._parts.get(name, 0) + 1
             label = replace(self.label, stream=name, part=part)
-            outgoing = self._open[name] = await self._opened(outlets, str(label))
-        self._open.move_to_end(name)
-        await self._within(outgoing.send(data))
+            outgoing = self._open_streams[name] = await self._open_stream(opener, str(label))
+        self._open_streams.move_to_end(name)
+        await self._with_timeout(outgoing.send(data))
 
-    async def _opened(self, outlets: Outlets, name: str) -> Outgoing:
+    async def _open_stream(self, opener: StreamOpener, name: str) -> OutgoingStream:
         try:
-            return await asyncio.wait_for(outlets.open(name), self.target.timeout)
+            return await asyncio.wait_for(opener.open(name), self.options.timeout)
         except TimeoutError:
-            raise self._too_slow() from None
+            raise self._timeout_error() from None
 
     async def _finish(self, name: str) -> None:
-        await self._within(self._open.pop(name).finish())
+        await self._with_timeout(self._open_streams.pop(name).finish())
 
-    async def _within(self, work: object) -> None:
+    async def _with_timeout(self, work: object) -> None:
         try:
-            await asyncio.wait_for(work, self.target.timeout)  # type: ignore[arg-type] # awaitable
+            await asyncio.wait_for(work, self.options.timeout)  # type: ignore[arg-type] # awaitable
         except TimeoutError:
-            raise self._too_slow() from None
+            raise self._timeout_error() from None
 
-    def _too_slow(self) -> NotTaken:
-        return NotTaken(
-            f"{self.target.url}: the peer took nothing for {self.target.timeout:g} s; allow more "
+    def _timeout_error(self) -> NotAcknowledged:
+        return NotAcknowledged(
+            f"{self.options.url}: the peer took nothing for {self.options.timeout:g} s; allow more "
             "with option('timeout', ...)"
         )
 
@@ -271,9 +286,11 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
     """Stream and octets of each row; a missing stream is the usual one, missing data is refused."""
     names = batch.schema.names
     data = batch.column(names.index("data")).to_pylist()
-    streams = [DEFAULT] * len(data)
+    streams = [DEFAULT_STREAM] * len(data)
     if "stream" in names:
-        streams = [name or DEFAULT for name in batch.column(names.index("stream")).to_pylist()]
+        streams = [
+            name or DEFAULT_STREAM for name in batch.column(names.index("stream")).to_pylist()
+        ]
     for name, value in zip(streams, data, strict=True):
         if value is None:
             raise BadSink("a row without data: the sink cannot send null; filter such rows out")
@@ -283,32 +300,32 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
 class BatchSink(DataSourceArrowWriter):
     """`df.write`: see the module."""
 
-    def __init__(self, sending: Sending) -> None:
-        self.sending = sending
+    def __init__(self, sender: RowSender) -> None:
+        self.sender = sender
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.sending.send(iterator)
+        return self.sender.send(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        self.sending.commit_all(messages, 0)
+        self.sender.commit_all(messages, 0)
 
 
 class StreamSink(DataSourceStreamArrowWriter):
     """`df.writeStream`: the same, once for each micro-batch."""
 
-    def __init__(self, sending: Sending) -> None:
-        self.sending = sending
+    def __init__(self, sender: RowSender) -> None:
+        self.sender = sender
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self.sending.send(iterator)
+        return self.sender.send(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        self.sending.commit_all(messages, batchId)
+        self.sender.commit_all(messages, batchId)
 
 
 def batch_sink(options: Mapping[str, str], schema: StructType) -> BatchSink:
-    return BatchSink(Sending(Target.parse(options, streaming=False), schema))
+    return BatchSink(RowSender(SinkOptions.parse(options, streaming=False), schema))
 
 
 def stream_sink(options: Mapping[str, str], schema: StructType) -> StreamSink:
-    return StreamSink(Sending(Target.parse(options, streaming=True), schema))
+    return StreamSink(RowSender(SinkOptions.parse(options, streaming=True), schema))

@@ -15,38 +15,38 @@ from typing import NamedTuple
 _NUMBERED = re.compile(r"(.*?)([0-9]+)([^0-9]*)", re.DOTALL)
 
 
-class Part(NamedTuple):
+class FilePart(NamedTuple):
     """A stretch of a file that was taken in at once; times are milliseconds since 1970."""
 
-    arrived: int  # the clock of the batch that took it in
-    moved: int  # when the file was last written to, if that was after the batch before
-    end: int  # octets of the file that are read with it
+    arrived_ms: int  # the clock of the batch that took it in
+    modified_ms: int  # when the file was last written to, if that was after the batch before
+    end_offset: int  # octets of the file that are read with it
 
 
 @dataclass
-class Place:
+class FolderOffset:
     """`files` are those that still matter, by name within the folder, with the parts that were
     read; `gone` are the names of those that were read and do not matter any more."""
 
-    clock: int = 0
-    files: dict[str, tuple[Part, ...]] = field(default_factory=dict)
-    gone: frozenset[str] = frozenset()
+    clock_ms: int = 0
+    files: dict[str, tuple[FilePart, ...]] = field(default_factory=dict)
+    forgotten: frozenset[str] = frozenset()
 
-    def offset(self) -> dict[str, int | str]:
+    def to_dict(self) -> dict[str, int | str]:
         """As Spark writes it down."""
         files = {name: [list(part) for part in parts] for name, parts in self.files.items()}
         return {
-            "clock": self.clock,
+            "clock": self.clock_ms,
             "files": json.dumps(files, sort_keys=True, separators=(",", ":")),
-            "gone": json.dumps(pack_names(self.gone), sort_keys=True, separators=(",", ":")),
+            "gone": json.dumps(pack_names(self.forgotten), sort_keys=True, separators=(",", ":")),
         }
 
     @classmethod
-    def read(cls, offset: dict[str, int | str]) -> Place:
+    def from_dict(cls, offset: dict[str, int | str]) -> FolderOffset:
         files = json.loads(str(offset["files"]))
         return cls(
             int(offset["clock"]),
-            {name: tuple(Part(*part) for part in parts) for name, parts in files.items()},
+            {name: tuple(FilePart(*part) for part in parts) for name, parts in files.items()},
             frozenset(unpack_names(json.loads(str(offset["gone"])))),
         )
 
@@ -55,7 +55,7 @@ class Place:
         found: dict[int, list[tuple[str, int]]] = {}
         for name in sorted(self.files):
             for number, part in enumerate(self.files[name]):
-                found.setdefault(part.arrived, []).append((name, number))
+                found.setdefault(part.arrived_ms, []).append((name, number))
         return sorted(found.items())
 
 

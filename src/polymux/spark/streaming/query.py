@@ -8,33 +8,37 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from polymux.analysis.options import Plan, parse_ports
+from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.core.errors import CaptureError
-from polymux.spark.datasource.stream_reader import MOST, FollowSource, Told
-from polymux.spark.streaming.open_sessions import Waits
-from polymux.spark.streaming.table_output import FollowTables
+from polymux.spark.datasource.stream_reader import (
+    DEFAULT_MAX_BYTES_PER_TRIGGER,
+    AllTablesSource,
+    TaskReport,
+)
+from polymux.spark.streaming.open_sessions import SessionTimeouts
+from polymux.spark.streaming.table_output import StreamingTables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-EVERY = 1.0  # seconds between two looks into the folder
+DEFAULT_INTERVAL_SECONDS = 1.0  # seconds between two looks into the folder
 
 
 @dataclass(frozen=True)
-class BatchDone:
+class BatchReport:
     """What one micro-batch came to. `lag` is how old the newest packet is, in seconds."""
 
-    batch: int
+    batch_id: int
     files: int
-    octets: int
+    capture_bytes: int
     rows: int
     sessions: int
-    open: int
+    open_sessions: int
     late_packets: int
     unbalanced: int
-    lag: float
+    lag_seconds: float
 
 
 def start_following(
@@ -46,11 +50,11 @@ def start_following(
     ports: Sequence[str] = (),
     filters: Sequence[str] = (),
     content: bool = False,
-    waits: Waits | None = None,
+    timeouts: SessionTimeouts | None = None,
     available_now: bool = False,
-    most: int = MOST,
-    every: float = EVERY,
-    tell: Callable[[BatchDone], None] | None = None,
+    max_bytes_per_trigger: int = DEFAULT_MAX_BYTES_PER_TRIGGER,
+    interval: float = DEFAULT_INTERVAL_SECONDS,
+    on_batch: Callable[[BatchReport], None] | None = None,
 ) -> StreamingQuery:
     """Begin to follow `folder` into the tables under `out`; returns the running query.
 
@@ -62,51 +66,51 @@ def start_following(
     folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):
         raise CaptureError("no such directory; watching reads a directory that grows", folder)
-    Plan(protocol, parse_ports(ports))
-    waits = waits or Waits()
+    AnalysisOptions(protocol, parse_ports(ports))
+    timeouts = timeouts or SessionTimeouts()
     settings = {
         "path": os.path.abspath(folder),
         "protocol": protocol,
         "ports": json.dumps(list(ports)),
         "filters": json.dumps(list(filters)),
         "content": "true" if content else "false",
-        "sessionGrace": f"{waits.linger:g}",
-        "sessionTimeout": f"{waits.idle:g}",
-        "idleTimeout": f"{waits.patience:g}",
-        "dedupWindow": f"{waits.remember:g}",
+        "sessionGrace": f"{timeouts.session_grace:g}",
+        "sessionTimeout": f"{timeouts.session_timeout:g}",
+        "idleTimeout": f"{timeouts.idle_timeout:g}",
+        "dedupWindow": f"{timeouts.dedup_window:g}",
     }
-    tables = FollowTables(out, settings)
-    spark.dataSource.register(FollowSource)
-    reader = spark.readStream.format(FollowSource.NAME).options(
-        **settings, staging=str(tables.staging), most=str(most)
+    tables = StreamingTables(out, settings)
+    spark.dataSource.register(AllTablesSource)
+    reader = spark.readStream.format(AllTablesSource.NAME).options(
+        **settings, staging=str(tables.staging), most=str(max_bytes_per_trigger)
     )
 
     def publish(rows: DataFrame, batch: int) -> None:
-        told = [Told(**json.loads(row[0])) for row in rows.collect()]
+        told = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
         tables.publish(batch, told)
-        if tell is not None:
-            tell(summed(batch, told))
+        if on_batch is not None:
+            on_batch(merge_reports(batch, told))
 
     writer = reader.load().writeStream.foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(tables.checkpoint))
     if available_now:
         writer = writer.trigger(availableNow=True)
     else:
-        writer = writer.trigger(processingTime=f"{max(1, int(every * 1000))} milliseconds")
+        writer = writer.trigger(processingTime=f"{max(1, int(interval * 1000))} milliseconds")
     return writer.start()
 
 
-def summed(batch: int, told: Sequence[Told]) -> BatchDone:
-    status: dict[str, int] = next((part.status for part in told if part.status), {})
+def merge_reports(batch_id: int, reports: Sequence[TaskReport]) -> BatchReport:
+    status: dict[str, int] = next((part.status for part in reports if part.status), {})
     newest = status.get("newest", 0)
-    return BatchDone(
-        batch,
+    return BatchReport(
+        batch_id,
         status.get("files", 0),
         status.get("bytes", 0),
-        sum(part.rows for part in told),
-        sum(part.sessions for part in told),
+        sum(part.rows for part in reports),
+        sum(part.sessions for part in reports),
         status.get("open", 0),
         status.get("late_packets", 0),
-        sum(part.unbalanced for part in told),
+        sum(part.unbalanced for part in reports),
         (status.get("clock", 0) - newest) / 1000 if newest else 0.0,
     )

@@ -10,7 +10,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, NoFreeIds, StreamEnded
 from polymux.core.events import Accepted, Credit, Data, Event, Opened
 from polymux.core.frames import Frame
-from polymux.core.streams import NEVER, OPEN, Stream
+from polymux.core.streams import NEVER, OPEN, StreamState
 
 
 class Driver:
@@ -19,18 +19,18 @@ class Driver:
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         self.endpoint = endpoint
         self.rng = rng
-        self.reuses = False  # may it use ids again, where the protocol lets a side choose them?
+        self.reuse_ids = False  # may it use ids again, where the protocol lets a side choose them?
 
     def act(self) -> None:
         raise NotImplementedError
 
-    def heard(self, events: list[Event]) -> None:
+    def on_events(self, events: list[Event]) -> None:
         raise NotImplementedError
 
     def wind_down(self) -> None:
         raise NotImplementedError
 
-    def lie(self) -> Frame | None:
+    def random_frame(self) -> Frame | None:
         """A frame of any kind on a key near those in use: perhaps legal, perhaps not."""
         kinds = [kind for kind in self.endpoint.protocol.kinds if kind < 250]
         keys = [stream.key for stream in self.endpoint.protocol.streams.all()] or [5]
@@ -44,8 +44,8 @@ class DuplexDriver(Driver):
 
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         super().__init__(endpoint, rng)
-        self.streams: list[Stream] = []
-        self.offers: list[Stream] = []
+        self.streams: list[StreamState] = []
+        self.unaccepted: list[StreamState] = []
         self.unread: dict[int, int] = {}
         self.window = rng.choice([64, 500, 5000, 1_000_000])
 
@@ -54,9 +54,11 @@ class DuplexDriver(Driver):
         try:
             if pick < 0.2 or not self.streams:
                 name = bytes(self.rng.randrange(32, 127) for _ in range(self.rng.randrange(4)))
-                self.streams.append(self.open_again(name) or self.endpoint.open(name, self.window))
-            elif pick < 0.35 and self.offers:
-                self.answer(self.offers.pop(self.rng.randrange(len(self.offers))))
+                self.streams.append(
+                    self.open_reused_id(name) or self.endpoint.open(name, self.window)
+                )
+            elif pick < 0.35 and self.unaccepted:
+                self.accept_or_reject(self.unaccepted.pop(self.rng.randrange(len(self.unaccepted))))
             elif pick < 0.7:
                 size = self.rng.choice([0, 1, 5, 100, 1000, 3000])
                 self.endpoint.send(self.rng.choice(self.streams), bytes(size))
@@ -69,48 +71,48 @@ class DuplexDriver(Driver):
         except (NoFreeIds, StreamEnded, LocalProtocolError):
             pass  # an honest application is told no, and nothing has changed
 
-    def open_again(self, name: bytes) -> Stream | None:
+    def open_reused_id(self, name: bytes) -> StreamState | None:
         """Open the first of this side's ids whose stream is over, as npm `multiplex` does."""
         end = self.endpoint
-        if not self.reuses:
+        if not self.reuse_ids:
             return None
         for stream in end.protocol.streams.all():
             if stream.over and stream.opener == end.side:
-                end.put(Frame(0, stream.key, name))
+                end.send_frame(Frame(0, stream.key, name))
                 return end.protocol.streams.find(stream.key)
         return None
 
-    def answer(self, stream: Stream) -> None:
+    def accept_or_reject(self, stream: StreamState) -> None:
         if self.rng.random() < 0.15:
             self.endpoint.abort(stream)
             return
-        if stream.half(stream.opener).final != NEVER:
+        if stream.half(stream.opener).last_frame_index != NEVER:
             return  # withdrawn in the meantime
         self.endpoint.accept(stream, self.window)
         self.streams.append(stream)
 
-    def read(self, stream: Stream) -> None:
+    def read(self, stream: StreamState) -> None:
         amount = self.unread.pop(stream.serial, 0)
         if amount:
             self.endpoint.read(stream, amount)
 
-    def heard(self, events: list[Event]) -> None:
+    def on_events(self, events: list[Event]) -> None:
         for event in events:
             stream = event.stream
             if stream is None:
                 continue
             if isinstance(event, Opened):
-                self.offers.append(stream)
+                self.unaccepted.append(stream)
             elif isinstance(event, Data):
                 self.unread[stream.serial] = self.unread.get(stream.serial, 0) + len(event.data)
             elif isinstance(event, Accepted | Credit):
                 self.endpoint.resume(stream)
 
     def wind_down(self) -> None:
-        for stream in self.offers:
-            if stream.half(stream.opener).final == NEVER:
-                self.answer(stream)
-        self.offers.clear()
+        for stream in self.unaccepted:
+            if stream.half(stream.opener).last_frame_index == NEVER:
+                self.accept_or_reject(stream)
+        self.unaccepted.clear()
         for stream in self.streams:
             self.read(stream)
             if stream.half(self.endpoint.side).state == OPEN:

@@ -6,7 +6,7 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, NoFreeIds, StreamEnded
 from polymux.core.events import Credit, Data, Event, Opened
 from polymux.core.frames import Frame
-from polymux.core.streams import Stream
+from polymux.core.streams import StreamState
 from polymux.testing.drivers.base import Driver
 
 CONTROL_MESSAGE, CREATE, REQUEST = 0, 1, 5
@@ -19,13 +19,13 @@ class OmnistreamsDriver(Driver):
     without a number the endpoint chooses.
     """
 
-    ids = 0
+    id_count = 0
 
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         super().__init__(endpoint, rng)
-        self.writing: list[Stream] = []
-        self.reading: list[Stream] = []
-        self.offers: list[Stream] = []
+        self.writing: list[StreamState] = []
+        self.reading: list[StreamState] = []
+        self.unaccepted: list[StreamState] = []
         self.unread: dict[int, int] = {}
         self.window = rng.choice([1, 2, 10, 300])
 
@@ -43,69 +43,69 @@ class OmnistreamsDriver(Driver):
                 self.endpoint.abort(self.rng.choice(self.writing))
             elif pick < 0.65:
                 text = self.rng.choice([b"", b"{}", b"hello"])
-                self.endpoint.put(Frame(CONTROL_MESSAGE, 0, text))
-            elif pick < 0.75 and self.offers:
-                self.answer(self.offers.pop(self.rng.randrange(len(self.offers))))
+                self.endpoint.send_frame(Frame(CONTROL_MESSAGE, 0, text))
+            elif pick < 0.75 and self.unaccepted:
+                self.accept_or_reject(self.unaccepted.pop(self.rng.randrange(len(self.unaccepted))))
             elif self.reading:
                 self.act_as_reader(self.rng.choice(self.reading))
         except (NoFreeIds, StreamEnded, LocalProtocolError):
             pass  # an honest application is told no, and nothing has changed
 
-    def act_as_reader(self, stream: Stream) -> None:
+    def act_as_reader(self, stream: StreamState) -> None:
         pick = self.rng.random()
         if pick < 0.15:
             self.endpoint.abort(stream)
         elif pick < 0.4 and not stream.over and self.is_current(stream):
             amount = self.rng.choice([0, 1, 3, 255, 300])
-            self.endpoint.put(Frame(REQUEST, stream.key, b"", amount))
+            self.endpoint.send_frame(Frame(REQUEST, stream.key, b"", amount))
         else:
             self.read(stream)
 
-    def is_current(self, stream: Stream) -> bool:
+    def is_current(self, stream: StreamState) -> bool:
         """Has the id of this stream not been used again?"""
         return self.endpoint.protocol.streams.find(stream.key) is stream
 
     def open(self) -> None:
         metadata = self.rng.choice([b"", b"{}", '{"größe":1}'.encode()])
-        if not self.ids:
+        if not self.id_count:
             self.writing.append(self.endpoint.open(metadata))
             return
-        key = self.rng.randrange(self.ids) * 2 + self.endpoint.side
+        key = self.rng.randrange(self.id_count) * 2 + self.endpoint.side
         before = self.endpoint.protocol.streams.find(key)
         if before is None or before.over:
-            self.endpoint.put(Frame(CREATE, key, metadata))
+            self.endpoint.send_frame(Frame(CREATE, key, metadata))
             made = self.endpoint.protocol.streams.find(key)
             assert made is not None
             self.writing.append(made)
 
-    def answer(self, stream: Stream) -> None:
+    def accept_or_reject(self, stream: StreamState) -> None:
         if self.rng.random() < 0.15:
             self.endpoint.abort(stream)
             return
         self.endpoint.accept(stream, self.window)
         self.reading.append(stream)
 
-    def read(self, stream: Stream) -> None:
+    def read(self, stream: StreamState) -> None:
         messages = self.unread.pop(stream.serial, 0)
         if messages:
             self.endpoint.read(stream, messages)
 
-    def heard(self, events: list[Event]) -> None:
+    def on_events(self, events: list[Event]) -> None:
         for event in events:
             stream = event.stream
             if stream is None:
                 continue
             if isinstance(event, Opened):
-                self.offers.append(stream)
+                self.unaccepted.append(stream)
             elif isinstance(event, Data):
                 self.unread[stream.serial] = self.unread.get(stream.serial, 0) + 1
             elif isinstance(event, Credit):
                 self.endpoint.resume(stream)
 
     def wind_down(self) -> None:
-        for stream in self.offers:
-            self.answer(stream)
-        self.offers.clear()
+        for stream in self.unaccepted:
+            self.accept_or_reject(stream)
+        self.unaccepted.clear()
         for stream in self.reading:
             self.read(stream)
         for stream in self.writing:

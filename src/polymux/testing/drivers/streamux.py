@@ -7,7 +7,7 @@ from polymux.core.errors import LocalProtocolError, NoFreeIds, StreamEnded
 from polymux.core.events import Ended, Event, Opened
 from polymux.core.frames import Frame
 from polymux.core.protocol import NO_ID
-from polymux.core.streams import OPEN, Stream
+from polymux.core.streams import OPEN, StreamState
 from polymux.protocols.streamux.protocol import Streamux
 from polymux.protocols.streamux.rules import (
     EMPTY_REPLY,
@@ -28,54 +28,54 @@ class StreamuxDriver(Driver):
         super().__init__(endpoint, rng)
         assert isinstance(endpoint.protocol, Streamux)
         self.protocol: Streamux = endpoint.protocol
-        self.protocol.streams.keep = True  # former uses of an id are compared too
-        self.asked: list[Stream] = []
-        self.calls: list[Stream] = []
+        self.protocol.streams.keep_removed = True  # former uses of an id are compared too
+        self.requests: list[StreamState] = []
+        self.calls: list[StreamState] = []
 
     def act(self) -> None:
         pick = self.rng.random()
         try:
-            if not self.protocol.handshaken:
-                self.ask_early()
-            elif pick < 0.25 or not self.asked:
-                self.ask()
+            if not self.protocol.handshake_done:
+                self.send_early_request()
+            elif pick < 0.25 or not self.requests:
+                self.send_request()
             elif pick < 0.4:
-                self.endpoint.send(self.rng.choice(self.asked), bytes(self.rng.choice(SIZES)))
+                self.endpoint.send(self.rng.choice(self.requests), bytes(self.rng.choice(SIZES)))
             elif pick < 0.5:
-                self.endpoint.end(self.rng.choice(self.asked))
+                self.endpoint.end(self.rng.choice(self.requests))
             elif pick < 0.58:
-                self.endpoint.abort(self.rng.choice(self.asked))
+                self.endpoint.abort(self.rng.choice(self.requests))
             elif pick < 0.63:
-                self.keep_alive()
+                self.send_keep_alive()
             elif self.calls:
-                self.serve(self.rng.choice(self.calls))
+                self.continue_reply(self.rng.choice(self.calls))
         except (NoFreeIds, StreamEnded, LocalProtocolError):
             pass  # an honest application is told no, and nothing has changed
 
-    def ask(self) -> None:
+    def send_request(self) -> None:
         """Open a request; now and then its data and its end follow at once."""
         stream = self.endpoint.open()
-        self.asked.append(stream)
+        self.requests.append(stream)
         if self.rng.random() < 0.8:
             self.endpoint.send(stream, bytes(self.rng.choice(SIZES)))
             if self.rng.random() < 0.7:
                 self.endpoint.end(stream)
 
-    def ask_early(self) -> None:
+    def send_early_request(self) -> None:
         """Ask before the peer's initiator has come: requests need only our own."""
-        key = self.protocol.next_free(self.endpoint.side)
+        key = self.protocol.next_free_key(self.endpoint.side)
         if key != NO_ID:
-            self.endpoint.put(Frame(REQUEST_LAST, key, b"?"))
+            self.endpoint.send_frame(Frame(REQUEST_LAST, key, b"?"))
             stream = self.protocol.streams.find(key)
             assert stream is not None
-            self.asked.append(stream)
+            self.requests.append(stream)
 
-    def keep_alive(self) -> None:
-        frame = self.protocol.keep_alive(self.endpoint.side)
+    def send_keep_alive(self) -> None:
+        frame = self.protocol.keep_alive_frame(self.endpoint.side)
         if frame is not None:
-            self.endpoint.put(frame)
+            self.endpoint.send_frame(frame)
 
-    def serve(self, stream: Stream) -> None:
+    def continue_reply(self, stream: StreamState) -> None:
         """A piece of the reply, its end, or no more of it."""
         pick = self.rng.random()
         if pick < 0.5:
@@ -85,7 +85,7 @@ class StreamuxDriver(Driver):
         else:
             self.endpoint.abort(stream)
 
-    def heard(self, events: list[Event]) -> None:
+    def on_events(self, events: list[Event]) -> None:
         for event in events:
             stream = event.stream
             if stream is None:
@@ -96,26 +96,26 @@ class StreamuxDriver(Driver):
                 self.endpoint.resume(stream)  # a reply that waited for the whole request may go
 
     def wind_down(self) -> None:
-        for stream in (*self.asked, *self.calls):
+        for stream in (*self.requests, *self.calls):
             if stream.half(self.endpoint.side).state == OPEN and not stream.over:
-                lane = stream.lane
-                if stream.serial < 0 and lane is not None and lane.queued == 0:
+                lane = stream.buffers
+                if stream.serial < 0 and lane is not None and lane.queued_bytes == 0:
                     self.endpoint.abort(stream)  # a request without data cannot be sent
                 else:
                     self.endpoint.end(stream)
 
-    def lie(self) -> Frame | None:
+    def random_frame(self) -> Frame | None:
         """A frame that its header can say, on an id near those in use."""
         side = self.endpoint.side
         kind = self.rng.randrange(EMPTY_REPLY + 1)
-        layout = self.protocol.layout(1 - side if kind & REPLY_BIT else side)
-        numbers = [stream.number for stream in self.protocol.streams.all()] or [5]
-        number = (self.rng.choice(numbers) + self.rng.choice([0, 0, 0, 1, 3])) & layout.last_id
+        layout = self.protocol.layout_of(1 - side if kind & REPLY_BIT else side)
+        numbers = [stream.stream_id for stream in self.protocol.streams.all()] or [5]
+        number = (self.rng.choice(numbers) + self.rng.choice([0, 0, 0, 1, 3])) & layout.max_id
         opener = 1 - side if kind & REPLY_BIT else side
         key = number * 2 + opener
         if kind == KEEP_ALIVE:
             stream = self.protocol.streams.find(key)
-            if self.protocol.closes(side, REQUEST_LAST, stream):
+            if self.protocol.ends_started_message(side, REQUEST_LAST, stream):
                 return None  # would be the end of that request
         size = self.rng.choice([1, 40]) if kind <= REPLY_LAST else 0
-        return Frame(kind, key, b"x" * min(size, layout.longest))
+        return Frame(kind, key, b"x" * min(size, layout.max_chunk_bytes))

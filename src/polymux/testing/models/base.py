@@ -14,20 +14,20 @@ from random import Random
 from polymux.core.protocol import Protocol
 from polymux.protocols.registry import create
 
-PLACES = ("dialer", "acceptor", "middle")
+VANTAGE_NAMES = ("dialer", "acceptor", "middle")
 
 
 @dataclass(eq=False)
-class Use:
+class IdUse:
     """One use of a stream id. `opener` 2: opened by neither side."""
 
     opener: int
-    number: int
+    stream_id: int
     incarnation: int = 1
 
     @property
     def label(self) -> str:
-        text = f"{'das'[self.opener]}{self.number}"
+        text = f"{'das'[self.opener]}{self.stream_id}"
         return text if self.incarnation == 1 else f"{text}.{self.incarnation}"
 
 
@@ -40,28 +40,28 @@ class Fault:
 
     rule: str
     stream: str = ""
-    beside: bool = False
-    lost: bool = False  # the rest of the direction cannot be read
+    needs_sender_vantage: bool = False
+    loses_framing: bool = False  # the rest of the direction cannot be read
 
 
 @dataclass(eq=False)
-class Packet:
+class ModelFrame:
     """One frame: its bytes, and what it means to the models."""
 
     sender: int
     index: int  # among its sender's frames
     data: bytes
     verb: str
-    use: Use | None = None
+    use: IdUse | None = None
     amount: int = 0  # what it grants, asks for, acknowledges or limits
-    payload: int = 0  # bytes of content, at the end of `data`
-    last: bool = False  # it ends its sender's half as well
-    known: int = 0  # frames of the other peer that its sender had read
+    payload_size: int = 0  # bytes of content, at the end of `data`
+    ends_half: bool = False  # it ends its sender's half as well
+    peer_frames_read: int = 0  # frames of the other peer that its sender had read
     fault: Fault | None = None
 
 
 @dataclass
-class Truth:
+class ExpectedStream:
     """What is known of one use. `None`: not determined, or not there."""
 
     ending: str = "open"
@@ -69,13 +69,13 @@ class Truth:
     payload: list[int] = field(default_factory=lambda: [0, 0])
     granted: list[int | None] = field(default_factory=lambda: [None, None])
     frames: list[int] = field(default_factory=lambda: [0, 0])
-    sure: bool = True
+    is_certain: bool = True
 
-    def count(self, packet: Packet) -> None:
-        self.frames[packet.sender] += 1
+    def count_frame(self, frame: ModelFrame) -> None:
+        self.frames[frame.sender] += 1
 
 
-class Peer:
+class ModelPeer:
     """One model peer. A subclass reads packets, acts at random, and plants faults."""
 
     faults: tuple[str, ...] = ()  # what `plant` knows
@@ -83,191 +83,221 @@ class Peer:
     def __init__(self, side: int, rng: Random) -> None:
         self.side = side
         self.rng = rng
-        self.sent: list[Packet] = []  # written since the conversation last looked
-        self.count = 0
-        self.taken = 0  # frames read
-        self.omitted: Packet | None = None
-        self.goes_on = False  # is a stream used on after a fault on it?
+        self.unsent_frames: list[ModelFrame] = []  # written since the conversation last looked
+        self.frame_count = 0
+        self.frames_read = 0  # frames read
+        self.omitted_frame: ModelFrame | None = None
+        self.continues_after_fault = False  # is a stream used on after a fault on it?
         self.silent = False  # nothing after a fault that loses the frame boundaries
-        self.spoilt: set[tuple[int, int]] = set()  # (opener, id) that a fault has muddled
+        self.faulted_ids: set[tuple[int, int]] = set()  # (opener, id) that a fault has muddled
 
-    def write(
-        self, verb: str, data: bytes, use: Use | None = None, amount: int = 0, payload: int = 0,
-        last: bool = False, fault: Fault | None = None, frame: bool = True,
-    ) -> Packet:  # fmt: skip
+    def write_frame(
+        self,
+        verb: str,
+        data: bytes,
+        use: IdUse | None = None,
+        amount: int = 0,
+        payload_size: int = 0,
+        ends_half: bool = False,
+        fault: Fault | None = None,
+        is_frame: bool = True,
+    ) -> ModelFrame:
         """Send a frame; `frame=False`: bytes of a carrier that are no frame."""
-        packet = Packet(self.side, self.count if frame else -1, data, verb, use, amount, payload,
-                        last, self.taken, fault)  # fmt: skip
-        self.count += frame
-        self.sent.append(packet)
+        packet = ModelFrame(
+            self.side,
+            self.frame_count if is_frame else -1,
+            data,
+            verb,
+            use,
+            amount,
+            payload_size,
+            ends_half,
+            self.frames_read,
+            fault,
+        )
+        self.frame_count += is_frame
+        self.unsent_frames.append(packet)
         if fault is not None:
-            self.spoil(packet)
+            self.mark_faulted(packet)
         return packet
 
-    def take(self, packet: Packet) -> None:
+    def receive(self, packet: ModelFrame) -> None:
         """Read a frame of the other peer. Nothing is sent here: what came with it is read first."""
         if packet.fault is not None:
-            self.spoil(packet)
-        self.taken += packet.index >= 0
-        if packet.fault is not None or self.is_spoilt(packet):
-            self.suffer(packet)
+            self.mark_faulted(packet)
+        self.frames_read += packet.index >= 0
+        if packet.fault is not None or self.is_faulted(packet):
+            self.read_faulted(packet)
         else:
             self.read(packet)
 
-    def spoil(self, packet: Packet) -> None:
+    def mark_faulted(self, packet: ModelFrame) -> None:
         """A fault was sent or read: its stream is left alone, or goes on as if it had not been."""
-        if packet.fault is not None and packet.fault.lost:
+        if packet.fault is not None and packet.fault.loses_framing:
             self.silent = True
-        if packet.use is not None and not self.goes_on:
-            self.spoilt.add((packet.use.opener, packet.use.number))
+        if packet.use is not None and not self.continues_after_fault:
+            self.faulted_ids.add((packet.use.opener, packet.use.stream_id))
 
-    def is_spoilt(self, packet: Packet) -> bool:
+    def is_faulted(self, packet: ModelFrame) -> bool:
         use = packet.use
-        return use is not None and (use.opener, use.number) in self.spoilt
+        return use is not None and (use.opener, use.stream_id) in self.faulted_ids
 
-    def suffer(self, packet: Packet) -> None:
+    def read_faulted(self, packet: ModelFrame) -> None:
         """Read a fault, or what follows it. What it asks for is answered all the same."""
 
-    def omit(self, fault: Fault, use: Use) -> None:
+    def omit_reply(self, fault: Fault, use: IdUse) -> None:
         """Plant a fault that is no frame: something owed that never comes."""
-        self.spoilt.add((use.opener, use.number))
-        self.omitted = Packet(self.side, -1, b"", "omitted", use, fault=fault)
+        self.faulted_ids.add((use.opener, use.stream_id))
+        self.omitted_frame = ModelFrame(self.side, -1, b"", "omitted", use, fault=fault)
 
     def start(self) -> None:
         """Send what comes before everything else."""
 
-    def read(self, packet: Packet) -> None:
+    def read(self, packet: ModelFrame) -> None:
         raise NotImplementedError
 
     def act(self) -> None:
         """Do something at random, or nothing."""
         raise NotImplementedError
 
-    def answer(self) -> None:
+    def send_replies(self) -> None:
         """Send what is owed."""
 
-    def plant(self, fault: str) -> bool:
+    def inject_fault(self, fault: str) -> bool:
         """Commit this fault, if the state allows it now."""
         raise NotImplementedError
 
 
-class Model:
+class ProtocolModel:
     """A protocol's peers, the string an observer is made with, and what the frames amount to."""
 
     name = ""
     faults: tuple[str, ...] = ()
-    notes: frozenset[str] = frozenset()  # what may be noted of honest peers
-    answers: frozenset[str] = frozenset()  # what is owed: a capture that lacks it says so
-    harmless: frozenset[str] = frozenset()  # faults that a stream survives: the frame is dropped
-    debts: frozenset[str] = frozenset()  # rules about what is owed: a fault may leave it so
+    honest_notes: frozenset[str] = frozenset()  # what may be noted of honest peers
+    reply_verbs: frozenset[str] = frozenset()  # what is owed: a capture that lacks it says so
+    survivable_faults: frozenset[str] = (
+        frozenset()
+    )  # faults that a stream survives: the frame is dropped
+    missing_reply_rules: frozenset[str] = (
+        frozenset()
+    )  # rules about what is owed: a fault may leave it so
     messages = False  # is a frame cut short not yet a frame of its stream?
 
     def __init__(self, rng: Random) -> None:
-        self.text = self.name
-        self.peers: list[Peer] = []
+        self.protocol_string = self.name
+        self.peers: list[ModelPeer] = []
 
-    def observed(self, vantage: int) -> Protocol:
+    def observer_protocol(self, vantage: int) -> Protocol:
         """The rule book of an observer at a place."""
-        return create(self.text, vantage=vantage)
+        return create(self.protocol_string, vantage=vantage)
 
-    def begin(self, fault: str) -> None:
+    def prepare_fault(self, fault: str) -> None:
         """Prepare a fault that comes before everything else, if this is one."""
 
-    def blamed(self, planted: Packet, passed: list[Packet]) -> Packet:
+    def frame_to_report(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> ModelFrame:
         """The frame that a place must blame, by the order in which the frames passed there."""
-        return planted
+        return faulty_frame
 
-    def truths(self, passed: list[Packet]) -> dict[str, Truth]:
+    def expected_streams(self, passed: list[ModelFrame]) -> dict[str, ExpectedStream]:
         """By label, from the frames in the order in which they passed."""
         raise NotImplementedError
 
-    def peaks(self, whole: list[Packet]) -> dict[str, list[int]]:
+    def expected_peaks(self, completed: list[ModelFrame]) -> dict[str, list[int]]:
         """By label, most bytes sent and not acknowledged; from frames in order of their ends."""
         return {}
 
-    def certain(self, planted: Packet, passed: list[Packet]) -> bool:
+    def is_certain(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> bool:
         """Could nothing that passed before excuse this fault, whatever its sender had read?
 
         Here: nothing passed about its id that its sender had not read.
         """
-        use = planted.use
+        use = faulty_frame.use
         return use is None or not any(
-            packet.sender != planted.sender and packet.index >= planted.known
-            for packet in passed[: passed.index(planted)]
+            packet.sender != faulty_frame.sender and packet.index >= faulty_frame.peer_frames_read
+            for packet in passed[: passed.index(faulty_frame)]
             if packet.use is not None
-            and (packet.use.opener, packet.use.number) == (use.opener, use.number)
+            and (packet.use.opener, packet.use.stream_id) == (use.opener, use.stream_id)
         )
 
 
-class Wire:
+class ModelDirection:
     """One direction: all its bytes, and how far they have come."""
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self.packets: list[Packet] = []
-        self.ends: list[int] = []
-        self.passed = 0  # bytes that have passed the middle
-        self.read = 0  # bytes that the reader has
-        self.taken = 0  # frames that the reader has
+        self.frames: list[ModelFrame] = []
+        self.frame_ends: list[int] = []
+        self.bytes_passed = 0  # bytes that have passed the middle
+        self.bytes_read = 0  # bytes that the reader has
+        self.frames_read = 0  # frames that the reader has
 
-    def add(self, packet: Packet) -> None:
-        self.data += packet.data
-        self.packets.append(packet)
-        self.ends.append(len(self.data))
+    def add(self, frame: ModelFrame) -> None:
+        self.data += frame.data
+        self.frames.append(frame)
+        self.frame_ends.append(len(self.data))
 
 
-class Place:
+class VantageTrace:
     """What is seen at one place: the bytes in their order, and the frames."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []
-        self.passed: list[Packet] = []
-        self.whole: list[Packet] = []  # the same frames, by their last bytes
-        self.seen = [0, 0]  # bytes
-        self.told = [0, 0]  # frames
-        self.ended = [0, 0]  # frames that are whole
+        self.passed_frames: list[ModelFrame] = []
+        self.completed_frames: list[ModelFrame] = []  # the same frames, by their last bytes
+        self.bytes_seen = [0, 0]  # bytes
+        self.passed_counts = [0, 0]  # frames
+        self.completed_counts = [0, 0]  # frames that are whole
 
-    def see(self, side: int, wire: Wire, upto: int) -> None:
-        if upto == self.seen[side]:
+    def record(self, side: int, direction: ModelDirection, upto: int) -> None:
+        if upto == self.bytes_seen[side]:
             return
-        self.chunks.append((side, bytes(wire.data[self.seen[side] : upto])))
-        self.seen[side] = upto
-        while self.told[side] < len(wire.packets):
-            packet = wire.packets[self.told[side]]
-            if wire.ends[self.told[side]] - packet.payload > upto:
+        self.chunks.append((side, bytes(direction.data[self.bytes_seen[side] : upto])))
+        self.bytes_seen[side] = upto
+        while self.passed_counts[side] < len(direction.frames):
+            packet = direction.frames[self.passed_counts[side]]
+            if direction.frame_ends[self.passed_counts[side]] - packet.payload_size > upto:
                 break  # content is decided by its header, everything else when it is whole
-            self.passed.append(packet)
-            self.told[side] += 1
-        while self.ended[side] < len(wire.packets) and wire.ends[self.ended[side]] <= upto:
-            self.whole.append(wire.packets[self.ended[side]])
-            self.ended[side] += 1
+            self.passed_frames.append(packet)
+            self.passed_counts[side] += 1
+        while (
+            self.completed_counts[side] < len(direction.frames)
+            and direction.frame_ends[self.completed_counts[side]] <= upto
+        ):
+            self.completed_frames.append(direction.frames[self.completed_counts[side]])
+            self.completed_counts[side] += 1
 
 
-class Talk:
+class ModelConversation:
     """One conversation. `fault`: planted once, as soon as a peer can."""
 
-    def __init__(self, make: type[Model], seed: int, fault: str = "", steps: int = 0) -> None:
+    def __init__(
+        self, model_type: type[ProtocolModel], seed: int, fault: str = "", steps: int = 0
+    ) -> None:
         self.rng = Random(f"{seed} {fault}")
-        self.model = make(self.rng)
+        self.model = model_type(self.rng)
         self.peers = self.model.peers
-        self.wires = (Wire(), Wire())
-        self.places = {name: Place() for name in PLACES}
+        self.directions = (ModelDirection(), ModelDirection())
+        self.traces = {name: VantageTrace() for name in VANTAGE_NAMES}
         self.fault = fault
-        self.planted: Packet | None = None
-        self.model.begin(fault)
-        goes_on = fault in self.model.harmless and self.rng.random() < 0.7
+        self.faulty_frame: ModelFrame | None = None
+        self.model.prepare_fault(fault)
+        goes_on = fault in self.model.survivable_faults and self.rng.random() < 0.7
         for peer in self.peers:
-            peer.goes_on = goes_on
+            peer.continues_after_fault = goes_on
             peer.start()
-            self.planted = next((p for p in peer.sent if p.fault is not None), self.planted)
+            self.faulty_frame = next(
+                (p for p in peer.unsent_frames if p.fault is not None), self.faulty_frame
+            )
             self.flush(peer.side)
         steps = steps or self.rng.randrange(40, 220)
         begin = self.rng.randrange(steps) if fault else -1
-        self.eager = self.rng.choice([0.2, 0.5, 0.8])  # how often an answer is given at once
+        self.reply_probability = self.rng.choice(
+            [0.2, 0.5, 0.8]
+        )  # how often an answer is given at once
         for step in range(steps):
             self.step(plant=bool(fault) and step >= begin)
         for _ in range(300):
-            if not fault or self.planted is not None:
+            if not fault or self.faulty_frame is not None:
                 break
             self.step(plant=True)
         self.drain()
@@ -277,61 +307,66 @@ class Talk:
         side = rng.randrange(2)
         move = rng.randrange(6)
         if move == 0:
-            self.carry(side)
+            self.deliver_to_middle(side)
         elif move < 3:
-            self.deliver(side)
+            self.deliver_to_reader(side)
         elif not self.peers[side].silent:
             peer = self.peers[side]
-            if not (plant and self.planted is None and self.plant(peer)):
+            if not (plant and self.faulty_frame is None and self.inject_fault(peer)):
                 peer.act()
             self.flush(side)
 
-    def plant(self, peer: Peer) -> bool:
-        wire = self.wires[1 - peer.side]
-        if wire.read != (wire.ends[wire.taken - 1] if wire.taken else 0):
+    def inject_fault(self, peer: ModelPeer) -> bool:
+        wire = self.directions[1 - peer.side]
+        if wire.bytes_read != (wire.frame_ends[wire.frames_read - 1] if wire.frames_read else 0):
             return False  # in the middle of a frame it is not clear what the peer knows
-        if not peer.plant(self.fault):
+        if not peer.inject_fault(self.fault):
             return False
-        self.planted = peer.omitted or next(p for p in peer.sent if p.fault is not None)
+        self.faulty_frame = peer.omitted_frame or next(
+            p for p in peer.unsent_frames if p.fault is not None
+        )
         return True
 
     def flush(self, side: int) -> None:
         """What a peer has written is on its way, and seen beside it."""
-        wire = self.wires[side]
-        for packet in self.peers[side].sent:
+        wire = self.directions[side]
+        for packet in self.peers[side].unsent_frames:
             wire.add(packet)
-        self.peers[side].sent = []
-        self.places[PLACES[side]].see(side, wire, len(wire.data))
+        self.peers[side].unsent_frames = []
+        self.traces[VANTAGE_NAMES[side]].record(side, wire, len(wire.data))
 
-    def carry(self, side: int, everything: bool = False) -> None:
-        wire = self.wires[side]
-        wire.passed = self.further(wire.passed, len(wire.data), everything)
-        self.places["middle"].see(side, wire, wire.passed)
+    def deliver_to_middle(self, side: int, everything: bool = False) -> None:
+        wire = self.directions[side]
+        wire.bytes_passed = self.advance(wire.bytes_passed, len(wire.data), everything)
+        self.traces["middle"].record(side, wire, wire.bytes_passed)
 
-    def deliver(self, side: int, everything: bool = False) -> None:
-        wire = self.wires[side]
-        if wire.passed == wire.read:
-            self.carry(side, everything)
+    def deliver_to_reader(self, side: int, everything: bool = False) -> None:
+        wire = self.directions[side]
+        if wire.bytes_passed == wire.bytes_read:
+            self.deliver_to_middle(side, everything)
         reader = self.peers[1 - side]
-        wire.read = self.further(wire.read, wire.passed, everything)
-        self.places[PLACES[1 - side]].see(side, wire, wire.read)
-        while wire.taken < len(wire.packets) and wire.ends[wire.taken] <= wire.read:
-            reader.take(wire.packets[wire.taken])
-            wire.taken += 1
-        if not reader.silent and (everything or self.rng.random() < self.eager):
-            reader.answer()
+        wire.bytes_read = self.advance(wire.bytes_read, wire.bytes_passed, everything)
+        self.traces[VANTAGE_NAMES[1 - side]].record(side, wire, wire.bytes_read)
+        while (
+            wire.frames_read < len(wire.frames)
+            and wire.frame_ends[wire.frames_read] <= wire.bytes_read
+        ):
+            reader.receive(wire.frames[wire.frames_read])
+            wire.frames_read += 1
+        if not reader.silent and (everything or self.rng.random() < self.reply_probability):
+            reader.send_replies()
             self.flush(reader.side)
 
-    def further(self, now: int, most: int, everything: bool) -> int:
-        if everything or now == most:
-            return most
-        return min(most, now + self.rng.choice([1, 3, 8, 30, 30, 200, 200, 100_000]))
+    def advance(self, now: int, limit: int, everything: bool) -> int:
+        if everything or now == limit:
+            return limit
+        return min(limit, now + self.rng.choice([1, 3, 8, 30, 30, 200, 200, 100_000]))
 
     def drain(self) -> None:
         """All that was written is read and answered."""
         for _ in range(50):
             for side in (0, 1):
-                self.carry(side, True)
-                self.deliver(side, True)
-            if all(wire.read == len(wire.data) for wire in self.wires):
+                self.deliver_to_middle(side, True)
+                self.deliver_to_reader(side, True)
+            if all(wire.bytes_read == len(wire.data) for wire in self.directions):
                 return

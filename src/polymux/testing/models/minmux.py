@@ -4,21 +4,28 @@ from random import Random
 
 from polymux.core.limits import Limits
 from polymux.core.protocol import Protocol
-from polymux.protocols.minmux.profile import read_profile
+from polymux.protocols.minmux.profile import parse_profile
 from polymux.protocols.minmux.protocol import Minmux as Observed
-from polymux.testing.models.base import Fault, Model, Packet, Peer, Truth, Use
+from polymux.testing.models.base import (
+    ExpectedStream,
+    Fault,
+    IdUse,
+    ModelFrame,
+    ModelPeer,
+    ProtocolModel,
+)
 
-MOST = 2**64 - 1
-GROUPS = {"give": 0, "write": 0, "stop-read": 1, "stop-write": 1, "oops": 2, "forgo": 2,
+U64_MAX = 2**64 - 1
+PACKET_GROUPS = {"give": 0, "write": 0, "stop-read": 1, "stop-write": 1, "oops": 2, "forgo": 2,
           "promise-read": 3, "promise-write": 3}  # fmt: skip
-FROM_ONE = ("give", "write", "forgo", "promise-read", "promise-write")
+NONZERO_AMOUNTS = ("give", "write", "forgo", "promise-read", "promise-write")
 PREFIXED, NEVER, UNIT = "prefixed", "never", 0
-Shape = tuple[int | str, int | str]  # bytes of an item, and of the last item
-IDS = (0, 1, 2, 3, 62, 63, 311, 2**63, MOST)
-UNASSIGNED = 4  # of the profiles that name their streams
+ItemSizes = tuple[int | str, int | str]  # bytes of an item, and of the last item
+STREAM_IDS = (0, 1, 2, 3, 62, 63, 311, 2**63, U64_MAX)
+UNASSIGNED_ID = 4  # of the profiles that name their streams
 
 
-def varu64(value: int) -> bytes:
+def encode_varu64(value: int) -> bytes:
     """A VarU64 in its shortest form."""
     if value < 248:
         return bytes([value])
@@ -26,129 +33,144 @@ def varu64(value: int) -> bytes:
     return bytes([247 + width]) + value.to_bytes(width, "big")
 
 
-def header(group: int, number: int) -> bytes:
-    if number < 63:
-        return bytes([group << 6 | number])
-    return bytes([group << 6 | 63]) + varu64(number - 63)
+def encode_header(group: int, stream_id: int) -> bytes:
+    if stream_id < 63:
+        return bytes([group << 6 | stream_id])
+    return bytes([group << 6 | 63]) + encode_varu64(stream_id - 63)
 
 
-class Half:
+class KnownUse:
     """A stream as one side knows it, in the use that this side is in."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: IdUse) -> None:
         self.use = use
         self.credit = 0  # the writer's: given, read, and not yet spent; the reader's: still out
         self.write_limit: int | None = None
         self.read_limit: int | None = None
-        self.last = False  # the last item has passed
-        self.said = False  # has this side said anything in this use?
-        self.begun = False  # has either?
+        self.last_item_passed = False  # the last item has passed
+        self.has_sent = False  # has this side said anything in this use?
+        self.is_started = False  # has either?
 
-    def finished(self, shape: Shape) -> bool:
-        return self.write_limit == 0 and (shape[1] == UNIT or self.last)
+    def finished(self, item_sizes: ItemSizes) -> bool:
+        return self.write_limit == 0 and (item_sizes[1] == UNIT or self.last_item_passed)
 
-    def over(self, shape: Shape) -> bool:
-        return self.finished(shape) and self.read_limit == 0
+    def over(self, item_sizes: ItemSizes) -> bool:
+        return self.finished(item_sizes) and self.read_limit == 0
 
 
-class MinmuxPeer(Peer):
-    def __init__(self, side: int, rng: Random, model: "Minmux") -> None:
+class MinmuxPeer(ModelPeer):
+    def __init__(self, side: int, rng: Random, model: "MinmuxModel") -> None:
         super().__init__(side, rng)
         self.model = model
-        self.halves: dict[int, Half] = {}
+        self.known_uses: dict[int, KnownUse] = {}
 
-    def writes(self, number: int) -> bool:
-        return (number & 1) == 1 - self.side
+    def is_writer(self, stream_id: int) -> bool:
+        return (stream_id & 1) == 1 - self.side
 
     # --- packets
 
-    def packet(
-        self, verb: str, half: Half, amount: int, items: bytes = b"", fault: Fault | None = None
-    ) -> Packet:
-        number = half.use.number
-        data = header(GROUPS[verb], number) + varu64(amount - (verb in FROM_ONE)) + items
-        half.said = half.begun = True
-        return self.write(verb, data, half.use, amount, len(items), fault=fault)
+    def write_packet(
+        self,
+        verb: str,
+        known: KnownUse,
+        amount: int,
+        items: bytes = b"",
+        fault: Fault | None = None,
+    ) -> ModelFrame:
+        number = known.use.stream_id
+        data = (
+            encode_header(PACKET_GROUPS[verb], number)
+            + encode_varu64(amount - (verb in NONZERO_AMOUNTS))
+            + items
+        )
+        known.has_sent = known.is_started = True
+        return self.write_frame(verb, data, known.use, amount, len(items), fault=fault)
 
-    def items(self, form: int | str, count: int) -> bytes:
-        if form == PREFIXED:
+    def random_items(self, item_size: int | str, count: int) -> bytes:
+        if item_size == PREFIXED:
             sizes = [self.rng.choice([0, 1, 30, 260]) for _ in range(count)]
-            return b"".join(varu64(size) + self.rng.randbytes(size) for size in sizes)
-        return self.rng.randbytes(int(form) * count)
+            return b"".join(encode_varu64(size) + self.rng.randbytes(size) for size in sizes)
+        return self.rng.randbytes(int(item_size) * count)
 
     # --- conduct
 
-    def half(self, number: int) -> Half:
+    def current_use(self, stream_id: int) -> KnownUse:
         """The use to speak of now: the next one, if this is over."""
-        known = self.halves.get(number)
-        if known is None or (self.model.reuse and known.over(self.model.shapes[number])):
-            known = Half(self.model.use(number, known.use.incarnation + 1 if known else 1))
-            self.halves[number] = known
+        known = self.known_uses.get(stream_id)
+        if known is None or (self.model.reuse and known.over(self.model.item_sizes[stream_id])):
+            known = KnownUse(
+                self.model.id_use(stream_id, known.use.incarnation + 1 if known else 1)
+            )
+            self.known_uses[stream_id] = known
         return known
 
-    def read(self, packet: Packet) -> None:
+    def read(self, packet: ModelFrame) -> None:
         assert packet.use is not None
-        number = packet.use.number
-        known = self.halves.get(number)
-        if known is not None and packet.verb == "forgo" and self.is_late(known, packet):
+        number = packet.use.stream_id
+        known = self.known_uses.get(number)
+        if (
+            known is not None
+            and packet.verb == "forgo"
+            and self.is_about_previous_use(known, packet)
+        ):
             known.credit = max(0, known.credit - packet.amount)  # it hits what is there
             return
-        half = self.half(number)
+        half = self.current_use(number)
         assert half.use is packet.use, "the sides disagree about the use of an id"
-        self.note(half, packet)
+        self.apply_packet(half, packet)
 
-    def is_late(self, known: Half, packet: Packet) -> bool:
+    def is_about_previous_use(self, known: KnownUse, packet: ModelFrame) -> bool:
         """Does this speak of a use that is over to this side?"""
-        return known.use is not packet.use or known.over(self.model.shapes[known.use.number])
+        return known.use is not packet.use or known.over(self.model.item_sizes[known.use.stream_id])
 
-    def note(self, half: Half, packet: Packet) -> None:
+    def apply_packet(self, known: KnownUse, packet: ModelFrame) -> None:
         """A packet of either side changes what is known."""
         verb, amount = packet.verb, packet.amount
-        half.begun = True
+        known.is_started = True
         if verb == "give":
-            half.credit += amount
-            if half.read_limit is not None:
-                half.read_limit -= amount
+            known.credit += amount
+            if known.read_limit is not None:
+                known.read_limit -= amount
         elif verb == "write":
-            if half.write_limit == 0:
-                half.last = True
+            if known.write_limit == 0:
+                known.last_item_passed = True
                 return
-            half.credit -= amount
-            if half.write_limit is not None:
-                half.write_limit -= amount
+            known.credit -= amount
+            if known.write_limit is not None:
+                known.write_limit -= amount
         elif verb == "forgo":
-            half.credit -= amount
+            known.credit -= amount
         elif verb == "stop-read":
-            half.read_limit = amount
+            known.read_limit = amount
         elif verb == "stop-write":
-            half.write_limit = amount
+            known.write_limit = amount
 
     def act(self) -> None:
         number = self.rng.choice(self.model.ids)
-        known = self.halves.get(number)
-        shape = self.model.shapes[number]
-        clean = (self.model.writer(number), number) not in self.spoilt
+        known = self.known_uses.get(number)
+        shape = self.model.item_sizes[number]
+        clean = (self.model.writer_of(number), number) not in self.faulted_ids
         if not clean or (known is not None and not self.model.reuse and known.over(shape)):
             return
-        if self.writes(number):
-            self.write_some(number, shape)
+        if self.is_writer(number):
+            self.act_as_writer(number, shape)
         else:
-            self.read_some(number)
+            self.act_as_reader(number)
 
-    def send(self, verb: str, half: Half, amount: int, items: bytes = b"") -> None:
-        self.note(half, self.packet(verb, half, amount, items))
+    def send(self, verb: str, known: KnownUse, amount: int, items: bytes = b"") -> None:
+        self.apply_packet(known, self.write_packet(verb, known, amount, items))
 
-    def write_some(self, number: int, shape: Shape) -> None:
-        half = self.half(number)
+    def act_as_writer(self, stream_id: int, item_sizes: ItemSizes) -> None:
+        half = self.current_use(stream_id)
         what = self.rng.random()
         limit = half.write_limit
         if limit == 0:
-            if not half.finished(shape):
-                self.finish(half, shape)
-            elif half.credit > 0 and half.said and what < 0.2:
+            if not half.finished(item_sizes):
+                self.send_last_item(half, item_sizes)
+            elif half.credit > 0 and half.has_sent and what < 0.2:
                 self.send("forgo", half, self.rng.randrange(min(half.credit, 50)) + 1)
             return
-        if what < 0.08 and shape[1] != NEVER:
+        if what < 0.08 and item_sizes[1] != NEVER:
             amount = self.rng.choice([0, 0, 1, 5, 40])
             self.send("stop-write", half, amount if limit is None else min(amount, limit))
         elif what < 0.12:
@@ -158,17 +180,17 @@ class MinmuxPeer(Peer):
         elif half.credit > 0:
             most = min(half.credit, 40 if limit is None else limit)
             count = self.rng.choice([1, most, self.rng.randrange(1, most + 1)])
-            self.send("write", half, count, self.items(shape[0], count))
+            self.send("write", half, count, self.random_items(item_sizes[0], count))
 
-    def finish(self, half: Half, shape: Shape) -> None:
-        self.send("write", half, 1, self.items(shape[1], 1))
+    def send_last_item(self, known: KnownUse, item_sizes: ItemSizes) -> None:
+        self.send("write", known, 1, self.random_items(item_sizes[1], 1))
 
-    def stopped(self, half: Half, shape: Shape) -> bool:
+    def awaits_last_item(self, known: KnownUse, item_sizes: ItemSizes) -> bool:
         """Is nothing but the last item to come?"""
-        return half.write_limit == 0 and not half.finished(shape)
+        return known.write_limit == 0 and not known.finished(item_sizes)
 
-    def read_some(self, number: int) -> None:
-        half = self.half(number)
+    def act_as_reader(self, stream_id: int) -> None:
+        half = self.current_use(stream_id)
         what = self.rng.random()
         limit = half.read_limit
         if limit == 0:
@@ -176,119 +198,128 @@ class MinmuxPeer(Peer):
         if what < 0.1:
             amount = self.rng.choice([0, 0, 1, 9, 300])
             self.send("stop-read", half, amount if limit is None else min(amount, limit))
-        elif what < 0.15 and half.said:
+        elif what < 0.15 and half.has_sent:
             self.send("oops", half, self.rng.randrange(20))
         elif what < 0.2:
             self.send("promise-read", half, min(self.rng.randrange(1, 9), limit or 9))
         else:
-            amount = self.rng.choice([1, 2, 7, 20, 300, 70_000, MOST])
-            room = MOST - half.credit
+            amount = self.rng.choice([1, 2, 7, 20, 300, 70_000, U64_MAX])
+            room = U64_MAX - half.credit
             amount = min(amount, room if limit is None else min(room, limit))
             if amount > 0:
                 self.send("give", half, amount)
 
-    def answer(self) -> None:
+    def send_replies(self) -> None:
         """A stream that was stopped gets its last item."""
-        for number, half in list(self.halves.items()):
-            shape = self.model.shapes[number]
-            clean = (half.use.opener, number) not in self.spoilt
-            if self.writes(number) and clean and self.stopped(half, shape):
-                self.finish(half, shape)
+        for number, half in list(self.known_uses.items()):
+            shape = self.model.item_sizes[number]
+            clean = (half.use.opener, number) not in self.faulted_ids
+            if self.is_writer(number) and clean and self.awaits_last_item(half, shape):
+                self.send_last_item(half, shape)
 
     # --- faults
 
-    def plant(self, fault: str) -> bool:
+    def inject_fault(self, fault: str) -> bool:
         rule = f"minmux.{fault}"
-        numbers = [n for n in self.model.ids if (self.model.writer(n), n) not in self.spoilt]
+        numbers = [
+            n for n in self.model.ids if (self.model.writer_of(n), n) not in self.faulted_ids
+        ]
         self.rng.shuffle(numbers)
         if fault in ("unassigned-stream", "varint-overflow"):
-            return self.plant_anywhere(fault, rule)
+            return self.inject_off_stream(fault, rule)
         for number in numbers:
-            half = self.halves.get(number)
-            shape = self.model.shapes[number]
-            if self.model.reuse and (half is None or half.over(shape) or not half.begun):
+            half = self.known_uses.get(number)
+            shape = self.model.item_sizes[number]
+            if self.model.reuse and (half is None or half.over(shape) or not half.is_started):
                 continue
-            known = half if half is not None else Half(self.model.use(number, 1))
+            known = half if half is not None else KnownUse(self.model.id_use(number, 1))
             found = Fault(rule, known.use.label)
-            if self.writes(number) and self.plant_writer(fault, found, known, shape):
+            if self.is_writer(number) and self.inject_as_writer(fault, found, known, shape):
                 return True
-            if not self.writes(number) and self.plant_reader(fault, found, known):
+            if not self.is_writer(number) and self.inject_as_reader(fault, found, known):
                 return True
         return False
 
-    def plant_writer(self, fault: str, found: Fault, half: Half, shape: Shape) -> bool:
-        limit = half.write_limit
-        if fault == "credit-exceeded" and limit is None and half.credit < 40:
-            count = half.credit + self.rng.randrange(1, 4)
-            self.packet("write", half, count, self.items(shape[0], count), found)
-        elif fault == "write-past-limit" and limit is not None and limit < min(half.credit, 60):
-            if limit == 0 and not half.finished(shape):
+    def inject_as_writer(
+        self, fault: str, found: Fault, known: KnownUse, item_sizes: ItemSizes
+    ) -> bool:
+        limit = known.write_limit
+        if fault == "credit-exceeded" and limit is None and known.credit < 40:
+            count = known.credit + self.rng.randrange(1, 4)
+            self.write_packet("write", known, count, self.random_items(item_sizes[0], count), found)
+        elif fault == "write-past-limit" and limit is not None and limit < min(known.credit, 60):
+            if limit == 0 and not known.finished(item_sizes):
                 return False
             count = limit + 1
-            self.packet("write", half, count, self.items(shape[0], count), found)
+            self.write_packet("write", known, count, self.random_items(item_sizes[0], count), found)
         elif fault == "limit-raised" and limit is not None:
-            self.packet("stop-write", half, limit + self.rng.choice([1, 9]), fault=found)
-        elif fault == "endless-stream-stopped" and shape[1] == NEVER:
-            self.packet("stop-write", half, self.rng.randrange(3), fault=found)
-        elif fault == "forgo-exceeds-credit" and half.credit < MOST:
-            self.packet("forgo", half, half.credit + 1, fault=found)
+            self.write_packet("stop-write", known, limit + self.rng.choice([1, 9]), fault=found)
+        elif fault == "endless-stream-stopped" and item_sizes[1] == NEVER:
+            self.write_packet("stop-write", known, self.rng.randrange(3), fault=found)
+        elif fault == "forgo-exceeds-credit" and known.credit < U64_MAX:
+            self.write_packet("forgo", known, known.credit + 1, fault=found)
         elif fault == "promise-past-limit" and limit is not None:
-            self.packet("promise-write", half, limit + 1, fault=found)
-        elif fault == "varint-noncanonical" and half.credit > 0 and limit is None:
-            items = self.items(shape[0], 1)
-            data = header(0, half.use.number) + b"\xf8\0" + items
-            self.write("write", data, half.use, 1, len(items), fault=found)
-        elif fault == "item-too-long" and shape[0] == PREFIXED and half.credit and limit is None:
-            self.packet("write", half, 1, varu64(65537) + bytes(65537), found)
-        elif fault == "bad-item" and shape[0] == PREFIXED and half.credit and limit is None:
-            lost = Fault(found.rule, found.stream, lost=True)
-            self.packet("write", half, 1, varu64(2**62), lost)
-        elif fault == "last-item-missing" and limit == 0 and not half.finished(shape):
-            self.omit(found, half.use)
+            self.write_packet("promise-write", known, limit + 1, fault=found)
+        elif fault == "varint-noncanonical" and known.credit > 0 and limit is None:
+            items = self.random_items(item_sizes[0], 1)
+            data = encode_header(0, known.use.stream_id) + b"\xf8\0" + items
+            self.write_frame("write", data, known.use, 1, len(items), fault=found)
+        elif (
+            fault == "item-too-long"
+            and item_sizes[0] == PREFIXED
+            and known.credit
+            and limit is None
+        ):
+            self.write_packet("write", known, 1, encode_varu64(65537) + bytes(65537), found)
+        elif fault == "bad-item" and item_sizes[0] == PREFIXED and known.credit and limit is None:
+            lost = Fault(found.rule, found.stream, loses_framing=True)
+            self.write_packet("write", known, 1, encode_varu64(2**62), lost)
+        elif fault == "last-item-missing" and limit == 0 and not known.finished(item_sizes):
+            self.omit_reply(found, known.use)
         else:
             return False
         return True
 
-    def plant_reader(self, fault: str, found: Fault, half: Half) -> bool:
-        limit = half.read_limit
-        if fault == "credit-past-limit" and limit is not None and limit + half.credit < MOST:
-            self.packet("give", half, limit + 1, fault=found)
+    def inject_as_reader(self, fault: str, found: Fault, known: KnownUse) -> bool:
+        limit = known.read_limit
+        if fault == "credit-past-limit" and limit is not None and limit + known.credit < U64_MAX:
+            self.write_packet("give", known, limit + 1, fault=found)
         elif fault == "limit-raised" and limit is not None:
-            self.packet("stop-read", half, limit + 1, fault=found)
-        elif fault == "credit-overflow" and limit is None and half.credit > 0:
-            if half.use.incarnation > 1:  # credit of the use before may have been given up late
+            self.write_packet("stop-read", known, limit + 1, fault=found)
+        elif fault == "credit-overflow" and limit is None and known.credit > 0:
+            if known.use.incarnation > 1:  # credit of the use before may have been given up late
                 return False
-            self.packet("give", half, MOST, fault=found)
+            self.write_packet("give", known, U64_MAX, fault=found)
         elif fault == "promise-past-limit" and limit is not None:
-            self.packet("promise-read", half, limit + 1, fault=found)
-        elif fault == "varint-noncanonical" and limit is None and half.credit < 100:
-            data = header(0, half.use.number) + b"\xf8\x05"
-            self.write("give", data, half.use, 6, fault=found)
+            self.write_packet("promise-read", known, limit + 1, fault=found)
+        elif fault == "varint-noncanonical" and limit is None and known.credit < 100:
+            data = encode_header(0, known.use.stream_id) + b"\xf8\x05"
+            self.write_frame("give", data, known.use, 6, fault=found)
         else:
             return False
         return True
 
-    def plant_anywhere(self, fault: str, rule: str) -> bool:
+    def inject_off_stream(self, fault: str, rule: str) -> bool:
         if fault == "varint-overflow":
             amount = self.rng.random() < 0.5  # of 2^64, or a stream id past 2^64-1
             data = b"\x00" + b"\xff" * 9 if amount else b"\x3f" + b"\xff" * 9 + b"\0"
-            self.write("bad", data, fault=Fault(rule, lost=True))
+            self.write_frame("bad", data, fault=Fault(rule, loses_framing=True))
             return True
-        if not self.model.named:
+        if not self.model.assigns_streams:
             return False
-        lost = self.writes(UNASSIGNED)
-        use = Use(self.model.writer(UNASSIGNED), UNASSIGNED)
-        data = header(0, UNASSIGNED) + b"\0" + b"x" * lost
-        self.write("bad", data, use, fault=Fault(rule, lost=lost))
+        lost = self.is_writer(UNASSIGNED_ID)
+        use = IdUse(self.model.writer_of(UNASSIGNED_ID), UNASSIGNED_ID)
+        data = encode_header(0, UNASSIGNED_ID) + b"\0" + b"x" * lost
+        self.write_frame("bad", data, use, fault=Fault(rule, loses_framing=lost))
         return True
 
 
-class Minmux(Model):
+class MinmuxModel(ProtocolModel):
     name = "minmux"
-    harmless = frozenset(
+    survivable_faults = frozenset(
         {"limit-raised", "promise-past-limit", "forgo-exceeds-credit", "endless-stream-stopped"}
     )
-    debts = frozenset({"minmux.last-item-missing"})
+    missing_reply_rules = frozenset({"minmux.last-item-missing"})
     faults = (
         "forgo-exceeds-credit", "credit-exceeded", "write-past-limit", "credit-past-limit",
         "limit-raised", "endless-stream-stopped", "credit-overflow", "varint-noncanonical",
@@ -298,63 +329,65 @@ class Minmux(Model):
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
-        self.named = rng.random() < 0.6
-        self.reuse = self.named and rng.random() < 0.5
+        self.assigns_streams = rng.random() < 0.6
+        self.reuse = self.assigns_streams and rng.random() < 0.5
         forms: list[int | str] = [1, 1, 4, PREFIXED, 0]
         lasts: list[int | str] = [UNIT, UNIT, 3, PREFIXED, NEVER]
-        self.ids = rng.sample(IDS, rng.randrange(1, 6))
-        self.shapes: dict[int, Shape] = {
-            number: (rng.choice(forms), rng.choice(lasts)) if self.named else (1, UNIT)
+        self.ids = rng.sample(STREAM_IDS, rng.randrange(1, 6))
+        self.item_sizes: dict[int, ItemSizes] = {
+            number: (rng.choice(forms), rng.choice(lasts)) if self.assigns_streams else (1, UNIT)
             for number in self.ids
         }
-        self.uses: dict[tuple[int, int], Use] = {}
-        self.mates = [MinmuxPeer(side, rng, self) for side in (0, 1)]
-        self.peers = list(self.mates)
+        self.uses: dict[tuple[int, int], IdUse] = {}
+        self.minmux_peers = [MinmuxPeer(side, rng, self) for side in (0, 1)]
+        self.peers = list(self.minmux_peers)
 
-    def observed(self, vantage: int) -> Protocol:
-        if not self.named:
-            return super().observed(vantage)
-        streams = {str(n): {"item": item, "last": last} for n, (item, last) in self.shapes.items()}
-        profile = read_profile({"reuse": self.reuse, "stream": streams})
+    def observer_protocol(self, vantage: int) -> Protocol:
+        if not self.assigns_streams:
+            return super().observer_protocol(vantage)
+        streams = {
+            str(n): {"item": item, "last": last} for n, (item, last) in self.item_sizes.items()
+        }
+        profile = parse_profile({"reuse": self.reuse, "stream": streams})
         return Observed(Limits(), vantage, profile)
 
-    def writer(self, number: int) -> int:
-        return 1 - (number & 1)
+    def writer_of(self, stream_id: int) -> int:
+        return 1 - (stream_id & 1)
 
-    def use(self, number: int, incarnation: int) -> Use:
-        key = (number, incarnation)
+    def id_use(self, stream_id: int, incarnation: int) -> IdUse:
+        key = (stream_id, incarnation)
         if key not in self.uses:
-            self.uses[key] = Use(self.writer(number), number, incarnation)
+            self.uses[key] = IdUse(self.writer_of(stream_id), stream_id, incarnation)
         return self.uses[key]
 
-    def certain(self, planted: Packet, passed: list[Packet]) -> bool:
-        use = planted.use
-        return super().certain(planted, passed) and (use is None or use.incarnation == 1)
+    def is_certain(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> bool:
+        use = faulty_frame.use
+        return super().is_certain(faulty_frame, passed) and (use is None or use.incarnation == 1)
 
-    def truths(self, passed: list[Packet]) -> dict[str, Truth]:
-        found: dict[str, Truth] = {}
-        newest: dict[int, Use] = {}
-        halves: dict[Use, Half] = {}
+    def expected_streams(self, passed: list[ModelFrame]) -> dict[str, ExpectedStream]:
+        found: dict[str, ExpectedStream] = {}
+        newest: dict[int, IdUse] = {}
+        halves: dict[IdUse, KnownUse] = {}
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
                 continue
-            first = newest.setdefault(use.number, use)
+            first = newest.setdefault(use.stream_id, use)
             if use.incarnation > first.incarnation:
-                newest[use.number] = use
-            truth = found.setdefault(use.label, Truth(granted=[None, None]))
-            truth.count(packet)
-            half = halves.setdefault(use, Half(use))
-            if newest[use.number] is not use:  # late: it looks like a packet of the newest use
-                truth.sure = found[newest[use.number].label].sure = False
+                newest[use.stream_id] = use
+            truth = found.setdefault(use.label, ExpectedStream(granted=[None, None]))
+            truth.count_frame(packet)
+            half = halves.setdefault(use, KnownUse(use))
+            if newest[use.stream_id] is not use:  # late: it looks like a packet of the newest use
+                truth.is_certain = found[newest[use.stream_id].label].is_certain = False
                 continue
             writer = use.opener
             truth.granted[writer] = truth.granted[writer] or 0
             if packet.verb == "give":
                 truth.granted[writer] = (truth.granted[writer] or 0) + packet.amount
-            truth.payload[packet.sender] += packet.payload
-            self.mates[0].note(half, packet)
-            shape = self.shapes[use.number]
+            truth.payload[packet.sender] += packet.payload_size
+            self.minmux_peers[0].apply_packet(half, packet)
+            shape = self.item_sizes[use.stream_id]
             if half.finished(shape):
                 truth.ending = "clean"
             elif half.read_limit == 0:

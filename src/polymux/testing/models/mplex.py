@@ -3,12 +3,19 @@
 from collections.abc import Callable
 from random import Random
 
-from polymux.testing.models.base import Fault, Model, Packet, Peer, Truth, Use
+from polymux.testing.models.base import (
+    ExpectedStream,
+    Fault,
+    IdUse,
+    ModelFrame,
+    ModelPeer,
+    ProtocolModel,
+)
 
 OPEN, CLOSED, RESET = "open", "closed", "reset"
 
 
-def number(value: int) -> bytes:
+def encode_uvarint(value: int) -> bytes:
     """An unsigned varint."""
     out = bytearray()
     while value > 127:
@@ -18,189 +25,211 @@ def number(value: int) -> bytes:
     return bytes(out)
 
 
-class Talked:
+class KnownStream:
     """What one peer knows of a stream: its own half, and the other's."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: IdUse) -> None:
         self.use = use
         self.own = OPEN
         self.other = OPEN
-        self.closed = False  # was it closed by its own side, before a reset
-        self.misled = False  # has a late frame of an earlier use hit it?
+        self.closed_before_reset = False  # was it closed by its own side, before a reset
+        self.hit_by_late_frame = False  # has a late frame of an earlier use hit it?
 
     @property
     def over(self) -> bool:
         return RESET in (self.own, self.other) or (self.own, self.other) == (CLOSED, CLOSED)
 
 
-class MplexPeer(Peer):
-    def __init__(self, side: int, rng: Random, ids: str) -> None:
+class MplexPeer(ModelPeer):
+    def __init__(self, side: int, rng: Random, id_scheme: str) -> None:
         super().__init__(side, rng)
-        self.ids = ids
-        self.next = 1 - side if ids == "parity" else 0
-        self.streams: dict[tuple[int, int], Talked] = {}  # by opener and id
+        self.id_scheme = id_scheme
+        self.next_id = 1 - side if id_scheme == "parity" else 0
+        self.streams: dict[tuple[int, int], KnownStream] = {}  # by opener and id
 
     # --- frames
 
-    def frame(
-        self, flag: int, use: Use, body: bytes, verb: str, fault: Fault | None = None
-    ) -> Packet:
+    def send_frame(
+        self, flag: int, use: IdUse, body: bytes, verb: str, fault: Fault | None = None
+    ) -> ModelFrame:
         """A frame with the flag of its sender's part: `flag` is the opener's."""
         if flag and use.opener != self.side:
             flag -= 1
-        data = number(use.number * 8 + flag) + number(len(body)) + body
-        return self.write(verb, data, use, payload=len(body) if verb == "data" else 0, fault=fault)
+        data = encode_uvarint(use.stream_id * 8 + flag) + encode_uvarint(len(body)) + body
+        return self.write_frame(
+            verb, data, use, payload_size=len(body) if verb == "data" else 0, fault=fault
+        )
 
-    def body(self) -> bytes:
+    def random_payload(self) -> bytes:
         return self.rng.randbytes(self.rng.choice([0, 1, 1, 20, 127, 128, 300]))
 
-    def fresh(self) -> int:
-        if self.ids != "npm":
-            self.next += 2 if self.ids == "parity" else 1
-            return self.next - (2 if self.ids == "parity" else 1)
+    def allocate_id(self) -> int:
+        if self.id_scheme != "npm":
+            self.next_id += 2 if self.id_scheme == "parity" else 1
+            return self.next_id - (2 if self.id_scheme == "parity" else 1)
         found = 0
-        while (self.side, found) in self.spoilt or (
+        while (self.side, found) in self.faulted_ids or (
             (self.side, found) in self.streams and not self.streams[self.side, found].over
         ):
             found += 1
         return found
 
-    def open(self) -> None:
-        own = self.fresh()
+    def open_stream(self) -> None:
+        own = self.allocate_id()
         before = self.streams.get((self.side, own))
-        use = Use(self.side, own, before.use.incarnation + 1 if before else 1)
-        self.streams[self.side, own] = Talked(use)
+        use = IdUse(self.side, own, before.use.incarnation + 1 if before else 1)
+        self.streams[self.side, own] = KnownStream(use)
         name = self.rng.choice([b"", b"logs", b"i%d" % own])
-        data = number(own * 8) + number(len(name)) + name
-        self.write("open", data, use)
+        data = encode_uvarint(own * 8) + encode_uvarint(len(name)) + name
+        self.write_frame("open", data, use)
 
     # --- conduct
 
-    def read(self, packet: Packet) -> None:
+    def read(self, packet: ModelFrame) -> None:
         use = packet.use
         assert use is not None
-        key = (use.opener, use.number)
+        key = (use.opener, use.stream_id)
         if packet.verb == "open":
-            self.streams[key] = Talked(use)
+            self.streams[key] = KnownStream(use)
             return
         known = self.streams.get(key)  # by its id: a late frame hits the newest use
         if known is None or known.over:
             return
         if packet.verb != "data" and known.use is not use:
-            known.misled = True
+            known.hit_by_late_frame = True
         if packet.verb == "close" and known.other == OPEN:
             known.other = CLOSED
         elif packet.verb == "reset":
             known.other = RESET
 
-    def live(self) -> list[Talked]:
+    def live_streams(self) -> list[KnownStream]:
         return [
             talked for key, talked in self.streams.items()
-            if not talked.over and key not in self.spoilt
+            if not talked.over and key not in self.faulted_ids
         ]  # fmt: skip
 
     def act(self) -> None:
-        live = self.live()
+        live = self.live_streams()
         if not live or (len(live) < 5 and self.rng.random() < 0.25):
-            self.open()
+            self.open_stream()
             return
         talked = self.rng.choice(live)
         what = self.rng.random()
         if what < 0.12:
-            talked.closed = talked.own == CLOSED
+            talked.closed_before_reset = talked.own == CLOSED
             talked.own = RESET
-            text = b"broken" if self.ids == "npm" and self.rng.random() < 0.5 else b""
-            self.frame(6, talked.use, text, "reset")
+            text = b"broken" if self.id_scheme == "npm" and self.rng.random() < 0.5 else b""
+            self.send_frame(6, talked.use, text, "reset")
         elif talked.own == OPEN and what < 0.4:
             talked.own = CLOSED
-            self.frame(4, talked.use, b"", "close")
+            self.send_frame(4, talked.use, b"", "close")
         elif talked.own == OPEN:
-            self.frame(2, talked.use, self.body(), "data")
+            self.send_frame(2, talked.use, self.random_payload(), "data")
 
-    def answer(self) -> None:
+    def send_replies(self) -> None:
         """npm answers a close with its own, mostly at once."""
-        for talked in self.live():
-            if self.ids == "npm" and talked.other == CLOSED and talked.own == OPEN:
+        for talked in self.live_streams():
+            if self.id_scheme == "npm" and talked.other == CLOSED and talked.own == OPEN:
                 talked.own = CLOSED
-                self.frame(4, talked.use, b"", "close")
+                self.send_frame(4, talked.use, b"", "close")
 
     # --- faults
 
-    def plant(self, fault: str) -> bool:
+    def inject_fault(self, fault: str) -> bool:
         rule = f"mplex.{fault}"
-        streams = [t for key, t in self.streams.items() if key not in self.spoilt]
+        streams = [t for key, t in self.streams.items() if key not in self.faulted_ids]
         if fault in ("bad-flag", "varint-too-long", "frame-too-long", "unknown-stream"):
-            return self.plant_anywhere(fault, rule)
+            return self.inject_off_stream(fault, rule)
         if fault == "wrong-role-flag":
-            return self.plant_role(rule, streams)
-        tests: dict[str, Callable[[Talked], bool]] = {
+            return self.inject_wrong_role(rule, streams)
+        tests: dict[str, Callable[[KnownStream], bool]] = {
             "id-reused": lambda t: not t.over and t.use.opener == self.side,
             "write-after-close": lambda t: t.own == CLOSED and t.other != RESET,
             "close-twice": lambda t: t.own == CLOSED and t.other != RESET,
-            "write-after-reset": lambda t: t.own == RESET and not t.closed,
+            "write-after-reset": lambda t: t.own == RESET and not t.closed_before_reset,
             "write-after-peer-reset": lambda t: t.other == RESET and t.own == OPEN,
             "close-with-payload": lambda t: t.own == OPEN and not t.over,
             "reset-after-close": lambda t: t.own == CLOSED and t.other == CLOSED,
             "varint-noncanonical": lambda t: t.own == OPEN and not t.over,
         }
-        fitting = [talked for talked in streams if tests[fault](talked) and not talked.misled]
+        fitting = [
+            talked for talked in streams if tests[fault](talked) and not talked.hit_by_late_frame
+        ]
         if not fitting:
             return False
         use = self.rng.choice(fitting).use
-        found = Fault(rule, use.label, beside=fault in ("write-after-peer-reset",
-                                                        "reset-after-close"))  # fmt: skip
+        found = Fault(
+            rule,
+            use.label,
+            needs_sender_vantage=fault in ("write-after-peer-reset", "reset-after-close"),
+        )
         if fault == "id-reused":
-            again = Use(use.opener, use.number, use.incarnation + 1)
+            again = IdUse(use.opener, use.stream_id, use.incarnation + 1)
             found = Fault(rule, again.label)
-            self.write("open", number(use.number * 8) + b"\0", again, fault=found)
+            self.write_frame("open", encode_uvarint(use.stream_id * 8) + b"\0", again, fault=found)
         elif fault == "close-twice":
-            self.frame(4, use, b"", "close", found)
+            self.send_frame(4, use, b"", "close", found)
         elif fault == "close-with-payload":
-            self.frame(4, use, b"x", "close", found)
+            self.send_frame(4, use, b"x", "close", found)
         elif fault == "reset-after-close":
-            self.frame(6, use, b"", "reset", found)
+            self.send_frame(6, use, b"", "reset", found)
         elif fault == "varint-noncanonical":
             flag = 2 if use.opener == self.side else 1
-            self.write("data", number(use.number * 8 + flag) + b"\x81\0x", use, 0, 1, fault=found)
+            self.write_frame(
+                "data",
+                encode_uvarint(use.stream_id * 8 + flag) + b"\x81\0x",
+                use,
+                0,
+                1,
+                fault=found,
+            )
         else:
-            self.frame(2, use, b"x" * self.rng.randrange(1, 40), "data", found)
+            self.send_frame(2, use, b"x" * self.rng.randrange(1, 40), "data", found)
         return True
 
-    def plant_anywhere(self, fault: str, rule: str) -> bool:
+    def inject_off_stream(self, fault: str, rule: str) -> bool:
         """Frames on no stream that is open."""
         if fault == "bad-flag":
-            self.write("bad", number(5 * 8 + 7) + b"\0", fault=Fault(rule))
+            self.write_frame("bad", encode_uvarint(5 * 8 + 7) + b"\0", fault=Fault(rule))
         elif fault == "varint-too-long":
-            self.write("bad", b"\xff" * 12, fault=Fault(rule, lost=True))
+            self.write_frame("bad", b"\xff" * 12, fault=Fault(rule, loses_framing=True))
         elif fault == "frame-too-long":
-            if not (live := [t for t in self.live() if t.own == OPEN]):
+            if not (live := [t for t in self.live_streams() if t.own == OPEN]):
                 return False
             use = self.rng.choice(live).use
             flag = 2 if use.opener == self.side else 1
             body = bytes((1 << 20) + 1)
-            self.write("data", number(use.number * 8 + flag) + number(len(body)) + body, use, 0,
-                       len(body), fault=Fault(rule, use.label))  # fmt: skip
+            self.write_frame(
+                "data",
+                encode_uvarint(use.stream_id * 8 + flag) + encode_uvarint(len(body)) + body,
+                use,
+                0,
+                len(body),
+                fault=Fault(rule, use.label),
+            )
         else:
             flag = self.rng.choice([2, 4, 6])
-            self.write("stray", number(70_001 * 8 + flag) + b"\0", fault=Fault(rule))
+            self.write_frame("stray", encode_uvarint(70_001 * 8 + flag) + b"\0", fault=Fault(rule))
         return True
 
-    def plant_role(self, rule: str, streams: list[Talked]) -> bool:
+    def inject_wrong_role(self, rule: str, streams: list[KnownStream]) -> bool:
         """The flag of the other part, on an id that the other side has not opened as well."""
         for talked in streams:
             use = talked.use
-            twin = (1 - use.opener, use.number)
-            if talked.over or twin in self.streams or (self.ids != "parity"):
+            twin = (1 - use.opener, use.stream_id)
+            if talked.over or twin in self.streams or (self.id_scheme != "parity"):
                 continue
             flag = 1 if use.opener == self.side else 2
-            self.write("stray", number(use.number * 8 + flag) + b"\x01x", use, fault=Fault(rule))
+            self.write_frame(
+                "stray", encode_uvarint(use.stream_id * 8 + flag) + b"\x01x", use, fault=Fault(rule)
+            )
             return True
         return False
 
 
-class Mplex(Model):
+class MplexModel(ProtocolModel):
     name = "mplex"
-    harmless = frozenset(
+    survivable_faults = frozenset(
         {
             "write-after-close",
             "close-twice",
@@ -216,62 +245,64 @@ class Mplex(Model):
         "reset-after-close", "varint-noncanonical", "varint-too-long", "frame-too-long",
         "truncated",
     )  # fmt: skip
-    notes = frozenset({"mplex.id-parity", "mplex.id-recycled", "mplex.reset-with-payload"})
+    honest_notes = frozenset({"mplex.id-parity", "mplex.id-recycled", "mplex.reset-with-payload"})
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         ids = rng.choice(["parity", "counting", "npm", "npm"])
         self.peers = [MplexPeer(side, rng, ids) for side in (0, 1)]
 
-    def certain(self, planted: Packet, passed: list[Packet]) -> bool:
+    def is_certain(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> bool:
         """Not if the frame may speak of an earlier use, or a stop of the peer's makes it legal."""
-        use, fault = planted.use, planted.fault
+        use, fault = faulty_frame.use, faulty_frame.fault
         if use is None or fault is None:
             return True
-        if planted.sender != use.opener and use.incarnation > 1:
+        if faulty_frame.sender != use.opener and use.incarnation > 1:
             return False
-        for packet in passed[: passed.index(planted)]:
+        for packet in passed[: passed.index(faulty_frame)]:
             on = packet.use
-            if on is None or (on.opener, on.number) != (use.opener, use.number):
+            if on is None or (on.opener, on.stream_id) != (use.opener, use.stream_id):
                 continue
             if packet.verb == "open" and on.incarnation > use.incarnation:
                 return False
-            stops = packet.verb in ("close", "reset") and packet.sender != planted.sender
+            stops = packet.verb in ("close", "reset") and packet.sender != faulty_frame.sender
             if stops and fault.rule in ("mplex.id-reused", "mplex.wrong-role-flag"):
                 return False
         return True
 
-    def truths(self, passed: list[Packet]) -> dict[str, Truth]:
-        found: dict[str, Truth] = {}
-        newest: dict[tuple[int, int], Use] = {}
-        states: dict[Use, list[str]] = {}
-        spoken: set[Use] = set()  # uses in which the side that did not open them has sent anything
+    def expected_streams(self, passed: list[ModelFrame]) -> dict[str, ExpectedStream]:
+        found: dict[str, ExpectedStream] = {}
+        newest: dict[tuple[int, int], IdUse] = {}
+        states: dict[IdUse, list[str]] = {}
+        spoken: set[IdUse] = (
+            set()
+        )  # uses in which the side that did not open them has sent anything
         clear: dict[tuple[int, int], bool] = {}  # is no frame of an earlier use to be expected?
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
                 continue
-            key = (use.opener, use.number)
+            key = (use.opener, use.stream_id)
             if packet.verb == "open":
                 before = newest.get(key)
                 if before is not None:
                     clear[key] = clear[key] and states[before][1 - use.opener] != OPEN
-                    found[before.label].sure &= over(states[before])
+                    found[before.label].is_certain &= over(states[before])
                 newest[key] = use
                 states[use] = [OPEN, OPEN]
-                found[use.label] = Truth(sure=clear.setdefault(key, True))
-                found[use.label].count(packet)
+                found[use.label] = ExpectedStream(is_certain=clear.setdefault(key, True))
+                found[use.label].count_frame(packet)
                 continue
             truth, state, side = found[use.label], states[use], packet.sender
-            truth.count(packet)
+            truth.count_frame(packet)
             if side != use.opener and use not in spoken:
                 spoken.add(use)
                 if use.incarnation > 1 and packet.verb == "reset":  # or of the use before
-                    clear[key] = truth.sure = False
+                    clear[key] = truth.is_certain = False
             if newest[key] is not use:  # late: only its sender knows which use it means
-                truth.sure = found[newest[key].label].sure = False
+                truth.is_certain = found[newest[key].label].is_certain = False
             elif packet.verb == "data":
-                truth.payload[side] += packet.payload
+                truth.payload[side] += packet.payload_size
             elif packet.verb == "close":
                 if state[side] == OPEN:
                     state[side] = CLOSED

@@ -10,7 +10,7 @@ CODES = {
 }  # fmt: skip
 
 
-def whole(value: int, rng: Random | None = None) -> bytes:
+def encode_int(value: int, rng: Random | None = None) -> bytes:
     """A msgpack integer, now and then in a longer form than need be."""
     if value < 0:
         return bytes([256 + value])
@@ -23,7 +23,7 @@ def whole(value: int, rng: Random | None = None) -> bytes:
     return bytes([code]) + value.to_bytes(size, "big")
 
 
-def binary(data: bytes) -> bytes:
+def encode_bin(data: bytes) -> bytes:
     size = len(data)
     if size < 256:
         return b"\xc4" + bytes([size]) + data
@@ -32,39 +32,46 @@ def binary(data: bytes) -> bytes:
     return b"\xc6" + size.to_bytes(4, "big") + data
 
 
-def text(data: bytes) -> bytes:
+def encode_str(data: bytes) -> bytes:
     size = len(data)
     return (bytes([0xA0 + size]) if size < 32 else b"\xd9" + bytes([size])) + data
 
 
-def handshake(version: int, random: bytes, major: int = 2) -> bytes:
+def encode_handshake(version: int, random: bytes, major: int = 2) -> bytes:
     if version == 1:
         return b"\x2f\xdf\x1d\x50" + random
-    return b"\x92\x92" + bytes([major, 0]) + binary(random)
+    return b"\x92\x92" + bytes([major, 0]) + encode_bin(random)
 
 
-def frame(
-    version: int, code: int, number: int, source: int, payload: bytes, rng: Random | None = None
+def encode_frame(
+    version: int, code: int, channel_id: int, source: int, payload: bytes, rng: Random | None = None
 ) -> bytes:
     """`source` (v3): 1 "I offered it", -1 "you did", 0 neither."""
     if version == 1:
-        return bytes([code]) + number.to_bytes(4, "big") + len(payload).to_bytes(2, "big") + payload
-    elements = [whole(code), whole(number, rng)] + ([whole(source)] if version == 3 else [])
+        return (
+            bytes([code])
+            + channel_id.to_bytes(4, "big")
+            + len(payload).to_bytes(2, "big")
+            + payload
+        )
+    elements = [encode_int(code), encode_int(channel_id, rng)] + (
+        [encode_int(source)] if version == 3 else []
+    )
     if payload:
-        elements.append(binary(payload))
+        elements.append(encode_bin(payload))
     return bytes([0x90 + len(elements)]) + b"".join(elements)
 
 
-def body(version: int, verb: str, amount: int, words: bytes) -> bytes:
+def encode_payload(version: int, verb: str, amount: int, text: bytes) -> bytes:
     """The payload of a frame that is no content."""
     if verb == "offer":
         if version == 1:
-            return words
-        return b"\x92" + text(words) + whole(amount)
+            return text
+        return b"\x92" + encode_str(text) + encode_int(amount)
     if version == 1:
         return b""
     if verb == "terminate":
-        return b"\x91" + text(words) if words else b""
+        return b"\x91" + encode_str(text) if text else b""
     if verb in ("accept", "processed", "adjust"):
-        return b"\x91" + whole(amount)
+        return b"\x91" + encode_int(amount)
     return b""

@@ -5,40 +5,47 @@ import hashlib
 from collections.abc import Callable
 from random import Random
 
-from polymux.testing.models.base import Fault, Model, Packet, Peer, Truth, Use
+from polymux.testing.models.base import (
+    ExpectedStream,
+    Fault,
+    IdUse,
+    ModelFrame,
+    ModelPeer,
+    ProtocolModel,
+)
 
 VERBS = ("control", "create", "data", "end", "cancel-receive", "request", "cancel-send")
-LEGACY = {"create": 0, "data": 1, "end": 2, "cancel-send": 3, "request": 4, "control": 5}
-GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-METADATA, MESSAGE = 65536, 1048576  # what an observer takes at most
+LEGACY_CODES = {"create": 0, "data": 1, "end": 2, "cancel-send": 3, "request": 4, "control": 5}
+WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+MAX_METADATA_BYTES, MAX_MESSAGE_BYTES = 65536, 1048576  # what an observer takes at most
 
 
-class Written:
+class WrittenStream:
     """A stream of this side's own: what it may send, as far as it has read."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: IdUse) -> None:
         self.use = use
         self.credit = 0
         self.open = True
         self.cancelled = False  # by the other side, and read
 
 
-class Heard:
+class ReadStream:
     """A stream of the other side's: what was asked for."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: IdUse) -> None:
         self.use = use
         self.open = True
-        self.gave_up = False
+        self.cancelled = False
 
 
-class OmnistreamsPeer(Peer):
-    def __init__(self, side: int, rng: Random, model: "Omnistreams") -> None:
+class OmnistreamsPeer(ModelPeer):
+    def __init__(self, side: int, rng: Random, model: "OmnistreamsModel") -> None:
         super().__init__(side, rng)
         self.model = model
-        self.written: dict[int, Written] = {}
-        self.heard: dict[int, Heard] = {}
-        self.owed: list[Use] = []  # cancels for data that belongs to nothing
+        self.written_streams: dict[int, WrittenStream] = {}
+        self.read_streams: dict[int, ReadStream] = {}
+        self.pending_cancels: list[IdUse] = []  # cancels for data that belongs to nothing
 
     # --- carriers
 
@@ -51,22 +58,26 @@ class OmnistreamsPeer(Peer):
                     b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
                     b"Sec-WebSocket-Key: " + key + b"\r\n\r\n")  # fmt: skip
         else:
-            proof = base64.b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest())
+            proof = base64.b64encode(
+                hashlib.sha1(key + WEBSOCKET_GUID, usedforsecurity=False).digest()
+            )
             head = (
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n"
                 b"Connection: Upgrade\r\nSec-WebSocket-Accept: " + proof + b"\r\n\r\n"
             )
-        self.write("upgrade", head, frame=False)
+        self.write_frame("upgrade", head, is_frame=False)
 
-    def envelope(self, message: bytes) -> bytes:
+    def encapsulate(self, message: bytes) -> bytes:
         if not self.model.websocket:
             return len(message).to_bytes(4, "big") + message
         if len(message) > 2 and self.rng.random() < 0.1:
             cut = self.rng.randrange(1, len(message))
-            return self.websocket(2, message[:cut], False) + self.websocket(0, message[cut:], True)
-        return self.websocket(2, message, True)
+            return self.websocket_frame(2, message[:cut], False) + self.websocket_frame(
+                0, message[cut:], True
+            )
+        return self.websocket_frame(2, message, True)
 
-    def websocket(self, opcode: int, body: bytes, final: bool) -> bytes:
+    def websocket_frame(self, opcode: int, body: bytes, final: bool) -> bytes:
         size, mask = len(body), 128 if self.side == 0 else 0
         if size < 126:
             head = bytes([final << 7 | opcode, mask | size])
@@ -83,108 +94,118 @@ class OmnistreamsPeer(Peer):
 
     # --- messages
 
-    def message(
-        self, verb: str, use: Use | None, body: bytes = b"", fault: Fault | None = None
-    ) -> Packet:
-        code = LEGACY[verb] if self.model.legacy else VERBS.index(verb)
-        octets = bytes([code]) + (bytes([use.number]) if use is not None else b"") + body
+    def send_message(
+        self, verb: str, use: IdUse | None, body: bytes = b"", fault: Fault | None = None
+    ) -> ModelFrame:
+        code = LEGACY_CODES[verb] if self.model.legacy else VERBS.index(verb)
+        octets = bytes([code]) + (bytes([use.stream_id]) if use is not None else b"") + body
         amount = body[0] if verb == "request" and body else len(body)
-        return self.write(verb, self.envelope(octets), use, amount, fault=fault)
+        return self.write_frame(verb, self.encapsulate(octets), use, amount, fault=fault)
 
     # --- conduct
 
-    def read(self, packet: Packet) -> None:
+    def read(self, packet: ModelFrame) -> None:
         use = packet.use
         if use is None:
             return
         if packet.verb == "create":
-            self.heard[use.number] = Heard(use)
-        elif packet.verb == "request" and use.number in self.written:
-            self.written[use.number].credit += packet.amount  # for the newest use of the id
-        elif packet.verb == "cancel-send" and use.number in self.written:
-            if self.written[use.number].open:
-                self.written[use.number].open = False
-                self.written[use.number].cancelled = True
+            self.read_streams[use.stream_id] = ReadStream(use)
+        elif packet.verb == "request" and use.stream_id in self.written_streams:
+            self.written_streams[
+                use.stream_id
+            ].credit += packet.amount  # for the newest use of the id
+        elif packet.verb == "cancel-send" and use.stream_id in self.written_streams:
+            if self.written_streams[use.stream_id].open:
+                self.written_streams[use.stream_id].open = False
+                self.written_streams[use.stream_id].cancelled = True
         elif packet.verb in ("end", "cancel-receive"):
-            self.heard[use.number].open = False
-        elif packet.verb == "data" and self.model.literal and not self.heard[use.number].open:
-            self.owed.append(use)
+            self.read_streams[use.stream_id].open = False
+        elif (
+            packet.verb == "data"
+            and self.model.cancels_late_data
+            and not self.read_streams[use.stream_id].open
+        ):
+            self.pending_cancels.append(use)
 
-    def suffer(self, packet: Packet) -> None:
+    def read_faulted(self, packet: ModelFrame) -> None:
         if packet.verb == "data" and packet.fault is not None and packet.use is not None:
-            heard = self.heard.get(packet.use.number)
-            told = heard is not None and heard.gave_up  # once for each use will do
+            heard = self.read_streams.get(packet.use.stream_id)
+            told = heard is not None and heard.cancelled  # once for each use will do
             if packet.fault.rule == "omnistreams.data-on-unknown-id" and not told:
-                self.owed.append(packet.use)
+                self.pending_cancels.append(packet.use)
 
-    def answer(self) -> None:
-        for use in self.owed:
-            self.message("cancel-send", use)
-        self.owed = []
+    def send_replies(self) -> None:
+        for use in self.pending_cancels:
+            self.send_message("cancel-send", use)
+        self.pending_cancels = []
 
     def act(self) -> None:
         what = self.rng.random()
         if what < 0.04:
-            self.message("control", None, self.rng.randbytes(self.rng.randrange(9)))
+            self.send_message("control", None, self.rng.randbytes(self.rng.randrange(9)))
         elif what < 0.06 and self.model.websocket:
-            self.write("ping", self.websocket(9, b"hi", True), frame=False)
+            self.write_frame("ping", self.websocket_frame(9, b"hi", True), is_frame=False)
         elif what < 0.5:
-            self.speak()
+            self.act_as_writer()
         else:
-            self.listen()
+            self.act_as_reader()
 
-    def speak(self) -> None:
-        going = [w for w in self.written.values() if w.open and self.clean(w.use)]
-        free = [n for n in self.model.ids if (self.side, n) not in self.spoilt
-                and (n not in self.written or not self.written[n].open)]  # fmt: skip
+    def act_as_writer(self) -> None:
+        going = [w for w in self.written_streams.values() if w.open and self.is_clean(w.use)]
+        free = [
+            n
+            for n in self.model.ids
+            if (self.side, n) not in self.faulted_ids
+            and (n not in self.written_streams or not self.written_streams[n].open)
+        ]
         if free and (not going or self.rng.random() < 0.25):
-            self.create(self.rng.choice(free))
+            self.create_stream(self.rng.choice(free))
             return
         if not going:
             return
         written = self.rng.choice(going)
         what = self.rng.random()
         if what < 0.1:
-            self.message("end", written.use)
+            self.send_message("end", written.use)
             written.open = False
         elif what < 0.15 and not self.model.legacy:
-            self.message("cancel-receive", written.use)
+            self.send_message("cancel-receive", written.use)
             written.open = False
         elif written.credit > 0:
             written.credit -= 1
             size = self.rng.choice([0, 1, 40, 300])
-            self.message("data", written.use, self.rng.randbytes(size))
+            self.send_message("data", written.use, self.rng.randbytes(size))
 
-    def create(self, number: int) -> None:
-        before = self.written.get(number)
-        use = Use(self.side, number, before.use.incarnation + 1 if before else 1)
-        self.written[number] = Written(use)
-        self.message("create", use, self.rng.choice([b"", b"{}", b'{"a":1}']))
+    def create_stream(self, stream_id: int) -> None:
+        before = self.written_streams.get(stream_id)
+        use = IdUse(self.side, stream_id, before.use.incarnation + 1 if before else 1)
+        self.written_streams[stream_id] = WrittenStream(use)
+        self.send_message("create", use, self.rng.choice([b"", b"{}", b'{"a":1}']))
 
-    def listen(self) -> None:
-        going = [h for h in self.heard.values() if h.open and self.clean(h.use)]
+    def act_as_reader(self) -> None:
+        going = [h for h in self.read_streams.values() if h.open and self.is_clean(h.use)]
         if not going:
             return
         heard = self.rng.choice(going)
         if self.rng.random() < 0.12:
-            heard.open, heard.gave_up = False, True
-            self.message("cancel-send", heard.use)
+            heard.open, heard.cancelled = False, True
+            self.send_message("cancel-send", heard.use)
         else:
-            self.message("request", heard.use, bytes([self.rng.choice([0, 1, 1, 3, 10, 255])]))
+            self.send_message("request", heard.use, bytes([self.rng.choice([0, 1, 1, 3, 10, 255])]))
 
-    def clean(self, use: Use) -> bool:
-        return (use.opener, use.number) not in self.spoilt
+    def is_clean(self, use: IdUse) -> bool:
+        return (use.opener, use.stream_id) not in self.faulted_ids
 
     # --- faults
 
-    def plant(self, fault: str) -> bool:
+    def inject_fault(self, fault: str) -> bool:
         rule = f"omnistreams.{fault}"
-        own = [w for w in self.written.values() if self.clean(w.use)]
+        own = [w for w in self.written_streams.values() if self.is_clean(w.use)]
         if fault in ("unknown-type", "empty-message", "bad-length"):
-            return self.plant_shape(fault, rule)
+            return self.inject_malformed(fault, rule)
         if fault in ("request-on-unknown-id", "cancel-on-unknown-id"):
-            return self.plant_reader(fault, rule)
-        tests: dict[str, Callable[[Written], bool]] = {
+            return self.inject_as_reader(fault, rule)
+        tests: dict[str, Callable[[WrittenStream], bool]] = {
             "credit-exceeded": lambda w: w.open and w.credit == 0,
             "create-on-open-id": lambda w: w.open,
             "data-on-unknown-id": lambda w: not w.open and not w.cancelled,
@@ -197,68 +218,68 @@ class OmnistreamsPeer(Peer):
         }
         fitting = [w for w in own if tests[fault](w)]
         if fault in ("data-on-unknown-id", "end-on-unknown-id") and self.rng.random() < 0.3:
-            use = Use(self.side, 200)  # never created
-            self.message(fault.split("-")[0], use, b"", Fault(rule))
+            use = IdUse(self.side, 200)  # never created
+            self.send_message(fault.split("-")[0], use, b"", Fault(rule))
             return True
         if not fitting:
             return False
         use = self.rng.choice(fitting).use
-        again = Use(use.opener, use.number, use.incarnation + 1)
+        again = IdUse(use.opener, use.stream_id, use.incarnation + 1)
         label = again.label if fault in ("create-on-open-id", "metadata-too-long") else use.label
-        found = Fault(rule, label, beside=fault == "sent-after-cancel")
+        found = Fault(rule, label, needs_sender_vantage=fault == "sent-after-cancel")
         if fault == "create-on-open-id":
-            self.message("create", again, b"", found)
+            self.send_message("create", again, b"", found)
         elif fault == "metadata-too-long":
-            self.message("create", again, bytes(METADATA + 1), found)
+            self.send_message("create", again, bytes(MAX_METADATA_BYTES + 1), found)
         elif fault == "message-too-long":
             if self.model.websocket:  # refused by the carrier, which does not know of streams
-                found = Fault("websocket.message-too-big", lost=True)
-            self.message("data", use, bytes(MESSAGE + 1), found)
+                found = Fault("websocket.message-too-big", loses_framing=True)
+            self.send_message("data", use, bytes(MAX_MESSAGE_BYTES + 1), found)
         elif fault.startswith("end-"):
-            self.message("end", use, b"x" if "payload" in fault else b"", found)
+            self.send_message("end", use, b"x" if "payload" in fault else b"", found)
         elif fault == "cancel-with-payload":
-            self.message("cancel-receive", use, b"x", found)
+            self.send_message("cancel-receive", use, b"x", found)
         else:
-            self.message("data", use, b"x" * self.rng.randrange(9), found)
+            self.send_message("data", use, b"x" * self.rng.randrange(9), found)
         return True
 
-    def plant_shape(self, fault: str, rule: str) -> bool:
+    def inject_malformed(self, fault: str, rule: str) -> bool:
         if fault == "empty-message":
-            self.write("bad", self.envelope(b""), fault=Fault(rule))
+            self.write_frame("bad", self.encapsulate(b""), fault=Fault(rule))
         elif fault == "unknown-type":
             code = self.rng.choice([7, 99, 255])
-            self.write("bad", self.envelope(bytes([code, 1, 2])), fault=Fault(rule))
+            self.write_frame("bad", self.encapsulate(bytes([code, 1, 2])), fault=Fault(rule))
         elif self.rng.random() < 0.5:
             code = self.rng.choice([1, 2, 3, 4])  # all but control messages have an id
-            self.write("bad", self.envelope(bytes([code])), fault=Fault(rule))
+            self.write_frame("bad", self.encapsulate(bytes([code])), fault=Fault(rule))
         else:
-            heard = [h for h in self.heard.values() if h.open and self.clean(h.use)]
+            heard = [h for h in self.read_streams.values() if h.open and self.is_clean(h.use)]
             if not heard:
                 return False
             use = self.rng.choice(heard).use
             body = self.rng.choice([b"", b"\1\1"])
-            self.message("request", use, body, Fault(rule, use.label))
+            self.send_message("request", use, body, Fault(rule, use.label))
         return True
 
-    def plant_reader(self, fault: str, rule: str) -> bool:
+    def inject_as_reader(self, fault: str, rule: str) -> bool:
         """The acceptor speaks of a stream that was never there, or of one that it gave up."""
-        if self.model.literal:
+        if self.model.cancels_late_data:
             return False  # there a cancel of a stream that is over is an answer
         verb = "request" if fault.startswith("request") else "cancel-send"
         body = b"\1" if verb == "request" else b""
-        gone = [h for h in self.heard.values()
-                if not h.open and self.clean(h.use) and h.use.incarnation == 1]  # fmt: skip
+        gone = [h for h in self.read_streams.values()
+                if not h.open and self.is_clean(h.use) and h.use.incarnation == 1]  # fmt: skip
         if self.rng.random() < 0.5 or not gone:
-            self.message(verb, Use(1 - self.side, 201), body, Fault(rule))
+            self.send_message(verb, IdUse(1 - self.side, 201), body, Fault(rule))
             return True
         use = self.rng.choice(gone).use
-        self.message(verb, use, body, Fault(rule, use.label, beside=True))
+        self.send_message(verb, use, body, Fault(rule, use.label, needs_sender_vantage=True))
         return True
 
 
-class Omnistreams(Model):
+class OmnistreamsModel(ProtocolModel):
     name = "omnistreams"
-    harmless = frozenset(
+    survivable_faults = frozenset(
         {
             "end-on-unknown-id",
             "request-on-unknown-id",
@@ -274,48 +295,50 @@ class Omnistreams(Model):
         "cancel-on-unknown-id", "unknown-type", "empty-message", "bad-length",
         "metadata-too-long", "message-too-long", "truncated",
     )  # fmt: skip
-    debts = frozenset({"omnistreams.data-unanswered"})
+    missing_reply_rules = frozenset({"omnistreams.data-unanswered"})
 
     def __init__(self, rng: Random) -> None:
         super().__init__(rng)
         self.legacy = rng.random() < 0.4
         self.websocket = rng.random() < 0.4
-        self.literal = rng.random() < 0.2  # late data is cancelled again, to the letter
-        self.text = (f"omnistreams:numbering={'legacy' if self.legacy else 'spec'},"
+        self.cancels_late_data = rng.random() < 0.2  # late data is cancelled again, to the letter
+        self.protocol_string = (f"omnistreams:numbering={'legacy' if self.legacy else 'spec'},"
                      f"carrier={'websocket' if self.websocket else 'length'}")  # fmt: skip
-        if self.literal:
-            self.notes = frozenset({"omnistreams.cancel-on-unknown-id"})
+        if self.cancels_late_data:
+            self.honest_notes = frozenset({"omnistreams.cancel-on-unknown-id"})
         self.ids = rng.sample([*range(200), 255], rng.choice([1, 2, 5]))
         self.peers = [OmnistreamsPeer(side, rng, self) for side in (0, 1)]
 
-    def certain(self, planted: Packet, passed: list[Packet]) -> bool:
-        use = planted.use
-        return super().certain(planted, passed) and (use is None or use.incarnation == 1)
+    def is_certain(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> bool:
+        use = faulty_frame.use
+        return super().is_certain(faulty_frame, passed) and (use is None or use.incarnation == 1)
 
-    def truths(self, passed: list[Packet]) -> dict[str, Truth]:
-        found: dict[str, Truth] = {}
-        newest: dict[tuple[int, int], Use] = {}
+    def expected_streams(self, passed: list[ModelFrame]) -> dict[str, ExpectedStream]:
+        found: dict[str, ExpectedStream] = {}
+        newest: dict[tuple[int, int], IdUse] = {}
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
                 continue
-            key = (use.opener, use.number)
+            key = (use.opener, use.stream_id)
             if packet.verb == "create":
                 if key in newest and found[newest[key].label].ending == "open":
-                    found[newest[key].label].sure = False  # a cancel of an earlier use ended it
+                    found[
+                        newest[key].label
+                    ].is_certain = False  # a cancel of an earlier use ended it
                 newest[key] = use
-                truth = found[use.label] = Truth()
+                truth = found[use.label] = ExpectedStream()
                 truth.granted[use.opener] = 0
-                truth.count(packet)
+                truth.count_frame(packet)
                 continue
             current = found[newest[key].label]
-            current.count(packet)
+            current.count_frame(packet)
             if packet.verb == "request":
                 current.granted[use.opener] = (current.granted[use.opener] or 0) + packet.amount
             elif packet.verb == "data":
                 current.payload[use.opener] += packet.amount
             elif newest[key] is not use:  # a late cancel: it may have hit either
-                current.sure = found[use.label].sure = False
+                current.is_certain = found[use.label].is_certain = False
             elif current.ending == "open":
                 cancels = packet.verb != "end"
                 current.ending = "cancelled" if cancels else "clean"
