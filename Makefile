@@ -4,7 +4,7 @@
 #   make test    lint, types, the whole suite: compiled, then the core interpreted
 #   make bench   every figure beside its floor and its peers (ONLY=kernels|live|captures|...)
 #   make soak    the long forms, a line for each figure (MINUTES=10)
-#   make fuzz    every decoder against octets nobody would send (SECONDS=60 each)
+#   make fuzz    every decoder against bytes nobody would send (SECONDS=60 each)
 #   make docs    the pages, as HTML in docs/_build
 #   make wheels  an sdist and a wheel for each Python 3.11 to 3.13 found, in dist/ (PYTHONS="... ...")
 #   make matrix  every way to install, in empty environments, on each of these Pythons

@@ -1,6 +1,6 @@
-"""The other process of `collect`: sends prepared octets to a port as fast as they are taken.
+"""The other process of `collect`: sends prepared bytes to a port as fast as they are taken.
 
-A line of JSON on standard input is an order: port, the octets to begin with, those to repeat and
+A line of JSON on standard input is an order: port, the bytes to begin with, those to repeat and
 how often, those to end with. The answer is a line when the peer has answered or ended.
 """
 

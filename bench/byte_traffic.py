@@ -1,4 +1,4 @@
-"""Octets to measure with: frames of three protocols, written without polymux's own code."""
+"""Bytes to measure with: frames of three protocols, written without polymux's own code."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def content(
 
 
 def mixed_sizes(total_bytes: int, seed: int = 2) -> list[int]:
-    """Frame sizes from 16 octets to 4 KiB, each power of two as likely as the next."""
+    """Frame sizes from 16 bytes to 4 KiB, each power of two as likely as the next."""
     rng = Random(seed)
     sizes: list[int] = []
     total = 0
@@ -145,7 +145,7 @@ def random_frame(protocol: str, rng: Random, opened: set[tuple[int, int]]) -> St
         elif flag == 0:
             opened.add((side, number))
         frame = mplex_frame(number, flag, payload if flag < 3 or rng.random() < 0.1 else b"")
-        if rng.random() < 0.01:  # a length in two octets where one would do
+        if rng.random() < 0.01:  # a length in two bytes where one would do
             frame = varint(number * 8 + flag) + b"\x80\x00"
         return side, frame
     code = rng.choice((0, 0, 1, 1, 2, 2, 2, 3, 4, 5, 6, 7, 8, 9))

@@ -1,4 +1,4 @@
-"""Capture files to references, and to the octets of each flow; against memcpy, dpkt and tshark."""
+"""Capture files to references, and to the bytes of each flow; against memcpy, dpkt and tshark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bench.harness import (
 from polymux.capture import index_file, read_sessions
 
 PAYLOAD = 48 * 1024 * 1024
-LISTED = 100_000_000  # octets of the capture that `ls` is given
+LISTED = 100_000_000  # bytes of the capture that `ls` is given
 SLOW = 3  # rounds for those who take their time
 
 
@@ -101,15 +101,15 @@ def time_child(command: list[str], times: Times) -> None:
 
 
 def reassembly(path: Path, data: bytes) -> Line:
-    """Every session's octets in order, joined batch by batch: what the analysis is fed with."""
+    """Every session's bytes in order, joined batch by batch: what the analysis is fed with."""
 
     def ours() -> None:
-        octets = 0
+        size = 0
         with read_sessions([str(path)]) as reading:
             for session in reading:
                 for batch in session.batches():
-                    octets += len(batch.data)
-        assert octets == PAYLOAD // 1448 * 1448, octets
+                    size += len(batch.data)
+        assert size == PAYLOAD // 1448 * 1448, size
 
     times = measure_alternating({"polymux": ours, "memcpy": memcpy_of(data)})
     floors = [Floor("memcpy", times["memcpy"], 0.18)]
@@ -123,10 +123,10 @@ def listing(path: Path) -> Line:
     made = content("mplex", sizes, 100)
     talk = b"".join(data for _, data in made.opening) + made.content
     path.write_bytes(PCAP_HEADER)
-    octets = 0
+    size = 0
     with path.open("ab") as file:
         for at, data in packets_carrying(talk, flows=LISTED // len(talk)):
-            octets += file.write(record(at, data))
+            size += file.write(record(at, data))
     start = "from polymux.cli import main; main()"
     command = [sys.executable, "-c", start, "ls", str(path), "--port", "9000=mplex"]
     times, reading = Times(), Times()
@@ -134,5 +134,5 @@ def listing(path: Path) -> Line:
         time_child(command, times)
         time_call(path.read_bytes, reading)
     floors = [required_time("within 5 s", 5.0), Floor("reading the file", reading)]
-    name = f"polymux ls, {octets / 1e6:.0f} MB, from cold"
-    return Line(name, times, octets, "MB/s", floors, clock="wall", scale=1e6)
+    name = f"polymux ls, {size / 1e6:.0f} MB, from cold"
+    return Line(name, times, size, "MB/s", floors, clock="wall", scale=1e6)

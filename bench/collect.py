@@ -1,4 +1,4 @@
-"""The collector beside a plain server that writes the same octets, and the delay to table rows."""
+"""The collector beside a plain server that writes the same bytes, and the delay to table rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.harness import Bound, Figure, Floor, Line, Result, Times
 import polymux
 from polymux.record import Collector
 
-FRAME_BYTES = 64 * 1024  # octets of payload
+FRAME_BYTES = 64 * 1024  # bytes of payload
 FRAME_COUNT = 3072  # 192 MiB
 FRAMES_PER_WRITE = 16  # frames that the sender hands over at once
 MIN_SPEED_RATIO = 0.5  # of the plain server's speed
@@ -28,7 +28,7 @@ Act = Callable[[], Awaitable[None]]
 
 
 class PlainServer(asyncio.Protocol):
-    """What one would write without polymux: octets to a file, synced before they are answered."""
+    """What one would write without polymux: bytes to a file, synced before they are answered."""
 
     folder = ""
     sync = True
@@ -64,7 +64,7 @@ class SenderProcess:
         self._process = process
 
     async def send(self, port: int, times: int, half: bool) -> None:
-        """Octets of mplex: a stream, its frames, its end."""
+        """Bytes of mplex: a stream, its frames, its end."""
         body = b"".join(mplex_frame(0, 2, bytes(FRAME_BYTES)) for _ in range(FRAMES_PER_WRITE))
         order = {
             "port": port, "open": "000161", "body": body.hex(), "times": times, "end": "0400",
@@ -133,13 +133,13 @@ async def speeds(folder: Path) -> list[Line]:
     plain.close()
     unsynced.close()
     await blaster.close()
-    octets = times * FRAMES_PER_WRITE * FRAME_BYTES
+    size = times * FRAMES_PER_WRITE * FRAME_BYTES
     synced = Floor("plain asyncio server, synced at the end", found["plain"], MIN_SPEED_RATIO)
     loose = Floor("plain asyncio server, never synced", found["unsynced"], MIN_SPEED_RATIO)
     about = f"mplex, one stream, frames of {FRAME_BYTES // 1024} KiB, answered when durable"
     return [
-        Line("collect, sync always", found["always"], octets, "MB/s", [synced], "wall", 1e6, about),
-        Line("collect, sync none", found["none"], octets, "MB/s", [loose], "wall", 1e6, about),
+        Line("collect, sync always", found["always"], size, "MB/s", [synced], "wall", 1e6, about),
+        Line("collect, sync none", found["none"], size, "MB/s", [loose], "wall", 1e6, about),
     ]
 
 
@@ -161,7 +161,7 @@ async def measure_alternating(candidates: dict[str, Act], folder: Path) -> dict[
 
 
 def delay(folder: Path) -> Figure:
-    """From the last octet a sender sends to the row of it in the content table."""
+    """From the last byte a sender sends to the row of it in the content table."""
     from polymux.spark import spark_session
     from polymux.spark.streaming.open_sessions import SessionTimeouts
     from polymux.spark.streaming.query import start_following

@@ -20,12 +20,12 @@ from bench.raw_actions import raw_tcp, tcp_pings
 from tests.interop.node_peer import PeerFailed
 
 PINGS = 100  # a round
-LOAD_BYTES = 16_000_000  # octets that go beside them
+LOAD_BYTES = 16_000_000  # bytes that go beside them
 SLOW_LOAD = {"PyPI libp2p": 500_000, "h2 (HTTP/2)": 4_000_000}
 MAX_PING_SECONDS = 0.005  # a ping beside bulk may take so long, or five times what it takes alone
 MIN_JAIN_INDEX = 0.95  # Jain's index of ten equal streams
 FAIRNESS_STREAMS = 10
-FAIRNESS_STREAM_BYTES = 3_000_000  # octets of each of the ten
+FAIRNESS_STREAM_BYTES = 3_000_000  # bytes of each of the ten
 PROTOCOLS = ("mplex", "nerdbank", "omnistreams", "streamux", "minmux")
 
 Ping = Callable[[], Awaitable[None]]
@@ -86,7 +86,7 @@ class OwnProtocol:
 
     @contextlib.asynccontextmanager
     async def pinging(self) -> Any:
-        """A coroutine function that does one round trip of 16 octets."""
+        """A coroutine function that does one round trip of 16 bytes."""
         session = self.session
         data = bytes(16)
         if self.protocol == "streamux":
@@ -170,7 +170,7 @@ class OwnProtocol:
 async def ping_lines(
     other: PeerProcess, ours: OwnProtocol, sides: list[pairs.ForeignPair]
 ) -> list[Line]:
-    """Round trips of 16 octets: alone, and while another stream sends all it can."""
+    """Round trips of 16 bytes: alone, and while another stream sends all it can."""
     names = ["polymux", "raw TCP", *(side.name for side in sides)]
     found: dict[tuple[str, bool, str], Times] = {
         (name, busy, rank): Times()
@@ -237,12 +237,12 @@ def percentile(seconds: list[float], rank: int = 99) -> float:
 
 async def fairness(ours: OwnProtocol) -> Figure:
     """Ten equal streams begun together: are they done together? Jain's index of their rates."""
-    octets = harness.EFFORT.scaled(FAIRNESS_STREAM_BYTES, 65536)
+    size = harness.EFFORT.scaled(FAIRNESS_STREAM_BYTES, 65536)
     samples = []
 
     async def one(start: float) -> float:
-        await ours.bulk(octets)
-        return octets / (time.perf_counter() - start)
+        await ours.bulk(size)
+        return size / (time.perf_counter() - start)
 
     for _ in range(harness.EFFORT.rounds):
         start = time.perf_counter()

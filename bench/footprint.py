@@ -1,6 +1,6 @@
 """Memory of an idle stream and of an idle session, by what a fresh process grows.
 
-Run as `python -m bench.footprint PROTOCOL PORTS STREAMS SESSIONS` it prints the octets of each, by
+Run as `python -m bench.footprint PROTOCOL PORTS STREAMS SESSIONS` it prints the bytes of each, by
 the dialing side: resident memory after, less resident memory before, by how many there are.
 """
 
@@ -21,7 +21,7 @@ from bench.peer_process import PeerProcess
 from bench.raw_actions import dial
 from bench.raw_endpoints import RawClient
 
-MAX_MPLEX_STREAM_BYTES = 2048  # octets that an idle mplex stream may take
+MAX_MPLEX_STREAM_BYTES = 2048  # bytes that an idle mplex stream may take
 # streams, sessions; omnistreams has 256 ids a session
 AMOUNTS = {
     "mplex": (20000, 200),
@@ -38,8 +38,8 @@ async def footprint_lines(other: PeerProcess) -> list[Result]:
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(min(ROUNDS, harness.EFFORT.rounds)):
         for protocol in AMOUNTS:
-            octets = await measure_in_fresh_process(other, protocol)
-            for what, amount in octets.items():
+            chunks = await measure_in_fresh_process(other, protocol)
+            for what, amount in chunks.items():
                 found.setdefault(what, {}).setdefault(protocol, []).append(amount)
     lines: list[Result] = []
     for protocol, samples in found["stream"].items():
@@ -61,8 +61,8 @@ async def measure_in_fresh_process(other: PeerProcess, protocol: str) -> dict[st
         stdout=asyncio.subprocess.PIPE, cwd=Path(__file__).parent.parent,
     )  # fmt: skip
     said, _ = await process.communicate()
-    octets: dict[str, float] = json.loads(said)
-    return octets
+    chunks: dict[str, float] = json.loads(said)
+    return chunks
 
 
 # --- in the fresh process

@@ -97,7 +97,7 @@ def measure_alternating(
 
 
 def memcpy_of(data: bytes) -> Callable[[], object]:
-    """memcpy of these octets into memory that is there already."""
+    """memcpy of these bytes into memory that is there already."""
     target = ctypes.create_string_buffer(len(data))
     return lambda: ctypes.memmove(target, data, len(data))
 
@@ -205,7 +205,7 @@ class Bound:
 
 @dataclass
 class Figure:
-    """A line that is no time: octets, an index, a share. `more`: is more better?"""
+    """A line that is no time: bytes, an index, a share. `more`: is more better?"""
 
     name: str
     samples: list[float]

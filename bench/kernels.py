@@ -19,7 +19,7 @@ from polymux.protocols.registry import create
 
 FRAMES = 100_000
 WINDOW = 512 * 1024
-LARGE = 48 * 1024 * 1024  # octets where memory is the floor: more than any cache holds
+LARGE = 48 * 1024 * 1024  # bytes where memory is the floor: more than any cache holds
 CHUNK = 64 * 1024
 
 Act = Callable[[], object]
@@ -63,7 +63,7 @@ def feed(observer: Observer, pieces: list[bytes]) -> None:
 
 
 def whole_loop(protocol: str, reference: Reference | None) -> Line:
-    """Header, look-up, judge, apply, row: 64-octet frames on 1,000 streams in random order."""
+    """Header, look-up, judge, apply, row: 64-byte frames on 1,000 streams in random order."""
     traffic = content(protocol, [64] * FRAMES)
     data = traffic.content
     pieces = [data[at : at + WINDOW] for at in range(0, len(data), WINDOW)]
@@ -121,7 +121,7 @@ def endpoint_with(streams: int) -> Endpoint:
 
 
 def receive_small() -> Line:
-    """Octets to events: content of 100 octets, in chunks of 64 KB."""
+    """Bytes to events: content of 100 bytes, in chunks of 64 KB."""
     traffic = content("mplex", [100] * FRAMES, 100, whole=False)
     data = traffic.content
     pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
@@ -143,7 +143,7 @@ def receive_small() -> Line:
 
 
 def receive_parts() -> Line:
-    """Content of 64 KB in chunks of 64 KB: handed on in parts, no octet is copied."""
+    """Content of 64 KB in chunks of 64 KB: handed on in parts, no byte is copied."""
     count = 400
     data = content("mplex", [65536] * count, 1, whole=False).content
     pieces = [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
@@ -161,7 +161,7 @@ def receive_parts() -> Line:
 
 
 def send_small() -> Line:
-    """Content to octets: 100 octets at a time, taken 64 KB at a time."""
+    """Content to bytes: 100 bytes at a time, taken 64 KB at a time."""
     endpoint = Endpoint(create("mplex", vantage=DIALER), DIALER)
     streams = [endpoint.open() for _ in range(100)]
     plain = Encoder()

@@ -16,7 +16,7 @@ import polymux
 from polymux.core.endpoint import Endpoint
 from polymux.core.side import ACCEPTOR
 
-SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload octets; MB that are sent
+SIZES = ((100, 24), (1024, 64), (4096, 128), (65536, 128))  # payload bytes; MB that are sent
 RAW = 128  # MB
 RECEIVE_STREAMS = {100: 0.20, 1024: 0.45, 4096: 0.70, 65536: 0.80}
 RECEIVE_EVENTS = {100: 0.10, 1024: 0.45, 4096: 0.50, 65536: 0.75}
@@ -59,7 +59,7 @@ async def measure_alternating(candidates: dict[str, Act]) -> dict[str, Times]:
 
 
 class CountingReceiver(asyncio.Protocol):
-    """Raw asyncio: counts octets until the other side ends."""
+    """Raw asyncio: counts bytes until the other side ends."""
 
     def __init__(self, done: asyncio.Future[None], on_data: Callable[[bytes], None] | None) -> None:
         self.done = done
@@ -77,9 +77,9 @@ class CountingReceiver(asyncio.Protocol):
 
 
 def receiving(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
-    """Receive frames of `size` octets: `raw`, as `events`, or as one of our `streams`."""
+    """Receive frames of `size` bytes: `raw`, as `events`, or as one of our `streams`."""
     opening, frame = mplex_frame(1, 0), mplex_frame(1, 2, bytes(size))
-    octets = megabytes * 1_000_000 // len(frame) * len(frame)
+    byte_count = megabytes * 1_000_000 // len(frame) * len(frame)
 
     async def by_hand() -> None:
         loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ def receiving(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
                 endpoint.receive(data, 1.0)
 
         server = await loop.create_server(lambda: CountingReceiver(done, take), "127.0.0.1", 0)
-        other.send_repeatedly(server.sockets[0].getsockname()[1], octets, opening, frame)
+        other.send_repeatedly(server.sockets[0].getsockname()[1], byte_count, opening, frame)
         await done
         server.close()
 
@@ -101,13 +101,13 @@ def receiving(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
 
         async def handle(session: Any) -> None:
             stream = await session.accept()
-            left = octets // len(frame) * size
+            left = byte_count // len(frame) * size
             while left > 0:
                 left -= len(await stream.receive())
             done.set_result(left)
 
         server = await polymux.serve(handle, "tcp://127.0.0.1:0", protocol="mplex")
-        other.send_repeatedly(server.port, octets, opening, frame)
+        other.send_repeatedly(server.port, byte_count, opening, frame)
         assert await done == 0
         await server.close()
 
@@ -170,8 +170,8 @@ class BulkSender(asyncio.Protocol):
 
 
 def sending(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
-    """Send content of `size` octets: `raw`, `send_nowait`, `send_many` or `await send`."""
-    octets = megabytes * 1_000_000
+    """Send content of `size` bytes: `raw`, `send_nowait`, `send_many` or `await send`."""
+    byte_count = megabytes * 1_000_000
     payload = bytes(size)
     batch = [payload] * max(1, 65536 // size)
 
@@ -179,7 +179,7 @@ def sending(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         await loop.create_connection(
-            lambda: BulkSender(octets, done), "127.0.0.1", other.ports["sink"]
+            lambda: BulkSender(byte_count, done), "127.0.0.1", other.ports["sink"]
         )
         await done
 
@@ -188,10 +188,10 @@ def sending(other: PeerProcess, megabytes: int, size: int, way: str) -> Act:
         async with polymux.connect(url, protocol="mplex") as session:
             stream = await session.open()
             if way == "await send":
-                for _ in range(octets // size):
+                for _ in range(byte_count // size):
                     await stream.send(payload)
                 return
-            for _ in range(octets // (size * len(batch))):
+            for _ in range(byte_count // (size * len(batch))):
                 if way == "send_many":
                     stream.send_many(batch)
                 else:

@@ -16,7 +16,7 @@ from bench.peer_process import start_peer
 from bench.peer_process_work import ORDER_STREAM_ID, ORDER_STRUCT
 from bench.raw_actions import raw_tcp, tcp_bulk
 
-# name, octets, octets of a write, streams, share of raw TCP that is wanted
+# name, bytes, bytes of a write, streams, share of raw TCP that is wanted
 LINES = (
     ("bulk, 1 stream", 32_000_000, 65536, 1, 0.25),
     ("64 B writes, 1 stream", 1_024_000, 64, 1, None),
@@ -39,14 +39,14 @@ async def measure_all() -> list[Result]:
         session = await stack.enter_async_context(other.connect("minmux"))
         ids = itertools.count(3, 2)
         for name, amount, size, streams, target in LINES:
-            octets = harness.EFFORT.scaled(amount, size * streams)
+            byte_count = harness.EFFORT.scaled(amount, size * streams)
             candidates = [
-                Candidate("polymux", bulk(session, ids, octets, size, streams), other.pids),
-                Candidate("raw TCP", tcp_bulk(tally, octets, size), other.pids, target),
+                Candidate("polymux", bulk(session, ids, byte_count, size, streams), other.pids),
+                Candidate("raw TCP", tcp_bulk(tally, byte_count, size), other.pids, target),
             ]
-            work = Workload(octets / 1e6, "MB/s")
+            work = Workload(byte_count / 1e6, "MB/s")
             if size < 1024:
-                work = Workload(octets / size / 1e3, "1000/s")
+                work = Workload(byte_count / size / 1e3, "1000/s")
             lines.append(await compare(f"Minmux, {name}", candidates, work))
         for name, amount, flight in OPENINGS:
             count = harness.EFFORT.scaled(amount, flight)
@@ -63,21 +63,21 @@ async def request_streams(session: Any, what: bytes, ids: Iterator[int], count: 
     return numbers
 
 
-async def push(session: Any, number: int, octets: int, size: int) -> None:
+async def push(session: Any, number: int, byte_count: int, size: int) -> None:
     """Until both sides have stopped, which the reader does when it has read everything."""
     sender = session.sender(number)
     piece = bytes(size)
-    for _ in range(max(1, octets // size)):
+    for _ in range(max(1, byte_count // size)):
         await sender.send(piece)
     await sender.end()
     await sender.wait_over()
 
 
-def bulk(session: Any, ids: Iterator[int], octets: int, size: int, streams: int) -> Act:
+def bulk(session: Any, ids: Iterator[int], byte_count: int, size: int, streams: int) -> Act:
     async def act() -> float:
         start = time.perf_counter()
         numbers = await request_streams(session, b"r", ids, streams)
-        await asyncio.gather(*(push(session, n, octets // streams, size) for n in numbers))
+        await asyncio.gather(*(push(session, n, byte_count // streams, size) for n in numbers))
         return time.perf_counter() - start
 
     return act

@@ -27,24 +27,24 @@ class NpmPair:
         self.name = f"npm {dialer.script}"
         self.pids: Sequence[int] = (dialer.process.pid, acceptor.process.pid)
 
-    def bulk(self, octets: int, size: int, streams: int) -> Act:
+    def bulk(self, byte_count: int, size: int, streams: int) -> Act:
         """From the first write until the other side has ended too (duplex packages)."""
 
         async def act() -> float:
             reply = await self.dialer.call(
-                "blast", octets=octets, size=size, streams=streams, timeout=60
+                "blast", bytes=byte_count, size=size, streams=streams, timeout=60
             )
             return float(reply["seconds"])
 
         return act
 
-    def one_way_bulk(self, octets: int, size: int, **more: object) -> Act:
-        """One way (WebSocket packages): from the first octet to come to the last."""
+    def one_way_bulk(self, byte_count: int, size: int, **more: object) -> Act:
+        """One way (WebSocket packages): from the first byte to come to the last."""
 
         async def act() -> float:
             await self.acceptor.call("mode", incoming="sink", quiet=True)
-            last = self.acceptor.begin("sink", octets=octets)
-            await self.dialer.call("blast", octets=octets, size=size, timeout=60, **more)
+            last = self.acceptor.begin("sink", bytes=byte_count)
+            await self.dialer.call("blast", bytes=byte_count, size=size, timeout=60, **more)
             return float((await self.acceptor.result(last, timeout=60))["seconds"])
 
         return act
@@ -57,10 +57,10 @@ class NpmPair:
         return act
 
     async def pings(self, count: int, load: int) -> list[float]:
-        """Round trips of 16 octets, while `load` octets go beside them (0: none)."""
+        """Round trips of 16 bytes, while `load` bytes go beside them (0: none)."""
         dialer = self.dialer
         if dialer.script == "omnistreams":
-            busy = dialer.begin("blast", octets=load, size=65536) if load else None
+            busy = dialer.begin("blast", bytes=load, size=65536) if load else None
             found: list[float] = []
             while len(found) < count and not (found and busy is not None and busy.done()):
                 some = 5 if busy is not None else count
@@ -71,7 +71,7 @@ class NpmPair:
             return found
         opened = await dialer.call("open", names=["echo"])
         number = opened["streams"][0]["stream"]
-        busy = dialer.begin("blast", octets=load, size=65536) if load else None
+        busy = dialer.begin("blast", bytes=load, size=65536) if load else None
         found = []
         for _ in range(count):
             reply = await dialer.call("ping", stream=number, size=16, timeout=30)

@@ -14,7 +14,7 @@ from bench.peer_process import PeerProcess, start_peer
 from bench.peer_process_work import DONE
 from bench.raw_actions import library_bulk, raw_websocket, websocket_bulk
 
-# name, messages, octets of each, streams, how they are sent, share of our own bare WebSocket
+# name, messages, bytes of each, streams, how they are sent, share of our own bare WebSocket
 LINES = (
     ("64 KiB messages", 400, 65536, 1, "send", 0.5),
     ("64 B messages, await send", 16384, 64, 1, "send", None),

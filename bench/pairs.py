@@ -21,12 +21,12 @@ from bench.raw_endpoints import RawClient
 from bench.third_party import ThirdPartyPair, third_party_pair
 from bench.third_party import missing as guest_missing
 
-# name, octets, octets of a write, streams
+# name, bytes, bytes of a write, streams
 BULK = (
     ("bulk, 1 stream", 16_000_000, 65536, 1),
     ("bulk, 100 streams", 16_000_000, 16384, 100),
     ("bulk, 1,000 streams", 16_000_000, 16000, 1000),
-    ("100-octet messages", 2_000_000, 100, 1),
+    ("100-byte messages", 2_000_000, 100, 1),
 )
 MANY_STREAMS = BULK[2:3]
 OPENINGS = (("open and close, 1 in flight", 150, 1), ("open and close, 100 in flight", 2000, 100))
@@ -63,8 +63,8 @@ async def measure_all(loop: str, bulk_lines: Sequence[tuple[str, int, int, int]]
                     candidates = bulk_candidates(
                         other, session, tally, sides, amount, size, streams
                     )
-                    octets = harness.EFFORT.scaled(amount, size * streams)
-                    work = Workload(octets / 1e6, "MB/s")
+                    byte_count = harness.EFFORT.scaled(amount, size * streams)
+                    work = Workload(byte_count / 1e6, "MB/s")
                     lines.append(await compare(f"{protocol}, {name}{suffix}", candidates, work))
                 for name, amount, flight in OPENINGS:
                     count = harness.EFFORT.scaled(amount, flight)
@@ -115,15 +115,15 @@ def bulk_candidates(
     streams: int,
 ) -> list[Candidate]:
     whole = size * streams
-    octets = harness.EFFORT.scaled(amount, whole)
+    byte_count = harness.EFFORT.scaled(amount, whole)
     candidates = [
-        Candidate("polymux", bulk(session, octets, size, streams), other.pids),
-        Candidate("raw TCP", tcp_bulk(tally, octets, size), other.pids),
+        Candidate("polymux", bulk(session, byte_count, size, streams), other.pids),
+        Candidate("raw TCP", tcp_bulk(tally, byte_count, size), other.pids),
     ]
     for side in sides:
         if side.name == "PyPI libp2p" and streams > 100:
             continue  # it would take a minute
-        some = max(1, octets // WORK_DIVISORS.get(side.name, 1) // whole) * whole
+        some = max(1, byte_count // WORK_DIVISORS.get(side.name, 1) // whole) * whole
         act = side.bulk(some, size, streams)
         candidates.append(Candidate(side.name, act, side.pids, target_ratio(side), some / 1e6))
     return candidates
@@ -144,27 +144,27 @@ def opening_candidates(
 # --- polymux
 
 
-async def push(session: Any, octets: int, size: int) -> None:
+async def push(session: Any, byte_count: int, size: int) -> None:
     """Open a stream, send, end, and wait until the other side has ended it too."""
     stream = await session.open("bulk")
     payload = bytes(size)
     if size < 1024:
-        batch = [payload] * max(1, min(octets, 65536) // size)
-        for _ in range(octets // (size * len(batch))):
+        batch = [payload] * max(1, min(byte_count, 65536) // size)
+        for _ in range(byte_count // (size * len(batch))):
             stream.send_many(batch)
             await stream.drain()
     else:
-        for _ in range(octets // size):
+        for _ in range(byte_count // size):
             await stream.send(payload)
     await stream.end()
     async for _ in stream:
         pass
 
 
-def bulk(session: Any, octets: int, size: int, streams: int) -> Act:
+def bulk(session: Any, byte_count: int, size: int, streams: int) -> Act:
     async def act() -> float:
         start = time.perf_counter()
-        await asyncio.gather(*(push(session, octets // streams, size) for _ in range(streams)))
+        await asyncio.gather(*(push(session, byte_count // streams, size) for _ in range(streams)))
         return time.perf_counter() - start
 
     return act

@@ -1,9 +1,9 @@
 """The other process of the live benchmarks. Prints the ports it listens on, then obeys lines.
 
 Started as `python -m bench.peer_process LOOP`. For each of our protocols it listens for peers and
-does what `peer_process_work` says, and for raw octets and bare WebSockets what `raw_endpoints`
+does what `peer_process_work` says, and for raw bytes and bare WebSockets what `raw_endpoints`
 says. Told
-`{"port": N, "octets": N, "opening": hex, "frame": hex}` on stdin it dials that port and sends the
+`{"port": N, "bytes": N, "opening": hex, "frame": hex}` on stdin it dials that port and sends the
 opening once and the frame over and over, as fast as a blocking socket takes it.
 """
 
@@ -29,7 +29,7 @@ SEND_BLOCK_BYTES = 256 * 1024
 
 
 def send_repeatedly(port: int, total_bytes: int, opening: bytes, frame: bytes) -> None:
-    """Runs in a thread: `octets` of whole frames after the opening, then the end."""
+    """Runs in a thread: `bytes` of whole frames after the opening, then the end."""
     block = frame * max(1, SEND_BLOCK_BYTES // len(frame))
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(opening)
@@ -59,7 +59,7 @@ async def main() -> None:
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         order = json.loads(line)
         opening, frame = bytes.fromhex(order["opening"]), bytes.fromhex(order["frame"])
-        loop.run_in_executor(None, send_repeatedly, order["port"], order["octets"], opening, frame)
+        loop.run_in_executor(None, send_repeatedly, order["port"], order["bytes"], opening, frame)
     os._exit(0)  # whatever still runs was for nobody
 
 
@@ -78,7 +78,7 @@ class PeerProcess:
         assert self.process.stdin is not None
         order = {
             "port": port,
-            "octets": total_bytes,
+            "bytes": total_bytes,
             "opening": opening.hex(),
             "frame": frame.hex(),
         }

@@ -17,7 +17,7 @@ ORDER_STRUCT = struct.Struct(
 )  # of Minmux: what to do, first id, how many of the dialer's streams
 ORDER_STREAM_ID = 1  # the Minmux stream that brings such orders
 SINK_MARKER = (
-    b"s"  # the first octet of a Streamux request to be read, not echoed, where both may come
+    b"s"  # the first byte of a Streamux request to be read, not echoed, where both may come
 )
 DONE = b"done"  # an omnistreams control message: a stream named `bulk` was read to its end
 

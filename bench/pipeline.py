@@ -1,7 +1,7 @@
 """Captures to tables on Spark; against the same walk in plain processes, tshark and stock Spark.
 
-About six minutes on two cores. The captures are eight files of 500-octet packets that 64 mplex
-sessions of 100-octet frames share, two gigabytes in all; POLYMUX_BENCH_GIGABYTES changes that.
+About six minutes on two cores. The captures are eight files of 500-byte packets that 64 mplex
+sessions of 100-byte frames share, two gigabytes in all; POLYMUX_BENCH_GIGABYTES changes that.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ def measure() -> list[Result]:
             path = folder / f"capture-{number}.pcap"
             talks.write(path, CAPTURE_BYTES // FILES, last=number == FILES - 1)
             paths.append(str(path))
-        octets = sum(os.path.getsize(path) for path in paths)
-        lines = warm(folder, paths, octets, talks.frames)
-        lines += commands(folder, paths, octets)
+        size = sum(os.path.getsize(path) for path in paths)
+        lines = warm(folder, paths, size, talks.frames)
+        lines += commands(folder, paths, size)
         lines.append(start_up())
     return lines
 
 
-def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Result]:
+def warm(folder: Path, paths: list[str], size: int, frames: int) -> list[Result]:
     """What is measured in a session that is up, beside processes that are up."""
     with plain.processes() as pool, spark_session("local[*]") as spark:
         runs.tables(spark, paths[:1], folder / "warm-up")
         found = Rounds(spark, pool, paths, folder, frames)
-        short = stream.write_captures(folder / "inbox", octets // 4)
+        short = stream.write_captures(folder / "inbox", size // 4)
         for _ in range(ROUNDS):
             found.all()
             found.streaming(short)
         lines: list[Result] = [
-            line("index stage", found.times["index"], octets,
+            line("index stage", found.times["index"], size,
                  Floor("one process a core", found.times["headers"], 0.5)),
-            line("index, shuffle, reassembly", found.times["count"], octets,
+            line("index, shuffle, reassembly", found.times["count"], size,
                  Floor("reading the files", found.times["read"], 0.10),
                  Floor("reading whole files", found.times["whole"]),
                  Floor("without Spark", found.times["plain count"])),
-            line("pcap to all tables", found.times["tables"], octets,
+            line("pcap to all tables", found.times["tables"], size,
                  Floor("without Spark", found.times["plain tables"], 0.6),
                  note=shapes.frame_rate(frames, found.times["tables"])),
             *(line(f"pcap to all tables, {files} of {FILES} files", found.times[f"{files} files"],
@@ -88,7 +88,7 @@ def warm(folder: Path, paths: list[str], octets: int, frames: int) -> list[Resul
                  Floor("batch on the same data", found.times["batch"], 0.3))
         )  # fmt: skip
         lines.append(growth(found))
-        lines += shapes.measure(spark, pool, folder, octets)
+        lines += shapes.measure(spark, pool, folder, size)
         worker = runs.largest_worker(spark) / (1 << 20)
         bound = Bound("256 MiB and two windows", MAX_WORKER_BYTES / (1 << 20))
         lines.append(Figure("largest worker", [worker], "MiB", [bound]))
@@ -113,7 +113,7 @@ class Rounds:
 
     def all(self) -> None:
         pool, spark, paths = self.pool, self.spark, self.paths
-        octets = self.clock(
+        size = self.clock(
             "plain count",
             lambda: plain.run_over_flows(pool, paths, "", plain.count_stream_bytes)[0],
         )
@@ -121,7 +121,7 @@ class Rounds:
             counted = self.clock(
                 "count", lambda: runs.count_stream_bytes(spark, paths, self.folder)
             )
-            assert counted == octets, (counted, octets)
+            assert counted == size, (counted, size)
             self.clock("read", lambda: sum(pool.map(plain.read, paths)))
             self.clock("whole", lambda: sum(pool.map(plain.read_whole, paths)))
             self.clock("headers", lambda: sum(pool.map(plain.count_packets, paths)))
@@ -144,14 +144,14 @@ class Rounds:
         return runs.tables(self.spark, self.paths[:files], self.folder / "spark")
 
     def streaming(self, paths: list[Path]) -> None:
-        """The steady state of a folder that is followed, beside a batch over the same octets."""
+        """The steady state of a folder that is followed, beside a batch over the same bytes."""
         ends = stream.run_streaming_query(self.spark, paths[0].parent, self.folder / "live")
         (begun, spent, _), (ended, spent_then, _) = ends[0], ends[-1]
         self.add_time("streaming", ended - begun, spent_then - spent)
         later = [str(path) for path in paths[1:]]
         self.clock("batch", lambda: runs.tables(self.spark, later, self.folder / "spark"))
         self.streamed = sum(map(os.path.getsize, later))
-        assert self.streamed == sum(octets for _, _, octets in ends[1:])
+        assert self.streamed == sum(size for _, _, size in ends[1:])
 
     def clock(self, name: str, act: Callable[[], T]) -> T:
         return runs.time_call(self.times.setdefault(name, Times()), act)
@@ -160,8 +160,8 @@ class Rounds:
         self.times.setdefault(name, Times()).add(seconds, spent)
 
 
-def line(name: str, times: Times, octets: int, *floors: Floor, note: str = "") -> Line:
-    return Line(name, times, octets, "MB/s", list(floors), clock="wall", scale=MB, note=note)
+def line(name: str, times: Times, size: int, *floors: Floor, note: str = "") -> Line:
+    return Line(name, times, size, "MB/s", list(floors), clock="wall", scale=MB, note=note)
 
 
 def growth(found: Rounds) -> Figure:
@@ -173,7 +173,7 @@ def growth(found: Rounds) -> Figure:
     return Figure(name, [slope], "", [Bound("slope", 1.25)])
 
 
-def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
+def commands(folder: Path, paths: list[str], size: int) -> list[Result]:
     """The whole command from cold, beside the same walk from cold, and tshark: none of them
     writes a report, whose cost is a line of its own."""
     ours, theirs, report = Times(), Times(), Times()
@@ -187,13 +187,13 @@ def commands(folder: Path, paths: list[str], octets: int) -> list[Result]:
         runs.run_cold(
             [sys.executable, "-m", "bench.pipeline_floor", str(folder / "plain"), *paths], theirs
         )
-    command_line = line("whole command, from cold", ours, octets,
+    command_line = line("whole command, from cold", ours, size,
                         Floor("without Spark, from cold", theirs, 1 / 2.5))  # fmt: skip
-    report_line = line("its report, from cold", report, octets)
+    report_line = line("its report, from cold", report, size)
     if shutil.which("tshark") is None:
         return [command_line, report_line, NotMeasured("tshark", "tshark is not installed")]
     few = folder / "few.pcap"
-    Conversations(64).write(few, octets // 32)
+    Conversations(64).write(few, size // 32)
     times = tshark(few)
     command_line.floors.append(
         Floor("tshark -T fields, 1/32 of it", times, 10.0, os.path.getsize(few))

@@ -30,7 +30,7 @@ IntArray = npt.NDArray[np.int64]
 class Conversations:
     """`flows` mplex sessions that speak at the same time, three packets out of four by the dialer.
 
-    A data packet carries `payload` octets, frames of `frame` octets each. `weights` says how often
+    A data packet carries `payload` bytes, frames of `frame` bytes each. `weights` says how often
     each flow speaks. Those with another `number` are other sessions, a minute later. Files written
     one after another continue each other.
     """
@@ -57,7 +57,7 @@ class Conversations:
         self.frames = 0
 
     def write(self, path: Path, size: int, last: bool = True) -> None:
-        """About `octets` of packets; `last` ends the sessions."""
+        """About `bytes` of packets; `last` ends the sessions."""
         with path.open("wb") as file:
             file.write(PCAP_NS_HEADER)
             if not self._begun:
@@ -120,9 +120,9 @@ class Conversations:
     def _put(
         self, out: ByteArray, column: int, values: IntArray, form: str, rows: IntArray | None = None
     ) -> None:
-        octets = values.astype(form).view(np.uint8).reshape(len(values), -1)
+        chunks = values.astype(form).view(np.uint8).reshape(len(values), -1)
         where = slice(None) if rows is None else rows
-        out[where, column : column + octets.shape[1]] = octets
+        out[where, column : column + chunks.shape[1]] = chunks
 
     def _opening(self, flow: int) -> bytes:
         names = b"".join(mplex_frame(2 * n + 1, 0, b"s%d" % n) for n in range(STREAMS))

@@ -42,7 +42,7 @@ def processes() -> Iterator[ProcessPoolExecutor]:
 
 
 def read(path: str) -> int:
-    """Read a file, a megabyte of octets after the other, and do nothing with them. They are gone
+    """Read a file, a megabyte of bytes after the other, and do nothing with them. They are gone
     before they leave the processor's cache: a file cannot be read faster."""
     total = 0
     with open(path, "rb", buffering=0) as file:
@@ -81,12 +81,12 @@ def write_tables(group: FlowGroup) -> int:
 
 def count_stream_bytes(group: FlowGroup) -> int:
     """Reassemble the flows and count what comes out."""
-    octets = 0
+    size = 0
     with FilePool() as files:
         for rows in group.flows:
             for session in sessions_of(rows, files.reader):
-                octets += sum(len(batch.data) for batch in session.batches())
-    return octets
+                size += sum(len(batch.data) for batch in session.batches())
+    return size
 
 
 def run_over_flows(

@@ -83,15 +83,15 @@ def count_stream_bytes(spark: SparkSession, paths: list[str], folder: Path) -> i
     tasks = plan_analyze_tasks(found, cores)
     names = [each.name for each in found]
     numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-    octets = sum(numbers.mapPartitions(count_task(tasks, names, str(staging))).collect())
+    size = sum(numbers.mapPartitions(count_task(tasks, names, str(staging))).collect())
     shutil.rmtree(staging)
-    return octets
+    return size
 
 
 def count_task(
     tasks: list[FlowSelection], names: list[str], staging: str
 ) -> Callable[[Iterable[int]], Iterator[int]]:
-    """A task: reassemble its flows, batch by batch, and say how many octets came out."""
+    """A task: reassemble its flows, batch by batch, and say how many bytes came out."""
 
     def run(numbers: Iterable[int]) -> Iterator[int]:
         freeze_gc("walk")
@@ -150,7 +150,7 @@ def processor_seconds() -> float:
 
 
 def largest_worker(spark: SparkSession) -> int:
-    """The most memory that any Python worker of a local session ever had, in octets."""
+    """The most memory that any Python worker of a local session ever had, in bytes."""
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     most = 0

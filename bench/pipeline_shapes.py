@@ -24,7 +24,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Shape:
-    """What a capture is like: its sessions, the octets of packets and frames, its files; and its
+    """What a capture is like: its sessions, the bytes of packets and frames, its files; and its
     size, as a part of the benchmark's other captures."""
 
     name: str
@@ -36,28 +36,26 @@ class Shape:
 
 
 SHAPES = (
-    Shape("20-octet frames", frame=20),
-    Shape("1,400-octet frames", payload=1400, frame=1400),
+    Shape("20-byte frames", frame=20),
+    Shape("1,400-byte frames", payload=1400, frame=1400),
     Shape("2 sessions", sessions=2),
     Shape("5,000 sessions", sessions=5_000, size_divisor=32),
     Shape("1 session in 16 files", sessions=1, files=16),
 )
 
 
-def measure(
-    spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, octets: int
-) -> list[Line]:
+def measure(spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, size: int) -> list[Line]:
     """A line for each shape."""
     return [
-        measure_shape(spark, pool, folder / "shape", shape, octets // shape.size_divisor)
+        measure_shape(spark, pool, folder / "shape", shape, size // shape.size_divisor)
         for shape in SHAPES
     ]
 
 
 def measure_shape(
-    spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, shape: Shape, octets: int
+    spark: SparkSession, pool: ProcessPoolExecutor, folder: Path, shape: Shape, byte_count: int
 ) -> Line:
-    paths, frames = write_captures(folder, shape, octets)
+    paths, frames = write_captures(folder, shape, byte_count)
     ours, theirs = Times(), Times()
     for _ in range(ROUNDS):
         done = runs.time_call(ours, lambda: runs.tables(spark, paths, folder / "spark"))
@@ -78,13 +76,13 @@ def frame_rate(frames: int, times: Times) -> str:
     return f"{frames / times.best('wall') / 1e6:.2f} million frames a second"
 
 
-def write_captures(folder: Path, shape: Shape, octets: int) -> tuple[list[str], int]:
+def write_captures(folder: Path, shape: Shape, size: int) -> tuple[list[str], int]:
     """Its files, and how many frames are in them."""
     folder.mkdir()
     talks = Conversations(shape.sessions, shape.payload, shape.frame)
     paths = []
     for number in range(shape.files):
         path = folder / f"capture-{number:02}.pcap"
-        talks.write(path, octets // shape.files, last=number == shape.files - 1)
+        talks.write(path, size // shape.files, last=number == shape.files - 1)
         paths.append(str(path))
     return paths, talks.frames

@@ -26,14 +26,14 @@ SESSIONS = 16
 HOUR = 3600
 
 
-def write_captures(folder: Path, octets: int) -> list[Path]:
-    """About so many octets; nobody has written to them for an hour, so that all of it is over."""
+def write_captures(folder: Path, size: int) -> list[Path]:
+    """About so many bytes; nobody has written to them for an hour, so that all of it is over."""
     folder.mkdir()
     paths = []
     for number in range(CAPTURES):
         path = folder / f"capture-{number}.pcap"
         talks = Conversations(SESSIONS, number=number)
-        talks.write(path, octets // CAPTURES)
+        talks.write(path, size // CAPTURES)
         written = time.time() - HOUR + 60 * number
         os.utime(path, (written, written))
         paths.append(path)
@@ -45,7 +45,7 @@ def run_streaming_query(
 ) -> list[tuple[float, float, int]]:
     """Follow what is there, a capture at a time.
 
-    Of each micro-batch: when it had ended, what all processes had spent by then, its octets.
+    Of each micro-batch: when it had ended, what all processes had spent by then, its bytes.
     """
     ends: list[tuple[float, float, int]] = []
     sessions = 0

@@ -14,11 +14,11 @@ class Arrival:
 
 
 class Decoder:
-    """Octets in, arrivals out; knows which streams are open, drops what is for no stream."""
+    """Bytes in, arrivals out; knows which streams are open, drops what is for no stream."""
 
     def __init__(self) -> None:
         self.rest = b""
-        self.open: dict[int, int] = {}  # key to octets received
+        self.open: dict[int, int] = {}  # key to bytes received
 
     def receive(self, data: bytes) -> list[Arrival]:
         if self.rest:
@@ -36,22 +36,22 @@ class Decoder:
                 if word > 127:
                     word &= 127
                     shift = 7
-                    while (octet := data[at]) > 127:
-                        word |= (octet & 127) << shift
+                    while (byte := data[at]) > 127:
+                        word |= (byte & 127) << shift
                         shift += 7
                         at += 1
-                    word |= octet << shift
+                    word |= byte << shift
                     at += 1
                 size = data[at]
                 at += 1
                 if size > 127:
                     size &= 127
                     shift = 7
-                    while (octet := data[at]) > 127:
-                        size |= (octet & 127) << shift
+                    while (byte := data[at]) > 127:
+                        size |= (byte & 127) << shift
                         shift += 7
                         at += 1
-                    size |= octet << shift
+                    size |= byte << shift
                     at += 1
             except IndexError:
                 break

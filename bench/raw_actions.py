@@ -29,8 +29,8 @@ async def raw_tcp(other: PeerProcess, name: str) -> AsyncIterator[RawClient]:
         yield side
 
 
-def tcp_bulk(side: RawClient, octets: int, size: int) -> Act:
-    """Write `octets` in pieces of `size`, small ones joined as any sane program would, and wait
+def tcp_bulk(side: RawClient, byte_count: int, size: int) -> Act:
+    """Write `bytes` in pieces of `size`, small ones joined as any sane program would, and wait
     for the other side's word that all have come."""
     whole = max(1, 65536 // size) * size
     block = bytes(whole)
@@ -39,8 +39,8 @@ def tcp_bulk(side: RawClient, octets: int, size: int) -> Act:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         side.on_data = lambda data: done.set_result(None)
         start = time.perf_counter()
-        side.transport.write(octets.to_bytes(COUNT_BYTES, "big"))
-        left = octets
+        side.transport.write(byte_count.to_bytes(COUNT_BYTES, "big"))
+        left = byte_count
         while left > 0:
             side.transport.write(block if left >= whole else block[:left])
             left -= whole
@@ -52,7 +52,7 @@ def tcp_bulk(side: RawClient, octets: int, size: int) -> Act:
 
 
 def tcp_requests(side: RawClient, count: int, size: int, flight: int, tasks: bool) -> Act:
-    """Echoes of `size` octets, `flight` under way. With `tasks` each is awaited by a task of its
+    """Echoes of `size` bytes, `flight` under way. With `tasks` each is awaited by a task of its
     own, as an application has it; without, one callback counts them all."""
     request = bytes(size)
 
@@ -113,7 +113,7 @@ def tcp_requests(side: RawClient, count: int, size: int, flight: int, tasks: boo
 
 
 async def tcp_pings(side: RawClient, count: int) -> list[float]:
-    """Round trips of 16 octets, one at a time."""
+    """Round trips of 16 bytes, one at a time."""
     found = []
     for _ in range(count):
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()

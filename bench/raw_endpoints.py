@@ -1,7 +1,7 @@
-"""The floors at both ends: raw octets and bare WebSockets under asyncio, without any protocol.
+"""The floors at both ends: raw bytes and bare WebSockets under asyncio, without any protocol.
 
-A listener's first eight octets (or first message) of a piece of work say how many octets (or
-messages) it has; one octet (or message) says that all have come. The echo sends back what comes.
+A listener's first eight bytes (or first message) of a piece of work say how many bytes (or
+messages) it has; one byte (or message) says that all have come. The echo sends back what comes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ COUNT_BYTES = 8
 
 
 class ByteCounter(asyncio.Protocol):
-    """Counts octets: eight that say how many follow, those, and one octet back."""
+    """Counts bytes: eight that say how many follow, those, and one byte back."""
 
     def __init__(self) -> None:
         self.left = 0

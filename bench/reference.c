@@ -18,7 +18,7 @@ static const i64 NEVER = (i64)1 << 61, CROSSED = (i64)1 << 62;
 #define RULE(n) ((i64)1 << (n))
 
 typedef struct { /* what one side may send on a stream, and did */
-    i64 granted, spent, window, state, stopped, final, vague, reset, octets, frames, peak;
+    i64 granted, spent, window, state, stopped, final, vague, reset, bytes, frames, peak;
     i64 first_at, last_at, blocked, blocked_since;
 } Half;
 typedef struct {
@@ -103,9 +103,9 @@ static i64 uvarint(const u8 *data, i64 pos, i64 end, i64 *value) {
     *value = 0;
     for (i64 shift = 0; pos < end; shift += 7) {
         if (shift > 56) return BAD;
-        u8 octet = data[pos++];
-        *value |= (i64)(octet & 127) << shift;
-        if (octet < 128) return pos;
+        u8 byte = data[pos++];
+        *value |= (i64)(byte & 127) << shift;
+        if (byte < 128) return pos;
     }
     return SHORT;
 }
@@ -194,7 +194,7 @@ static i64 integer(const u8 *data, i64 pos, i64 end, i64 *value) { /* a msgpack 
     return pos + 1 + width;
 }
 
-static i64 blob(const u8 *data, i64 pos, i64 end, i64 *size) { /* the head of octets or text */
+static i64 blob(const u8 *data, i64 pos, i64 end, i64 *size) { /* the head of bytes or text */
     if (pos >= end) return SHORT;
     u8 code = data[pos];
     if (code >= 0xA0 && code <= 0xBF) { *size = code - 0xA0; return pos + 1; }
@@ -356,7 +356,7 @@ static inline i64 run(Loop *l, int mplex, i64 sender, const u8 *data, i64 end, i
             half->frames++;
             if (!mplex && h.kind == CONTENT) measure(half, at);
             if (counted) {
-                half->octets += h.size, half->last_at = at;
+                half->bytes += h.size, half->last_at = at;
                 if (half->first_at < 0) half->first_at = at;
             }
             s->over = mplex ? mplex_over(s) : nerdbank_over(s);

@@ -64,10 +64,10 @@ class Loop:
         self.state = library.loop_new(ROWS, findings)
 
     def feed(self, side: int, data: bytes, at: int) -> None:
-        """The next octets of one side, which end with a whole frame."""
+        """The next bytes of one side, which end with a whole frame."""
         read = self.feed_function(self.state, side, data, len(data), at)
         if read != len(data):
-            raise ValueError(f"the C reference stopped at octet {read} of {len(data)}")
+            raise ValueError(f"the C reference stopped at byte {read} of {len(data)}")
 
     def counts(self) -> tuple[list[int], list[int]]:
         """How often each rule was broken; and rows that are clean, crossed, in violation."""

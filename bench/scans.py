@@ -16,7 +16,7 @@ from polymux.testing.header_scan import HeaderScan
 FRAMES = 100_000
 WINDOW = 512 * 1024
 ROWS = 65536
-LARGE = 48 * 1024 * 1024  # octets where memory is the floor: more than any cache holds
+LARGE = 48 * 1024 * 1024  # bytes where memory is the floor: more than any cache holds
 
 # protocol, share of the C reference that is wanted
 WIRES = (("mplex", 0.60), ("streamux", 0.60), ("nerdbank", 0.80))
@@ -47,7 +47,7 @@ def opened_protocol(traffic: Traffic) -> Protocol:
 
 
 def in_place(protocol: str, target: float, reference: Reference | None) -> Line:
-    """64-octet frames in one buffer, columns that are there already."""
+    """64-byte frames in one buffer, columns that are there already."""
     traffic = content(protocol, [64] * FRAMES)
     data = traffic.content
     book = opened_protocol(traffic)

@@ -17,7 +17,7 @@ from bench.raw_actions import raw_tcp, tcp_bulk, tcp_requests
 CHUNK = 65535  # the most that 16 bits of length allow
 # name, chunks, requests, share of raw TCP that is wanted
 BULK = (("bulk, 1 request", 512, 1, 0.5), ("bulk, 100 requests", 600, 100, None))
-SMALL_REQUEST_BYTES = 64  # octets of a small request and of its reply
+SMALL_REQUEST_BYTES = 64  # bytes of a small request and of its reply
 # name, requests, in flight
 REQUESTS = (
     ("64 B requests, one at a time", 300, 1),
@@ -40,12 +40,12 @@ async def measure_all() -> list[Result]:
         back = await stack.enter_async_context(raw_tcp(other, "raw-echo"))
         for name, chunks, requests, target in BULK:
             count = harness.EFFORT.scaled(chunks, requests)
-            octets = count * CHUNK
+            size = count * CHUNK
             candidates = [
-                Candidate("polymux", bulk(sink, octets, requests), other.pids),
-                Candidate("raw TCP", tcp_bulk(tally, octets, CHUNK), other.pids, target),
+                Candidate("polymux", bulk(sink, size, requests), other.pids),
+                Candidate("raw TCP", tcp_bulk(tally, size, CHUNK), other.pids, target),
             ]
-            work = Workload(octets / 1e6, "MB/s", note=f"{CHUNK:,} B chunks")
+            work = Workload(size / 1e6, "MB/s", note=f"{CHUNK:,} B chunks")
             lines.append(await compare(f"Streamux, {name}", candidates, work))
         for name, amount, flight in REQUESTS:
             count = harness.EFFORT.scaled(amount, flight)
@@ -61,7 +61,7 @@ async def measure_all() -> list[Result]:
     return lines
 
 
-def bulk(session: Any, octets: int, requests: int) -> Act:
+def bulk(session: Any, size: int, requests: int) -> Act:
     """Requests of many chunks, each answered with nothing once it was read to its end."""
     piece = SINK_MARKER * CHUNK
 
@@ -74,7 +74,7 @@ def bulk(session: Any, octets: int, requests: int) -> Act:
 
     async def act() -> float:
         start = time.perf_counter()
-        await asyncio.gather(*(ask(octets // CHUNK // requests) for _ in range(requests)))
+        await asyncio.gather(*(ask(size // CHUNK // requests) for _ in range(requests)))
         return time.perf_counter() - start
 
     return act

@@ -88,9 +88,9 @@ class ThirdPartyPair:
             raise CandidateFailed(answer["error"])
         return answer["found"]
 
-    def bulk(self, octets: int, size: int, streams: int) -> Act:
+    def bulk(self, byte_count: int, size: int, streams: int) -> Act:
         async def act() -> float:
-            return float(await self.call("bulk", octets=octets, size=size, streams=streams))
+            return float(await self.call("bulk", byte_count=byte_count, size=size, streams=streams))
 
         return act
 

@@ -23,6 +23,7 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,7 @@ TESTS = ("tests/protocols", "tests/testing", "tests/core/test_encodings.py",
          "tests/aio/streams/test_duplex.py", "tests/aio/test_limits.py",
          "tests/aio/protocols/test_minmux_ends.py")  # fmt: skip
 LIVE_TESTS = "tests/aio/"  # in real time: what fails there counts if it fails twice
-MAX_ADDRESS_SPACE = (
-    4 << 30
-)  # octets of addresses a run may have: a mutant may ask for more and more
+MAX_ADDRESS_SPACE = 4 << 30  # bytes of addresses a run may have: a mutant may ask for more and more
 EXTRA_TEST_SECONDS = (
     15.0  # seconds a test may take beyond ten times its own; a run that hangs has noticed
 )
@@ -116,9 +115,7 @@ class CoverageSurvey:
 def survey_coverage(items: list[pytest.Item], jobs: int) -> CoverageSurvey:
     with tempfile.TemporaryDirectory() as folder:
         children = [
-            run_forked(
-                lambda share=share: survey_share(items[share::jobs], Path(folder) / str(share))
-            )  # type: ignore[misc]  # the default binds the loop's variable
+            run_forked(partial(survey_share, items[share::jobs], Path(folder) / str(share)))
             for share in range(jobs)
         ]
         for child in children:

@@ -16,7 +16,7 @@ from polymux.protocols.registry import create, protocol_names
 VECTORS = Path(__file__).parent.parent / "tests" / "vectors"
 SIDES = {"d": 0, "a": 1}
 SIDE_NAMES = ("dialer", "acceptor")
-MAX_SHOWN_BYTES = 32  # octets of a frame written out
+MAX_SHOWN_BYTES = 32  # bytes of a frame written out
 STEP_US = 1024  # microseconds between two steps of a conversation
 
 Vector = dict[str, Any]
@@ -91,7 +91,7 @@ def conversation(rule: str, vector: Vector) -> Example:
 
 
 def frames() -> dict[str, Example]:
-    """The rules of the WebSocket framing, from its own vectors: one direction's octets each."""
+    """The rules of the WebSocket framing, from its own vectors: one direction's bytes each."""
     best: dict[str, tuple[int, Vector]] = {}
     for path in sorted((VECTORS / "websocket").glob("*.json")):
         for case in json.loads(path.read_text()).get("cases", ()):
@@ -116,7 +116,7 @@ def frames() -> dict[str, Example]:
 
 
 def parse_hex(text: str) -> bytes:
-    """Hex with blanks; `7b*300` is that octet 300 times."""
+    """Hex with blanks; `7b*300` is that byte 300 times."""
     parts = [part.partition("*") for part in text.split()]
     return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
 
@@ -129,10 +129,10 @@ def label(opener: int, number: int, incarnation: int) -> str:
 
 
 def hex_text(data: bytes) -> str:
-    """Octets in hex; of a long frame the beginning and how many there are."""
+    """Bytes in hex; of a long frame the beginning and how many there are."""
     if len(data) <= MAX_SHOWN_BYTES:
         return data.hex()
-    return f"{data[:MAX_SHOWN_BYTES].hex()}... ({len(data)} octets)"
+    return f"{data[:MAX_SHOWN_BYTES].hex()}... ({len(data)} bytes)"
 
 
 def as_json() -> str:

@@ -58,7 +58,7 @@ ROWS = [
         (Figure(r"^R4 .* in ([\d.]+) s$", "s a protocol", 60, use_minimum=True),), alone=True),
     Row("R17", "silent death", ("tests/attacks/test_silence.py",), alone=True),
     # The longest first, of those that run two at a time.
-    Row("R13", "any octets into any decoder; R14 wedges",
+    Row("R13", "any bytes into any decoder; R14 wedges",
         ("tests/fuzz/test_fuzz.py",),
         (Figure(r"^pass .* inputs in (\d+) s", "s a target", 120, use_minimum=True),
          Figure(r"^R14 .*?: (\d+) mutations", "mutations for wedges", 1_000_000))),
@@ -69,7 +69,7 @@ ROWS = [
     Row("R8", "lengths refused at the header; R10 work counted", ("tests/attacks/test_costs.py",)),
     Row("R7", "credit at the edges of 64 bits", ("tests/fuzz/test_credit.py",),
         (Figure(r"^R7 .*?: (\d+) inputs", "inputs", 10_000_000),)),
-    Row("R15", "vectors cut at every octet", ("tests/protocols/test_vectors.py",)),
+    Row("R15", "vectors cut at every byte", ("tests/protocols/test_vectors.py",)),
     Row("R16", "teardown races", ("tests/stateful/test_teardown_races.py",),
         (Figure(r"to depth (\d+)$", "deep", 8, use_minimum=True),)),
     Row("R18", "cancelled at every suspension", ("tests/aio/test_cancellation.py",)),

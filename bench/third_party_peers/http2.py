@@ -41,7 +41,7 @@ class Http2Endpoint(asyncio.Protocol):
         self.arrived: dict[int, int] = {}
         self.ended: set[int] = set()
         self.echoes: set[int] = set()
-        self.unflushed_bytes = 0  # octets since the last flush
+        self.unflushed_bytes = 0  # bytes since the last flush
         self.can_write = True
         self.flushing = False
         self.writable: asyncio.Future[None] | None = None
@@ -131,20 +131,20 @@ class Http2Endpoint(asyncio.Protocol):
             if not self.can_write and self.writable is not None:
                 await self.writable
 
-    async def push(self, octets: int, size: int) -> None:
+    async def push(self, byte_count: int, size: int) -> None:
         number = self.h2.get_next_available_stream_id()
         self.h2.send_headers(number, REQUEST)
         payload = bytes(size)
-        for _ in range(octets // size):
+        for _ in range(byte_count // size):
             await self.send(number, payload)
         self.h2.end_stream(number)
         while number not in self.ended:
             await self.wait_for_change(number)
         self.ended.discard(number)
 
-    async def bulk(self, octets: int, size: int, streams: int) -> float:
+    async def bulk(self, byte_count: int, size: int, streams: int) -> float:
         start = time.perf_counter()
-        await asyncio.gather(*(self.push(octets // streams, size) for _ in range(streams)))
+        await asyncio.gather(*(self.push(byte_count // streams, size) for _ in range(streams)))
         return time.perf_counter() - start
 
     async def openings(self, count: int, flight: int) -> float:

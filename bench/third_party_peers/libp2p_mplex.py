@@ -23,7 +23,7 @@ from libp2p.peer.id import ID
 from libp2p.stream_muxer.mplex.exceptions import MplexStreamEOF, MplexStreamReset
 from libp2p.stream_muxer.mplex.mplex import Mplex
 
-ECHO = b"e"  # the first octet of a stream that wants its octets back
+ECHO = b"e"  # the first byte of a stream that wants its bytes back
 
 
 def muxed(stream: trio.SocketStream, dials: bool) -> Any:
@@ -61,20 +61,20 @@ async def listen() -> None:
 async def connect(port: int) -> None:
     session = muxed(await trio.open_tcp_stream("127.0.0.1", port), True)
 
-    async def push(octets: int, size: int) -> None:
+    async def push(byte_count: int, size: int) -> None:
         stream = await session.open_stream()
         payload = bytes(size)
-        for _ in range(max(1, octets // size)):
+        for _ in range(max(1, byte_count // size)):
             await stream.write(payload)
         await stream.close()
         while await read(stream):
             pass
 
-    async def bulk(octets: int, size: int, streams: int) -> float:
+    async def bulk(byte_count: int, size: int, streams: int) -> float:
         start = time.perf_counter()
         async with trio.open_nursery() as nursery:
             for _ in range(streams):
-                nursery.start_soon(push, octets // streams, size)
+                nursery.start_soon(push, byte_count // streams, size)
         return time.perf_counter() - start
 
     async def openings(count: int, flight: int) -> float:

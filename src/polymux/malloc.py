@@ -1,9 +1,9 @@
-"""A word with the system's allocator: before octets flow, and when a session is gone."""
+"""A word with the system's allocator: before bytes flow, and when a session is gone."""
 
 import ctypes
 from collections.abc import Callable
 
-RETAINED_BYTES = 4 * 1024 * 1024  # octets; many times what is held of one chunk or window
+RETAINED_BYTES = 4 * 1024 * 1024  # bytes; many times what is held of one chunk or window
 MIN_TRIM_INTERVAL = 1.0  # seconds at least from one time that memory is given back to the next
 
 _threshold_raised: list[bool] = []

@@ -146,7 +146,7 @@ async def test_a_negative_window_is_refused_and_the_channel_still_there(protocol
     async with joined(protocol) as sessions:
         near, far = channels(*sessions)
         for window in (-3, 1 << 63):
-            with pytest.raises(polymux.LocalProtocolError, match=f"octets .*, not {window}"):
+            with pytest.raises(polymux.LocalProtocolError, match=f"bytes .*, not {window}"):
                 await near.open("x", window=window)
         with pytest.raises(TypeError, match="a window is an int, not float"):
             await near.open("x", window=1.5)  # type: ignore[arg-type]
@@ -172,7 +172,7 @@ async def test_a_window_is_refused_where_the_protocol_has_none(protocol: str) ->
 
 
 @virtual
-async def test_names_are_text_or_octets_and_requests_have_none() -> None:
+async def test_names_are_text_or_bytes_and_requests_have_none() -> None:
     async with joined("mplex") as (near, far), joined("streamux") as (asking, _):
         with pytest.raises(TypeError, match="a name is str or bytes, not int"):
             await near.open(7)  # type: ignore[arg-type]
@@ -191,9 +191,9 @@ async def test_times_and_sizes_of_calls_are_checked() -> None:
         with pytest.raises(TypeError, match="number of seconds, not str"):
             await asking.request(b"x", timeout="1")  # type: ignore[arg-type]
         async with asking.exchange() as exchange:
-            with pytest.raises(ValueError, match="limit is 0 or more octets, not -1"):
+            with pytest.raises(ValueError, match="limit is 0 or more bytes, not -1"):
                 await exchange.read(limit=-1)
-        with pytest.raises(ValueError, match="limit is 0 or more octets, not -1"):
+        with pytest.raises(ValueError, match="limit is 0 or more bytes, not -1"):
             await (await near.open()).receive_all(limit=-1)
 
 

@@ -54,9 +54,9 @@ GARBAGE = [
 ]
 
 
-@pytest.mark.parametrize(("protocol", "octets", "rule"), GARBAGE)
+@pytest.mark.parametrize(("protocol", "data", "rule"), GARBAGE)
 async def test_garbage_ends_that_session_with_the_rule_it_broke(
-    protocol: str, octets: bytes, rule: str, caplog: pytest.LogCaptureFixture
+    protocol: str, data: bytes, rule: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     problems: list[str] = []
     async with (
@@ -64,7 +64,7 @@ async def test_garbage_ends_that_session_with_the_rule_it_broke(
         polymux.connect(server.url, protocol=protocol) as good,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(octets)
+        writer.write(data)
         async with asyncio.timeout(2):
             with contextlib.suppress(ConnectionResetError):
                 while await reader.read(65536):
@@ -89,7 +89,7 @@ async def test_versions_that_do_not_match_are_told_apart(ours: str, theirs: str)
         assert "\n" not in str(problem.value)
 
 
-async def test_our_own_random_octets_echoed_back_decide_nothing() -> None:
+async def test_our_own_random_bytes_echoed_back_decide_nothing() -> None:
     async def mirror(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1000):

@@ -18,7 +18,7 @@ every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 async def works(near: Session, far: Session) -> None:
-    """The session is in order: a fresh stream carries octets both ways and leaves nothing."""
+    """The session is in order: a fresh stream carries bytes both ways and leaves nothing."""
     mine, theirs = await opened(near, far, "works")
     await mine.send(b"question")
     await mine.end()

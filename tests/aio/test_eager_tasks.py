@@ -1,7 +1,7 @@
 """Loops whose tasks begin inside `create_task` (asyncio.eager_task_factory, Python 3.12 and later).
 
 What polymux starts may be done, or may have given something up, before its task is at hand, and
-in the middle of whatever the peer's octets have brought. conftest.py collects this file only where
+in the middle of whatever the peer's bytes have brought. conftest.py collects this file only where
 there are such loops.
 """
 

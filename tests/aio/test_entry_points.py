@@ -75,7 +75,7 @@ async def test_a_profile_may_be_a_path(tmp_path: Path) -> None:
     profile = tmp_path / "own.toml"
     profile.write_text("[stream.1]\nitem = 4\n")
     near, far = await polymux.minmux.pipe(profile=profile, canonical=False, oops="ignore")
-    with pytest.raises(polymux.PolymuxError, match="3 octets are no whole items"):
+    with pytest.raises(polymux.PolymuxError, match="3 bytes are no whole items"):
         await near.sender(1).send(b"abc")
     await near.close()
     await far.close()

@@ -15,12 +15,12 @@ OFFER = "94 00 {:02x} 01 c4 06 92 a1 78 cd 1000"  # v3: name x, window 4096
 
 
 def hears(session: Session, text: str) -> None:
-    """Octets from the peer, written as hex."""
+    """Bytes from the peer, written as hex."""
     session.data_received(bytes.fromhex(text))
 
 
 def new_streams(first: int, count: int) -> str:
-    """NewStream frames of mplex with names of no octets, ids below 2048."""
+    """NewStream frames of mplex with names of no bytes, ids below 2048."""
     return "".join(uvarint(8 * number) + "00" for number in range(first, first + count))
 
 
@@ -131,7 +131,7 @@ async def test_a_name_over_the_limit_is_turned_away() -> None:
         await settled()
         assert far.endpoint.counters.hits == {"max_name_bytes": 1}
         assert len(far.accept_queue) == 0
-        with pytest.raises(polymux.LimitExceeded, match="name of 11 octets is over the limit"):
+        with pytest.raises(polymux.LimitExceeded, match="name of 11 bytes is over the limit"):
             await near.open("x" * 11)
 
 
@@ -254,13 +254,11 @@ async def test_a_window_overrun_ends_that_channel_with_the_name_of_the_rule() ->
         mine, theirs = await opened(near, far, "overrun")
         other, others = await opened(near, far, "other")
         hears(far, "94 02 01 01 c4 65" + "78" * 101)
-        with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded.*1 octet bey"):
+        with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded.*1 byte bey"):
             await theirs.receive()
         with pytest.raises(polymux.StreamAborted, match=r"nerdbank\.window-exceeded"):
             await mine.receive()
-        assert (
-            far.endpoint.receive_queue.unread_bytes == 0
-        )  # no octet past the window was delivered
+        assert far.endpoint.receive_queue.unread_bytes == 0  # no byte past the window was delivered
         await other.send(b"fine")
         assert await others.receive() == b"fine"
 

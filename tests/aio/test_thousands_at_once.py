@@ -39,7 +39,7 @@ async def read(receiver: MessageReceiver) -> None:
 
 async def read_items(session: MinmuxSession, number: int) -> None:
     async with session.receiver(number) as receiver:
-        assert b"".join([octets async for octets in receiver]) == b"a little"
+        assert b"".join([data async for data in receiver]) == b"a little"
 
 
 async def serve_all(session: Session) -> None:

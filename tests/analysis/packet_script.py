@@ -1,5 +1,5 @@
 """Captures packet by packet, for what a well-behaved recorder never writes: round trips, closed
-windows, octets sent again."""
+windows, bytes sent again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Wire:
         self.writer.packet(at, [before, data] if data else [before])
 
     def data(self, side: int, data: bytes, at: int) -> None:
-        """Octets in order."""
+        """Bytes in order."""
         for start in range(0, len(data), SEGMENT):
             part = data[start : start + SEGMENT]
             self.packet(side, at, self.next[side], self.next[1 - side], PSH | ACK, part)

@@ -1,6 +1,6 @@
 """Conversations for the analysis tests: two real endpoints, recorded as a capture.
 
-A stage moves octets between two sans-IO endpoints at instants of its own clock and records them the
+A stage moves bytes between two sans-IO endpoints at instants of its own clock and records them the
 way the library's recorder does. What both applications sent and received is counted on the side.
 """
 

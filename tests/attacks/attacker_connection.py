@@ -1,4 +1,4 @@
-"""The attacker's end of a connection: raw octets on a real socket."""
+"""The attacker's end of a connection: raw bytes on a real socket."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Foe:
         self.port = port
         self.heard = bytearray()
         self.closed_at = 0.0
-        self.quiet_at = 0.0  # when the last octet was sent
+        self.quiet_at = 0.0  # when the last byte was sent
         self.unread = False
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class Foe:
         return self._over.is_set()
 
     async def hear(self, least: int, seconds: float = 20.0) -> bytes:
-        """Wait for so many octets from the server, or for its end."""
+        """Wait for so many bytes from the server, or for its end."""
         async with asyncio.timeout(seconds):
             while len(self.heard) < least and not self._over.is_set():
                 await asyncio.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The five wires as an attacker writes them: plain functions that give octets.
+"""The five wires as an attacker writes them: plain functions that give bytes.
 
 Nothing here comes from the code under test, so a mistake there cannot hide a mistake here.
 """
@@ -11,7 +11,7 @@ import struct
 
 
 def uvarint(value: int) -> bytes:
-    """Seven bits an octet, the lowest first."""
+    """Seven bits a byte, the lowest first."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -21,7 +21,7 @@ def uvarint(value: int) -> bytes:
 
 
 def varu64(value: int) -> bytes:
-    """Below 248 the value itself; above, how many octets follow, then those."""
+    """Below 248 the value itself; above, how many bytes follow, then those."""
     if value < 248:
         return bytes([value])
     size = (value.bit_length() + 7) // 8
@@ -31,10 +31,10 @@ def varu64(value: int) -> bytes:
 def msgpack_uint(value: int) -> bytes:
     for limit, form in ((128, "B"), (256, "xB"), (1 << 16, "xH"), (1 << 32, "xI"), (1 << 64, "xQ")):
         if value < limit:
-            octets = bytearray(struct.pack(">" + form, value))
+            data = bytearray(struct.pack(">" + form, value))
             if form != "B":
-                octets[0] = {"xB": 0xCC, "xH": 0xCD, "xI": 0xCE, "xQ": 0xCF}[form]
-            return bytes(octets)
+                data[0] = {"xB": 0xCC, "xH": 0xCD, "xI": 0xCE, "xQ": 0xCF}[form]
+            return bytes(data)
     raise ValueError(value)
 
 
@@ -161,7 +161,7 @@ def stop(number: int, amount: int = 0) -> bytes:
 
 
 def oops(number: int, amount: int = 0) -> bytes:
-    """On an even id; on an odd one the same octets give up `amount + 1` credit."""
+    """On an even id; on an odd one the same bytes give up `amount + 1` credit."""
     return minmux(2, number, amount, nonzero=False)
 
 

@@ -43,10 +43,10 @@ class Attack:
     verdict: str
     names: tuple[str, ...] = ()  # rules, limits or deadlines; one of them is to be named
     memory: float = 8  # MiB the server may grow
-    within: float = 1.0  # seconds from the last octet sent to the end
+    within: float = 1.0  # seconds from the last byte sent to the end
     mode: str = "echo"  # what the server's application does with the attacker's streams
     handled: int = 0  # at most so many streams may reach the application; 0: any number
-    send_buffer: int = 0  # octets the system holds for the server's session; 0: as it likes
+    send_buffer: int = 0  # bytes the system holds for the server's session; 0: as it likes
     limits: dict[str, int] = field(default_factory=dict)
     policy: dict[str, float] = field(default_factory=dict)
 
@@ -253,7 +253,7 @@ async def echo(session: Session) -> None:
     elif isinstance(session, OmnistreamsSession):
         await echo_messages(session)
     else:
-        await echo_octets(session)
+        await echo_bytes(session)
 
 
 async def echo_items(session: MinmuxSession) -> None:
@@ -273,7 +273,7 @@ async def echo_messages(session: OmnistreamsSession) -> None:
             assert await back.receive() == piece
 
 
-async def echo_octets(session: Session) -> None:
+async def echo_bytes(session: Session) -> None:
     async with await session.open("witness") as stream:
         for piece in PIECES:
             await stream.send(piece)

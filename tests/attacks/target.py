@@ -115,7 +115,7 @@ class Target:
         self._peak = max(self._peak, self._own())
 
     def growth(self) -> int:
-        """The most octets of memory that were in use beyond those at `weigh`, at any moment."""
+        """The most bytes of memory that were in use beyond those at `weigh`, at any moment."""
         self.sample()
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
@@ -125,7 +125,7 @@ class Target:
         return max(0, self._peak - self._base)
 
     def _own(self) -> int:
-        """Octets that are the process's own. Pages of the program's files, which a fresh fork has
+        """Bytes that are the process's own. Pages of the program's files, which a fresh fork has
         not touched yet, come and go with the code that runs and hold nothing of a peer's."""
         info = self.process.memory_info()
         return int(info.rss - info.shared)

@@ -1,4 +1,4 @@
-"""What one hostile input costs an endpoint, octet for octet: memory and time (R8, R12)."""
+"""What one hostile input costs an endpoint, byte for byte: memory and time (R8, R12)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polymux.core.errors import LimitExceeded, PeerViolation
 from polymux.protocols.registry import create
 
 MIB = 1024 * 1024
-READ = 64 * 1024  # octets a socket gives at once
+READ = 64 * 1024  # bytes a socket gives at once
 
 
 def endpoint(protocol: str) -> Endpoint:
@@ -26,7 +26,7 @@ def endpoint(protocol: str) -> Endpoint:
 
 
 def swallow(end: Endpoint, data: bytes) -> int:
-    """Hand in octets as a socket would; how many were taken before it gave up, or all of them."""
+    """Hand in bytes as a socket would; how many were taken before it gave up, or all of them."""
     for start in range(0, len(data), READ):
         try:
             end.receive(data[start : start + READ], 1.0)
@@ -84,5 +84,5 @@ def test_a_length_that_is_too_long_is_refused_at_the_header(protocol: str, head:
     taken = swallow(end, data)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert taken <= READ, f"{taken} octets were read before it was refused"
+    assert taken <= READ, f"{taken} bytes were read before it was refused"
     assert peak <= MIB

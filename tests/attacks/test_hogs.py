@@ -56,7 +56,7 @@ async def fill(session: Session) -> str:
 
 
 async def asker(session: Session) -> Ask:
-    """A way to ask for an echo of some octets, on a stream of its own."""
+    """A way to ask for an echo of some bytes, on a stream of its own."""
     if isinstance(session, StreamuxSession):
 
         async def request(data: bytes) -> None:

@@ -1,1 +1,1 @@
-"""Tests of `polymux.capture`. Every capture is built here, octet by octet, by `build`."""
+"""Tests of `polymux.capture`. Every capture is built here, byte by byte, by `build`."""

@@ -31,7 +31,7 @@ def tshark() -> Callable[..., str]:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., str]:
-    """Writes octets to a file of the given name and returns its path."""
+    """Writes bytes to a file of the given name and returns its path."""
 
     def put(data: bytes, name: str = "capture.pcapng") -> str:
         path = tmp_path / name
@@ -43,7 +43,7 @@ def write(tmp_path: Path) -> Callable[..., str]:
 
 @pytest.fixture
 def read(write: Callable[..., str]) -> Callable[..., CaptureReader]:
-    """Writes octets to a file and reads its sessions."""
+    """Writes bytes to a file and reads its sessions."""
 
     def make(data: bytes, **keywords: object) -> CaptureReader:
         return read_sessions([write(data)], **keywords)  # type: ignore[arg-type]  # passed on
@@ -52,7 +52,7 @@ def read(write: Callable[..., str]) -> Callable[..., CaptureReader]:
 
 
 def streams(session: TcpSession) -> tuple[bytes, bytes]:
-    """What each side sent; a gap is shown as `?` for each octet."""
+    """What each side sent; a gap is shown as `?` for each byte."""
     sent = [bytearray(), bytearray()]
     for piece in session.pieces():
         sent[piece.side] += b"?" * piece.size if piece.is_gap else piece.data

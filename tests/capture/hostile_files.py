@@ -75,7 +75,7 @@ def _content() -> list[Lie]:
     lies = [
         ("packet-of-no-interface", packet(9, 4, 4, bytes(4)), "interface 9"),
         ("interface-ffffffff", packet(0xFFFFFFFF, 4, 4, bytes(4)), "nothing describes"),
-        ("captured-over-block", packet(0, 5, 5, bytes(4)), "5 octets in a block"),
+        ("captured-over-block", packet(0, 5, 5, bytes(4)), "5 bytes in a block"),
         ("captured-4g", packet(0, 0xFFFFFFFF, 0xFFFFFFFF, bytes(4)), "in a block"),
         ("captured-2g", packet(0, 0x7FFFFFFF, 4, bytes(4)), "in a block"),
         ("over-snap", packet(0, 262145, 262145, bytes(262148)), "limit snap="),
@@ -140,7 +140,7 @@ def _classic() -> list[Lie]:
 def _no_capture() -> list[Lie]:
     cases: list[tuple[str, bytes, str]] = [
         ("empty", b"", "empty"),
-        ("one-octet", b"\n", "not a capture"),
+        ("one-byte", b"\n", "not a capture"),
         ("text", b"From: nobody\n\nThis is a letter, not a capture.\n", "not a capture"),
         ("zeros-only", bytes(5000), "not a capture"),
         ("html", b"<!doctype html><script>alert(1)</script>" * 10, "not a capture"),

@@ -25,7 +25,7 @@ Events = list[list[tuple[str, bytes | int]]]
 
 
 class Trickle(CapturePipe):
-    """Gives the octets of a file in pieces of random sizes, and is silent now and then."""
+    """Gives the bytes of a file in pieces of random sizes, and is silent now and then."""
 
     def __init__(self, path: Path, seed: int) -> None:
         super().__init__(str(path), -1)
@@ -42,7 +42,7 @@ class Trickle(CapturePipe):
 
 
 def passed(pieces: Iterator[tuple[int, str, bytes | int]]) -> Events:
-    """What passed on each side: octets joined, gaps between them, and the end."""
+    """What passed on each side: bytes joined, gaps between them, and the end."""
     sides: Events = [[], []]
     for side, kind, what in pieces:
         lane = sides[side]
@@ -61,7 +61,7 @@ def from_file(path: Path) -> dict[tuple[str, int], Events]:
             if not session.ordered:
                 continue
             found[session.dialer, session.started_at] = passed(
-                (piece.side, piece.end or "gap" if not piece.data else "octets",
+                (piece.side, piece.end or "gap" if not piece.data else "bytes",
                  piece.data or piece.size)
                 for piece in session.pieces()
             )  # fmt: skip
@@ -77,10 +77,10 @@ def from_pipe(path: Path, seed: int) -> dict[tuple[str, int], Events]:
         for batch in session.take_batches():
             start = 0
             for n in range(batch.count):
-                kind = ("octets", "gap", "fin", "rst")[batch.kind[n]]
+                kind = ("bytes", "gap", "fin", "rst")[batch.kind[n]]
                 size = int(batch.size[n])
                 what: bytes | int = size
-                if kind == "octets":
+                if kind == "bytes":
                     what = batch.data[start : start + size]
                     start += size
                 pieces.setdefault(session, []).append((int(batch.side[n]), kind, what))

@@ -37,7 +37,7 @@ ANSWERED = b"\x09\x02ok"
 
 
 class Given(CapturePipe):
-    """A pipe that gives these octets, one piece a read; None is silence."""
+    """A pipe that gives these bytes, one piece a read; None is silence."""
 
     def __init__(self, *pieces: bytes | None) -> None:
         super().__init__("-", -1)

@@ -39,7 +39,7 @@ class Ran:
     code: int
     out: str
     err: str
-    octets: bytes
+    raw_bytes: bytes
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def impatient() -> Callable[..., Ran]:
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Callable[..., str]:
-    """Writes a conversation of (side, octets, milliseconds) as a capture; returns its path."""
+    """Writes a conversation of (side, bytes, milliseconds) as a capture; returns its path."""
 
     def make(
         lines: list[tuple[int, bytes, int]] = BROKEN, name: str = "talk.pcapng", port: int = 9000

@@ -34,15 +34,15 @@ def test_a_file_that_is_not_there(command: str, run: Run, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize(
-    ("octets", "said"),
+    ("data", "said"),
     [(b"hello, I am a letter", "not a capture"), (b"", "the file is empty")],
     ids=["letter", "empty"],
 )
 def test_a_file_that_is_no_capture(
-    command: str, octets: bytes, said: str, run: Run, tmp_path: Path
+    command: str, data: bytes, said: str, run: Run, tmp_path: Path
 ) -> None:
     path = tmp_path / "letter.pcapng"
-    path.write_bytes(octets)
+    path.write_bytes(data)
     ran = run(command, str(path))
     assert ran.code == 3
     assert len(ran.err.splitlines()) == 1
@@ -55,7 +55,7 @@ def test_a_torn_tail_prints_what_it_has(run: Run, capture: Callable[..., str]) -
     path.write_bytes(path.read_bytes()[:-5])
     ran = run("ls", str(path))
     assert ran.code == 3
-    assert "truncated at octet" in ran.err
+    assert "truncated at byte" in ran.err
     assert len(ran.err.splitlines()) == 1
     assert '"stream": "d1"' in ran.out
 
@@ -232,8 +232,8 @@ def test_no_name_of_a_file_or_argument_is_obeyed_by_the_terminal(
 ) -> None:
     path = capture(CLEAN, name="\x1b]0;x\x07talk.pcapng")
     ran = terminal(*(word.format(capture=path, folder=tmp_path) for word in arguments))
-    assert b"\x1b]0;x\x07" not in ran.octets
-    assert re.search(rb"\\(u00|x)1b\]0;x\\(u00|x)07", ran.octets)
+    assert b"\x1b]0;x\x07" not in ran.raw_bytes
+    assert re.search(rb"\\(u00|x)1b\]0;x\\(u00|x)07", ran.raw_bytes)
 
 
 def test_no_name_of_a_recording_left_behind_is_obeyed_by_the_terminal(

@@ -90,7 +90,7 @@ def test_ls_lists_as_many_as_asked(run: Run, capture: Callable[..., str]) -> Non
 
 def test_ls_says_why_a_clean_stream_is_there(run: Run, capture: Callable[..., str]) -> None:
     _, stream = lines(run("ls", capture(CLEAN)))
-    assert (stream["ending"], stream["why"]) == ("clean", "carried 7 octets")
+    assert (stream["ending"], stream["why"]) == ("clean", "carried 7 bytes")
 
 
 def test_ls_reads_directories_ports_and_filters(run: Run, capture: Callable[..., str]) -> None:
@@ -165,10 +165,10 @@ def test_frames_can_be_chosen(
 # --- follow
 
 
-def test_follow_gives_the_octets_of_a_stream(run: Run, capture: Callable[..., str]) -> None:
+def test_follow_gives_the_bytes_of_a_stream(run: Run, capture: Callable[..., str]) -> None:
     path = capture()
-    assert run("follow", path, "--stream", "d1").octets == b"helloanswer"
-    assert run("follow", path, "--stream", "d1", "--sender", "acceptor").octets == b"answer"
+    assert run("follow", path, "--stream", "d1").raw_bytes == b"helloanswer"
+    assert run("follow", path, "--stream", "d1", "--sender", "acceptor").raw_bytes == b"answer"
     row = lines(run("follow", path, "--stream", "d1", "--sender", "dialer", "--json"))[0]
     assert bytes.fromhex(row["data"]) == b"hello"
 
@@ -275,7 +275,7 @@ def test_people_get_a_table_with_the_worst_stream_first(
     assert ran.code == 0
     assert "Streams, worst first" in ran.out
     assert ran.out.index("broke mplex.write-after-close") < ran.out.index(" good ")
-    assert "conservation: every octet" in ran.out
+    assert "conservation: every byte" in ran.out
     assert "1 session, 2 streams, 6 frames" in ran.out
     assert "1 violation, 0 stalls, 2 streams not seen to end" in ran.out
 
@@ -358,8 +358,8 @@ def test_one_is_said_in_the_singular(
 ) -> None:
     path = capture([(0, b"\x08\x01x", 1), (0, b"\x08\x01x", 2)])
     (found,) = lines(run("check", path, "--protocol", "mplex"))
-    assert "of 1 octet" in found["detail"]
-    assert "of 1 octets" not in found["detail"]
+    assert "of 1 byte" in found["detail"]
+    assert "of 1 bytes" not in found["detail"]
     assert ": 1 range, " in terminal("index", path).out
     path = capture([(0, b"\x08\x01x", 1)], name="one.pcapng")
     ran = run("frames", path, "--protocol", "mplex", "--sender", "acceptor")
@@ -377,7 +377,7 @@ def test_ls_and_check_read_standard_input_to_its_end(
     )  # fmt: skip
     ran = run(command, path)
     assert process.returncode == ran.code
-    assert process.stdout.replace(b'["-"]', b'["%s"]' % path.encode()) == ran.octets
+    assert process.stdout.replace(b'["-"]', b'["%s"]' % path.encode()) == ran.raw_bytes
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ Type = Callable[[bytes], None]
 
 @pytest.fixture
 def typed(monkeypatch: pytest.MonkeyPatch) -> Type:
-    """Puts octets on the standard input of the next command."""
+    """Puts bytes on the standard input of the next command."""
 
     def put(data: bytes) -> None:
         reader, writer = os.pipe()
@@ -48,7 +48,7 @@ def test_what_is_typed_goes_to_the_stream_and_what_comes_is_shown(
     typed(b"hello \xff\x00 world")
     with served(echo, protocol) as url:
         ran = run("connect", url, "--protocol", protocol, "--name", "logs")
-    assert (ran.code, ran.octets, ran.err) == (0, b"hello \xff\x00 world", "")
+    assert (ran.code, ran.raw_bytes, ran.err) == (0, b"hello \xff\x00 world", "")
 
 
 def test_texts_are_sent_instead_of_standard_input(run: Run) -> None:

@@ -34,7 +34,7 @@ def trouble() -> Stage:
     for at, lasted in ((1_000, 90_000), (200_000, 300_000), (900_000, 60_000)):
         play.stall(at, lasted, "d1", "dialer", "no-credit", detail=f"no leave for {lasted} us")
     play.stall(5_000, 800_000, "d3", "dialer", "sender-idle")
-    play.violation(10, "dialer", "nerdbank.window-exceeded", "d1", detail="20 octets too many")
+    play.violation(10, "dialer", "nerdbank.window-exceeded", "d1", detail="20 bytes too many")
     play.violation(20, "dialer", "nerdbank.unknown-code", None, "note")
     play.end(1_000_000)
     return stage
@@ -49,7 +49,7 @@ def test_occurrences_on_a_stream_are_one_line_and_the_worst_is_told(
     lines = printed(trouble().write(tmp_path))
     found = [line for line in lines if line.startswith("s1 nerdbank 10.0.0.7:50112 > ")]
     assert [line.split(" d1 ", 1)[1] for line in found] == [
-        r"bulk\u001b[31m dialer broke nerdbank.window-exceeded on d1: 20 octets too many",
+        r"bulk\u001b[31m dialer broke nerdbank.window-exceeded on d1: 20 bytes too many",
         r"bulk\u001b[31m acceptor gave no credit on d1: dialer waited 300 ms (no-credit); 3 times, "
         "450 ms in all no leave for 300000 us",
         r"bulk\u001b[31m acceptor reset d1: enough",

@@ -52,10 +52,10 @@ def test_the_page_has_the_keys_of_what_is_received(run: Run) -> None:
             [*COMMAND, "connect", serving.url, "--protocol", "mplex", "--json"],
             input=b"\xff\xfe", capture_output=True, timeout=30, check=True,
         )  # fmt: skip
-        _, octets, _ = serving.wait()
+        _, data, _ = serving.wait()
     keys = next(iter(listed("connect")))
     assert printed(text) == {keys - {"hex"}}
-    assert printed(octets) == {keys - {"text"}}
+    assert printed(data) == {keys - {"text"}}
     assert listed("serve") == {keys}
 
 

@@ -153,7 +153,7 @@ def test_an_idle_sender_is_no_finding(run: Run, capture: Callable[..., str]) -> 
     quiet = [*CLEAN[:1], (1, b"\x09\x02ok", 900), (1, b"\x09\x02ok\x0b\x00", 1900)]
     session, stream = rows(run("ls", capture(quiet)))
     assert (session["stalls"], session["findings"]) == (0, 0)
-    assert stream["why"] == "carried 9 octets"
+    assert stream["why"] == "carried 9 bytes"
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_pipe_gets_a_table_on_request_with_every_column(
     assert heads[0][:8] == [
         "session", "protocol", "dialer", ">", "acceptor", "lasted", "streams", "findings",
     ]  # fmt: skip
-    assert heads[0][8:] == ["ending", "frames", "octets", ">", "octets", "<"]
+    assert heads[0][8:] == ["ending", "frames", "bytes", ">", "bytes", "<"]
     assert "stream" in heads[1]
     assert "\x1b" not in ran.out
 
@@ -264,7 +264,7 @@ def test_a_session_is_one_line_that_fits_the_terminal(
     assert all(len(line.split()[0]) == 4 for line in ends)
     assert "findings" in sessions[1]
     assert "acceptor gave no credit on d1: dialer" in text
-    for column, least in (("ending", 100), ("octets >", 130)):
+    for column, least in (("ending", 100), ("bytes >", 130)):
         assert (column in sessions[1]) == (width >= least)
 
 

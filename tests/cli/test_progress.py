@@ -55,7 +55,7 @@ def test_more_than_was_expected_is_never_more_than_all() -> None:
     waiting.advance(4096)
     assert waiting.status_text().startswith("4 KiB of 4 KiB")
     waiting.start_phase("writing", 100)
-    assert waiting.status_text() == "0 octets of 100 octets"
+    assert waiting.status_text() == "0 bytes of 100 bytes"
 
 
 def test_lines_are_printed_above_the_bar_and_none_is_lost(

@@ -125,7 +125,7 @@ def test_a_stream_that_is_reset_is_one_line_and_harms_no_other(tmp_path: Path) -
         assert talk(serving.url, "mplex", reset) == b""
         code, _, err = serving.wait()
     assert code == 0
-    assert "2 streams, 15 octets" in err
+    assert "2 streams, 15 bytes" in err
     rows = [json.loads(line) for line in (folder / "manifest.jsonl").read_text().splitlines()]
     assert [row["ending"] == "ended" for row in rows] == [False, True]
 

@@ -1,4 +1,4 @@
-"""The same source, compiled and interpreted, sees the same in the same octets."""
+"""The same source, compiled and interpreted, sees the same in the same bytes."""
 
 import os
 import subprocess
@@ -26,13 +26,13 @@ for text in texts:
         rng = Random(seed)
         world = World(text, seed)
         world.run(20)
-        octets = bytearray(b''.join(data for _, data, _ in world.record))
-        for _ in range(rng.randrange(8) if octets else 0):
-            place = rng.randrange(len(octets))
-            octets[place] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
-        octets += rng.randbytes(rng.randrange(60))
+        bytes = bytearray(b''.join(data for _, data, _ in world.record))
+        for _ in range(rng.randrange(8) if bytes else 0):
+            place = rng.randrange(len(bytes))
+            bytes[place] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
+        bytes += rng.randbytes(rng.randrange(60))
         watcher = watcher_of(text)
-        for piece in shred(bytes(octets), rng):
+        for piece in shred(bytes(bytes), rng):
             watcher.feed(rng.randrange(2) if seed % 3 else 0, piece, 5)
         seen = repr(verdict_of(watcher, [], [], []))
         print(text, seed, hashlib.sha256(seen.encode()).hexdigest()[:16])

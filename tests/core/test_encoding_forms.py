@@ -47,8 +47,8 @@ def base128(value: int) -> bytes:
 def eight_bit(value: int) -> bytes:
     if value < 248:
         return bytes([value])
-    octets = value.to_bytes((value.bit_length() + 7) // 8, "big")
-    return bytes([247 + len(octets)]) + octets
+    data = value.to_bytes((value.bit_length() + 7) // 8, "big")
+    return bytes([247 + len(data)]) + data
 
 
 # --- numbers of mplex and Minmux
@@ -68,7 +68,7 @@ def test_a_base_128_number_is_written_read_and_found_short_at_every_cut() -> Non
 
 
 @pytest.mark.parametrize("last", [0, 1, 127])
-def test_nine_octets_are_the_longest_base_128_number(last: int) -> None:
+def test_nine_bytes_are_the_longest_base_128_number(last: int) -> None:
     nine = b"\x80" * 8 + bytes([last])
     assert uvarint(nine, 0, 9) == (last << 56, 9)
     assert uvarint(b"\x80" * 9, 0, 9) == (0, INVALID)
@@ -110,7 +110,7 @@ def lengths(width: int, size: int) -> bytes:
 
 
 def samples() -> list[Sample]:
-    """A value for every first octet there is but 0xc1, which begins none."""
+    """A value for every first byte there is but 0xc1, which begins none."""
     found: list[Sample] = [(code, bytes([code])) for code in (*range(128), *range(0xE0, 256))]
     found += [(0x80 + n, bytes([0x80 + n]) + b"\x01\xc3" * n) for n in range(16)]
     found += [(0x90 + n, bytes([0x90 + n]) + b"\x07" * n) for n in range(16)]
@@ -133,7 +133,7 @@ def samples() -> list[Sample]:
     return found
 
 
-def test_there_is_a_sample_for_every_first_octet() -> None:
+def test_there_is_a_sample_for_every_first_byte() -> None:
     assert {code for code, _ in samples()} == set(range(256)) - {0xC1}
 
 

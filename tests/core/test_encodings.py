@@ -69,7 +69,7 @@ def test_integers_that_only_others_write_are_read(value: int, form: bytes) -> No
 
 
 @pytest.mark.parametrize("first", [0xC0, 0xC1, 0xC2, 0xA1, 0x91, 0x81, 0xC4, 0xD4, 0xD9, 0xDC])
-def test_what_is_no_integer_is_refused_at_its_first_octet(first: int) -> None:
+def test_what_is_no_integer_is_refused_at_its_first_byte(first: int) -> None:
     assert msgpack_int(bytes([first]) + bytes(20), 0, 21)[1] == INVALID
 
 

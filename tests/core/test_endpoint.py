@@ -49,7 +49,7 @@ def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> 
         end.send(stream, bytes(1048577))
 
 
-@example([bytes(1024)] * 200, 262_144, False)  # turns that are filled to the octet
+@example([bytes(1024)] * 200, 262_144, False)  # turns that are filled to the byte
 @given(st.lists(PIECES, max_size=30), st.integers(1, 200_000), st.booleans())
 def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apart(
     pieces: list[bytes], room: int, shared: bool
@@ -58,16 +58,16 @@ def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apa
     said = []
     for end in (together, apart):
         stream = end.open(b"x")
-        octets = end.data_to_send()
+        data = end.data_to_send()
         if shared:  # another stream takes turns
             end.send(end.open(b"y"), bytes(100))
         if end is together:
             end.send_many(stream, pieces)
         for piece in pieces if end is apart else ():
             end.send(stream, piece)
-            octets += end.data_to_send()
+            data += end.data_to_send()
         while end.pending():
-            octets += b"".join(end.chunks_to_send(room))
+            data += b"".join(end.chunks_to_send(room))
         half = stream.half(0)
         said.append(
             (
@@ -80,14 +80,14 @@ def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apa
         assert end.scheduler.ready_bytes == 0
         reader = Endpoint(create("mplex", vantage=1), 1, direct=True)
         reader.start(bytes(16))
-        reader.receive(octets, 1.0)
+        reader.receive(data, 1.0)
         theirs = reader.protocol.streams.find(stream.key)
         assert theirs is not None
         assert theirs.half(0).content_bytes == half.content_bytes
         assert theirs.half(0).frames == half.frames
         assert reader.protocol.causality.frames_sent(0) == end.protocol.causality.frames_sent(0)
         chain = HeaderScan(4096)
-        assert chain.read(reader.protocol, 0, octets, 0, 0) == len(octets)
+        assert chain.read(reader.protocol, 0, data, 0, 0) == len(data)
         assert 0 not in list(chain.payload_size)[: chain.used]  # no frame is for nothing
         assert theirs.buffers is not None
         assert b"".join(bytes(part) for part in theirs.buffers.received) == b"".join(pieces)

@@ -63,7 +63,7 @@ def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
     events = end.receive(bytes.fromhex("94 02 01 01 c4 0b" + "78" * 11) * 1000, 0.0)
     faults = [event for event in events if isinstance(event, Aborted)]
     assert len(faults) == 1
-    assert faults[0].text.startswith(b"nerdbank.window-exceeded: Content of 11 octets: 1 octet ")
+    assert faults[0].text.startswith(b"nerdbank.window-exceeded: Content of 11 bytes: 1 byte ")
     assert end.counters.hits["nerdbank.window-exceeded"] == 1000
     assert end.receive_queue.unread_bytes == 0
     said = end.data_to_send()
@@ -72,8 +72,8 @@ def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
 
 def test_what_can_no_longer_be_decoded_ends_the_session_with_a_reason() -> None:
     end = endpoint()
-    end.connection.stop_decoding(end.connection.direction(0), 0, 0, 0, "octets went missing")
-    with pytest.raises(PeerViolation, match="octets went missing"):
+    end.connection.stop_decoding(end.connection.direction(0), 0, 0, 0, "bytes went missing")
+    with pytest.raises(PeerViolation, match="bytes went missing"):
         end.receive(b"\0\0", 0.0)
 
 
@@ -119,7 +119,7 @@ def test_what_waits_for_leave_does_not_count_as_waiting_for_the_transport() -> N
     assert end.scheduler.ready_bytes == 1000
     end.data_to_send()
     assert (end.scheduler.ready_bytes, stream.buffers and stream.buffers.queued_bytes) == (0, 1000)
-    end.receive(bytes.fromhex("94 01 01 ff c4 04 91 cd 012c"), 0.0)  # accepted: 300 octets
+    end.receive(bytes.fromhex("94 01 01 ff c4 04 91 cd 012c"), 0.0)  # accepted: 300 bytes
     end.resume(stream)
     assert end.scheduler.ready_bytes == 1000
     end.data_to_send()

@@ -129,8 +129,8 @@ def test_a_ledger_stands_still_where_a_capture_has_holes(
 
 def nerdbank(steps: list[tuple[int, str, int]]) -> Observer:
     observer = Observer(create("nerdbank:version=3"))
-    for side, octets, at in steps:
-        observer.feed(side, bytes.fromhex(octets), at)
+    for side, data, at in steps:
+        observer.feed(side, bytes.fromhex(data), at)
     return observer
 
 

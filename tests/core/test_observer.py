@@ -103,7 +103,7 @@ def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapsh
     assert forgotten(True) == forgotten(False)
 
 
-# --- octets that were not captured
+# --- bytes that were not captured
 
 
 def test_gaps_in_many_frames_are_made_up_to_one_bound_in_all() -> None:

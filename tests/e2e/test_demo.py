@@ -147,7 +147,7 @@ def test_all_five_protocols_were_spoken(demo: tuple[Path, str]) -> None:
     assert {version for name, version in spoken if name == "nerdbank"} == {"1", "2", "3"}
 
 
-def test_streams_have_the_octets_the_applications_counted(demo: tuple[Path, str]) -> None:
+def test_streams_have_the_bytes_the_applications_counted(demo: tuple[Path, str]) -> None:
     out, _ = demo
     streams = rows(out, "streams")
     questions = [row for row in streams if (row["name"] or "").startswith("question")]
@@ -178,7 +178,7 @@ def test_every_table_is_there_and_every_session_ended_clean(demo: tuple[Path, st
         if table != "content":
             assert (out / "tables" / table).is_dir()
     assert {row["ending"] for row in rows(out, "sessions")} == {"clean"}
-    assert "every octet of every session is accounted for" in said
+    assert "every byte of every session is accounted for" in said
     assert (out / "tables" / "report.html").stat().st_size < 5_000_000
 
 

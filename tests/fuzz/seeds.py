@@ -14,8 +14,8 @@ VECTORS = Path(__file__).parents[1] / "vectors"
 FOUND = VECTORS / "fuzz"  # one folder a target, one file an input that once did harm
 
 
-def octets(text: str) -> bytes:
-    """Hex with blanks; `7b*300` is that octet 300 times."""
+def raw_bytes(text: str) -> bytes:
+    """Hex with blanks; `7b*300` is that byte 300 times."""
     parts = [part.partition("*") for part in text.split()]
     return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
 
@@ -26,7 +26,7 @@ def conversations(folder: str, sides: str = "da") -> list[bytes]:
     for path in sorted((VECTORS / folder).glob("*.json")):
         for vector in json.loads(path.read_text()):
             steps = vector.get("steps", [])
-            whole = b"".join(octets(text) for side, text in steps if side in sides)
+            whole = b"".join(raw_bytes(text) for side, text in steps if side in sides)
             if 0 < len(whole) <= 4096:
                 found.append(whole)
     return found
@@ -42,7 +42,7 @@ def hex_strings(folder: str) -> list[bytes]:
 
 
 def seeds_of(target: str) -> list[bytes]:
-    """Whole inputs of a target: its choosing octets, then a conversation."""
+    """Whole inputs of a target: its choosing bytes, then a conversation."""
     made: list[bytes] = []
     if target == "captures":
         talk = build.frame(build.ALICE, build.BOB, 1, payload=b"\x08\x00\x0a\x01x")
@@ -65,7 +65,7 @@ def seeds_of(target: str) -> list[bytes]:
 
 
 def mutated(chance: Random, seeds: list[bytes]) -> bytes:
-    """One more input: a seed with a few of its octets changed, moved, doubled or lost."""
+    """One more input: a seed with a few of its bytes changed, moved, doubled or lost."""
     data = bytearray(chance.choice(seeds))
     for _ in range(chance.choice([1, 1, 2, 4, 8])):
         place = chance.randrange(len(data) + 1)

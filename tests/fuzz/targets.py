@@ -1,7 +1,7 @@
-"""What is fuzzed: each target takes any octets and must neither crash, hang nor wedge.
+"""What is fuzzed: each target takes any bytes and must neither crash, hang nor wedge.
 
 A target returns, or raises AssertionError for a property that does not hold; any other exception is
-a crash. The first octets of an input choose how the rest is cut.
+a crash. The first bytes of an input choose how the rest is cut.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HELLOS = {"nerdbank:version=1": words.HELLO[1], "nerdbank:version=2": words.HELL
 
 
 def pieces(data: bytes, cut: int) -> Iterator[bytes]:
-    """The input in one piece, in two, or octet by octet."""
+    """The input in one piece, in two, or byte by byte."""
     if cut % 4 == 0:
         yield data
     elif cut % 4 == 1:
@@ -97,13 +97,13 @@ def finish_frame(endpoint: Endpoint) -> None:
         lacking = d.part_bytes_left if d.in_payload else max(0, d.bytes_needed - d.buffered_bytes())
         if not lacking or d.decoding_stopped:
             return
-        assert lacking <= 70_000, f"it waits for {lacking} octets"
+        assert lacking <= 70_000, f"it waits for {lacking} bytes"
         endpoint.receive(bytes(lacking), 1.5)
         endpoint.data_to_send()
 
 
 def observer(data: bytes) -> None:
-    """Whatever is watched, every octet is accounted for, also across a snapshot and a gap."""
+    """Whatever is watched, every byte is accounted for, also across a snapshot and a gap."""
     if len(data) < 3:
         return
     text = [*PROTOCOLS, "omnistreams:carrier=websocket", "omnistreams"][data[0] % 9]
@@ -112,7 +112,7 @@ def observer(data: bytes) -> None:
     for piece in pieces(data[3:], data[1] >> 1):
         at += 1000
         watching.feed(side, piece, at)
-        assert watching.accounts_for_all_bytes(), "octets are not conserved"
+        assert watching.accounts_for_all_bytes(), "bytes are not conserved"
         side ^= data[2] & 1
     if data[2] & 2:
         watching.take_violations()
@@ -125,11 +125,11 @@ def observer(data: bytes) -> None:
         watching.gap(side, data[2] * 5, at)
         watching.feed(side, data[3:], at + 1)
     watching.finish(at + 2, bool(data[2] & 8), bool(data[2] & 16))
-    assert watching.accounts_for_all_bytes(), "octets are not conserved at the end"
+    assert watching.accounts_for_all_bytes(), "bytes are not conserved at the end"
 
 
 def websocket(data: bytes) -> None:
-    """Both ways of reading frames: every octet is in exactly one count."""
+    """Both ways of reading frames: every byte is in exactly one count."""
     if len(data) < 2:
         return
     for lenient in (False, True):
@@ -147,13 +147,13 @@ def websocket(data: bytes) -> None:
                 + reading.skipped_bytes
                 + reading.missing_bytes
             )
-            assert counted + reading.pending() == fed, "octets are not conserved"
+            assert counted + reading.pending() == fed, "bytes are not conserved"
         reading.finish()
         assert len(reading.take()) <= len(data) + 20
 
 
 def captures(data: bytes) -> None:
-    """A capture file: read to its end, or refused with a place; never more octets than it has."""
+    """A capture file: read to its end, or refused with a place; never more bytes than it has."""
     refused = ""
     handle, path = tempfile.mkstemp(suffix=".pcapng")
     try:

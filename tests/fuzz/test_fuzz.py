@@ -1,4 +1,4 @@
-"""Any octets into any decoder: no crash, no hang, no wedge; a few seconds each."""
+"""Any bytes into any decoder: no crash, no hang, no wedge; a few seconds each."""
 
 from __future__ import annotations
 

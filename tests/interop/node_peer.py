@@ -36,10 +36,10 @@ class PeerFailed(Exception):
     """A command was refused, or the peer went away while something was expected of it."""
 
 
-def octets(seed: int, size: int) -> bytes:
-    """The first `size` octets of the sequence that the peers make of `seed`.
+def raw_bytes(seed: int, size: int) -> bytes:
+    """The first `size` bytes of the sequence that the peers make of `seed`.
 
-    Octet i is `(seed * 31 + i * 7 + (i >> 8)) & 255`, which repeats every 65536 octets.
+    Byte i is `(seed * 31 + i * 7 + (i >> 8)) & 255`, which repeats every 65536 bytes.
     """
     table = bytes((seed * 31 + i * 7 + (i >> 8)) & 255 for i in range(min(size, PERIOD)))
     return (table * (size // PERIOD + 1))[:size]

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from tests.interop.node_peer import Peer, digest, octets
+from tests.interop.node_peer import Peer, digest, raw_bytes
 
 import polymux
 from polymux import Limits, Session, Stream, Timeouts
@@ -80,9 +80,9 @@ async def echoing(session: Session) -> AsyncIterator[None]:
 
 
 def same(results: list[dict[str, object]], size: int, seed: int = 0) -> bool:
-    """Did every exchange of the peer bring its own octets back?"""
+    """Did every exchange of the peer bring its own bytes back?"""
     return [r["sha256"] for r in results] == [
-        digest(octets(seed + i, size)) for i in range(len(results))
+        digest(raw_bytes(seed + i, size)) for i in range(len(results))
     ]
 
 

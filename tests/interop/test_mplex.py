@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
-from tests.interop.node_peer import Peer, digest, octets
+from tests.interop.node_peer import Peer, digest, raw_bytes
 from tests.interop.npm_session import QUICK, SMALL, Talk, echoed, echoing, same, talking
 
 import polymux
@@ -54,11 +54,11 @@ def talk(cell: tuple[str, Talk], runner: asyncio.Runner) -> Talk:
 async def test_ten_streams_of_a_mebibyte_come_back_from_the_peer(talk: Talk) -> None:
     async with asyncio.TaskGroup() as tasks:
         jobs = [
-            tasks.create_task(echoed(talk.session, f"stream {i}", octets(i, MEBIBYTE)))
+            tasks.create_task(echoed(talk.session, f"stream {i}", raw_bytes(i, MEBIBYTE)))
             for i in range(10)
         ]
     for i, job in enumerate(jobs):
-        assert digest(job.result()) == digest(octets(i, MEBIBYTE))
+        assert digest(job.result()) == digest(raw_bytes(i, MEBIBYTE))
 
 
 async def test_ten_streams_of_a_mebibyte_go_back_to_the_peer(talk: Talk) -> None:
@@ -75,18 +75,18 @@ async def test_the_peers_late_answer_comes_after_our_half_close(talk: Talk) -> N
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(stream.receive(), 0.1)
     await stream.end()
-    assert digest(await stream.receive_all()) == digest(octets(9, 70_000))
+    assert digest(await stream.receive_all()) == digest(raw_bytes(9, 70_000))
     assert (await talk.peer.event("end"))["received"] == 5
 
 
 async def test_our_late_answer_reaches_a_peer_that_has_half_closed(talk: Talk) -> None:
     asking = talk.peer.begin("exchange", names=["question"], size=5_000, seed=4)
     stream = await talk.session.accept()
-    assert digest(await stream.receive_all()) == digest(octets(4, 5_000))
-    await stream.send(octets(8, 60_000))
+    assert digest(await stream.receive_all()) == digest(raw_bytes(4, 5_000))
+    await stream.send(raw_bytes(8, 60_000))
     await stream.end()
     result = (await talk.peer.result(asking))["results"][0]
-    assert (result["sha256"], result["error"]) == (digest(octets(8, 60_000)), None)
+    assert (result["sha256"], result["error"]) == (digest(raw_bytes(8, 60_000)), None)
 
 
 @pytest.mark.parametrize("opener", ["ours", "theirs"])
@@ -98,7 +98,7 @@ async def test_our_reset_reaches_the_peer_and_harms_no_other_stream(
         stream = await talk.session.open("doomed")
         await stream.send(b"last words")
         theirs = await talk.peer.event("stream")
-        await talk.peer.call("wait", stream=theirs["stream"], octets=10)
+        await talk.peer.call("wait", stream=theirs["stream"], bytes=10)
     else:
         theirs = (await talk.peer.call("open", names=["doomed"]))["streams"][0]
         await talk.peer.call("send", stream=theirs["stream"], text="last words")
@@ -161,7 +161,7 @@ async def test_every_way_of_closing_leaves_a_peer_that_echoes(talk: Talk) -> Non
         stream = await talk.session.open(close)
         await stream.send(b"x" * 1000)
         theirs = await talk.peer.event("stream")
-        await talk.peer.call("wait", stream=theirs["stream"], octets=1000)
+        await talk.peer.call("wait", stream=theirs["stream"], bytes=1000)
         if close == "end":
             await stream.end()
             await talk.peer.call("end", stream=theirs["stream"])
@@ -186,10 +186,10 @@ async def test_a_hog_is_reset_and_the_others_go_on(talk: Talk) -> None:
     sending = talk.peer.begin("send", stream=hog["stream"], size=4 * MEBIBYTE)
     unread = await talk.session.accept()
     for i in range(3):
-        echoes.append(asyncio.create_task(echoed(talk.session, f"e{i}", octets(i, 300_000))))
+        echoes.append(asyncio.create_task(echoed(talk.session, f"e{i}", raw_bytes(i, 300_000))))
     reading = await asyncio.wait_for(asyncio.gather(*echoes), 10)
     for i, data in enumerate(reading):
-        assert digest(data) == digest(octets(i, 300_000))
+        assert digest(data) == digest(raw_bytes(i, 300_000))
     await talk.peer.event("close", stream=hog["stream"])
     with pytest.raises(polymux.StreamAborted, match=r"not read for 0.5 s .* session_buffer_bytes="):
         await unread.receive()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from tests.interop.node_peer import PeerFailed, digest, octets
+from tests.interop.node_peer import PeerFailed, digest, raw_bytes
 from tests.interop.npm_session import QUICK, SMALL, Talk, echoed, echoing, same, talking
 
 import polymux
@@ -68,11 +68,11 @@ def talk(cell: Cell) -> Talk:
 async def test_ten_channels_of_a_mebibyte_come_back_from_the_peer(talk: Talk) -> None:
     async with asyncio.TaskGroup() as tasks:
         jobs = [
-            tasks.create_task(echoed(talk.session, f"channel {i}", octets(i, MEBIBYTE)))
+            tasks.create_task(echoed(talk.session, f"channel {i}", raw_bytes(i, MEBIBYTE)))
             for i in range(10)
         ]
     for i, job in enumerate(jobs):
-        assert digest(job.result()) == digest(octets(i, MEBIBYTE))
+        assert digest(job.result()) == digest(raw_bytes(i, MEBIBYTE))
 
 
 async def test_ten_channels_of_a_mebibyte_go_back_to_the_peer(talk: Talk) -> None:
@@ -86,10 +86,10 @@ async def test_a_hundred_channels_at_once_both_ways(talk: Talk) -> None:
     async with echoing(talk.session), asyncio.TaskGroup() as tasks:
         theirs = talk.peer.begin("exchange", count=100, size=3_000)
         jobs = [
-            tasks.create_task(echoed(talk.session, str(i), octets(i, 3_000))) for i in range(100)
+            tasks.create_task(echoed(talk.session, str(i), raw_bytes(i, 3_000))) for i in range(100)
         ]
         assert same((await talk.peer.result(theirs, timeout=30))["results"], 3_000)
-    assert [job.result() for job in jobs] == [octets(i, 3_000) for i in range(100)]
+    assert [job.result() for job in jobs] == [raw_bytes(i, 3_000) for i in range(100)]
 
 
 async def test_late_answers_after_a_half_close_both_ways(talk: Talk) -> None:
@@ -97,14 +97,14 @@ async def test_late_answers_after_a_half_close_both_ways(talk: Talk) -> None:
     stream = await talk.session.open("question")
     await stream.send(b"what?")
     await stream.end()
-    assert digest(await stream.receive_all()) == digest(octets(9, 70_000))
+    assert digest(await stream.receive_all()) == digest(raw_bytes(9, 70_000))
     asking = talk.peer.begin("exchange", names=["theirs"], size=5_000, seed=4)
     stream = await talk.session.accept()
-    assert digest(await stream.receive_all()) == digest(octets(4, 5_000))
-    await stream.send(octets(8, 60_000))
+    assert digest(await stream.receive_all()) == digest(raw_bytes(4, 5_000))
+    await stream.send(raw_bytes(8, 60_000))
     await stream.end()
     result = (await talk.peer.result(asking))["results"][0]
-    assert (result["sha256"], result["error"]) == (digest(octets(8, 60_000)), None)
+    assert (result["sha256"], result["error"]) == (digest(raw_bytes(8, 60_000)), None)
 
 
 async def test_names_arrive_as_they_were_given(talk: Talk) -> None:
@@ -202,19 +202,19 @@ async def test_anonymous_channels_are_accepted_by_id_both_ways(cell: Cell) -> No
     talk, session = cell.talk, cell.session
     await talk.peer.call("mode", incoming="wait")
     mine = await session.offer()
-    mine.send_nowait(octets(4, 60_000))
+    mine.send_nowait(raw_bytes(4, 60_000))
     await mine.end()
     offered = await talk.peer.event("offered", name="")
     assert offered["id"] == mine.stream_id
     await talk.peer.call("accept", id=mine.stream_id, incoming="late", size=10)
     await session.accepted(mine)
-    assert await mine.receive_all() == octets(0, 10)
+    assert await mine.receive_all() == raw_bytes(0, 10)
     made = await talk.peer.call("create")
     while not session.offers():
         await asyncio.sleep(0.01)
     stream = await session.accept_id(made["id"])
     sending = talk.peer.begin("send", stream=made["stream"], size=60_000, seed=6, end=True)
-    assert await stream.receive_all() == octets(6, 60_000)
+    assert await stream.receive_all() == raw_bytes(6, 60_000)
     await talk.peer.result(sending)
     await stream.send(b"answer")
     await stream.end()
@@ -224,13 +224,13 @@ async def test_anonymous_channels_are_accepted_by_id_both_ways(cell: Cell) -> No
     await talk.alive()
 
 
-async def test_a_window_of_64_octets_moves_a_hundred_thousand(cell: Cell) -> None:
+async def test_a_window_of_64_bytes_moves_a_hundred_thousand(cell: Cell) -> None:
     talk, session = cell.talk, cell.session
     await talk.peer.call("mode", incoming="hold")
     stream = await session.open("tiny", window=0 if cell.version == 1 else 64)
     theirs = await talk.peer.event("stream", name="tiny")
     sending = talk.peer.begin("send", stream=theirs["stream"], size=100_000, seed=5, end=True)
-    assert digest(await stream.receive_all()) == digest(octets(5, 100_000))
+    assert digest(await stream.receive_all()) == digest(raw_bytes(5, 100_000))
     await talk.peer.result(sending)
     if cell.version == 1:
         assert stream.peer_half.credit_granted == -1  # it has no windows
@@ -254,7 +254,7 @@ async def test_a_slow_reader_holds_at_most_its_window(cell: Cell) -> None:
         assert stream.buffers.unread_bytes <= bound
     while stream.buffers.unread_bytes < bound:
         await asyncio.sleep(0.01)
-    assert digest(await stream.receive_all()) == digest(octets(7, 400_000))
+    assert digest(await stream.receive_all()) == digest(raw_bytes(7, 400_000))
     await talk.peer.result(sending)
     await stream.end()
 
@@ -266,8 +266,8 @@ async def test_a_hog_does_not_stop_the_others(cell: Cell) -> None:
     unread = await session.accept("hog")
     hog = await talk.peer.result(offering)
     sending = talk.peer.begin("send", stream=hog["stream"], size=4 * MEBIBYTE, end=True)
-    data = await asyncio.wait_for(echoed(session, "other", octets(1, 300_000)), 10)
-    assert digest(data) == digest(octets(1, 300_000))
+    data = await asyncio.wait_for(echoed(session, "other", raw_bytes(1, 300_000)), 10)
+    assert digest(data) == digest(raw_bytes(1, 300_000))
     if cell.version == 1:
         while unread.usable:
             await asyncio.sleep(0.05)
@@ -279,7 +279,7 @@ async def test_a_hog_does_not_stop_the_others(cell: Cell) -> None:
         await asyncio.sleep(0.6)
         assert unread.usable
         assert unread.buffers.unread_bytes <= MEBIBYTE
-        assert digest(await unread.receive_all()) == digest(octets(0, 4 * MEBIBYTE))
+        assert digest(await unread.receive_all()) == digest(raw_bytes(0, 4 * MEBIBYTE))
         await unread.end()
     await talk.peer.result(sending)
     await talk.alive()
@@ -303,7 +303,7 @@ async def test_every_way_of_closing_leaves_a_peer_that_echoes(cell: Cell) -> Non
             stream = await session.open("x")
             theirs = await talk.peer.event("stream")
             await stream.send(b"x" * 1000)
-            await talk.peer.call("wait", stream=theirs["stream"], octets=1000)
+            await talk.peer.call("wait", stream=theirs["stream"], bytes=1000)
             if "they send" in way:
                 talk.peer.begin("send", stream=theirs["stream"], size=300_000)
                 await stream.receive()
@@ -361,9 +361,9 @@ async def test_seeded_channels_need_no_offer(role: str) -> None:
             stream = await session.accept_id(number)
             async with asyncio.TaskGroup() as tasks:
                 reply = tasks.create_task(stream.receive_all())
-                await stream.send(octets(number, 5_000))
+                await stream.send(raw_bytes(number, 5_000))
                 await stream.end()
-            assert reply.result() == octets(number, 5_000)
+            assert reply.result() == raw_bytes(number, 5_000)
         assert not talk.peer.seen("offered")
         await talk.alive()
         assert talk.peer.seen("stream", id=4)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 import pytest
-from tests.interop.node_peer import EXIT_CRASH, Peer, digest, octets
+from tests.interop.node_peer import EXIT_CRASH, Peer, digest, raw_bytes
 
 import polymux
 from polymux import MessageReceiver, OmnistreamsSession, Session
@@ -116,7 +116,7 @@ async def answer(session: OmnistreamsSession, receiver: MessageReceiver) -> None
 
 async def test_a_hundred_streams_of_ours_come_back(talk: Talk) -> None:
     session = talk.session
-    messages = {f"stream {i}": [octets(i + k, 1000) for k in range(10)] for i in range(100)}
+    messages = {f"stream {i}": [raw_bytes(i + k, 1000) for k in range(10)] for i in range(100)}
 
     async def send(name: str) -> None:
         async with await session.open(name) as sender:
@@ -140,7 +140,7 @@ async def test_a_hundred_streams_of_the_peer_go_back(talk: Talk) -> None:
         for _ in range(100):
             tasks.create_task(answer(talk.session, await talk.session.accept()))
     results = (await talk.peer.result(asking, timeout=30))["results"]
-    assert [r["sha256"] for r in results] == [digest(octets(3 + i, 10_000)) for i in range(100)]
+    assert [r["sha256"] for r in results] == [digest(raw_bytes(3 + i, 10_000)) for i in range(100)]
     assert {r["messages"] for r in results} == {10}
 
 
@@ -160,7 +160,7 @@ async def test_our_window_of_ten_is_what_the_peer_may_send(talk: Talk) -> None:
     first.append(await receiver.receive())  # half the window: it is given back
     await talk.peer.call("wait", stream=opened["stream"], credit=15)
     rest = [message async for message in receiver]
-    assert b"".join(first + rest) == octets(0, 700)
+    assert b"".join(first + rest) == raw_bytes(0, 700)
     assert (await talk.peer.result(sending))["granted"] <= 110
 
 
@@ -208,7 +208,7 @@ async def test_a_cancel_by_the_peers_reader_stops_us(talk: Talk) -> None:
 
 async def test_control_messages_go_both_ways(talk: Talk) -> None:
     await talk.peer.call("echo_control")
-    messages = [b"", b"\x00\xff", octets(5, 300_000)]
+    messages = [b"", b"\x00\xff", raw_bytes(5, 300_000)]
     for message in messages:
         await talk.session.control(message)
     await talk.session.control({"jsonrpc": "2.0"})
@@ -221,7 +221,7 @@ async def test_six_hundred_streams_in_a_row_each_way(talk: Talk) -> None:
     for number in range(600):
         async with await talk.session.open(str(number)) as sender:
             await sender.send(b"x")
-    assert (await talk.peer.call("sink", streams=600))["octets"] == 600
+    assert (await talk.peer.call("sink", streams=600))["bytes"] == 600
     doing = talk.peer.begin("openclose", count=600, in_flight=20)
     for _ in range(600):
         assert [message async for message in await talk.session.accept()] == []
@@ -233,17 +233,17 @@ async def test_six_hundred_streams_in_a_row_each_way(talk: Talk) -> None:
 async def test_five_megabytes_each_way_by_digest(talk: Talk) -> None:
     await talk.peer.call("mode", incoming="collect", name="big")
     async with await talk.session.open("big") as sender:
-        await sender.send_all(octets(1, FIVE_MEGABYTES))
+        await sender.send_all(raw_bytes(1, FIVE_MEGABYTES))
     end = await talk.peer.event("end", name="big", timeout=30)
     assert (end["received"], end["sha256"]) == (
-        FIVE_MEGABYTES, digest(octets(1, FIVE_MEGABYTES)),
+        FIVE_MEGABYTES, digest(raw_bytes(1, FIVE_MEGABYTES)),
     )  # fmt: skip
     opened = await talk.peer.call("open", metadata="back")
     sending = talk.peer.begin(
         "send", stream=opened["stream"], count=100, size=50_000, seed=2, end=True
     )
     data = await (await talk.theirs("back")).receive_all()
-    assert digest(data) == digest(octets(2, FIVE_MEGABYTES))
+    assert digest(data) == digest(raw_bytes(2, FIVE_MEGABYTES))
     await talk.peer.result(sending, timeout=30)
 
 
@@ -335,7 +335,7 @@ async def test_the_bare_websocket_of_npm_dials_us() -> None:
         await peer.call("fragments", hex="0205aabbccdd", parts=3)
         assert (await peer.event("message"))["hex"] == "00aabbccdd"
         await peer.call("send", hex="0205" + "77" * 70_000)
-        assert (await peer.event("message"))["octets"] == 70_001
+        assert (await peer.event("message"))["bytes"] == 70_001
         await peer.call("ping", text="ab")
         assert (await peer.event("pong"))["hex"] == "6162"
         await peer.call("send", text="a text message")
@@ -353,9 +353,9 @@ async def test_we_dial_the_bare_websocket_of_npm() -> None:
         sender = await session.open("mirrored")  # the peer echoes: it opens the same stream to us
         receiver = await session.accept(window=5)
         async with sender:
-            for message in (b"", b"x", octets(1, 300_000)):
+            for message in (b"", b"x", raw_bytes(1, 300_000)):
                 await sender.send(message)
-        assert [message async for message in receiver] == [b"", b"x", octets(1, 300_000)]
+        assert [message async for message in receiver] == [b"", b"x", raw_bytes(1, 300_000)]
         await peer.call("disconnect", code=4002, reason="enough")
         await session.wait_closed()
         assert "closed the WebSocket with code 4002" in str(session.failure)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.interop import node_peer as peer_module
-from tests.interop.node_peer import Peer, PeerFailed, digest, octets
+from tests.interop.node_peer import Peer, PeerFailed, digest, raw_bytes
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 
@@ -69,12 +69,12 @@ def sides(connected: tuple[Package, Sides], runner: asyncio.Runner) -> Sides:
     return connected[1]
 
 
-async def test_both_sides_get_their_own_octets_back(sides: Sides) -> None:
+async def test_both_sides_get_their_own_bytes_back(sides: Sides) -> None:
     for peer in sides:
         reply = await peer.call("exchange", count=3, size=200_000, seed=5)
         assert [r["sent"] for r in reply["results"]] == [200_000] * 3
         assert [r["sha256"] for r in reply["results"]] == [
-            digest(octets(5 + i, 200_000)) for i in range(3)
+            digest(raw_bytes(5 + i, 200_000)) for i in range(3)
         ]
         assert not any(r["error"] for r in reply["results"])
 
@@ -82,7 +82,9 @@ async def test_both_sides_get_their_own_octets_back(sides: Sides) -> None:
 async def test_a_hundred_streams_at_once_come_back_whole(sides: Sides) -> None:
     _, dialer = sides
     reply = await dialer.call("exchange", count=100, size=3_000)
-    assert [r["sha256"] for r in reply["results"]] == [digest(octets(i, 3_000)) for i in range(100)]
+    assert [r["sha256"] for r in reply["results"]] == [
+        digest(raw_bytes(i, 3_000)) for i in range(100)
+    ]
 
 
 async def test_the_late_answer_comes_after_the_end_of_the_question(sides: Sides) -> None:
@@ -91,14 +93,14 @@ async def test_the_late_answer_comes_after_the_end_of_the_question(sides: Sides)
     opened = (await dialer.call("open", names=["late"]))["streams"][0]
     await dialer.call("send", stream=opened["stream"], size=5_000, seed=1)
     theirs = await acceptor.event("stream", name=opened["name"])
-    await acceptor.call("wait", stream=theirs["stream"], octets=5_000)
+    await acceptor.call("wait", stream=theirs["stream"], bytes=5_000)
     before = await dialer.call("status", stream=opened["stream"])
     assert before["received"] == 0
     await dialer.call("end", stream=opened["stream"])
     after = await dialer.call("wait", stream=opened["stream"], until="end")
-    assert after["sha256"] == digest(octets(9, 70_000))
+    assert after["sha256"] == digest(raw_bytes(9, 70_000))
     end = await acceptor.event("end", stream=theirs["stream"])
-    assert end["sha256"] == digest(octets(1, 5_000))
+    assert end["sha256"] == digest(raw_bytes(1, 5_000))
 
 
 async def test_a_reset_is_told_on_both_sides(package: Package, sides: Sides) -> None:
@@ -107,7 +109,7 @@ async def test_a_reset_is_told_on_both_sides(package: Package, sides: Sides) -> 
     opened = (await dialer.call("open", names=["doomed"]))["streams"][0]
     await dialer.call("send", stream=opened["stream"], text="last words")
     theirs = await acceptor.event("stream", name=opened["name"])
-    await acceptor.call("wait", stream=theirs["stream"], octets=10)
+    await acceptor.call("wait", stream=theirs["stream"], bytes=10)
     await dialer.call("reset", stream=opened["stream"], text="böse")
     mine = await dialer.event("close", stream=opened["stream"])
     assert (mine["aborted"], mine["ended"]) == (True, False)
@@ -134,7 +136,7 @@ async def test_a_held_stream_answers_late_on_command(sides: Sides) -> None:
     assert (answered["received"], answered["sent"]) == (2, 20_000)
     closed = await acceptor.call("wait", stream=opened["stream"], until="close")
     assert (closed["ended"], closed["finished"], closed["error"]) == (True, True, None)
-    assert closed["sha256"] == digest(octets(8, 20_000))
+    assert closed["sha256"] == digest(raw_bytes(8, 20_000))
     assert closed["stream"] in [s["stream"] for s in (await acceptor.call("streams"))["streams"]]
 
 
@@ -145,7 +147,7 @@ async def test_a_paused_stream_reads_nothing_until_it_is_resumed(sides: Sides) -
     await dialer.call("ping")
     assert (await dialer.call("status", stream=opened["stream"]))["received"] == 0
     await dialer.call("resume", stream=opened["stream"])
-    await dialer.call("wait", stream=opened["stream"], octets=5)
+    await dialer.call("wait", stream=opened["stream"], bytes=5)
     await dialer.call("pause", stream=opened["stream"])
     await dialer.call("send", stream=opened["stream"], text="again", end=True)
     await dialer.call("ping")
@@ -163,8 +165,8 @@ async def test_a_stalled_stream_delivers_all_once_it_is_resumed(sides: Sides) ->
     await asyncio.sleep(0.1)
     assert (await acceptor.call("status", stream=theirs["stream"]))["received"] == 0
     await acceptor.call("resume", stream=theirs["stream"])
-    got = await acceptor.call("wait", stream=theirs["stream"], octets=300_000)
-    assert got["sha256"] == digest(octets(2, 300_000))
+    got = await acceptor.call("wait", stream=theirs["stream"], bytes=300_000)
+    assert got["sha256"] == digest(raw_bytes(2, 300_000))
     await dialer.result(sending)
 
 
@@ -216,7 +218,7 @@ async def test_the_two_mplex_packages_understand_each_other(scripts: Package) ->
         for peer in (acceptor, dialer):
             reply = await peer.call("exchange", count=10, size=100_000)
             assert [r["sha256"] for r in reply["results"]] == [
-                digest(octets(i, 100_000)) for i in range(10)
+                digest(raw_bytes(i, 100_000)) for i in range(10)
             ]
 
 
@@ -234,18 +236,18 @@ async def test_connections_are_numbered_and_addressed_by_number(package: Package
             assert reply["streams"][0]["conn"] == conn
             await acceptor.call("send", stream=reply["streams"][0]["stream"], text="hi")
             theirs = await dialer.event("stream")
-            await dialer.call("wait", stream=theirs["stream"], octets=2)
+            await dialer.call("wait", stream=theirs["stream"], bytes=2)
             assert len(dialer.seen("stream")) == 1
 
 
 async def test_the_benchmark_commands_count_what_was_sent(sides: Sides) -> None:
     acceptor, dialer = sides
     await acceptor.call("mode", incoming="sink")
-    sink = acceptor.begin("sink", octets=1_000_001, streams=3)
-    blast = await dialer.call("blast", octets=1_000_001, size=10_000, streams=3)
+    sink = acceptor.begin("sink", bytes=1_000_001, streams=3)
+    blast = await dialer.call("blast", bytes=1_000_001, size=10_000, streams=3)
     sunk = await acceptor.result(sink)
-    assert (blast["octets"], blast["messages"]) == (1_000_001, 102)
-    assert (sunk["octets"], sunk["streams"]) == (1_000_001, 3)
+    assert (blast["bytes"], blast["messages"]) == (1_000_001, 102)
+    assert (sunk["bytes"], sunk["streams"]) == (1_000_001, 3)
     assert blast["seconds"] >= blast["seconds_sent"] > 0
     assert sunk["seconds"] > 0
     await acceptor.call("mode", incoming="echo", quiet=True)

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.interop.node_peer import Peer, PeerFailed, digest, octets
+from tests.interop.node_peer import Peer, PeerFailed, digest, raw_bytes
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 
@@ -116,9 +116,9 @@ async def test_an_anonymous_channel_is_accepted_by_id_and_keeps_its_early_conten
         # Now, not before: the package can lose an end that comes while it accepts.
         await dialer.call("end", stream=made["stream"])
         end = await acceptor.event("end", stream=accepted["stream"])
-        assert end["sha256"] == digest(octets(4, 60_000))
+        assert end["sha256"] == digest(raw_bytes(4, 60_000))
         answer = await dialer.call("wait", stream=made["stream"], until="end")
-        assert answer["sha256"] == digest(octets(0, 10))
+        assert answer["sha256"] == digest(raw_bytes(0, 10))
 
 
 @versions
@@ -145,7 +145,7 @@ async def test_seeded_channels_need_no_offer() -> None:
             mine = await dialer.call("accept", id=number)
             await dialer.call("send", stream=mine["stream"], size=5_000, seed=number, end=True)
             got = await dialer.call("wait", stream=mine["stream"], until="end")
-            assert got["sha256"] == digest(octets(number, 5_000))
+            assert got["sha256"] == digest(raw_bytes(number, 5_000))
         assert not acceptor.seen("offered")
         await acceptor.call("mode", incoming="echo")
         assert (await dialer.call("ping"))["id"] == 4

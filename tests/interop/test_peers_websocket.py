@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.interop.node_peer import EXIT_CRASH, Peer, PeerFailed, digest, octets
+from tests.interop.node_peer import EXIT_CRASH, Peer, PeerFailed, digest, raw_bytes
 
 pytestmark = pytest.mark.usefixtures("node_peers")
 
@@ -39,7 +39,7 @@ async def test_omnistreams_echo_comes_back_on_streams_of_the_same_metadata() -> 
         for peer in sides:
             reply = await peer.call("exchange", streams=20, count=10, size=1_000, seed=3)
             assert [r["sha256"] for r in reply["results"]] == [
-                digest(octets(3 + i, 10_000)) for i in range(20)
+                digest(raw_bytes(3 + i, 10_000)) for i in range(20)
             ]
             assert {r["messages"] for r in reply["results"]} == {10}
 
@@ -57,9 +57,9 @@ async def test_a_writer_sends_no_more_than_was_requested() -> None:
         assert (status["messages"], status["granted"], status["credit"]) == (3, 3, 0)
         await acceptor.call("request", stream=theirs["stream"], amount=7)
         end = await acceptor.event("end", stream=theirs["stream"])
-        assert (end["messages"], end["sha256"]) == (5, digest(octets(0, 20)))
+        assert (end["messages"], end["sha256"]) == (5, digest(raw_bytes(0, 20)))
         first = await acceptor.event("message", index=0)
-        assert bytes.fromhex(first["hex"]) == octets(0, 4)
+        assert bytes.fromhex(first["hex"]) == raw_bytes(0, 4)
         assert (await dialer.result(sending))["ended"]
 
 
@@ -72,7 +72,7 @@ async def test_a_reader_can_be_told_to_keep_messages_on_order() -> None:
         await acceptor.call("keep", stream=theirs["stream"], window=10)
         assert (await dialer.call("wait", stream=opened["stream"], credit=10))["granted"] >= 10
         end = await acceptor.event("end", stream=theirs["stream"])
-        assert (end["messages"], end["sha256"]) == (1_000, digest(octets(0, 3_000)))
+        assert (end["messages"], end["sha256"]) == (1_000, digest(raw_bytes(0, 3_000)))
         assert 1_000 <= end["granted"] <= 1_010
         await dialer.result(sending)
 
@@ -135,14 +135,14 @@ async def test_256_streams_are_open_at_once_and_no_more() -> None:
 async def test_omnistreams_benchmark_commands_count_what_was_sent() -> None:
     async with omnistreams() as (acceptor, dialer):
         await acceptor.call("mode", incoming="sink", window=200)
-        sink = acceptor.begin("sink", octets=1_000_001, streams=3)
-        blast = await dialer.call("blast", octets=1_000_001, size=1_000, streams=3)
+        sink = acceptor.begin("sink", bytes=1_000_001, streams=3)
+        blast = await dialer.call("blast", bytes=1_000_001, size=1_000, streams=3)
         sunk = await acceptor.result(sink)
         assert blast["messages"] == sunk["messages"] == 1_002
-        assert (blast["octets"], sunk["octets"], sunk["streams"]) == (1_000_001, 1_000_001, 3)
+        assert (blast["bytes"], sunk["bytes"], sunk["streams"]) == (1_000_001, 1_000_001, 3)
         done = await dialer.call("openclose", count=600, in_flight=50)
         assert (done["count"], done["in_flight"]) == (600, 50)
-        assert (await acceptor.call("sink", streams=603))["octets"] == 1_000_001
+        assert (await acceptor.call("sink", streams=603))["bytes"] == 1_000_001
 
 
 async def test_omnistreams_speaks_the_older_numbering() -> None:
@@ -194,7 +194,7 @@ async def test_the_bare_peer_echoes_text_binary_and_fragmented_messages() -> Non
         for command in ("send", "fragments"):
             await dialer.call(command, size=200_000, seed=6)
             echo = await dialer.event("message")
-            assert (echo["binary"], echo["sha256"]) == (True, digest(octets(6, 200_000)))
+            assert (echo["binary"], echo["sha256"]) == (True, digest(raw_bytes(6, 200_000)))
 
 
 async def test_the_bare_peer_stops_reading_and_goes_on() -> None:
@@ -205,7 +205,7 @@ async def test_the_bare_peer_stops_reading_and_goes_on() -> None:
         with pytest.raises(PeerFailed, match=r"no .*message"):
             await acceptor.event("message", timeout=0.1)
         await acceptor.call("resume")
-        assert (await acceptor.event("message"))["octets"] == 4
+        assert (await acceptor.event("message"))["bytes"] == 4
 
 
 async def test_the_bare_peer_answers_pings_and_tells_close_codes() -> None:
@@ -233,6 +233,6 @@ async def test_the_bare_peer_blasts_and_sinks() -> None:
     async with pair("ws", "ws") as (acceptor, dialer):
         await acceptor.call("mode", incoming="sink")
         sink = acceptor.begin("sink", messages=1_001)
-        blast = await dialer.call("blast", octets=100_001, size=100)
+        blast = await dialer.call("blast", bytes=100_001, size=100)
         sunk = await acceptor.result(sink)
-        assert (blast["messages"], sunk["octets"]) == (1_001, 100_001)
+        assert (blast["messages"], sunk["bytes"]) == (1_001, 100_001)

@@ -54,9 +54,9 @@ def test_what_a_peer_breaks_is_counted_by_its_rule_and_the_session_as_failed() -
         async with await polymux.serve(
             echo, "tcp://127.0.0.1:0", protocol="mplex", meter=meter
         ) as server:
-            for octets in (b"\x0a\x01x" * 3 + b"\x08\x00\x08\x00", b"\x0a\x01x" * 2000):
+            for data in (b"\x0a\x01x" * 3 + b"\x08\x00\x08\x00", b"\x0a\x01x" * 2000):
                 reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-                writer.write(octets)
+                writer.write(data)
                 async with asyncio.timeout(10):
                     with contextlib.suppress(ConnectionResetError):
                         await reader.read()

@@ -61,21 +61,21 @@ def lived(protocol: str, chance: Random) -> Found:
     """Two honest ends: what they write, and what the middle sees."""
     world = Simulation(protocol, chance.randrange(10**6))
     world.run(20)
-    octets = [(side, data) for side, data, _ in world.record]
-    return octets, seen(world.middle_observer), [end.counters.hits for end in world.ends]
+    chunks = [(side, data) for side, data, _ in world.record]
+    return chunks, seen(world.middle_observer), [end.counters.hits for end in world.ends]
 
 
 def damaged(protocol: str, chance: Random) -> Found:
-    """The same with some octets changed, in pieces of any size, by either side."""
+    """The same with some bytes changed, in pieces of any size, by either side."""
     world = Simulation(protocol, chance.randrange(10**6))
     world.run(20)
     watcher = new_middle_observer(protocol)
     at = 0
     for side, data, _ in world.record:
-        octets = bytearray(data)
-        if octets and chance.random() < 0.1:
-            octets[chance.randrange(len(octets))] = chance.choice([0, 1, 2, 127, 128, 255])
-        for piece in split_randomly(bytes(octets), chance):
+        raw = bytearray(data)
+        if raw and chance.random() < 0.1:
+            raw[chance.randrange(len(raw))] = chance.choice([0, 1, 2, 127, 128, 255])
+        for piece in split_randomly(bytes(raw), chance):
             at += 7
             watcher.feed(side, piece, at)
         if chance.random() < 0.03:
@@ -147,7 +147,7 @@ def pool(protocol: str) -> list[bytes]:
             for last in (False, True)
             for reply in (False, True)
         ]
-        if protocol != "streamux":  # two octets: 10 bits of length, 4 of id
+        if protocol != "streamux":  # two bytes: 10 bits of length, 4 of id
             frames = [
                 int.to_bytes(flags << 14 | len(body) << 4 | n, 2, "little") + body
                 for n in range(4)

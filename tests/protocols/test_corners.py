@@ -147,19 +147,19 @@ def test_no_item_is_longer_than_the_bound(head: bytes) -> None:
 def test_items_come_out_of_pieces_of_any_size(step: int) -> None:
     codec = Prefixed()
     wanted = [b"", b"a", b"bc" * 200, b"", b"d" * 9]
-    octets = b"".join(codec.encode(item) for item in wanted)
+    data = b"".join(codec.encode(item) for item in wanted)
     items = ItemDecoder(codec, 500)
     found: list[bytes] = []
-    for start in range(0, len(octets), step):
-        found += items.feed(memoryview(octets)[start : start + step])
+    for start in range(0, len(data), step):
+        found += items.feed(memoryview(data)[start : start + step])
     assert found == wanted
     assert items.buffered_bytes == 0
 
 
-def test_an_item_of_the_limit_is_taken_and_one_octet_more_is_not() -> None:
+def test_an_item_of_the_limit_is_taken_and_one_byte_more_is_not() -> None:
     codec = Prefixed()
     assert ItemDecoder(codec, 11).feed(codec.encode(b"x" * 10)) == [b"x" * 10]
-    with pytest.raises(ValueError, match=r"more than 10 octets; raise Items\(limit=...\)"):
+    with pytest.raises(ValueError, match=r"more than 10 bytes; raise Items\(limit=...\)"):
         ItemDecoder(codec, 10).feed(codec.encode(b"x" * 10))
     with pytest.raises(ValueError, match="no item can begin like this"):
         ItemDecoder(codec).feed(b"\xff" * 9)

@@ -1,4 +1,4 @@
-"""The short way through a usual header reads what the general reader reads, for any octets."""
+"""The short way through a usual header reads what the general reader reads, for any bytes."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -12,7 +12,7 @@ EVERY = json.loads(KNOWN.read_text())
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_same_octets_are_seen_and_answered_as_ever(
+def test_the_same_bytes_are_seen_and_answered_as_ever(
     protocol: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)  # a profile is named from there

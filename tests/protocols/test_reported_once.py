@@ -12,8 +12,8 @@ Pieces = list[tuple[int, str]]
 def watched(text: str, pieces: Pieces, vantage: int = Vantage.MIDDLE, cut: int = 0) -> Observer:
     """An observer that was fed these pieces, in bites of `cut` bytes or whole."""
     observer = Observer(create(text, vantage=vantage))
-    for at, (side, octets) in enumerate(pieces):
-        data = bytes.fromhex(octets)
+    for at, (side, raw) in enumerate(pieces):
+        data = bytes.fromhex(raw)
         for start in range(0, len(data), cut or len(data)):
             observer.feed(side, data[start : start + (cut or len(data))], at)
     return observer

@@ -1,4 +1,4 @@
-"""Conversations as data: every vector is run whole, cut at every octet, and octet by octet."""
+"""Conversations as data: every vector is run whole, cut at every byte, and byte by byte."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def label(vector: Vector) -> str:
 
 
 def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
-    """Run one vector's octets through an observer; say what it saw."""
+    """Run one vector's bytes through an observer; say what it saw."""
     vantage = Vantage[vector.get("vantage", "middle").upper()]
     text = vector["protocol"].replace("tests/vectors", str(VECTORS))  # profiles lie beside vectors
     observer = Observer(create(text, vantage=vantage))
@@ -41,7 +41,7 @@ def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
         observer.feed(side, data, at)
     ended = vector.get("ended", True)
     observer.finish(at + 1000, ended, ended)
-    assert observer.accounts_for_all_bytes(), "octets are not conserved"
+    assert observer.accounts_for_all_bytes(), "bytes are not conserved"
     found = observer.take_violations()
     p = observer.protocol
     assert observer.rows is not None
@@ -63,7 +63,7 @@ def describe(observer: Observer, stream: Any) -> dict[str, Any]:
     halves = (stream.dialer, stream.acceptor)
     return {
         "ending": observer.protocol.ending(stream),
-        "octets": [half.content_bytes for half in halves],
+        "bytes": [half.content_bytes for half in halves],
         "units": [half.content_units for half in halves],
         "frames": [half.frames for half in halves],
         "granted": [half.credit_granted for half in halves],
@@ -74,17 +74,17 @@ def describe(observer: Observer, stream: Any) -> dict[str, Any]:
 
 
 def steps_of(vector: Vector) -> list[tuple[int, bytes]]:
-    return [(SIDES[side], octets(text)) for side, text in vector["steps"]]
+    return [(SIDES[side], raw_bytes(text)) for side, text in vector["steps"]]
 
 
-def octets(text: str) -> bytes:
-    """Hex with blanks; `7b*300` is that octet 300 times."""
+def raw_bytes(text: str) -> bytes:
+    """Hex with blanks; `7b*300` is that byte 300 times."""
     parts = [part.partition("*") for part in text.split()]
     return b"".join(bytes.fromhex(digits) * int(times or 1) for digits, _, times in parts)
 
 
 def cuts(steps: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
-    """The conversation with one step cut in two, at every place; and all of it octet by octet."""
+    """The conversation with one step cut in two, at every place; and all of it byte by byte."""
     ways: list[list[tuple[int, bytes]]] = []
     total = sum(len(data) for _, data in steps)
     for i, (side, data) in enumerate(steps):

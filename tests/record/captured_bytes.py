@@ -9,11 +9,11 @@ from polymux.capture import read_sessions
 
 @dataclass
 class Talk:
-    """One session of a capture: its octets by sender, with `?` for those that are missing."""
+    """One session of a capture: its bytes by sender, with `?` for those that are missing."""
 
     dialer: str
     acceptor: str
-    octets: tuple[bytes, bytes]
+    raw_bytes: tuple[bytes, bytes]
     gaps: tuple[int, int]
     ends: tuple[str | None, str | None]
     protocol: str | None
@@ -26,14 +26,14 @@ def talks(*paths: object) -> list[Talk]:
     with read_sessions([str(path) for path in paths]) as reading:
         assert all(file.status == "whole" for file in reading.files), reading.files
         for session in reading:
-            octets = [bytearray(), bytearray()]
+            chunks = [bytearray(), bytearray()]
             for piece in session.pieces():
-                octets[piece.side] += b"?" * piece.size if piece.is_gap else piece.data
+                chunks[piece.side] += b"?" * piece.size if piece.is_gap else piece.data
             found.append(
                 Talk(
                     session.dialer,
                     session.acceptor,
-                    (bytes(octets[0]), bytes(octets[1])),
+                    (bytes(chunks[0]), bytes(chunks[1])),
                     session.missing_bytes,
                     session.ends,
                     session.protocol_hint,
@@ -45,4 +45,4 @@ def talks(*paths: object) -> list[Talk]:
 
 def by_number(*paths: object) -> dict[int, Talk]:
     """The talks of a `Room`, which begin with their number."""
-    return {int.from_bytes(talk.octets[0][:4], "big"): talk for talk in talks(*paths)}
+    return {int.from_bytes(talk.raw_bytes[0][:4], "big"): talk for talk in talks(*paths)}

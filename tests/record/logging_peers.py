@@ -11,9 +11,9 @@ LARGEST = 60_000
 
 
 class Peer(asyncio.Protocol):
-    """Sends octets that its number foretells, in chunks of any size, and logs what it receives.
+    """Sends bytes that its number foretells, in chunks of any size, and logs what it receives.
 
-    The acceptor learns the number of its dialer from the first four octets.
+    The acceptor learns the number of its dialer from the first four bytes.
     """
 
     def __init__(self, number: int, dials: bool, room: Room) -> None:

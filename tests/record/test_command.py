@@ -59,5 +59,5 @@ async def test_recover_publishes_what_was_left_and_repairs_what_is_damaged(
     bad.write_bytes(DATA + bytes(100))
     code, out, _ = await polymux("recover", str(bad), "--out", str(tmp_path / "good.pcapng"))
     assert code == 0
-    assert "100 octets left out" in out
+    assert "100 bytes left out" in out
     assert (tmp_path / "good.pcapng").read_bytes() == DATA

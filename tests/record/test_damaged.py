@@ -42,11 +42,11 @@ async def test_a_torn_tail_is_exit_code_3_with_its_offset_and_what_came_before(
 ) -> None:
     path, ends = recording
     whole = path.read_bytes()
-    for cut in (1, 50, 59):  # octets kept of the block behind the tenth message
+    for cut in (1, 50, 59):  # bytes kept of the block behind the tenth message
         path.write_bytes(whole[: ends[9] + cut])
         code, out, said = await polymux("ls", str(path), "--json")
         assert code == 3
-        assert said == (f"{path}: truncated at octet {ends[9]}: the file ends inside a block\n")
+        assert said == (f"{path}: truncated at byte {ends[9]}: the file ends inside a block\n")
         assert '"bytes_dialer": 73' in out  # three of the opening, ten messages of seven
 
 
@@ -67,7 +67,7 @@ async def test_a_flipped_bit_is_said_or_harmless_and_never_a_crash(
     assert code == 3
     assert out.count('"table": "sessions"') >= 1
     for line in said.splitlines():
-        assert re.match(r".*flipped-\d+\.pcapng: \w+ at octet \d+: |session [0-9a-f]+: ", line)
+        assert re.match(r".*flipped-\d+\.pcapng: \w+ at byte \d+: |session [0-9a-f]+: ", line)
 
 
 async def test_the_whole_hostile_corpus_is_one_clear_line_each(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_the_whole_hostile_corpus_is_one_clear_line_each(tmp_path: Path) -
         assert lie.status in line
         assert lie.word in line
         if lie.offset is not None:
-            assert f"at octet {lie.offset}" in line
+            assert f"at byte {lie.offset}" in line
     assert not lines, "nothing else is said"
 
 

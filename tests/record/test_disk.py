@@ -19,36 +19,36 @@ from tests.record.record_process import Child, strace
 from polymux.capture import index_file, recover
 
 HEADERS = 54  # Ethernet, IPv4 and TCP
-MISSED = re.compile(r"(\d+) packets \((\d+) octets\) were not written: (.*)")
-GAP = re.compile(rb"polymux: gap packets=(\d+) octets=(\d+)")
+MISSED = re.compile(r"(\d+) packets \((\d+) bytes\) were not written: (.*)")
+GAP = re.compile(rb"polymux: gap packets=(\d+) bytes=(\d+)")
 
 
 def compare_with_gaps(room: Room, out: Path) -> int:
-    """What is recorded is what was sent, but for gaps; returns the octets missing."""
+    """What is recorded is what was sent, but for gaps; returns the bytes missing."""
     recorded = by_number(out)
     assert set(recorded) == set(room.dialers)
     for number, talk in recorded.items():
         sides = (room.dialers[number], room.acceptors[number])
-        for octets, side in zip(talk.octets, sides, strict=True):
-            assert len(octets) == len(side.sent)
-            assert all(a == b or a == ord("?") for a, b in zip(octets, side.sent, strict=True))
+        for data, side in zip(talk.raw_bytes, sides, strict=True):
+            assert len(data) == len(side.sent)
+            assert all(a == b or a == ord("?") for a, b in zip(data, side.sent, strict=True))
     return sum(sum(talk.gaps) for talk in recorded.values())
 
 
 def check_counts(room: Room, out: Path, text: str) -> int:
     """The line, the gap records in the file and the gaps themselves say the same."""
     (said,) = MISSED.findall(text)
-    packets, octets = int(said[0]), int(said[1])
+    packets, size = int(said[0]), int(said[1])
     written = [(int(p), int(o)) for p, o in GAP.findall(out.read_bytes())]
-    assert (sum(p for p, _ in written), sum(o for _, o in written)) == (packets, octets)
-    assert compare_with_gaps(room, out) == octets - HEADERS * packets
+    assert (sum(p for p, _ in written), sum(o for _, o in written)) == (packets, size)
+    assert compare_with_gaps(room, out) == size - HEADERS * packets
     return packets
 
 
 def packets_of_failed_calls(log: Path) -> list[int]:
     """How many packets each call held that was made to fail.
 
-    A packet without octets is one part. Each with octets is two, its headers and them, and behind
+    A packet without bytes is one part. Each with bytes is two, its headers and them, and behind
     the last comes one more. Before the first of a call there may be the record of a gap.
     """
     parts = re.findall(r"\], (\d+), \d+[^\n]*\) += -1 E[^\n]*INJECTED", log.read_text())
@@ -114,8 +114,8 @@ async def test_a_tap_that_waits_for_the_disk_passes_nothing_on_and_can_be_stoppe
     assert code == 5
     assert "neither recorded nor forwarded" in tap.text
     for number, talk in by_number(out).items():
-        assert talk.octets[0].startswith(room.acceptors[number].received)
-        assert talk.octets[1].startswith(room.dialers[number].received)
+        assert talk.raw_bytes[0].startswith(room.acceptors[number].received)
+        assert talk.raw_bytes[1].startswith(room.dialers[number].received)
 
 
 async def test_a_failed_sync_is_exit_code_5_and_publishes_nothing(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from polymux.record import RecordingProxy
 from polymux.record.proxy_connection import ProxyConnection
 from polymux.record.tls_contexts import client_context, server_context
 
-ONE_READ = 256 * 1024  # octets that a loop reads at once, asyncio's own and uvloop
+ONE_READ = 256 * 1024  # bytes that a loop reads at once, asyncio's own and uvloop
 HELD = 0.05  # seconds in which whatever a dialer does has come to the tap
 
 
@@ -104,7 +104,7 @@ async def test_a_dialer_that_has_ended_before_the_acceptor_is_reached_is_heard_b
                 assert await acceptor.heard == said
             writer.close()
             await all_gone(tap)
-    assert only(out).octets == (said, b"")
+    assert only(out).raw_bytes == (said, b"")
     assert only(out).ends == ("fin", "fin")
 
 
@@ -130,7 +130,7 @@ async def test_of_what_is_said_too_early_little_is_kept_and_all_is_passed_on(
             async with asyncio.timeout(10):
                 assert await acceptor.heard == data
             await all_gone(tap)
-    assert only(out).octets == (data, b"")
+    assert only(out).raw_bytes == (data, b"")
 
 
 def say_and_leave(port: int, trusts: ssl.SSLContext, data: bytes, tells: bool) -> socket.socket:
@@ -170,7 +170,7 @@ async def test_what_was_said_over_tls_is_passed_on_although_its_dialer_has_left(
                 assert await acceptor.heard == data
             await all_gone(tap)
             dialer.close()
-    assert only(out).octets == (data, b"")
+    assert only(out).raw_bytes == (data, b"")
     assert only(out).ends == ("fin", "fin")
 
 
@@ -196,5 +196,5 @@ async def test_a_dialer_that_has_reset_before_the_acceptor_is_reached_keeps_its_
                     await acceptor.heard
             await all_gone(tap)
     assert only(out).dialer == f"{host}:{port}"
-    assert only(out).octets == (b"and out", b"")
+    assert only(out).raw_bytes == (b"and out", b"")
     assert only(out).ends == ("rst", None)

@@ -26,8 +26,8 @@ def same(room: Room, out: Path) -> None:
     assert set(recorded) == set(room.dialers)
     for number, talk in recorded.items():
         dialer, acceptor = room.dialers[number], room.acceptors[number]
-        assert talk.octets == (bytes(dialer.sent), bytes(acceptor.sent))
-        assert talk.octets == (bytes(acceptor.received), bytes(dialer.received))
+        assert talk.raw_bytes == (bytes(dialer.sent), bytes(acceptor.sent))
+        assert talk.raw_bytes == (bytes(acceptor.received), bytes(dialer.received))
         assert talk.ends == ("fin", "fin")
         assert talk.vantage == "middle"
 
@@ -95,11 +95,11 @@ MESSAGES: list[str | bytes] = [
 ]  # fmt: skip
 
 
-def messages_of(octets: bytes, sender: int) -> list[str | bytes]:
+def messages_of(raw: bytes, sender: int) -> list[str | bytes]:
     """The messages in a recorded direction, as the websockets library reads them."""
-    end = octets.index(b"\r\n\r\n") + 4
+    end = raw.index(b"\r\n\r\n") + 4
     reader = Protocol(SERVER if sender == 0 else CLIENT, max_size=None)
-    reader.receive_data(octets[end:])
+    reader.receive_data(raw[end:])
     found: list[str | bytes] = []
     for frame in reader.events_received():
         assert isinstance(frame, Frame)
@@ -144,9 +144,9 @@ async def test_websocket_traffic_passes_as_it_is(
                         await asyncio.sleep(0.01)
     assert got == MESSAGES
     (talk,) = talks(out)
-    assert talk.octets[0].startswith(b"GET /chat HTTP/1.1\r\n")
-    assert talk.octets[1].startswith(b"HTTP/1.1 101 ")
-    assert messages_of(talk.octets[0], 0) == messages_of(talk.octets[1], 1) == MESSAGES
+    assert talk.raw_bytes[0].startswith(b"GET /chat HTTP/1.1\r\n")
+    assert talk.raw_bytes[1].startswith(b"HTTP/1.1 101 ")
+    assert messages_of(talk.raw_bytes[0], 0) == messages_of(talk.raw_bytes[1], 1) == MESSAGES
     assert talk.ends == ("fin", "fin")
     assert talk.protocol == "omnistreams"
 
@@ -180,4 +180,4 @@ async def test_a_tap_that_is_stopped_makes_up_no_end(tmp_path: Path) -> None:
     await room.close()
     for number, talk in by_number(out).items():
         assert talk.ends == (None, None)
-        assert talk.octets[0].startswith(room.acceptors[number].received)
+        assert talk.raw_bytes[0].startswith(room.acceptors[number].received)

@@ -20,7 +20,7 @@ DIALERS = 3
 
 
 async def kill_one(number: int, folder: Path, chance: Random) -> int:
-    """One life of a tap; returns how many octets of its file were compared."""
+    """One life of a tap; returns how many bytes of its file were compared."""
     room = Room(rest=0)
     out = folder / f"tap-{number}.pcapng"
     upstream = f"tcp://127.0.0.1:{await room.listen()}"
@@ -40,21 +40,21 @@ async def kill_one(number: int, folder: Path, chance: Random) -> int:
 
 
 def compare(room: Room, out: Path) -> int:
-    """Sent is at least recorded is at least received, octet for octet, in every direction."""
+    """Sent is at least recorded is at least received, byte for byte, in every direction."""
     recorded = by_number(out)
     for who, dialer in room.dialers.items():
         acceptor = room.acceptors.get(who)
         if who not in recorded:
             assert acceptor is None, "a peer heard of a connection that is not in the file"
             continue
-        forth, back = recorded[who].octets
+        forth, back = recorded[who].raw_bytes
         assert recorded[who].gaps == (0, 0)
-        assert dialer.sent.startswith(forth), "the file has octets nobody sent"
+        assert dialer.sent.startswith(forth), "the file has bytes nobody sent"
         assert back.startswith(dialer.received), "the dialer received what is not in the file"
         if acceptor is not None:
-            assert acceptor.sent.startswith(back), "the file has octets nobody sent"
+            assert acceptor.sent.startswith(back), "the file has bytes nobody sent"
             assert forth.startswith(acceptor.received), "the acceptor received what is not there"
-    return sum(len(octets) for talk in recorded.values() for octets in talk.octets)
+    return sum(len(data) for talk in recorded.values() for data in talk.raw_bytes)
 
 
 @pytest.mark.timeout(700)

@@ -21,15 +21,15 @@ async def echo(session: polymux.Session) -> None:
 
 
 def recorded(paths: list[str]) -> list[tuple[str, list[bytes]]]:
-    """(protocol comment, octets of both directions) of every session in these files."""
+    """(protocol comment, bytes of both directions) of every session in these files."""
     found = []
     with read_sessions(paths) as reading:
         for session in reading:
-            octets = [b"", b""]
+            chunks = [b"", b""]
             for piece in session.pieces():
                 assert not piece.is_gap, "a gap in our own recording"
-                octets[piece.side] += piece.data
-            found.append((session.protocol_hint or "", octets))
+                chunks[piece.side] += piece.data
+            found.append((session.protocol_hint or "", chunks))
     return found
 
 
@@ -55,10 +55,10 @@ async def test_a_tapped_session_echoes_and_stands_in_the_file(
             assert got == data
             await asyncio.sleep(0.1)
             counts = tap.stats
-    ((hint, octets),) = recorded([path])
+    ((hint, chunks),) = recorded([path])
     assert hint == protocol
-    assert [len(octets[0]), len(octets[1])] == [counts.bytes_dialer, counts.bytes_acceptor]
-    assert data[:1000] in octets[0]
+    assert [len(chunks[0]), len(chunks[1])] == [counts.bytes_dialer, counts.bytes_acceptor]
+    assert data[:1000] in chunks[0]
 
 
 async def test_a_refused_upstream_is_counted_and_said(tmp_path: Path) -> None:
@@ -91,8 +91,8 @@ async def test_half_close_passes_through_the_tap(tmp_path: Path) -> None:
             writer.close()
             await asyncio.sleep(0.05)
     server.close()
-    ((_, octets),) = recorded([path])
-    assert octets == [b"question", b"answer to question"]
+    ((_, chunks),) = recorded([path])
+    assert chunks == [b"question", b"answer to question"]
 
 
 async def test_a_session_spans_rotated_files(tmp_path: Path) -> None:
@@ -119,5 +119,5 @@ async def test_a_session_spans_rotated_files(tmp_path: Path) -> None:
     server.close()
     files = writer_of_files.close()
     assert len(files) > 2
-    ((_, octets),) = recorded(files)
-    assert octets[0] == data
+    ((_, chunks),) = recorded(files)
+    assert chunks[0] == data

@@ -49,7 +49,7 @@ async def test_published_files_are_whole_and_sessions_span_them(
     assert all(file.name in tap.text for file in files)
     for number, talk in by_number(*files).items():
         dialer, acceptor = room.dialers[number], room.acceptors[number]
-        assert talk.octets == (bytes(dialer.sent), bytes(acceptor.sent))
+        assert talk.raw_bytes == (bytes(dialer.sent), bytes(acceptor.sent))
     spans = [{talk.dialer for talk in talks(file)} for file in files]
     assert any(one & other for one, other in itertools.pairwise(spans))
     for file in files:
@@ -115,10 +115,10 @@ async def test_a_recorder_killed_while_it_publishes_loses_nothing_and_repeats_no
     for number, talk in recorded.items():
         dialer, acceptor = room.dialers[number], room.acceptors[number]
         assert talk.gaps == (0, 0)
-        assert talk.octets[0].startswith(acceptor.received)
-        assert talk.octets[1].startswith(dialer.received)
-        assert dialer.sent.startswith(talk.octets[0])
-        assert acceptor.sent.startswith(talk.octets[1])
+        assert talk.raw_bytes[0].startswith(acceptor.received)
+        assert talk.raw_bytes[1].startswith(dialer.received)
+        assert dialer.sent.startswith(talk.raw_bytes[0])
+        assert acceptor.sent.startswith(talk.raw_bytes[1])
     # And once more: there is nothing left to do.
     async with Child(*arguments, "none") as tap:
         assert await tap.stop() == 0

@@ -122,7 +122,7 @@ async def test_what_was_formed_before_reading_is_recorded_before_it(tmp_path: Pa
             async with polymux.connect(server.url, protocol="mplex") as session:
                 await ask(session, 1)
                 (theirs,) = server.sessions
-                # Formed, and not flushed yet, when octets come in.
+                # Formed, and not flushed yet, when bytes come in.
                 record = theirs.endpoint.open(b"formed early")
                 assert record.name == b"formed early"
                 theirs.data_received(b"\x20\x03new")  # the dialer opens stream 4

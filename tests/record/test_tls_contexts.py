@@ -171,7 +171,7 @@ async def test_insecure_warns_and_is_noted_in_the_capture(
         assert await tap.stop() == 0
     await room.close()
     (talk,) = talks(out)
-    assert talk.octets == (bytes(room.dialers[1].sent), bytes(room.acceptors[1].sent))
+    assert talk.raw_bytes == (bytes(room.dialers[1].sent), bytes(room.acceptors[1].sent))
     assert (talk.protocol, talk.vantage) == ("mplex", "middle")
     assert out.read_bytes().count(NOT_VERIFIED) == 2  # the file's comment and the connection's
     # Nobody notes it where it is not so.

@@ -31,7 +31,7 @@ def story() -> Stage:
 def _busy(stage: Stage) -> None:
     chance = random.Random(7)
     play = Play(stage, "5f0c3a7be1d24c88", "nerdbank", version="3", rtt_us=80_000,
-                evidence="first octets are a version 3 offer")  # fmt: skip
+                evidence="first bytes are a version 3 offer")  # fmt: skip
     play.stream("s0", None)
     play.stream("d1", "upload/video", at=200_000, ending="clean",
                 closed_at=play.started + 9 * SECOND, peak_in_flight_bytes_dialer=102_400,
@@ -65,7 +65,7 @@ def _busy(stage: Stage) -> None:
         play.frame(at, "acceptor", "Content", "a4", chance.randrange(500, 60_000))
     play.frame(7_300_000, "acceptor", "ChannelTerminated", "d5", 24)
     play.stall(
-        3_000_000, 5_000_000, "d3", "dialer", "slow-reader", detail="65,536 octets unacknowledged"
+        3_000_000, 5_000_000, "d3", "dialer", "slow-reader", detail="65,536 bytes unacknowledged"
     )
     play.stall(4_100_000, 312_000, "d5", "dialer", "head-of-line", culprit="d1")
     play.stall(5_600_000, 800_000, "d5", "dialer", "no-credit")
@@ -74,14 +74,14 @@ def _busy(stage: Stage) -> None:
     play.stall(6_000_000, 4_000_000, "d9", "acceptor", "no-reply",
                detail="the dialer had offered it 4 s before the capture ended")  # fmt: skip
     play.violation(7_360_000, "dialer", "nerdbank.frame-after-termination", "d5",
-                   detail="Content of 20 octets 60 ms after it had read the termination",
+                   detail="Content of 20 bytes 60 ms after it had read the termination",
                    kind="Content")  # fmt: skip
     play.violation(7_380_000, "dialer", "nerdbank.frame-after-termination", "d5", kind="Content",
-                   detail="Content of 20 octets 80 ms after it read the termination")  # fmt: skip
+                   detail="Content of 20 bytes 80 ms after it read the termination")  # fmt: skip
     play.violation(6_420_000, "dialer", "nerdbank.window-exceeded", "d5", kind="Content",
-                   detail="20 octets past a window of 65,536")  # fmt: skip
+                   detail="20 bytes past a window of 65,536")  # fmt: skip
     play.violation(9_900_000, "acceptor", "nerdbank.payload-too-long", "a4", "warning",
-                   kind="Content", detail="24,000 octets where 20,480 are agreed")  # fmt: skip
+                   kind="Content", detail="24,000 bytes where 20,480 are agreed")  # fmt: skip
     play.violation(9_950_000, "acceptor", "nerdbank.unknown-code", None, "note", kind="Code9",
                    origin="advice", detail="code 9")  # fmt: skip
     play.end(10 * SECOND)
@@ -114,7 +114,7 @@ def _cut(stage: Stage) -> None:
     for n in range(40):
         play.frame(2_000 + n * 800, "dialer", "Request", "d0", 1_200)
     play.violation(40_000, "dialer", "streamux.truncated", "d0", "warning", kind="Request",
-                   detail="88 of 1,204 octets of a frame", certainty="possible")  # fmt: skip
+                   detail="88 of 1,204 bytes of a frame", certainty="possible")  # fmt: skip
     play.end(41_000, ending="truncated", missing_bytes_acceptor=4_380, note="the file ends here")
 
 

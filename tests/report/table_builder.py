@@ -166,9 +166,9 @@ class Play:
         for key, stream in self.streams.items():
             for side in ("dialer", "acceptor"):
                 own = [f for f in self.frames if f["stream"] == key and f["sender"] == side]
-                octets = sum(int(str(frame["payload_bytes"])) for frame in own)
+                size = sum(int(str(frame["payload_bytes"])) for frame in own)
                 sums: Values = {
-                    f"bytes_{side}": octets, f"units_{side}": octets, f"frames_{side}": len(own)
+                    f"bytes_{side}": size, f"units_{side}": size, f"frames_{side}": len(own)
                 }  # fmt: skip
                 stood = [
                     row
@@ -203,10 +203,10 @@ class Play:
                 for bucket in range(bucket_of(first, width), bucket_of(last, width) + 1):
                     inside = min(last, (bucket + 1) * width) - max(first, bucket * width)
                     cells[stream, sender, bucket][2] += max(0, inside)
-        for (key, sender, bucket), (frames, octets, blocked) in cells.items():
+        for (key, sender, bucket), (frames, size, blocked) in cells.items():
             self.stage.rows["timeline"].append(
                 {
                     "session_id": self.id, "stream": key, "sender": sender, "bucket": bucket,
-                    "frames": frames, "bytes": octets, "blocked_us": blocked,
+                    "frames": frames, "bytes": size, "blocked_us": blocked,
                 }
             )  # fmt: skip

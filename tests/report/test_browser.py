@@ -77,11 +77,11 @@ def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opene
         "dialer sent d1 (upload/video) first: d5 waited 312 ms (head-of-line)",
         "acceptor gave no credit on d5: dialer waited 800 ms (no-credit)",
         "acceptor did not answer dialer on d9 for 4 s (no-reply)",
-        "dialer broke nerdbank.window-exceeded on d5: 20 octets past a window",
+        "dialer broke nerdbank.window-exceeded on d5: 20 bytes past a window",
         "acceptor reset d5: disk quota exceeded",
         "a2 was not seen to end",
         "60 ms after it had read the termination",
-        "night.pcapng ends inside a block at octet 88,120",
+        "night.pcapng ends inside a block at byte 88,120",
     ):
         assert sentence in wrong
     parts = page.run("[...document.querySelectorAll('main > section')].map(s => s.id)")

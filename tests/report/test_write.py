@@ -56,7 +56,7 @@ def test_a_violation_leads_to_its_rules_page(tmp_path: Path) -> None:
     stage = Stage()
     play = Play(stage, "s1")
     play.stream("d1", "x")
-    play.violation(500, "dialer", "mplex.write-after-close", "d1", detail="3 octets")
+    play.violation(500, "dialer", "mplex.write-after-close", "d1", detail="3 bytes")
     play.violation(900, "dialer", "mplex.not-a-rule", "d1")
     play.end(1000)
     write_report(stage.write(tmp_path / "tables"), tmp_path / "r.html")
@@ -71,10 +71,10 @@ def test_a_violation_leads_to_its_rules_page(tmp_path: Path) -> None:
 
 def test_sessions_with_violations_come_before_larger_ones(tmp_path: Path) -> None:
     stage = Stage()
-    for number, octets in enumerate((10_000, 90_000, 500)):
+    for number, size in enumerate((10_000, 90_000, 500)):
         play = Play(stage, f"s{number}")
         play.stream("d1")
-        play.frame(1, "dialer", "MessageInitiator", "d1", octets)
+        play.frame(1, "dialer", "MessageInitiator", "d1", size)
         if number == 2:
             play.violation(5, "dialer", "mplex.bad-flag", None)
         play.end(100)
@@ -122,12 +122,10 @@ def test_a_folder_without_tables_is_refused_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "r.html").exists()
 
 
-@pytest.mark.parametrize("octets", [b"", b"PAR1", b"not parquet at all" * 50])
-def test_a_damaged_table_file_is_named_and_the_old_report_kept(
-    tmp_path: Path, octets: bytes
-) -> None:
+@pytest.mark.parametrize("data", [b"", b"PAR1", b"not parquet at all" * 50])
+def test_a_damaged_table_file_is_named_and_the_old_report_kept(tmp_path: Path, data: bytes) -> None:
     tables = story().write(tmp_path / "tables")
-    (tables / "frames" / "part-1.parquet").write_bytes(octets)
+    (tables / "frames" / "part-1.parquet").write_bytes(data)
     (tmp_path / "r.html").write_text("old")
     with pytest.raises(ReportError, match=r"part-1\.parquet: not a readable table file") as caught:
         write_report(tables, tmp_path / "r.html")
@@ -238,22 +236,22 @@ def test_of_many_frames_those_around_trouble_are_kept(tmp_path: Path) -> None:
     assert max(gaps) < 60  # and an even sample between
 
 
-def test_lane_texts_keep_octets_to_half_a_percent() -> None:
+def test_lane_texts_keep_bytes_to_half_a_percent() -> None:
     lane = StreamTimeline()
     wanted = [0, -1, 1, 2, 3, 1000, 1024, 65_535, 10**6, 10**9, 1 << 60]
-    for bucket, octets in enumerate(wanted):
-        lane.content_bytes[0][bucket] = max(0, octets)
-        lane.frames[0][bucket] = 1 if octets else 0
+    for bucket, size in enumerate(wanted):
+        lane.content_bytes[0][bucket] = max(0, size)
+        lane.frames[0][bucket] = 1 if size else 0
     text = lane.encode(0)
     assert len(text) == 1000
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-    for bucket, octets in enumerate(wanted):
+    for bucket, size in enumerate(wanted):
         two = text[2 * bucket : 2 * bucket + 2]
         code = alphabet.index(two[0]) * 64 + alphabet.index(two[1])
-        if octets <= 0:
-            assert code == -octets
+        if size <= 0:
+            assert code == -size
         else:
-            assert abs(2 ** ((code - 2) / 64) / octets - 1) < 0.006
+            assert abs(2 ** ((code - 2) / 64) / size - 1) < 0.006
 
 
 def test_times_without_leave_become_spans() -> None:
@@ -328,7 +326,7 @@ def test_a_report_that_would_be_too_large_shows_less(
     assert 0 < less.frames_shown < full.frames_shown
     assert less.frames == full.frames
     monkeypatch.setattr(write, "MAX_REPORT_BYTES", 1000)
-    with pytest.raises(ReportError, match="does not fit into 1,000 octets"):
+    with pytest.raises(ReportError, match="does not fit into 1,000 bytes"):
         write_report(tables, tmp_path / "r.html")
 
 

@@ -38,10 +38,10 @@ class Run:
             str(self.inbox), timeouts=self.waits, clock=lambda: self.now * 1_000_000
         )
 
-    def put(self, source: Path, name: str = "", octets: int = -1) -> None:
-        """A file appears, or the first octets of it."""
+    def put(self, source: Path, name: str = "", size: int = -1) -> None:
+        """A file appears, or the first bytes of it."""
         target = self.inbox / (name or source.name)
-        target.write_bytes(source.read_bytes()[: octets if octets >= 0 else None])
+        target.write_bytes(source.read_bytes()[: size if size >= 0 else None])
         os.utime(target, (self.now / 1000, self.now / 1000))
 
     def step(self, seconds: float = 0.1, most: int = ALL) -> bool:

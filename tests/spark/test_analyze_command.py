@@ -120,7 +120,7 @@ def test_no_name_of_a_file_is_obeyed_by_the_terminal(
     print_summary(pipeline.Analysis(str(out), [unread], StageResult()), "")
     said = capsys.readouterr()
     assert "\x1b" not in said.err + said.out
-    assert said.err == ("/caps/\\u001b]0;mine\\u0007x.pcap: unreadable at octet 0: not a capture\n")
+    assert said.err == ("/caps/\\u001b]0;mine\\u0007x.pcap: unreadable at byte 0: not a capture\n")
     assert "tables: \\u001b[2J[red]tables\n" in said.out
 
 
@@ -129,7 +129,7 @@ def test_the_command_uses_the_running_session_and_leaves_it_running(
 ) -> None:
     done = CliRunner().invoke(analyze, [capture, "--out", str(tmp_path / "t"), "--no-report"])
     assert done.exit_code == 0, done.output
-    assert "conservation: every octet of every session is accounted for" in done.output
+    assert "conservation: every byte of every session is accounted for" in done.output
     assert "4 sessions" in done.output
     assert spark.range(3).count() == 3
 

@@ -73,7 +73,7 @@ def test_both_workers_run_the_polymux_that_was_shipped(told: Any) -> None:
         shipped = Path(task["folder"], "polymux_pkg")
         assert Path(task["errors"]).resolve().is_relative_to(shipped.resolve())
         assert Path(task["errors"]).name == Path(str(errors.__file__)).name
-        assert task["raised"] == "a.pcap at octet 7: torn"
+        assert task["raised"] == "a.pcap at byte 7: torn"
 
 
 def test_what_the_core_imports_is_shipped_with_it(told: Any) -> None:

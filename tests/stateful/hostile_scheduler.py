@@ -65,7 +65,7 @@ class Stage:
             await asyncio.wait([watching])
 
     def delay(self, session: Session) -> None:
-        """Octets take a while, another one each time, so that everything crosses everything."""
+        """Bytes take a while, another one each time, so that everything crosses everything."""
         pipe: Any = session.transport
         assert isinstance(pipe, MemoryTransport)
         plain = pipe._deliver

@@ -49,7 +49,7 @@ class Actor:
     def any(self) -> Any:
         return self.chance.choice(self.streams) if self.streams else None
 
-    def octets(self) -> bytes:
+    def raw_bytes(self) -> bytes:
         return bytes(self.chance.choice(SIZES))
 
     async def open(self) -> None:
@@ -59,7 +59,7 @@ class Actor:
         self.streams.append(await self.session.accept())
 
     async def send(self) -> None:
-        stream, data = self.any(), self.octets()
+        stream, data = self.any(), self.raw_bytes()
         if stream is not None:
             await stream.send(data)
 
@@ -113,7 +113,7 @@ class MessageActor(Actor):
     async def send(self) -> None:
         senders = [stream for stream in self.streams if isinstance(stream, MessageSender)]
         if senders:
-            await self.chance.choice(senders).send(self.octets())
+            await self.chance.choice(senders).send(self.raw_bytes())
 
     async def receive(self) -> None:
         readers = [s for s in self.streams if isinstance(s, MessageReceiver) and not reads(s)]
@@ -149,12 +149,12 @@ class AskingActor(Actor):
 
     async def request(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await self.session.request(self.octets() or b"x", timeout=self.chance.choice([0, 0.5]))
+            await self.session.request(self.raw_bytes() or b"x", timeout=self.chance.choice([0, 0.5]))
 
     async def reply(self) -> None:
         calls = [stream for stream in self.streams if isinstance(stream, Call)]
         if calls:
-            await self.chance.choice(calls).reply(self.octets())
+            await self.chance.choice(calls).reply(self.raw_bytes())
 
     async def drop(self) -> None:
         calls = [stream for stream in self.streams if isinstance(stream, Call)]
@@ -194,7 +194,7 @@ class ItemActor(Actor):
     async def send(self) -> None:
         senders = [stream for stream in self.streams if isinstance(stream, ItemSender)]
         if senders:
-            await self.chance.choice(senders).send(self.octets())
+            await self.chance.choice(senders).send(self.raw_bytes())
 
     async def receive(self) -> None:
         readers = [s for s in self.streams if isinstance(s, ItemReceiver) and not reads(s)]

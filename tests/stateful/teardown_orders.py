@@ -1,8 +1,8 @@
 """Every order in which two sides can tear one stream down while their frames cross (R16).
 
-A world is two endpoints and the octets between them. A script is what one side will do, in order.
+A world is two endpoints and the bytes between them. A script is what one side will do, in order.
 What may happen next is always one of: this side does its next act, that side does, or some of the
-octets on their way arrive, in either direction. `orders` walks through all choices to a depth; what
+bytes on their way arrive, in either direction. `orders` walks through all choices to a depth; what
 is left then happens in a fixed order.
 """
 
@@ -95,7 +95,7 @@ class World:
                 self.links[side].append(data)
 
     def deliver(self, side: int) -> None:
-        """The oldest octets of `side` arrive; a peer that convicts raises."""
+        """The oldest bytes of `side` arrive; a peer that convicts raises."""
         reader = 1 - side
         data = self.links[side].pop(0)
         left = self.ends[reader].data_to_send(0)  # formed before reading leaves before it

@@ -12,7 +12,7 @@ from polymux.testing.header_scan import HeaderScan
 from polymux.testing.properties import new_middle_observer, split_randomly, take_rows
 from polymux.testing.simulator import Simulation
 
-Found = tuple[int, int, int, int]  # where it begins, its octets with its payload, kind, payload
+Found = tuple[int, int, int, int]  # where it begins, its bytes with its payload, kind, payload
 
 
 def chained(text: str, sender: int, data: bytes, rng: Random) -> list[Found]:

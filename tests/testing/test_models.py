@@ -18,12 +18,12 @@ from polymux.testing.models.nerdbank_wire import (
 
 
 @pytest.mark.parametrize(
-    ("value", "octets"),
+    ("value", "data"),
     [(0, "00"), (247, "f7"), (248, "f8f8"), (256, "f90100"), (65536, "fa010000"),
      (2**64 - 1, "ff" + "ff" * 8)],
 )  # fmt: skip
-def test_numbers_of_minmux_are_written_as_varu64(value: int, octets: str) -> None:
-    assert encode_varu64(value).hex() == octets
+def test_numbers_of_minmux_are_written_as_varu64(value: int, data: str) -> None:
+    assert encode_varu64(value).hex() == data
 
 
 def test_ids_of_minmux_above_62_follow_the_header() -> None:

@@ -30,9 +30,9 @@ def test_durations_read_naturally(ns: int, told: str) -> None:
 @pytest.mark.parametrize(
     ("count", "told"),
     [
-        (0, "0 octets"),
-        (1, "1 octet"),
-        (1023, "1023 octets"),
+        (0, "0 bytes"),
+        (1, "1 byte"),
+        (1023, "1023 bytes"),
         (1024, "1 KiB"),
         (102_400, "100 KiB"),
         (1_572_864, "1.5 MiB"),
@@ -46,7 +46,7 @@ def test_sizes_read_naturally(count: int, told: str) -> None:
 
 
 @given(st.integers(0, 10**15))
-def test_rates_have_a_unit_that_fits(octets: int) -> None:
-    number, unit = rate_text(octets, SECOND).split()
+def test_rates_have_a_unit_that_fits(size: int) -> None:
+    number, unit = rate_text(size, SECOND).split()
     assert unit.endswith("bit/s")
     assert float(number) <= 1000 or unit == "Gbit/s"

@@ -36,7 +36,7 @@ def encode_name(name: object) -> bytes:
     raise TypeError(f"a name is str or bytes, not {type(name).__name__}")
 
 
-def check_window(window: object, max_window: int = MAX_I64, unit: str = "octets") -> None:
+def check_window(window: object, max_window: int = MAX_I64, unit: str = "bytes") -> None:
     """A window that was asked for; 0 stands for the usual one."""
     if not isinstance(window, int):
         raise TypeError(f"a window is an int, not {type(window).__name__}")
@@ -64,9 +64,9 @@ def check_amount(amount: object) -> None:
 def check_read_limit(limit: object) -> None:
     """How much a call may read."""
     if not isinstance(limit, int):
-        raise TypeError(f"limit is a number of octets, not {type(limit).__name__}")
+        raise TypeError(f"limit is a number of bytes, not {type(limit).__name__}")
     if limit < 0:
-        raise ValueError(f"limit is 0 or more octets, not {limit}")
+        raise ValueError(f"limit is 0 or more bytes, not {limit}")
 
 
 def check_concurrent_handler(handler: object, max_concurrent: object) -> None:

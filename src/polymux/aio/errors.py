@@ -31,14 +31,14 @@ def describe_os_error(error: BaseException) -> str:
 
 
 def printable(text: bytes) -> str:
-    """Octets that a peer sent as text, safe to print on one line."""
+    """Bytes that a peer sent as text, safe to print on one line."""
     shown = text[: 4 * MAX_PEER_TEXT_CHARS].decode("utf-8", "replace")
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown[:MAX_PEER_TEXT_CHARS])
     return line + ("..." if len(shown) > MAX_PEER_TEXT_CHARS else "")
 
 
 def limit_notice(problem: PolymuxError) -> str:
-    """What a peer is told of a limit it went past: which, not how to raise it; 120 octets."""
+    """What a peer is told of a limit it went past: which, not how to raise it; 120 bytes."""
     return str(problem).partition(";")[0].encode()[:120].decode("utf-8", "ignore")
 
 

@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 class SessionRecorder(Protocol):
-    """Records one session, octet for octet in the order in which this process reads and writes.
+    """Records one session, byte for byte in the order in which this process reads and writes.
 
-    What was formed before octets are read is written before `read` is told of them.
+    What was formed before bytes are read is written before `read` is told of them.
     """
 
     def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
         """The connection stands; returns the transport to write to, which records what it gets."""
 
     def read(self, data: bytes) -> None:
-        """These octets came and are handed in now."""
+        """These bytes came and are handed in now."""
 
     def ended(self) -> None:
         """The peer ended its direction."""

@@ -26,7 +26,7 @@ MISMATCH_PREFIX = (
 DEFAULT_TABLES = frozenset(TABLES) - {"captures", "content"}
 _ALIGNMENT_SEARCH_BYTES = (
     1 << 20
-)  # octets in which the first frame is looked for, where the start is missing
+)  # bytes in which the first frame is looked for, where the start is missing
 _MAX_ALIGNMENTS = 256  # places tried
 _MIN_ALIGNED_FRAMES = 3  # frames that must follow one another
 _MIN_ALIGNED_FIT = 0.95  # and the share of them that must fit
@@ -93,7 +93,7 @@ def select_protocol(
     alignment_sample: SessionSample | None = None,
 ) -> Detection:
     """The protocol to read a session as: what was said, else what the capture notes, else what its
-    first octets, the sample, show.
+    first bytes, the sample, show.
 
     Where the beginning was not captured, the first frame is looked for in `searched`; None reads
     the session once more for it, which a session on a pipe cannot do.

@@ -13,27 +13,27 @@ class CaptureLimits:
     """What a capture file may ask of us. Every limit is named in the error it causes."""
 
     max_block_bytes: int = 16 * MIB
-    """Octets of a pcapng block; libpcap and Wireshark refuse larger ones too."""
+    """Bytes of a pcapng block; libpcap and Wireshark refuse larger ones too."""
     max_packet_bytes: int = 256 * 1024
-    """Octets of a packet; the largest snap length in use. At most 1 MiB - 1."""
+    """Bytes of a packet; the largest snap length in use. At most 1 MiB - 1."""
     max_interfaces: int = 65536
     """Interfaces described in a section."""
     max_flows: int = 1_000_000
     """TCP flows in a file; packets of further flows are counted as other."""
     max_decompressed_bytes: int = 64 * GIB
-    """Octets a compressed file, a pipe or stdin may become."""
+    """Bytes a compressed file, a pipe or stdin may become."""
     max_compression_ratio: int = 200
-    """Inflated over compressed octets, looked at once `ratio_from` octets came out."""
+    """Inflated over compressed bytes, looked at once `ratio_from` bytes came out."""
     ratio_check_min_bytes: int = GIB
     """Below this size no compression is called a bomb."""
     max_out_of_order_bytes: int = 4 * MIB
-    """Octets of a direction held back behind a hole."""
+    """Bytes of a direction held back behind a hole."""
     max_out_of_order_segments: int = 65536
     """Segments of a direction held back behind a hole."""
     hole_timeout_ns: int = 3_000_000_000
     """How long a hole may wait for a retransmission before it is a gap."""
     read_window_bytes: int = MIB // 2
-    """Octets of a file looked at in one go; what fits the processor's cache is fastest."""
+    """Bytes of a file looked at in one go; what fits the processor's cache is fastest."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -84,7 +84,7 @@ class LiveSession(TcpSession):
             int
         ] = []  # where payload lies that waits behind holes, ascending
         self._buffered_payloads: list[bytes] = []
-        self._buffered_bytes = 0  # octets of it
+        self._buffered_bytes = 0  # bytes of it
         self._max_buffered_bytes = 2 * limits.max_out_of_order_bytes
         self._max_buffered_segments = 4 * limits.max_out_of_order_segments
 
@@ -237,7 +237,7 @@ class LiveCapture:
     def __iter__(self) -> Iterator[LiveSession | None]:
         scanner = self._scanner
         held: list[bytes] = []
-        octets = base = begun = packets = 0
+        size = base = begun = packets = 0
         parts: list[FileSummary] = []
         while not scanner.aborted:
             data = self._pipe.read()
@@ -247,15 +247,15 @@ class LiveCapture:
             if not data:
                 break
             held.append(data)
-            octets += len(data)
-            if octets < scanner.bytes_needed:
+            size += len(data)
+            if size < scanner.bytes_needed:
                 continue
             window = b"".join(held)
             done = int(scanner.scan(window, base))
             packets += int(scanner.table.tcp_packets())
             yield from self._dispatch_window(window, base)
             base += done
-            octets = len(window) - done
+            size = len(window) - done
             held = [window[done:]]
             if scanner.table.flows.count > MAX_TRACKED_FLOWS:
                 # The table of flows only grows, and each window costs as much as it is long.

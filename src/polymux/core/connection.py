@@ -1,7 +1,7 @@
 # mypyc: compiled
 """Both directions of one connection: decode, judge, apply, tell, write the row.
 
-The one loop. An endpoint and an observer differ only in where the octets come from.
+The one loop. An endpoint and an observer differ only in where the bytes come from.
 """
 
 from typing import Final
@@ -26,7 +26,7 @@ from polymux.core.usual import Usual
 from polymux.core.varint import AWAITING_HANDSHAKE, INCOMPLETE, INVALID
 
 MAX_CONTENT_HEADER_BYTES: Final[i64] = 40  # no protocol's content header is longer
-MAX_ZERO_FILL_BYTES: Final[i64] = 67108864  # missing octets of content that are made up, in all
+MAX_ZERO_FILL_BYTES: Final[i64] = 67108864  # missing bytes of content that are made up, in all
 
 
 class Connection(Usual):
@@ -37,12 +37,12 @@ class Connection(Usual):
     ) -> None:
         super().__init__(protocol, sink, rows)
         self.zero_filled_bytes: i64 = (
-            0  # missing octets of content that the sink was handed as zeros
+            0  # missing bytes of content that the sink was handed as zeros
         )
         self.unfilled_bytes: i64 = 0  # and that it was not handed
 
     def receive(self, side: i64, data: bytes, timestamp: i64) -> None:
-        """The next octets of one direction, which became contiguous at `at`."""
+        """The next bytes of one direction, which became contiguous at `at`."""
         d = self.direction(side)
         d.total_bytes += len(data)
         d.received_at = timestamp
@@ -70,7 +70,7 @@ class Connection(Usual):
             batch.size[batch.used - 1] = size
 
     def decode(self, d: Direction, data: bytes, timestamp: i64) -> None:
-        """Decode what can be decoded of one direction's octets."""
+        """Decode what can be decoded of one direction's bytes."""
         if d.decoding_stopped:
             d.undecoded_bytes += len(data)
             d.offset += len(data)
@@ -300,7 +300,7 @@ class Connection(Usual):
         return pos + got
 
     def end_payload(self, d: Direction, timestamp: i64) -> None:
-        """The last octet of a frame that came in parts has passed."""
+        """The last byte of a frame that came in parts has passed."""
         stream = d.stream
         if d.is_content:
             if stream is not None and d.content_counts:
@@ -368,7 +368,7 @@ class Connection(Usual):
             )
 
     def gap(self, side: i64, size: i64, timestamp: i64) -> None:
-        """Octets of this direction are missing. Inside a payload decoding goes on behind them."""
+        """Bytes of this direction are missing. Inside a payload decoding goes on behind them."""
         d = self.direction(side)
         d.total_bytes += size
         d.received_at = timestamp
@@ -380,7 +380,7 @@ class Connection(Usual):
                 self.continue_payload(d, bytes(step), 0, step, timestamp)
                 self.zero_filled_bytes += step
                 size -= step
-            if size > 0:  # a few octets can claim any length: the rest is only counted
+            if size > 0:  # a few bytes can claim any length: the rest is only counted
                 d.part_bytes_left -= size
                 d.frame_bytes_seen += size
                 if d.stream is not None and d.content_counts:
@@ -419,7 +419,7 @@ class Connection(Usual):
         ordinal = self.protocol.causality.frames_sent(d.side)
         stream: StreamState | None = None
         began = offset
-        if d.in_payload:  # a frame that will never be whole: its octets are undecoded
+        if d.in_payload:  # a frame that will never be whole: its bytes are undecoded
             d.undecoded_bytes += d.frame_bytes_seen
             d.in_payload = False
             violation_mask &= ~d.format_violations
@@ -430,7 +430,7 @@ class Connection(Usual):
         d.pending = b""
         if violation_mask != 0:
             details = [
-                f"{reason} (octet {offset})"
+                f"{reason} (byte {offset})"
                 for _ in rules_in_mask(self.protocol.rules, violation_mask)
             ]
             self.record_violations(
@@ -438,7 +438,7 @@ class Connection(Usual):
             )
 
     def take_reason(self, default: str) -> str:
-        """What the protocol says about the octets it cannot read."""
+        """What the protocol says about the bytes it cannot read."""
         reason = self.protocol.undecodable_reason
         self.protocol.undecodable_reason = ""
         return reason if reason else default

@@ -9,7 +9,7 @@ from polymux.core.streams import OPEN, StreamState
 
 
 class Direction:
-    """Octets of one side, in order. `open` while a frame's payload goes on past its chunk."""
+    """Bytes of one side, in order. `open` while a frame's payload goes on past its chunk."""
 
     __slots__ = (
         "amount",
@@ -54,19 +54,19 @@ class Direction:
 
     def __init__(self, side: i64) -> None:
         self.side: i64 = side
-        self.pending: bytes = b""  # octets of a frame that cannot be read yet
+        self.pending: bytes = b""  # bytes of a frame that cannot be read yet
         self.unjoined: BytesWriter = (
             BytesWriter()
         )  # what came after `pending`, until `need` is there
-        self.bytes_needed: i64 = 0  # octets that must be waiting before another look is worth it
-        self.offset: i64 = 0  # of the first pending octet, or of the next to come
+        self.bytes_needed: i64 = 0  # bytes that must be waiting before another look is worth it
+        self.offset: i64 = 0  # of the first pending byte, or of the next to come
         self.frame_started: bool = False  # has the frame at `offset` begun to pass?
-        self.received_at: i64 = 0  # when octets last came
+        self.received_at: i64 = 0  # when bytes last came
         self.decoding_stopped: bool = False  # the start of the next frame is unknown
-        self.stopped_by_gap: bool = False  # lost because octets are missing
+        self.stopped_by_gap: bool = False  # lost because bytes are missing
         self.frames_missing: bool = False  # frames are missing, and decoding goes on behind them
         self.stop_reason: str = ""
-        # What the octets came to: octets = framed + gap + undecoded + carrier.
+        # What the bytes came to: bytes = framed + gap + undecoded + carrier.
         self.total_bytes: i64 = 0
         self.framed_bytes: i64 = 0
         self.missing_bytes: i64 = 0
@@ -75,9 +75,9 @@ class Direction:
         self.frames: i64 = 0
         # The open frame:
         self.in_payload: bool = False
-        self.part_bytes_left: i64 = 0  # octets of its current part still to come
+        self.part_bytes_left: i64 = 0  # bytes of its current part still to come
         self.parts_left: i64 = 0  # parts still to be sized
-        self.frame_bytes_seen: i64 = 0  # octets of it that have passed
+        self.frame_bytes_seen: i64 = 0  # bytes of it that have passed
         self.stream: StreamState | None = None
         self.content_counts: bool = False
         self.is_content: bool = False
@@ -140,7 +140,7 @@ class Direction:
         return self.decoding_stopped or self.frames_missing
 
     def buffered_bytes(self) -> i64:
-        """Octets of a frame that cannot be read yet."""
+        """Bytes of a frame that cannot be read yet."""
         return len(self.pending) + len(self.unjoined)
 
     def join_buffered(self) -> None:
@@ -152,7 +152,7 @@ class Direction:
             self.pending = self.pending + later
 
     def accounts_for_all_bytes(self) -> bool:
-        """Conservation: every octet is in a frame, a gap, the carrier, or undecoded."""
+        """Conservation: every byte is in a frame, a gap, the carrier, or undecoded."""
         waiting = self.buffered_bytes() + (self.frame_bytes_seen if self.in_payload else 0)
         return (
             self.total_bytes

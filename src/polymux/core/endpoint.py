@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""A live side of a conversation, without I/O: verbs in, octets out; octets in, events out."""
+"""A live side of a conversation, without I/O: verbs in, bytes out; bytes in, events out."""
 
 from mypy_extensions import i64
 
@@ -59,13 +59,13 @@ class Endpoint:
         if isinstance(protocol, MessageProtocol) and protocol.carrier == WEBSOCKET:
             self.websocket = LiveWebSocketLayer(self.connection, protocol, side)
 
-    # --- octets
+    # --- bytes
 
     def __repr__(self) -> str:
         return f"<polymux endpoint of {self.protocol.name}, {Side(self.side).name.lower()}>"
 
     def start(self, nonce: bytes = b"") -> None:
-        """Say the first words the protocol asks for. `nonce`: 16 random octets or more."""
+        """Say the first words the protocol asks for. `nonce`: 16 random bytes or more."""
         if self.websocket is not None:
             self.websocket.seed_masking_keys(nonce)
         hello = self.protocol.handshake_frame(self.side, nonce)
@@ -73,7 +73,7 @@ class Endpoint:
             self.scheduler.send_frame(hello, self.now)
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Octets from the peer; what happened.
+        """Bytes from the peer; what happened.
 
         PeerViolation or LimitExceeded when the session must end; nothing more can come of it then.
         """
@@ -175,7 +175,7 @@ class Endpoint:
         """Queue what this side owes, as far as it may be sent now and the queue has room.
 
         What depends on who reads here is answered only when it is `leaving`: it may have come
-        together with octets that nobody could have read yet.
+        together with bytes that nobody could have read yet.
         """
         duties = self.protocol.pending_replies
         room: i64 = self.limits.max_queued_replies
@@ -204,7 +204,7 @@ class Endpoint:
                 self.scheduler.control_queue.append(frame)
 
     def data_to_send(self, room: i64 = 262144) -> bytes:
-        """The next octets for the peer; empty when there is nothing to send.
+        """The next bytes for the peer; empty when there is nothing to send.
 
         Take them before handing in what the peer has sent: a frame that was formed before reading
         must leave before it. `room=0` gives only what is formed already, and answers.
@@ -247,7 +247,7 @@ class Endpoint:
         """Open a stream. Nothing is sent or changed if it is refused."""
         if len(name) > self.protocol.max_name_bytes:
             raise LimitExceeded(
-                f"a name of {len(name)} octets is over the limit of {self.protocol.max_name_bytes}; "
+                f"a name of {len(name)} bytes is over the limit of {self.protocol.max_name_bytes}; "
                 "raise it with Limits(max_name_bytes=...) or, for metadata, Limits(max_metadata_bytes=...)"
             )
         if not self.protocol.handshake_done:
@@ -313,7 +313,7 @@ class Endpoint:
         """Refuse content that could never leave."""
         if self.protocol.content_is_messages and len(data) > self.protocol.max_sent_frame_bytes:
             raise LimitExceeded(
-                f"a message of {len(data)} octets: limit max_frame_bytes={self.protocol.max_sent_frame_bytes}; raise "
+                f"a message of {len(data)} bytes: limit max_frame_bytes={self.protocol.max_sent_frame_bytes}; raise "
                 f"it with Limits(max_frame_bytes=...)"
             )
         problem = self.protocol.send_error(self.side, stream, data)

@@ -58,7 +58,7 @@ class CaptureError(PolymuxError):
         self.offset = offset
         place = path
         if offset >= 0:
-            place = f"{path} at octet {offset}" if path else f"octet {offset}"
+            place = f"{path} at byte {offset}" if path else f"byte {offset}"
         super().__init__(f"{place}: {message}" if place else message)
 
 

@@ -77,7 +77,7 @@ class FloodGuard:
                     "the peer makes us give up streams too fast")  # fmt: skip
 
     def check_reply_queue(self, queued_replies: i64) -> None:
-        """Answers are left from before more octets are read: does the peer take them?"""
+        """Answers are left from before more bytes are read: does the peer take them?"""
         if queued_replies >= self.limits.max_queued_replies:
             self.raise_limit_exceeded("max_queued_replies", "the peer does not read our answers")
 

@@ -58,12 +58,12 @@ class FrameHeader:
         self.key: i64 = 0  # absolute: number and opener, the same from either side
         self.stream_id: i64 = 0
         self.opener: i64 = 0
-        self.payload_size: i64 = 0  # octets of payload
-        self.trailer_size: i64 = 0  # octets after the payload that still belong to the frame
+        self.payload_size: i64 = 0  # bytes of payload
+        self.trailer_size: i64 = 0  # bytes after the payload that still belong to the frame
         self.credit_cost: i64 = 0  # what the frame costs on the ledger
         self.parts_left: i64 = 0  # items still to be sized one by one after the first part
         self.amount: int = -1  # the number in the frame that moves a ledger; -1: none
-        self.text_start: i64 = 0  # where a name or an error text lies, and its octets; -1: none
+        self.text_start: i64 = 0  # where a name or an error text lies, and its bytes; -1: none
         self.text_size: i64 = -1
         self.format_violations: i64 = 0  # rules broken by the shape of the frame alone
 
@@ -82,7 +82,7 @@ class Frame:
     """A frame as a user or a verb writes it: the protocol's own kind, on a stream's key.
 
     `payload` is the content, the name of an opening or the text of an abort, as the kind has it;
-    `amount` is its number (window, credit, octets processed), or -1.
+    `amount` is its number (window, credit, bytes processed), or -1.
     """
 
     __slots__ = ("amount", "key", "kind", "payload", "incarnation")
@@ -99,7 +99,7 @@ class Frame:
         )
 
     def __repr__(self) -> str:
-        return f"Frame({self.kind}, key={self.key}, {len(self.payload)} octets, {self.amount})"
+        return f"Frame({self.kind}, key={self.key}, {len(self.payload)} bytes, {self.amount})"
 
 
 class FrameRows:

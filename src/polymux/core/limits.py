@@ -16,10 +16,10 @@ MAX_LIMIT = 0x1000000000000000  # so that two of them can be added
 class Limits:
     """All limits of a session. `Limits(max_streams=4096)` raises one; the rest keep their defaults."""
 
-    max_frame_bytes: int = 0  # octets of content in a received frame; 0: the protocol's own default
+    max_frame_bytes: int = 0  # bytes of content in a received frame; 0: the protocol's own default
     max_control_bytes: int = (
         64 * KIB
-    )  # octets of any other frame: it is buffered whole before it is judged
+    )  # bytes of any other frame: it is buffered whole before it is judged
     max_name_bytes: int = 4 * KIB  # a name is for people and keys, not a payload
     max_metadata_bytes: int = 64 * KIB  # omnistreams metadata and error texts
     max_streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
@@ -29,13 +29,13 @@ class Limits:
     )
     stream_buffer_bytes: int = (
         256 * KIB
-    )  # unread octets of one stream where the protocol has no credit
+    )  # unread bytes of one stream where the protocol has no credit
     session_buffer_bytes: int = (
         16 * MIB
-    )  # octets of all streams together, unread or still to be sent
+    )  # bytes of all streams together, unread or still to be sent
     max_message_bytes: int = (
         16 * MIB
-    )  # octets of one message or last item put together from many frames
+    )  # bytes of one message or last item put together from many frames
     receive_window: int = MIB  # what we announce where the protocol has windows
     max_peer_window: int = 64 * MIB  # the largest window we believe
     max_receive_window: int = 16 * MIB  # the largest a window becomes when the peer asks for more
@@ -54,7 +54,7 @@ class Limits:
     )
     max_prehandshake_bytes: int = (
         64 * KIB
-    )  # octets kept until the other direction's handshake is known
+    )  # bytes kept until the other direction's handshake is known
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -77,7 +77,7 @@ class Limits:
 class Timeouts:
     """Times in seconds, and choices that are not limits."""
 
-    handshake: float = 10.0  # for the peer's first octets, and for half-open connections
+    handshake: float = 10.0  # for the peer's first bytes, and for half-open connections
     frame: float = 10.0  # to finish a frame that has begun and is not content
     write: float = 30.0  # a peer that takes nothing for this long is gone
     keepalive_interval: float = 15.0  # TCP keepalive interval; two missed probes end the connection

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""A watcher of a conversation: octets of both sides in, rows, streams and violations out."""
+"""A watcher of a conversation: bytes of both sides in, rows, streams and violations out."""
 
 from mypy_extensions import i64
 
@@ -34,14 +34,14 @@ class Observer:
         return f"<polymux observer of {self.protocol.name}, {seen} frames seen>"
 
     def feed(self, sender: i64, data: bytes, timestamp: i64) -> None:
-        """The next octets of one side; `at` in nanoseconds."""
+        """The next bytes of one side; `at` in nanoseconds."""
         if self.websocket is None:
             self.connection.receive(sender, data, timestamp)
         else:
             self.websocket.receive(sender, data, timestamp)
 
     def gap(self, sender: i64, size: i64, timestamp: i64) -> None:
-        """Octets that were not captured."""
+        """Bytes that were not captured."""
         if self.websocket is None:
             self.connection.gap(sender, size, timestamp)
         else:
@@ -122,7 +122,7 @@ class Observer:
         return gone
 
     def accounts_for_all_bytes(self) -> bool:
-        """Is every octet accounted for?"""
+        """Is every byte accounted for?"""
         c = self.connection
         return c.dialer.accounts_for_all_bytes() and c.acceptor.accounts_for_all_bytes()
 

@@ -189,7 +189,7 @@ class Proceedings:
     def finish_frame(
         self, side: i64, stream: StreamState | None, text: bytes, timestamp: i64
     ) -> None:
-        """After a frame's last octet: tell of a half that ended or was aborted, and of the end."""
+        """After a frame's last byte: tell of a half that ended or was aborted, and of the end."""
         if stream is None:
             return
         half = stream.half(side)

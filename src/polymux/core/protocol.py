@@ -68,11 +68,11 @@ class Protocol:
         self.uniform_content: bool = (
             False  # without leave to spend, is content judged as that before it?
         )
-        self.max_frame_bytes: i64 = limits.max_frame_bytes  # octets of content accepted in a frame
+        self.max_frame_bytes: i64 = limits.max_frame_bytes  # bytes of content accepted in a frame
         self.max_sent_frame_bytes: i64 = (
             limits.max_frame_bytes
-        )  # octets of content we put in a frame at most
-        self.max_control_bytes: i64 = limits.max_control_bytes  # octets of any other frame accepted
+        )  # bytes of content we put in a frame at most
+        self.max_control_bytes: i64 = limits.max_control_bytes  # bytes of any other frame accepted
         self.max_name_bytes: i64 = limits.max_name_bytes
         self.receive_window: int = limits.receive_window  # what we announce, in the protocol's unit
         self.too_long_rule: i64 = 0  # the rule for a frame over its limit
@@ -89,7 +89,7 @@ class Protocol:
         )
         self.peer_frame_started: bool = False  # has a frame of the other side begun to pass?
         self.peer_unblocked: bool = (
-            False  # can octets of the other direction that were held be read now?
+            False  # can bytes of the other direction that were held be read now?
         )
         self.undecodable_reason: str = (
             ""  # why the next frame cannot be found, where `header` or `part` is BAD
@@ -116,7 +116,7 @@ class Protocol:
     def decode_part_size(
         self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
     ) -> i64:
-        """Octets of the next part of a content frame that is sized as it comes, or SHORT, BAD."""
+        """Bytes of the next part of a content frame that is sized as it comes, or SHORT, BAD."""
         return 0
 
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
@@ -268,7 +268,7 @@ class Protocol:
     def fill_content_header(
         self, side: i64, stream: StreamState, head: FrameHeader, final: bool
     ) -> None:
-        """Fill kind, units and amount of a content frame of `head.size` octets.
+        """Fill kind, units and amount of a content frame of `head.size` bytes.
 
         `final`: this side ends its half with it, if the protocol ends halves that way.
         """
@@ -279,7 +279,7 @@ class Protocol:
     ) -> i64:
         """How much of a queued piece may go in this side's next frame; -1: nothing now.
 
-        `rest`: octets left of the piece. `last`: no piece follows it and the end is not queued,
+        `rest`: bytes left of the piece. `last`: no piece follows it and the end is not queued,
         so that more may or may not come.
         """
         return rest if rest < quantum else quantum

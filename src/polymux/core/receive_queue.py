@@ -43,8 +43,8 @@ class ReceiveQueue(EventSink):
         self.discarded_streams: list[
             StreamState
         ] = []  # whose content was dropped since the endpoint last looked
-        self.unread_bytes: i64 = 0  # octets in all lanes
-        self.discarded_bytes: i64 = 0  # octets that nobody will read
+        self.unread_bytes: i64 = 0  # bytes in all lanes
+        self.discarded_bytes: i64 = 0  # bytes that nobody will read
         # What the endpoint weighs after each chunk:
         self.content_parts: i64 = 0  # parts of content
         self.empty_frames: i64 = 0  # frames that brought nothing
@@ -185,7 +185,7 @@ class ReceiveQueue(EventSink):
         return parts
 
     def discard(self, buffers: StreamBuffers) -> i64:
-        """Nobody will read this lane: forget what waits, and whatever comes. Octets forgotten."""
+        """Nobody will read this lane: forget what waits, and whatever comes. Bytes forgotten."""
         size = buffers.unread_bytes
         if buffers.discarding:
             return 0

@@ -29,7 +29,7 @@ class Severity(str, Enum):
 
 
 class Certainty(str, Enum):
-    """`possible`: octets, a start or an order that were not seen could excuse it."""
+    """`possible`: bytes, a start or an order that were not seen could excuse it."""
 
     CERTAIN = "certain"
     POSSIBLE = "possible"
@@ -96,7 +96,7 @@ class Violation:
         where = f" on {self.stream}" if self.stream else ""
         return (
             f"{self.rule.name}{where}: {self.detail} "
-            f"(frame {self.frame_index} of the {self.sender.name.lower()}, octet {self.byte_offset}; "
+            f"(frame {self.frame_index} of the {self.sender.name.lower()}, byte {self.byte_offset}; "
             f"{self.rule.section})"
         )
 
@@ -144,8 +144,8 @@ def reaction_mask(rules: tuple[Rule, ...], reaction: Reaction) -> i64:
 
 
 def byte_count_text(count: int) -> str:
-    """`1 octet`, `2 octets`: for the details of violations."""
-    return "1 octet" if count == 1 else f"{count} octets"
+    """`1 byte`, `2 bytes`: for the details of violations."""
+    return "1 byte" if count == 1 else f"{count} bytes"
 
 
 def rules_in_mask(rules: tuple[Rule, ...], violation_mask: i64) -> list[Rule]:

@@ -15,7 +15,7 @@ from polymux.core.frames import CONTENT, Frame
 from polymux.core.protocol import Protocol
 from polymux.core.streams import ABANDONED, NEVER, OPEN, StreamBuffers, StreamState
 
-QUANTUM_BYTES: Final[i64] = 16384  # octets a stream may send before it is another's turn
+QUANTUM_BYTES: Final[i64] = 16384  # bytes a stream may send before it is another's turn
 SOLE_QUANTUM_BYTES: Final[i64] = 65536  # and while no other stream wants to send
 ZERO_COPY_MIN_BYTES: Final[i64] = (
     16384  # payloads from here on are handed out beside their header, not copied
@@ -23,7 +23,7 @@ ZERO_COPY_MIN_BYTES: Final[i64] = (
 
 
 class SendScheduler:
-    """Forms the octets of one side. Sends nothing that breaks a rule of severity error."""
+    """Forms the bytes of one side. Sends nothing that breaks a rule of severity error."""
 
     def __init__(self, connection: Connection, side: i64) -> None:
         self.connection = connection
@@ -32,7 +32,7 @@ class SendScheduler:
         self.control_queue: list[Frame] = []
         self.ready_streams: list[StreamState] = []
         self.next_ready: i64 = 0  # whose turn it is in `turns`
-        self.ready_bytes: i64 = 0  # octets that wait for their turn; not those that wait for leave
+        self.ready_bytes: i64 = 0  # bytes that wait for their turn; not those that wait for leave
         self.writer: BytesWriter = BytesWriter()
         self.chunks: list[bytes] = []
         self.obsolete_frames: i64 = 0  # answers dropped because they had become pointless
@@ -40,7 +40,7 @@ class SendScheduler:
         self.blocked_streams: list[StreamState] = []
 
     def enqueue(self, stream: StreamState, buffers: StreamBuffers, size: i64) -> None:
-        """`size` more octets have been put into this stream's lane."""
+        """`size` more bytes have been put into this stream's lane."""
         buffers.queued_bytes += size
         if buffers.scheduled:
             self.ready_bytes += size
@@ -48,7 +48,7 @@ class SendScheduler:
             self.schedule(stream, buffers)
 
     def undo_enqueue(self, buffers: StreamBuffers, size: i64) -> None:
-        """The last `size` octets of this stream's lane were taken out again."""
+        """The last `size` bytes of this stream's lane were taken out again."""
         buffers.queued_bytes -= size
         if buffers.scheduled:
             self.ready_bytes -= size
@@ -72,7 +72,7 @@ class SendScheduler:
         buffers.end_queued = False
 
     def flush(self, now: i64, room: i64) -> list[bytes]:
-        """The next octets to send, about `room` of them; the caller owns the list."""
+        """The next bytes to send, about `room` of them; the caller owns the list."""
         for frame in self.control_queue:
             self.send_frame(frame, now)
         self.control_queue.clear()
@@ -109,7 +109,7 @@ class SendScheduler:
     def run_quantum(
         self, stream: StreamState, buffers: StreamBuffers, quantum: i64, now: i64
     ) -> i64:
-        """One stream's turn: up to `quantum` octets, frame by frame; returns what it used."""
+        """One stream's turn: up to `quantum` bytes, frame by frame; returns what it used."""
         used: i64 = 0
         buffers.scheduled = False
         self.ready_bytes -= buffers.queued_bytes

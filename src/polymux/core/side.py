@@ -41,7 +41,7 @@ UNORDERED: Final[i64] = 3
 class Causality:
     """Per side: frames sent, and how many of the other side's frames it has provably read.
 
-    `freeze` is called at the first octet of a side's frame: what the sender can know in that frame
+    `freeze` is called at the first byte of a side's frame: what the sender can know in that frame
     is what it had read by then, however long the frame takes to pass.
     """
 

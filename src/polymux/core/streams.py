@@ -27,7 +27,7 @@ class HalfStream:
     """What one side may send on a stream, and did.
 
     `granted` and `spent` count leave in the protocol's unit, as plain ints: exact at any size. The
-    rest is measured by whoever watches: content octets and units, frames, instants, time without
+    rest is measured by whoever watches: content bytes and units, frames, instants, time without
     leave.
     """
 
@@ -156,12 +156,12 @@ class StreamBuffers:
 
     def __init__(self) -> None:
         self.received: list[bytes | memoryview] = []
-        self.unread_bytes: i64 = 0  # octets in the inbox
+        self.unread_bytes: i64 = 0  # bytes in the inbox
         self.unreturned_credit: i64 = 0  # leave to give back once the inbox has been read
         self.outgoing: list[bytes] = []
         self.next_piece: i64 = 0  # the first piece of `outgoing` that has not left
-        self.piece_bytes_sent: i64 = 0  # octets of that piece that have
-        self.queued_bytes: i64 = 0  # octets in `outgoing`
+        self.piece_bytes_sent: i64 = 0  # bytes of that piece that have
+        self.queued_bytes: i64 = 0  # bytes in `outgoing`
         self.end_queued: bool = False  # end this half once `outgoing` is empty
         self.scheduled: bool = False  # waits for its turn in the outbox
         self.marked_readable: bool = False  # stands in the list of streams with news
@@ -172,7 +172,7 @@ class StreamBuffers:
         )
         self.window_may_grow: bool = False  # may that become more while messages are small?
         self.bytes_read_since_grant: i64 = (
-            0  # octets of the messages read since leave was given back
+            0  # bytes of the messages read since leave was given back
         )
 
     def clear_outgoing(self) -> None:

@@ -2,7 +2,7 @@
 """Integers and heads as the five protocols put them on the wire.
 
 Readers take `(data, pos, end)` and return `(value, next)`. A negative `next` is a status: `SHORT`
-(more octets are needed) or `BAD` (no octets to come can make this valid). They never raise.
+(more bytes are needed) or `BAD` (no bytes to come can make this valid). They never raise.
 """
 
 from typing import Final
@@ -26,23 +26,23 @@ def clamp_to_i64(amount: int) -> i64:
     return I64_MAX if amount >= I64_MAX_PLUS_1 else i64(amount)
 
 
-# --- unsigned base-128 varints (mplex): at most nine octets, so at most 63 bits
+# --- unsigned base-128 varints (mplex): at most nine bytes, so at most 63 bits
 
 
 def uvarint(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     if pos >= end:
         return 0, INCOMPLETE
-    octet: i64 = data[pos]
-    if octet < 128:
-        return octet, pos + 1
-    value: i64 = octet & 127
+    byte: i64 = data[pos]
+    if byte < 128:
+        return byte, pos + 1
+    value: i64 = byte & 127
     shift: i64 = 7
     pos += 1
     while pos < end:
-        octet = data[pos]
+        byte = data[pos]
         pos += 1
-        value |= (octet & 127) << shift
-        if octet < 128:
+        value |= (byte & 127) << shift
+        if byte < 128:
             return value, pos
         shift += 7
         if shift > 56:
@@ -57,24 +57,24 @@ def put_uvarint(out: BytesWriter, value: i64) -> None:
     out.append(u8(value))
 
 
-# --- VarU64 (Minmux): the value itself below 248, else 1 to 8 octets, big endian.
+# --- VarU64 (Minmux): the value itself below 248, else 1 to 8 bytes, big endian.
 #     A value of 2**63 or more is returned as the negative number with the same 64 bits.
 
 
 def varu64(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
     if pos >= end:
         return 0, INCOMPLETE
-    octet: i64 = data[pos]
-    if octet < 248:
-        return octet, pos + 1
-    width: i64 = octet - 247
+    byte: i64 = data[pos]
+    if byte < 248:
+        return byte, pos + 1
+    width: i64 = byte - 247
     if width > end - pos - 1:
         return 0, INCOMPLETE
     return read_big_endian(data, pos + 1, width), pos + 1 + width
 
 
 def read_big_endian(data: bytes, pos: i64, width: i64) -> i64:
-    """`width` octets (1 to 8) big endian, as 64 bits; 2**63 and more come out negative."""
+    """`width` bytes (1 to 8) big endian, as 64 bits; 2**63 and more come out negative."""
     value: i64 = data[pos]
     if width == 8 and value > 127:
         value -= 256
@@ -84,7 +84,7 @@ def read_big_endian(data: bytes, pos: i64, width: i64) -> i64:
 
 
 def varu64_width(value: i64) -> i64:
-    """Octets of the canonical form of these 64 bits."""
+    """Bytes of the canonical form of these 64 bits."""
     if value < 0:
         return 9
     if value < 248:
@@ -165,7 +165,7 @@ def float_as_integer(data: bytes, pos: i64) -> i64:
 
 
 def msgpack_blob(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-    """The head of a binary, a string or nil (read as empty): (octets, where they start)."""
+    """The head of a binary, a string or nil (read as empty): (bytes, where they start)."""
     if pos >= end:
         return 0, INCOMPLETE
     code: i64 = data[pos]
@@ -207,7 +207,7 @@ def msgpack_array(data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
 
 
 def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
-    """Step over `values` values of any type. Flat: nesting costs no stack, only its own octets.
+    """Step over `values` values of any type. Flat: nesting costs no stack, only its own bytes.
 
     BAD for more values than anybody has a use for: looking for their end would be work for nothing.
     """
@@ -243,7 +243,7 @@ def msgpack_skip(data: bytes, pos: i64, end: i64, values: i64) -> i64:
 
 
 def value_extent(data: bytes, pos: i64, end: i64, code: i64) -> tuple[i64, i64]:
-    """Octets of a value's head and body (-1: cut short), and the values nested in it."""
+    """Bytes of a value's head and body (-1: cut short), and the values nested in it."""
     if 0xCA <= code <= 0xD3:  # floats and integers
         if code == 0xCA:
             return 5, 0
@@ -251,7 +251,7 @@ def value_extent(data: bytes, pos: i64, end: i64, code: i64) -> tuple[i64, i64]:
             return 9, 0
         power: i64 = code & 3
         return (2 if power == 0 else 3 if power == 1 else 5 if power == 2 else 9), 0
-    if 0xD4 <= code <= 0xD8:  # fixext: type octet, then 1, 2, 4, 8, 16
+    if 0xD4 <= code <= 0xD8:  # fixext: type byte, then 1, 2, 4, 8, 16
         return (3 if code == 0xD4 else 4 if code == 0xD5 else 6 if code == 0xD6
                 else 10 if code == 0xD7 else 18), 0  # fmt: skip
     width: i64  # of the length that follows
@@ -294,7 +294,7 @@ def put_msgpack_int(out: BytesWriter, value: i64) -> None:
 
 
 def put_msgpack_bin(out: BytesWriter, size: i64) -> None:
-    """The head of a binary of `size` octets."""
+    """The head of a binary of `size` bytes."""
     if size < 256:
         out.append(0xC4)
         out.append(u8(size))
@@ -307,7 +307,7 @@ def put_msgpack_bin(out: BytesWriter, size: i64) -> None:
 
 
 def put_msgpack_str(out: BytesWriter, text: bytes) -> None:
-    """A string, head and octets."""
+    """A string, head and bytes."""
     size: i64 = len(text)
     if size < 32:
         out.append(u8(0xA0 + size))

@@ -1,7 +1,7 @@
 """The hook: a session tells its meter when it begins and when it ends, and nothing in between.
 
 Figures of open sessions are read when somebody asks, so a meter costs a session nothing while
-octets flow. A meter keeps numbers of ended sessions, never the sessions.
+bytes flow. A meter keeps numbers of ended sessions, never the sessions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class MeteredSession(Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Octets handed to the transport."""
+        """Bytes handed to the transport."""
 
     @property
     def open_streams(self) -> int:

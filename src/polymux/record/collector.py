@@ -1,4 +1,4 @@
-"""The collector: takes in sessions of any protocol and lands their octets as captures.
+"""The collector: takes in sessions of any protocol and lands their bytes as captures.
 
 A sender is told that something was processed, by credit, by the answer to its end or by a reply,
 only when it is durable. What a killed collector leaves behind is published by the next one.
@@ -35,7 +35,7 @@ MIB = 1024 * 1024
 CAPTURE_NAME = "collect.pcapng"
 MIN_SESSION_BUFFER_BYTES = (
     64 * 1024
-)  # octets a session without credit may have waiting, however many there are
+)  # bytes a session without credit may have waiting, however many there are
 
 
 @dataclass
@@ -45,7 +45,7 @@ class CollectorLimits:
     clients: int = 1024  # sessions at once
     per_host: int = 0  # of them from one address
     streams: int = 1024  # streams a session may have open
-    buffer_bytes: int = 256 * MIB  # octets in memory, all sessions together
+    buffer_bytes: int = 256 * MIB  # bytes in memory, all sessions together
     session_buffer_bytes: int = 16 * MIB  # and one of them
 
 
@@ -73,7 +73,7 @@ class Collector:
 
     `sync` is when what came counts as durable: "always" (syncs shared by all who wait), seconds
     between syncs, or "none" for what the operating system has. Files are published, with their
-    index, once they hold `rotate_octets` or are `rotate_seconds` old. `early` are ids of Minmux
+    index, once they hold `rotate_bytes` or are `rotate_seconds` old. `early` are ids of Minmux
     streams that get credit before the peer says anything on them. `around` is put around what
     records each session, to see what passes too.
     """
@@ -137,9 +137,9 @@ class Collector:
             raise CaptureError(f"cannot be made: {problem.strerror}", self.out) from None
         loop = asyncio.get_running_loop()
         self.recovered = await loop.run_in_executor(None, partial(recover_and_index, path))
-        octets, seconds = self._rotation
+        size, seconds = self._rotation
         writer = RotatingWriter(
-            path, max_bytes=octets, max_seconds=seconds, sync="none", index=True, background=True,
+            path, max_bytes=size, max_seconds=seconds, sync="none", index=True, background=True,
             comment=self._comment,
         )  # fmt: skip
         self._durable_log = DurableLog(writer, self._sync, self._on_disk_full, self._failed.set)
@@ -193,7 +193,7 @@ class Collector:
                 async with asyncio.timeout(max(1.0, grace)):
                     await self.durable_log.wait_durable()
         except (NotDurable, TimeoutError) as problem:
-            log.warning("the last octets are not durable: %s", problem or "the disk is too slow")
+            log.warning("the last bytes are not durable: %s", problem or "the disk is too slow")
         await asyncio.gather(*(server.close() for server in self._servers))
         self.published = await self.durable_log.close()
         return self.published

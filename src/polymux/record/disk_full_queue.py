@@ -37,7 +37,7 @@ class DiskFullQueue:
         self._waiting: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.waiting_bytes = 0
-        """Octets of the packets that wait."""
+        """Bytes of the packets that wait."""
 
     @property
     def comment_epoch(self) -> int:
@@ -72,7 +72,7 @@ class DiskFullQueue:
         self._waiting.append(callback)
 
     def discard_waiting(self) -> int:
-        """Wait no longer: what waits is neither written nor passed on. Returns its octets."""
+        """Wait no longer: what waits is neither written nor passed on. Returns its bytes."""
         if self._timer is not None:
             self._timer.cancel()
         self._waiting.clear()

@@ -52,7 +52,7 @@ class DurableLog:
         self.failure = ""
         self.syncs = 0
         self.bytes_written = 0
-        """Octets of packets that were handed in, and of those that are durable."""
+        """Bytes of packets that were handed in, and of those that are durable."""
         self.bytes_durable = 0
         self._sync = sync
         self._loop = asyncio.get_running_loop()
@@ -69,7 +69,7 @@ class DurableLog:
 
     @property
     def lag(self) -> float:
-        """Seconds since the oldest octet came that is not durable; 0 if all are."""
+        """Seconds since the oldest byte came that is not durable; 0 if all are."""
         return (
             time.monotonic() - self._not_durable_since
             if self.bytes_written > self.bytes_durable
@@ -109,7 +109,7 @@ class DurableLog:
             self._timer.cancel()
         lost = self.disk_full_queue.discard_waiting()
         if lost:
-            self._fail(f"stopped while the disk was full: {lost} octets of packets are not there")
+            self._fail(f"stopped while the disk was full: {lost} bytes of packets are not there")
         for future in (self._running_sync, self._next_sync):
             if future is not None and not future.done():
                 future.set_exception(NotDurable(self.failure or "the journal was closed"))
@@ -176,7 +176,7 @@ class DurableLog:
             self._schedule_sync()
 
     def _sync_started_monotonic(self) -> float:
-        """When the octets that came since the sync began came at the earliest."""
+        """When the bytes that came since the sync began came at the earliest."""
         return time.monotonic() - (self._loop.time() - self._synced_at)
 
     def _fail(self, problem: str) -> None:

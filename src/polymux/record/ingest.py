@@ -29,7 +29,7 @@ SYNC_NOW_DIVISOR = (
 )
 ITEM_CREDIT_BYTES = (
     64 * 1024
-)  # octets of credit for such a stream; 16 items where they say their own length
+)  # bytes of credit for such a stream; 16 items where they say their own length
 
 
 class SessionIngest:
@@ -96,7 +96,7 @@ class SessionIngest:
         self._create_task(self._ingest_stream(stream))
 
     async def _ingest_stream(self, stream: Stream) -> None:
-        """One stream from its first octet to its end, and the answer to that."""
+        """One stream from its first byte to its end, and the answer to that."""
         self.open_streams += 1
         self._on_stream_count(1)
         try:
@@ -129,9 +129,9 @@ class SessionIngest:
         counts_messages = endpoint.protocol.content_is_messages
         while True:
             if lane.received:
-                octets = lane.unread_bytes
+                size = lane.unread_bytes
                 parts = endpoint.take_received(lane)
-                self._defer_credit(stream, len(parts) if counts_messages else octets)
+                self._defer_credit(stream, len(parts) if counts_messages else size)
             elif stream.check_eof():
                 return
             else:
@@ -139,7 +139,7 @@ class SessionIngest:
 
     async def _read_without_credit(self, stream: Stream) -> None:
         """Without credit: what is not durable counts as unread, against the session's budget. The
-        octets themselves are in the capture and let go."""
+        bytes themselves are in the capture and let go."""
         lane = stream.buffers
         while not stream.check_eof():
             if lane.received:
@@ -190,8 +190,8 @@ class SessionIngest:
             except NotDurable as problem:
                 self.session.abort(str(problem))
                 return
-            for stream, octets in unread.items():
-                mark_durable(stream, octets)
+            for stream, size in unread.items():
+                mark_durable(stream, size)
             for stream, units in held.items():
                 try:
                     grant_credit(stream, units)
@@ -231,7 +231,7 @@ def open_item_receiver(session: MinmuxSession, stream_id: int) -> ItemReceiver:
 
 
 def mark_durable(stream: Stream, size: int) -> None:
-    """So many of the octets that a stream has unread are in the capture, and durable."""
+    """So many of the bytes that a stream has unread are in the capture, and durable."""
     lane = stream.buffers
     if 0 < size <= lane.unread_bytes and not lane.discarding:
         lane.unread_bytes -= size
@@ -243,7 +243,7 @@ def mark_durable(stream: Stream, size: int) -> None:
 
 def grant_credit(stream: Stream, units: int) -> None:
     """Leave for all of it now, also where half a window is not reached: a sender may wait to hear
-    that its last octet is safe."""
+    that its last byte is safe."""
     endpoint = stream.endpoint
     theirs = stream.peer_half
     if isinstance(stream, ItemReceiver):

@@ -1,4 +1,4 @@
-"""The tap: a proxy that records every octet before it forwards it.
+"""The tap: a proxy that records every byte before it forwards it.
 
 A chunk is handed to the operating system as a packet of the capture first and to the other peer
 second, so whatever a peer has received is in the file, even if the tap is killed.
@@ -43,7 +43,7 @@ HostPort = tuple[str, int]
 
 @dataclass
 class ProxyStats:
-    """What has passed: connections taken, open and not forwarded, and octets by who sent them."""
+    """What has passed: connections taken, open and not forwarded, and bytes by who sent them."""
 
     connections: int = 0
     open: int = 0
@@ -51,7 +51,7 @@ class ProxyStats:
     bytes_dialer: int = 0
     bytes_acceptor: int = 0
     dropped_bytes: int = 0
-    """Octets of packets that waited for room on the disk when the tap was closed."""
+    """Bytes of packets that waited for room on the disk when the tap was closed."""
 
     def add_bytes(self, side: int, size: int) -> None:
         if side == DIALER:
@@ -61,7 +61,7 @@ class ProxyStats:
 
 
 TrafficObserver = Callable[[str], Callable[[int, bytes], None]]
-"""Given a dialer's address, what is told the side and the octets of all that passes for it."""
+"""Given a dialer's address, what is told the side and the bytes of all that passes for it."""
 
 
 class RecordingProxy:

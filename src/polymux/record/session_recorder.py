@@ -1,4 +1,4 @@
-"""The in-process recorder: a live session writes down its own octets.
+"""The in-process recorder: a live session writes down its own bytes.
 
 It stands at one side: what the process read before it wrote is known, so the analysis can judge
 more than from the middle (vantage `dialer` or `acceptor`).
@@ -27,7 +27,7 @@ class Recorder:
         with PcapngWriter("talk.pcapng") as sink:
             async with connect(url, protocol="mplex", recorder=Recorder(sink)) as session:
 
-    Octets are in the file before the transport has them. The sink is the caller's, who closes it
+    Bytes are in the file before the transport has them. The sink is the caller's, who closes it
     after the sessions; a writer's `on_full="gap"` keeps a full disk from stopping the session.
     Over ws:// and wss:// recording begins behind the HTTP upgrade.
     """
@@ -78,7 +78,7 @@ class SessionCapture:
         return cast(asyncio.Transport, RecordingTransport(transport, self))
 
     def on_write(self, data: bytes | bytearray | memoryview) -> None:
-        """These octets leave now."""
+        """These bytes leave now."""
         if self._tcp_writer is not None:
             self._tcp_writer.data(self._side, bytes(data), time.time_ns())
 

@@ -21,14 +21,14 @@ class Budget:
     streams: int = 1500  # rows of all stream tables together
     timelines: int = 192  # lanes of all sessions together; each costs two kilobytes
     timelines_per_session: int = 32  # more do not fit on a screen
-    frames: int = 9000  # of all sessions together; about 40 octets each
+    frames: int = 9000  # of all sessions together; about 40 bytes each
     violation_marks: int = 2000  # violations drawn on lanes, all sessions together
     stalls: int = 1600  # stalls drawn on lanes, all sessions together
     findings: int = 100  # findings; there are fewer rules than that
     examples_per_finding: int = 12  # occurrences shown a finding
     captures: int = 60  # files named
     text_chars: int = 160  # characters of a name, an error text or a detail
-    payload_chars: int = 600_000  # octets of payload shown, all frames together
+    payload_chars: int = 600_000  # bytes of payload shown, all frames together
 
     def scaled(self, factor: float) -> "Budget":
         """The same with every cap smaller by `factor`, each at least 4."""

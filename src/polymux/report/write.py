@@ -78,7 +78,7 @@ def write_report(
             break
     else:
         raise UnwritableReport(
-            f"{tables_dir}: the report does not fit into {MAX_REPORT_BYTES:,} octets"
+            f"{tables_dir}: the report does not fit into {MAX_REPORT_BYTES:,} bytes"
         )
     _replace(Path(out_html), page, private=choice.mode != "none")
     counts = material.findings.counts

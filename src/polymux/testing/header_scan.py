@@ -12,7 +12,7 @@ from mypy_extensions import i64, u8
 from polymux.core.frames import FrameHeader
 from polymux.core.protocol import Protocol
 
-MAX_INLINE_VIEW_BYTES: Final[i64] = 12  # octets of a value that Arrow's views hold themselves
+MAX_INLINE_VIEW_BYTES: Final[i64] = 12  # bytes of a value that Arrow's views hold themselves
 TWO_TO_THE_32: Final[i64] = 4294967296  # 2**32
 
 
@@ -36,11 +36,11 @@ class HeaderScan:
         self.capacity: i64 = capacity
         self.head: FrameHeader = FrameHeader()
         self.header_offset: vec[i64] = vec[i64]([i64(0)] * capacity)  # where the header begins
-        self.header_size: vec[u8] = vec[u8]([u8(0)] * capacity)  # octets of the header
+        self.header_size: vec[u8] = vec[u8]([u8(0)] * capacity)  # bytes of the header
         self.kind: vec[u8] = vec[u8]([u8(0)] * capacity)
         self.key: vec[i64] = vec[i64]([i64(0)] * capacity)
         self.payload_offset: vec[i64] = vec[i64]([i64(0)] * capacity)  # where the payload begins
-        self.payload_size: vec[i64] = vec[i64]([i64(0)] * capacity)  # octets of the payload
+        self.payload_size: vec[i64] = vec[i64]([i64(0)] * capacity)  # bytes of the payload
 
     def read(self, protocol: Protocol, sender: i64, data: bytes, pos: i64, base: i64) -> i64:
         """Follow the chain from `pos` while headers are whole and there is room.
@@ -100,7 +100,7 @@ class HeaderScan:
 
 
 def little_endian_i32(data: bytes, start: i64) -> i64:
-    """Four octets, little end first, as a signed number: the sign becomes a struct's top bit."""
+    """Four bytes, little end first, as a signed number: the sign becomes a struct's top bit."""
     high: i64 = data[start + 3]
     if high > 127:
         high -= 256
@@ -111,13 +111,13 @@ def little_endian_i32(data: bytes, start: i64) -> i64:
 
 
 def little_endian(data: bytes, start: i64, end: i64) -> i64:
-    """The octets from `at` to `end`, at most eight, little end first, signed if they are eight."""
+    """The bytes from `at` to `end`, at most eight, little end first, signed if they are eight."""
     value: i64 = 0
     pos = end - 1
     while pos >= start:
-        octet: i64 = data[pos]
-        if octet > 127 and pos - start == 7:
-            octet -= 256
-        value = value * 256 + octet
+        byte: i64 = data[pos]
+        if byte > 127 and pos - start == 7:
+            byte -= 256
+        value = value * 256 + byte
         pos -= 1
     return value

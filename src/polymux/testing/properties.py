@@ -88,7 +88,7 @@ def violations_are_reported_beside_their_sender(
 
 
 def any_split_gives_the_same_rows(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """Rows, findings and streams do not depend on how the octets were cut."""
+    """Rows, findings and streams do not depend on how the bytes were cut."""
     for seed in seeds:
         world = Simulation(text, seed, acceptor_protocol=other or None)
         world.run(60)
@@ -130,17 +130,17 @@ def snapshots_resume_anywhere(text: str, seeds: Iterable[int], other: str = "") 
 
 
 def noise_never_raises_or_stalls_decoding(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """Any octets are decoded or given up; memory for what is undecoded stays bounded."""
+    """Any bytes are decoded or given up; memory for what is undecoded stays bounded."""
     for seed in seeds:
         rng = Random(seed)
         observer = new_middle_observer(text)
         world = Simulation(text, seed, acceptor_protocol=other or None)
         world.run(30)
-        octets = bytearray(b"".join(data for _, data, _ in world.record)[:4000])
+        raw = bytearray(b"".join(data for _, data, _ in world.record)[:4000])
         for _ in range(rng.randrange(1, 6)):
-            if octets:
-                octets[rng.randrange(len(octets))] = rng.randrange(256)
-        stream = rng.choice([bytes(octets), rng.randbytes(600), bytes(octets) + rng.randbytes(99)])
+            if raw:
+                raw[rng.randrange(len(raw))] = rng.randrange(256)
+        stream = rng.choice([bytes(raw), rng.randbytes(600), bytes(raw) + rng.randbytes(99)])
         for piece in split_randomly(stream, rng):
             observer.feed(rng.randrange(2), piece, 0)
         filler = rng.randbytes(65536)
@@ -152,13 +152,13 @@ def noise_never_raises_or_stalls_decoding(text: str, seeds: Iterable[int], other
                 if direction.decoding_stopped:
                     break
                 if direction.buffered_bytes() > 4 * (1 << 20):
-                    raise PropertyFailed(f"{text}, seed {seed}: octets pile up undecoded")
+                    raise PropertyFailed(f"{text}, seed {seed}: bytes pile up undecoded")
             else:
                 if before == decoding_progress(direction) and observer.protocol.handshake_done:
                     raise PropertyFailed(f"{text}, seed {seed}: wedged on noise")
         observer.finish(1, True, True)
         if not observer.accounts_for_all_bytes():
-            raise PropertyFailed(f"{text}, seed {seed}: octets are not conserved")
+            raise PropertyFailed(f"{text}, seed {seed}: bytes are not conserved")
 
 
 def a_rejected_frame_changes_nothing(text: str, seeds: Iterable[int], other: str = "") -> None:
@@ -198,7 +198,7 @@ def a_wrong_vantage_reports_false_violations(text: str, seeds: Iterable[int]) ->
 
 
 def decoding_progress(d: Direction) -> tuple[int, ...]:
-    """What must change while octets come in, or the decoder is wedged."""
+    """What must change while bytes come in, or the decoder is wedged."""
     return d.frames, d.frame_bytes_seen, d.undecoded_bytes, d.offset, int(d.decoding_stopped)
 
 
@@ -207,7 +207,7 @@ def new_middle_observer(text: str) -> Observer:
 
 
 def join_adjacent(record: list[tuple[int, bytes, int]]) -> list[tuple[int, bytes]]:
-    """Neighbouring octets of one side put together."""
+    """Neighbouring bytes of one side put together."""
     runs: list[tuple[int, bytes]] = []
     for side, data, _ in record:
         if runs and runs[-1][0] == side:

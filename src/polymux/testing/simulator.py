@@ -2,7 +2,7 @@
 
     end A | watcher A --- queue --- watcher in the middle --- queue --- watcher B | end B
 
-Everything is driven by one seed. Octets are cut and delayed at random; a watcher beside a side
+Everything is driven by one seed. Bytes are cut and delayed at random; a watcher beside a side
 sees what that side writes and reads at the very moment it does so.
 """
 
@@ -79,7 +79,7 @@ class Simulation:
     # --- the world's moves
 
     def flush(self, side: int, formed_only: bool = False) -> None:
-        """Flush one endpoint: its watcher sees the octets as they are written."""
+        """Flush one endpoint: its watcher sees the bytes as they are written."""
         room = 0 if formed_only else self.rng.choice([1, 5000, 200_000])
         data = self.ends[side].data_to_send(room)
         if data:
@@ -88,7 +88,7 @@ class Simulation:
             self.links[side].before_middle.append(data)
 
     def deliver_to_middle(self, side: int) -> None:
-        """Some octets reach the middle."""
+        """Some bytes reach the middle."""
         link = self.links[side]
         if link.before_middle:
             data = self.pop_random_prefix(link.before_middle)
@@ -98,7 +98,7 @@ class Simulation:
             link.after_middle.append(data)
 
     def deliver_to_reader(self, side: int) -> None:
-        """Some octets of `side` reach the other end; its watcher sees them being read."""
+        """Some bytes of `side` reach the other end; its watcher sees them being read."""
         link = self.links[side]
         if link.after_middle:
             data = self.pop_random_prefix(link.after_middle)
@@ -177,7 +177,7 @@ class Simulation:
                 if direction.decoding_stopped:
                     said.append(f"{place}: lost, {direction.stop_reason}")
             if not observer.accounts_for_all_bytes():
-                said.append(f"{place}: octets are not conserved")
+                said.append(f"{place}: bytes are not conserved")
         for side, end in enumerate(self.ends):
             notes = {r.name for r in end.protocol.rules if r.severity is Severity.NOTE}
             said += [f"end {side}: {name}" for name in end.counters.hits if name not in notes]

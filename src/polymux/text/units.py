@@ -26,9 +26,9 @@ def duration_text(ns: i64) -> str:
 
 
 def size_text(size: int) -> str:
-    """`500 octets`, `100 KiB`, `1.5 MiB`."""
+    """`500 bytes`, `100 KiB`, `1.5 MiB`."""
     if size < KIB:
-        return f"{size} octets" if size != 1 else "1 octet"
+        return f"{size} bytes" if size != 1 else "1 byte"
     if size < MIB:
         return f"{format_number(float(size) / KIB)} KiB"
     if size < GIB:
@@ -39,7 +39,7 @@ def size_text(size: int) -> str:
 
 
 def rate_text(size: int, ns: i64) -> str:
-    """So many octets in so long a time, as bits a second: `10 Mbit/s`."""
+    """So many bytes in so long a time, as bits a second: `10 Mbit/s`."""
     bits = float(size) * 8e9 / float(ns if ns > 0 else 1)
     if bits < 1e3:
         return f"{format_number(bits)} bit/s"

@@ -342,7 +342,7 @@ async def test_receiving_everything_stops_at_a_limit(codec: Fixed | None) -> Non
         sender = near.sender(1)
         receiver = far.receiver(1, codec=codec)
         await sender.send(bytes(1003))
-        with pytest.raises(polymux.LimitExceeded, match="more than 999 octets"):
+        with pytest.raises(polymux.LimitExceeded, match="more than 999 bytes"):
             await receiver.receive_all(limit=999)
         await settled()
         assert sender.announced == 0

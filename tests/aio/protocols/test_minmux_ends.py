@@ -91,9 +91,9 @@ async def test_the_last_item_needs_no_credit_and_comes_apart_from_the_others(
     async with pair(profiled) as (near, far):
         sender, receiver = near.sender(1), far.receiver(1, window=1, codec=Fixed(4))
         await sender.send(b"aaaabbbb")
-        with pytest.raises(polymux.LocalProtocolError, match="3 octets are not its last item"):
+        with pytest.raises(polymux.LocalProtocolError, match="3 bytes are not its last item"):
             await sender.last(b"end")
-        with pytest.raises(polymux.LocalProtocolError, match="5 octets are no whole items"):
+        with pytest.raises(polymux.LocalProtocolError, match="5 bytes are no whole items"):
             await sender.send(b"ccccc")
         await sender.last(b"fi")
         assert receiver.last is None
@@ -128,7 +128,7 @@ async def test_items_that_say_their_length_come_one_by_one(profiled: str) -> Non
 
 
 @virtual
-async def test_a_stream_without_end_is_not_stopped_and_items_without_octets_are_counted(
+async def test_a_stream_without_end_is_not_stopped_and_items_without_bytes_are_counted(
     profiled: str,
 ) -> None:
     async with pair(profiled) as (near, far):
@@ -142,7 +142,7 @@ async def test_a_stream_without_end_is_not_stopped_and_items_without_octets_are_
         assert endless.state.half(0).promised_limit < 0
         sender, receiver = near.sender(7), far.receiver(7, window=2)
         await settled()
-        with pytest.raises(polymux.Unsupported, match="have no octets"):
+        with pytest.raises(polymux.Unsupported, match="have no bytes"):
             sender.send_nowait(b"")
         near.endpoint.send_frame(write(7, b"", 2))
         await sender.last(b"end")

@@ -71,9 +71,9 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize(("what", "octets", "rule"), BROKEN)
+@pytest.mark.parametrize(("what", "data", "rule"), BROKEN)
 async def test_a_broken_rule_ends_the_connection_with_its_name(
-    what: str, octets: str, rule: str
+    what: str, data: str, rule: str
 ) -> None:
     failures: list[BaseException] = []
     heard: list[bytes] = []
@@ -91,7 +91,7 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(2) == bytes.fromhex("0102")  # GiveCredit 3
-        writer.write(bytes.fromhex(octets))
+        writer.write(bytes.fromhex(data))
         while await reader.read(99):
             pass  # until the server has hung up
 
@@ -102,7 +102,7 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
 
 
 @pytest.mark.parametrize(
-    ("octets", "rule"),
+    ("data", "rule"),
     [
         ("01 00 61626364 09 00", "unassigned-stream"),  # credit on a stream that is not there
         ("49 00", "unassigned-stream"),  # a stop on one
@@ -114,7 +114,7 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
     ],
 )
 async def test_what_breaks_the_profile_ends_the_connection(
-    octets: str, rule: str, profiled: str
+    data: str, rule: str, profiled: str
 ) -> None:
     failures: list[str] = []
 
@@ -126,7 +126,7 @@ async def test_what_breaks_the_profile_ends_the_connection(
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readexactly(4) == bytes.fromhex("0100 0300")
-        writer.write(bytes.fromhex(octets))
+        writer.write(bytes.fromhex(data))
         while await reader.read(99):
             pass
 
@@ -167,7 +167,7 @@ async def test_our_own_peer_made_to_break_a_rule_is_found_out(
                 await receiver.receive()
 
 
-async def test_an_end_is_no_end_before_its_last_octet_has_come(profiled: str) -> None:
+async def test_an_end_is_no_end_before_its_last_byte_has_come(profiled: str) -> None:
     found: list[object] = []
 
     async def work(session: MinmuxSession) -> None:
@@ -179,12 +179,12 @@ async def test_an_end_is_no_end_before_its_last_octet_has_come(profiled: str) ->
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # StopWrite 1, a Write of 1, the last item; then the same with lengths.
-        for octet in bytes.fromhex("4101 01 00 61626364 0100 7879"):
-            writer.write(bytes([octet]))
+        for byte in bytes.fromhex("4101 01 00 61626364 0100 7879"):
+            writer.write(bytes([byte]))
             await asyncio.sleep(0.001)
         assert await reader.readexactly(6) == bytes.fromhex("0101 4100 0301")
-        for octet in bytes.fromhex("4301 0300 03616263 0300 027879"):
-            writer.write(bytes([octet]))
+        for byte in bytes.fromhex("4301 0300 03616263 0300 027879"):
+            writer.write(bytes([byte]))
             await asyncio.sleep(0.001)
         assert await reader.readexactly(2) == bytes.fromhex("4300")
         writer.write_eof()

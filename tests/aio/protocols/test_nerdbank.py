@@ -330,7 +330,7 @@ async def test_a_peer_that_does_not_answer_is_asked_once() -> None:
 
 @with_windows
 @virtual
-async def test_a_window_of_64_octets_carries_everything(version: int) -> None:
+async def test_a_window_of_64_bytes_carries_everything(version: int) -> None:
     limits = Limits(receive_window=64, max_receive_window=64)
     async with joined(f"nerdbank:version={version}", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)

@@ -70,7 +70,7 @@ async def test_a_child_is_spoken_to_over_its_pipes(tmp_path: Path) -> None:
 
 
 @virtual
-async def test_metadata_is_octets_text_or_json() -> None:
+async def test_metadata_is_bytes_text_or_json() -> None:
     async with pair() as (near, far):
         for given, sent in ((b"\xff", b"\xff"), ("é", "é".encode()), ({"a": [1]}, b'{"a":[1]}')):
             _, receiver = await opened(near, far, given)

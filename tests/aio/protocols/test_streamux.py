@@ -116,7 +116,7 @@ async def test_both_sides_ask_with_splits_of_their_own() -> None:
 
 async def test_an_empty_request_is_refused_and_takes_no_id() -> None:
     async with answering(SMALL) as session:
-        with pytest.raises(polymux.LocalProtocolError, match="at least one octet"):
+        with pytest.raises(polymux.LocalProtocolError, match="at least one byte"):
             await session.request(b"")
         with pytest.raises(polymux.Unsupported, match="no names"):
             await session.open("logs")

@@ -138,7 +138,7 @@ async def test_a_request_on_an_id_in_flight_is_dropped_and_named() -> None:
         await here.others_are_well()
 
 
-async def test_a_message_ends_with_its_last_octet_not_with_the_header_of_its_last_chunk() -> None:
+async def test_a_message_ends_with_its_last_byte_not_with_the_header_of_its_last_chunk() -> None:
     async with place() as here:
         await here.say(GOOD.hex() + "5580 6865")
         assert await here.hear(4) == "010a0432"
@@ -151,7 +151,7 @@ async def test_an_id_used_again_while_the_last_chunk_still_comes_in_mixes_nothin
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes.fromhex("010d0100"))  # 13/1: two ids
         await reader.readexactly(4 + 3 + 3)
-        writer.write(bytes.fromhex("0ac0 6865"))  # id 0: the last chunk of 5, two octets of it
+        writer.write(bytes.fromhex("0ac0 6865"))  # id 0: the last chunk of 5, two bytes of it
         assert (await reader.readexactly(3)).hex() == "028063"  # id 0 again
         writer.write(bytes.fromhex("6c6c6f 04c0 7878 03c0 79"))
         await reader.read()
@@ -254,7 +254,7 @@ async def test_a_reply_over_the_cap_is_cancelled() -> None:
         async with polymux.connect(server.url, protocol=SMALL, limits=limits) as session:
             assert isinstance(session, StreamuxSession)
             with pytest.raises(
-                polymux.LimitExceeded, match="more than 100 octets; limit max_message_bytes"
+                polymux.LimitExceeded, match="more than 100 bytes; limit max_message_bytes"
             ):
                 await session.request(bytes(500))
             assert await session.request(bytes(50)) == bytes(50)

@@ -31,7 +31,7 @@ class Soak:
         self.largest = largest
         self.chance = random.Random(seed)
         self.noise = self.chance.randbytes(largest)
-        self.right = self.cancelled = self.timed_out = self.octets = 0
+        self.right = self.cancelled = self.timed_out = self.bytes = 0
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -61,7 +61,7 @@ class Soak:
         assert reply[:32] == hashlib.sha256(data).digest()
         assert reply[32:] == data[::-1]
         self.right += 1
-        self.octets += len(data) + len(reply)
+        self.bytes += len(data) + len(reply)
 
     async def ask_and_cancel(self, data: bytes) -> None:
         task = asyncio.create_task(self.ask(data))
@@ -111,7 +111,7 @@ async def test_a_soak_gets_every_reply_right_and_leaks_nothing(
                 await asyncio.sleep(0.01)
         print(
             f"{protocol}: {soak.right} right, {soak.cancelled} cancelled, {soak.timed_out} timed "
-            f"out, {soak.octets} octets; left here {held(session)}, there {held(served[0])}, "
+            f"out, {soak.bytes} bytes; left here {held(session)}, there {held(served[0])}, "
             f"tasks {len(asyncio.all_tasks())}"
         )
         assert soak.right + soak.cancelled + soak.timed_out == count

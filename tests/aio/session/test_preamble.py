@@ -54,7 +54,7 @@ async def test_a_listener_turns_other_names_down_and_waits_for_its_own() -> None
     [
         (SELECT + encode_line(b"na\n"), "the peer has no /mplex/6.7.0"),
         (encode_line(b"hello\n"), "speaks no multistream-select"),
-        (b"\xff\xff" + bytes(40), "a line of 32767 octets"),
+        (b"\xff\xff" + bytes(40), "a line of 32767 bytes"),
     ],
 )
 def test_a_dialer_says_what_was_wrong(said: bytes, problem: str) -> None:
@@ -64,7 +64,7 @@ def test_a_dialer_says_what_was_wrong(said: bytes, problem: str) -> None:
         dialer.receive(said)
 
 
-def test_other_octets_than_the_preamble_end_the_session() -> None:
+def test_other_bytes_than_the_preamble_end_the_session() -> None:
     side = Preamble("c0ffee", "mplex", 1)
     assert side.receive(b"\xc0") == (b"", b"")
     with pytest.raises(SessionClosed, match="began with c0de00, not with the preamble c0ffee"):

@@ -45,7 +45,7 @@ async def test_what_was_queued_before_close_arrives_over_tcp(protocol: str) -> N
 def test_a_reader_that_ends_the_program_ends_it_and_hinders_no_other(
     problem: BaseException,
 ) -> None:
-    """Whatever octets it was woken by: they did no harm to their connection."""
+    """Whatever bytes it was woken by: they did no harm to their connection."""
     got: list[bytes] = []
 
     async def serve(session: Session) -> None:
@@ -111,7 +111,7 @@ async def test_what_came_over_tls_while_nobody_read_outlasts_the_peer(size: int)
 
 @every
 async def test_closing_while_the_peer_sends_loses_nothing_of_ours(protocol: str) -> None:
-    """A socket closed with unread octets in it would make the peer lose what it had not read."""
+    """A socket closed with unread bytes in it would make the peer lose what it had not read."""
     got = asyncio.get_running_loop().create_future()
 
     async def chatter(session: Session) -> None:

@@ -68,7 +68,7 @@ async def test_an_unfinished_frame_ends_the_session(protocol: str, start: str) -
 
 
 @virtual
-async def test_octets_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() -> None:
+async def test_bytes_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() -> None:
     session = lone("mplex")
     session.data_received(bytes.fromhex("00 8020"))
 
@@ -87,7 +87,7 @@ async def test_octets_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() -
 @virtual
 async def test_content_may_take_as_long_as_it_likes() -> None:
     session = lone("mplex")
-    session.data_received(bytes.fromhex("0000 02 e807"))  # a thousand octets, to come
+    session.data_received(bytes.fromhex("0000 02 e807"))  # a thousand bytes, to come
     stream = await session.accept()
     for _ in range(1000):
         await asyncio.sleep(1)
@@ -120,7 +120,7 @@ async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
         assert isinstance(far.transport, memory.MemoryTransport)
         assert isinstance(near.transport, memory.MemoryTransport)
         far.transport._reading = False
-        near.transport.write(b"\x02\xe8\x07")  # a frame of a thousand octets
+        near.transport.write(b"\x02\xe8\x07")  # a frame of a thousand bytes
         for _ in range(1000):
             near.transport.write(b"x")
         pieces = near.transport

@@ -1,4 +1,4 @@
-"""Who waits for the peer goes on as soon as the peer's octets have been dealt with."""
+"""Who waits for the peer goes on as soon as the peer's bytes have been dealt with."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ OPENING = b"\x28\x01s\x2c\x00"  # mplex: stream 5 is opened under the name s, an
 number = contextvars.ContextVar("number", default=0)
 
 
-async def outside_of_tasks(session: Session, octets: bytes) -> None:
-    """Have the peer's octets come as they do from a socket: by the loop, in no task."""
+async def outside_of_tasks(session: Session, data: bytes) -> None:
+    """Have the peer's bytes come as they do from a socket: by the loop, in no task."""
     done = asyncio.Event()
 
     def come() -> None:
-        session.data_received(octets)
+        session.data_received(data)
         done.set()
 
     asyncio.get_running_loop().call_soon(come)
@@ -69,7 +69,7 @@ async def test_a_reader_goes_on_before_the_loop_has_its_next_turn() -> None:
 
 
 @virtual
-async def test_octets_that_come_inside_a_task_wake_a_reader_for_the_next_turn() -> None:
+async def test_bytes_that_come_inside_a_task_wake_a_reader_for_the_next_turn() -> None:
     async with joined("mplex") as (near, far):
         mine, theirs = await opened(near, far)
         reading = await waiting(theirs)
@@ -80,7 +80,7 @@ async def test_octets_that_come_inside_a_task_wake_a_reader_for_the_next_turn() 
 
 
 @virtual
-async def test_an_answer_leaves_with_the_octets_it_answers() -> None:
+async def test_an_answer_leaves_with_the_bytes_it_answers() -> None:
     async with joined("mplex") as (near, far):
         mine, theirs = await opened(near, far)
 
@@ -177,7 +177,7 @@ async def test_a_reader_may_end_the_session_from_there_and_the_others_hear_of_it
 
 
 @virtual
-async def test_octets_that_come_in_a_readers_own_context_wake_it_for_the_next_turn() -> None:
+async def test_bytes_that_come_in_a_readers_own_context_wake_it_for_the_next_turn() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         context = contextvars.copy_context()
@@ -190,7 +190,7 @@ async def test_octets_that_come_in_a_readers_own_context_wake_it_for_the_next_tu
 
 
 @virtual
-async def test_octets_that_come_while_others_are_dealt_with_wake_nobody_before_those() -> None:
+async def test_bytes_that_come_while_others_are_dealt_with_wake_nobody_before_those() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
@@ -248,7 +248,7 @@ async def test_nobody_is_woken_twice_and_nobody_who_does_not_wait() -> None:
 
 
 @virtual
-async def test_work_on_a_stream_begins_with_the_octets_that_open_it() -> None:
+async def test_work_on_a_stream_begins_with_the_bytes_that_open_it() -> None:
     async with joined("mplex") as (_, far):
         done: list[str] = []
 

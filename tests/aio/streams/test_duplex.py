@@ -279,7 +279,7 @@ async def test_content_that_came_before_the_end_is_kept_until_it_is_read(protoco
 async def test_a_channel_without_leave_does_not_hold_up_the_others() -> None:
     async with joined("nerdbank", limits=polymux.Limits(receive_window=100)) as (near, far):
         stuck, _ = await opened(near, far, "stuck")
-        await stuck.send(bytes(1_000_000))  # a hundred octets of it may leave
+        await stuck.send(bytes(1_000_000))  # a hundred bytes of it may leave
         await settled()
         free, theirs = await opened(near, far, "free")
         for _ in range(10):

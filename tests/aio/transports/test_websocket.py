@@ -55,7 +55,7 @@ async def unharmed(server: Server) -> AsyncIterator[None]:
 
 
 async def raw(server: Server, *parts: bytes) -> bytes:
-    """What comes back for these octets, to the end."""
+    """What comes back for these bytes, to the end."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     answered = b""
     with contextlib.suppress(ConnectionError):
@@ -218,10 +218,10 @@ NO_UPGRADES = [
 ]
 
 
-@pytest.mark.parametrize(("octets", "answer"), NO_UPGRADES)
-async def test_what_asks_for_no_websocket_gets_none(octets: bytes, answer: bytes) -> None:
+@pytest.mark.parametrize(("data", "answer"), NO_UPGRADES)
+async def test_what_asks_for_no_websocket_gets_none(data: bytes, answer: bytes) -> None:
     async with served() as (server, had), unharmed(server):
-        assert (await raw(server, octets)).startswith(answer)
+        assert (await raw(server, data)).startswith(answer)
         assert len(had) == 1
         assert server.upgrade_listener is not None
         assert server.upgrade_listener.pending == set()
@@ -257,19 +257,19 @@ async def test_closing_the_server_cuts_upgrades_that_are_not_finished() -> None:
 ANSWERS = [
     (b"HTTP/1.1 404 Not Found\r\n\r\n", "404 Not Found' and no WebSocket; is the path right"),
     (b"HTTP/1.1 101 Yes\r\n\r\n", "the WebSocket handshake failed"),
-    (b"HTTP/1.1 200 " + b"x" * 20_000, "an HTTP head of more than 16384 octets"),
+    (b"HTTP/1.1 200 " + b"x" * 20_000, "an HTTP head of more than 16384 bytes"),
     (b"SSH-2.0-OpenSSH\r\n\r\n", "'SSH-2.0-OpenSSH' and no WebSocket"),
     (b"", "the peer ended the connection during the WebSocket handshake"),
 ]
 
 
-@pytest.mark.parametrize(("octets", "text"), ANSWERS)
+@pytest.mark.parametrize(("data", "text"), ANSWERS)
 async def test_a_server_without_websocket_is_unreachable_in_one_line(
-    octets: bytes, text: str
+    data: bytes, text: str
 ) -> None:
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(octets)
+        writer.write(data)
         writer.close()
 
     async with await asyncio.start_server(say, "127.0.0.1", 0) as server:

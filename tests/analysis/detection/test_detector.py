@@ -1,4 +1,4 @@
-"""Which protocol it is: a verdict with evidence, whatever the octets are."""
+"""Which protocol it is: a verdict with evidence, whatever the bytes are."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -
     assert verdict.score >= 75
     assert "frames fit" in verdict.evidence
     tried = {text.partition(":")[0] for text, _ in verdict.scores}
-    # Minmux, which most octets fit, only where nothing else fits as well as can be.
+    # Minmux, which most bytes fit, only where nothing else fits as well as can be.
     assert tried >= set(protocol_names()) - {"minmux"}
     assert ("minmux" in tried) == (protocol == "minmux")
 
@@ -107,13 +107,13 @@ def test_the_first_look_changes_no_verdict(
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=300)), max_size=12))
-def test_no_octets_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:
+def test_no_bytes_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:
     verdict = detect(SessionSample(tuple((side, data, 5) for side, data in pieces)))
     assert verdict.evidence
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_random_octets_are_unknown(seed: int) -> None:
+def test_random_bytes_are_unknown(seed: int) -> None:
     rng = random.Random(seed)
     pieces = tuple((side, rng.randbytes(rng.choice([30, 400, 3000])), 5) for side in (0, 1, 0, 1))
     for started in (True, False):
@@ -136,7 +136,7 @@ def test_strangers_are_named(dialer: bytes, acceptor: bytes, word: str) -> None:
     assert verdict.evidence.startswith(word)
 
 
-def test_octets_of_another_protocol_are_not_looked_at_to_the_last() -> None:
+def test_bytes_of_another_protocol_are_not_looked_at_to_the_last() -> None:
     zeros = SessionSample(((0, bytes(60_000), 5),))
     trial = try_protocol("nerdbank:version=3", zeros)
     assert GIVE_UP_AFTER_FRAMES <= trial.frame_count <= GIVE_UP_AFTER_FRAMES + EARLY_STEP_BYTES
@@ -145,8 +145,8 @@ def test_octets_of_another_protocol_are_not_looked_at_to_the_last() -> None:
     assert try_protocol("nerdbank:version=3", few).fit == 0
 
 
-def test_no_octets_at_all_are_said_to_be_none() -> None:
-    assert detect(SessionSample(())).evidence == "no octets were captured"
+def test_no_bytes_at_all_are_said_to_be_none() -> None:
+    assert detect(SessionSample(())).evidence == "no bytes were captured"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_multistream_before_mplex_is_stepped_over(tmp_path: Path) -> None:
         assert session.ending == "clean"
 
 
-def test_a_preamble_given_as_octets_is_stepped_over(tmp_path: Path) -> None:
+def test_a_preamble_given_as_bytes_is_stepped_over(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stage.open(0, b"x")
     stage.exchange()
@@ -255,7 +255,7 @@ def test_what_was_given_beats_what_is_noted_and_that_beats_the_guess(tmp_path: P
     assert "version found" in (ports.evidence or "")
 
 
-def test_a_note_that_cannot_be_used_is_said_and_the_octets_are_asked(tmp_path: Path) -> None:
+def test_a_note_that_cannot_be_used_is_said_and_the_bytes_are_asked(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"x")
     stage.send(0, stream, b"hello")

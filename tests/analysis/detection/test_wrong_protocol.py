@@ -66,7 +66,7 @@ def test_a_port_and_a_note_in_the_capture_are_contradicted_alike(tmp_path: Path)
     assert "but the capture notes mplex" in (analyse(hinted).session.note or "")
 
 
-def test_octets_of_tls_are_not_read_as_a_protocol_without_a_word(tmp_path: Path) -> None:
+def test_bytes_of_tls_are_not_read_as_a_protocol_without_a_word(tmp_path: Path) -> None:
     hello = b"\x16\x03\x01\x02\x00\x01" + bytes(range(256)) * 2
     path = saved(tmp_path / "a.pcapng", SessionSample(((0, hello, 0), (1, hello, 0)), True))
     note = analyse(path, plan=AnalysisOptions("mplex")).session.note or ""

@@ -1,4 +1,4 @@
-"""The content table holds exactly the octets that the streams count."""
+"""The content table holds exactly the bytes that the streams count."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def test_content_is_what_was_sent(tmp_path: Path) -> None:
     stage.send(0, stream, data)
     stage.exchange()
     found = analyse(stage.save(tmp_path / "a.pcapng"), plan=AnalysisOptions().with_content())
-    assert b"".join(bytes(row["data"]) for row in found.rows("content")) == data  # type: ignore[call-overload]  # octets
+    assert b"".join(bytes(row["data"]) for row in found.rows("content")) == data  # type: ignore[call-overload]  # bytes
 
 
-@pytest.mark.parametrize(("selected", "octets"), [(None, 300 << 20), ("d3", 0)])
+@pytest.mark.parametrize(("selected", "size"), [(None, 300 << 20), ("d3", 0)])
 def test_what_a_gap_leaves_out_of_an_overlong_frame_is_counted(
-    selected: str | None, octets: int
+    selected: str | None, size: int
 ) -> None:
     contents = ContentCollector(-1)
     if selected is not None:
@@ -80,7 +80,7 @@ def test_what_a_gap_leaves_out_of_an_overlong_frame_is_counted(
     watch.feed_gap(0, (300 << 20) - 20, 1)
     watch.feed_bytes(0, b"y" * 10, 2)
     kept = sum(len(data) for data in contents.rows.data)
-    assert (kept, contents.truncated_bytes + kept) == (64 << 20 if octets else 0, octets)
+    assert (kept, contents.truncated_bytes + kept) == (64 << 20 if size else 0, size)
 
 
 def test_only_the_stream_that_is_asked_for_is_collected(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_the_captures_table_says_how_reading_went(recorded: str, tmp_path: Path)
     assert row["error_offset"] > 0
 
 
-def test_two_runs_write_the_same_octets(recorded: str, tmp_path: Path) -> None:
+def test_two_runs_write_the_same_bytes(recorded: str, tmp_path: Path) -> None:
     for name in ("one", "two"):
         written(recorded, tmp_path / name)
     for first in (tmp_path / "one").rglob("*.parquet"):

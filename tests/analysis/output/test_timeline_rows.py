@@ -25,14 +25,14 @@ Told = tuple[str, int, int, int, int, int]
 
 
 def told(session: str, row: Told) -> Row:
-    label, side, bucket, frames, octets, blocked = row
+    label, side, bucket, frames, size, blocked = row
     return {
         "session_id": session,
         "stream": label or None,
         "sender": ("dialer", "acceptor")[side],
         "bucket": bucket,
         "frames": frames,
-        "bytes": octets,
+        "bytes": size,
         "blocked_us": blocked if blocked >= 0 else None,
     }
 

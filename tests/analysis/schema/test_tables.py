@@ -111,7 +111,7 @@ def test_an_unknown_table_or_column_is_a_key_error() -> None:
     with pytest.raises(KeyError):
         tables.arrow_schema("packets")
     with pytest.raises(KeyError):
-        TABLES["frames"].column("octets")
+        TABLES["frames"].column("bytes")
 
 
 def test_the_reference_has_one_line_for_every_column() -> None:

@@ -151,7 +151,7 @@ def test_a_planted_violation_is_found_on_its_stream(tmp_path: Path) -> None:
     assert found.session.ending == "clean"
 
 
-def test_time_without_leave_is_counted_from_the_last_octet_to_the_grant(tmp_path: Path) -> None:
+def test_time_without_leave_is_counted_from_the_last_byte_to_the_grant(tmp_path: Path) -> None:
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"starved", window=1000)
     stage.exchange()
@@ -197,7 +197,7 @@ def test_a_gap_inside_a_frame_is_passed_and_said(tmp_path: Path) -> None:
     assert found.session.bytes_dialer == sum(len(d) for s, d, _ in whole if s == 0)
     assert found.stream("d1")["bytes_dialer"] == 60_005
     assert found.session.ending == "gap"
-    assert "10000 octets of the dialer were not captured" in (found.session.note or "")
+    assert "10000 bytes of the dialer were not captured" in (found.session.note or "")
     assert found.session.missing_bytes_dialer == 0
     assert found.session.balanced
     assert found.rows("violations") == []
@@ -220,11 +220,11 @@ def test_a_gap_between_frames_ends_the_decoding_of_that_direction(tmp_path: Path
     assert found.session.missing_bytes_dialer == 102
     assert found.session.undecoded_bytes_dialer > 0
     assert found.session.balanced
-    assert "octets are missing" in (found.session.note or "")
+    assert "bytes are missing" in (found.session.note or "")
 
 
 def _save_with_hole(path: str, record: Record, hole: tuple[int, int, int]) -> None:
-    """Write a recording of which octets begin:end of one chunk were not captured."""
+    """Write a recording of which bytes begin:end of one chunk were not captured."""
     from polymux.capture import PcapngWriter, TcpConnectionWriter
     from polymux.capture.synthesis.packet_builder import PacketBurst
 
@@ -275,7 +275,7 @@ def test_a_session_without_its_start_is_doubted_and_said(tmp_path: Path) -> None
     assert {row["certainty"] for row in found.rows("violations")} == {"possible"}
 
 
-def test_octets_before_the_first_whole_frame_are_skipped_when_the_start_is_missing(
+def test_bytes_before_the_first_whole_frame_are_skipped_when_the_start_is_missing(
     tmp_path: Path,
 ) -> None:
     stage = Stage("mplex")
@@ -349,7 +349,7 @@ def test_a_session_whose_end_was_not_captured_ends_unknown(tmp_path: Path) -> No
     assert found.session.ending == "unknown"
 
 
-def test_octets_of_no_known_protocol_are_counted_and_named_so(tmp_path: Path) -> None:
+def test_bytes_of_no_known_protocol_are_counted_and_named_so(tmp_path: Path) -> None:
     record = [(0, b"\x16\x03\x01\x00\x05hello", START + MS), (1, b"\x16\x03\x03\x00\x02ok", START)]
     found = analyse(save(tmp_path / "a.pcapng", record, START + 2 * MS))
     session = found.session
@@ -360,7 +360,7 @@ def test_octets_of_no_known_protocol_are_counted_and_named_so(tmp_path: Path) ->
     assert "--protocol" in (session.note or "")
 
 
-def test_a_session_without_octets_is_a_row_too(tmp_path: Path) -> None:
+def test_a_session_without_bytes_is_a_row_too(tmp_path: Path) -> None:
     found = analyse(save(tmp_path / "a.pcapng", [], START + MS))
     assert found.session.bytes_dialer == found.session.frames == 0
     assert found.session.ending == "clean"

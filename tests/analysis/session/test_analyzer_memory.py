@@ -23,7 +23,7 @@ def test_walking_a_session_again_and_again_takes_no_more_memory(tmp_path: Path) 
     capture = tmp_path / "one.pcapng"
     with read_sessions([stage.save(capture)]) as reading:
         (session,) = reading
-        column = 8 * session.packets  # octets that one column of its events takes
+        column = 8 * session.packets  # bytes that one column of its events takes
 
         def rounds(count: int) -> None:
             for _ in range(count):

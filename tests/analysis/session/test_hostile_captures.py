@@ -28,18 +28,18 @@ def analysed(record: Record, plan: AnalysisOptions) -> Found:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", range(3))
-def test_damaged_traffic_is_accounted_for_octet_by_octet(protocol: str, seed: int) -> None:
+def test_damaged_traffic_is_accounted_for_byte_by_byte(protocol: str, seed: int) -> None:
     world = Simulation(protocol, seed)
     world.run(200)
     rng = random.Random(seed)
     record: Record = []
     for side, data, at in world.record:
-        octets = bytearray(data)
+        raw = bytearray(data)
         if rng.random() < 0.2:
-            octets[rng.randrange(len(octets))] ^= 1 << rng.randrange(8)
+            raw[rng.randrange(len(raw))] ^= 1 << rng.randrange(8)
         if rng.random() < 0.05:
-            octets = octets[: rng.randrange(len(octets))]
-        record.append((side, bytes(octets), START + at))
+            raw = raw[: rng.randrange(len(raw))]
+        record.append((side, bytes(raw), START + at))
     check(analysed(record, AnalysisOptions(protocol).with_content()), record)
 
 
@@ -48,7 +48,7 @@ def test_damaged_traffic_is_accounted_for_octet_by_octet(protocol: str, seed: in
     st.sampled_from(PROTOCOLS),
     st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=200)), max_size=10),
 )
-def test_any_octets_are_accounted_for(protocol: str, pieces: list[tuple[int, bytes]]) -> None:
+def test_any_bytes_are_accounted_for(protocol: str, pieces: list[tuple[int, bytes]]) -> None:
     record = [(side, data, START + (n + 1) * MS) for n, (side, data) in enumerate(pieces)]
     check(analysed(record, AnalysisOptions(protocol).with_content()), record)
 

@@ -25,7 +25,7 @@ from polymux.core.errors import CaptureError
 
 @contextmanager
 def surveyed(path: str, asked: list[int] | None = None) -> Iterator[TcpSession]:
-    """The only session of a capture; `asked` hears of every octet that is read for its payload."""
+    """The only session of a capture; `asked` hears of every byte that is read for its payload."""
     with FilePool() as files:
 
         def reader(name: str) -> Callable[[int, int], bytes]:
@@ -65,31 +65,31 @@ def columns(batches: Iterator[StreamBatch]) -> list[tuple[list[tuple[int, ...]],
     st.integers(1, 2000),
 )
 def test_whatever_a_batch_is_the_sample_and_the_batches_are_the_same(
-    lines: list[tuple[int, bytes]], octets: int
+    lines: list[tuple[int, bytes]], size: int
 ) -> None:
     record: Record = [(side, data, START + (n + 1) * MS) for n, (side, data) in enumerate(lines)]
     with TemporaryDirectory() as folder, surveyed(save(Path(folder, "a"), record)) as session:
-        opening = PeekedSession(session, octets)
+        opening = PeekedSession(session, size)
         assert opening.sample() == take_sample(session)
-        assert columns(opening.batches()) == columns(session.batches(octets))
+        assert columns(opening.batches()) == columns(session.batches(size))
         assert list(opening.batches()) == []
 
 
-@pytest.mark.parametrize("octets", [1, 1500, 5000, 1 << 20])
-def test_a_hole_ends_the_sample_but_not_the_batches(tmp_path: Path, octets: int) -> None:
+@pytest.mark.parametrize("size", [1, 1500, 5000, 1 << 20])
+def test_a_hole_ends_the_sample_but_not_the_batches(tmp_path: Path, size: int) -> None:
     wire = Wire(tmp_path / "a")
     wire.data(0, b"a" * 3000, START + MS)
     wire.next[0] += 500
     wire.data(0, b"b" * 3000, START + 2 * MS)
     wire.writer.close()
     with surveyed(wire.path) as session:
-        opening = PeekedSession(session, octets)
+        opening = PeekedSession(session, size)
         assert opening.sample() == take_sample(session)
         assert opening.sample().head(0) == b"a" * 3000
-        assert columns(opening.batches()) == columns(session.batches(octets))
+        assert columns(opening.batches()) == columns(session.batches(size))
 
 
-def test_no_octet_of_a_session_is_read_twice(tmp_path: Path) -> None:
+def test_no_byte_of_a_session_is_read_twice(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"bulk")
     for _ in range(40):

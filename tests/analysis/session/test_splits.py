@@ -72,20 +72,20 @@ def test_rotated_files_give_the_tables_of_one(recorded: str, tmp_path: Path) -> 
     assert len(cut.session.capture) == len(parts) > 2
 
 
-@pytest.mark.parametrize("octets", [1, 700, 100_000])
+@pytest.mark.parametrize("size", [1, 700, 100_000])
 def test_the_size_of_what_is_read_at_once_changes_nothing(
-    recorded: str, octets: int, monkeypatch: pytest.MonkeyPatch
+    recorded: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = analyse(recorded, plan=AnalysisOptions().with_content())
-    monkeypatch.setattr(walking, "BATCH_BYTES", octets)
+    monkeypatch.setattr(walking, "BATCH_BYTES", size)
     assert digests(analyse(recorded, plan=AnalysisOptions().with_content())) == digests(whole)
 
 
-@pytest.mark.parametrize("octets", [1, 1000, 1 << 30])
+@pytest.mark.parametrize("size", [1, 1000, 1 << 30])
 def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_use(
-    octets: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walking, "BATCH_BYTES", octets)
+    monkeypatch.setattr(walking, "BATCH_BYTES", size)
     answer = b"\x01\xc0\x84\x3d" + b"x" * 1_000_000  # MessageReceiver on id 0
     turns = [
         (1, b"\x00\x01a"),
@@ -102,14 +102,14 @@ def test_a_frame_that_passes_while_its_id_is_used_again_belongs_to_the_former_us
     }  # fmt: skip
     sent = [row["stream"] for row in found.rows("frames") if row["sender"] == "dialer"]
     assert sent == ["a0", "a0.2"]
-    assert [(row["stream"], len(row["data"])) for row in found.rows("content")] == [  # type: ignore[arg-type]  # octets
+    assert [(row["stream"], len(row["data"])) for row in found.rows("content")] == [  # type: ignore[arg-type]  # bytes
         ("a0", 1_000_000), ("a0.2", 5),
     ]  # fmt: skip
     assert {row["stream"] for row in found.rows("timeline")} == {"a0", "a0.2"}
     assert found.session.payload_bytes_dialer == 1_000_005
 
 
-def test_a_changed_octet_changes_the_digest(recorded: str, tmp_path: Path) -> None:
+def test_a_changed_byte_changes_the_digest(recorded: str, tmp_path: Path) -> None:
     data = Path(recorded).read_bytes()
     at = data.index(b"\0" * 1000) + 500  # inside content
     data = data[:at] + b"\1" + data[at + 1 :]

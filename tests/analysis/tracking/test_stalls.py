@@ -108,7 +108,7 @@ def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path
     stage.exchange()
     (row,) = findings(analyse(stage.save(tmp_path / "a.pcapng")))
     assert (row["cause"], row["duration_us"]) == ("no-credit", 300_000)
-    assert row["detail"] == "no leave for 300 ms before its first octet"
+    assert row["detail"] == "no leave for 300 ms before its first byte"
 
 
 def test_a_channel_that_nobody_wanted_to_use_did_not_stall(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_five_round_trips_are_not_a_stall(tmp_path: Path) -> None:
 # --- slow-reader
 
 
-def test_octets_that_are_never_acknowledged_are_a_slow_reader(tmp_path: Path) -> None:
+def test_bytes_that_are_never_acknowledged_are_a_slow_reader(tmp_path: Path) -> None:
     stage, stream = nerdbank(5000)
     stage.reading = False
     stage.send(0, stream, b"x" * 9000)
@@ -229,9 +229,9 @@ def hog(tmp_path: Path, frames: Record, name: str = "a.pcapng") -> Found:
     return analyse(wire(tmp_path / name, frames, rtt=MS), plan=AnalysisOptions("mplex"))
 
 
-def busy(begin: int, end: int, octets: int = 8000) -> Record:
+def busy(begin: int, end: int, size: int = 8000) -> Record:
     """Stream 1 sends without a pause."""
-    message = b"\x0a" + _varint(octets) + b"h" * octets
+    message = b"\x0a" + _varint(size) + b"h" * size
     return [(0, message, START + at * MS) for at in range(begin, end, 5)]
 
 
@@ -262,7 +262,7 @@ def test_an_answer_that_waits_behind_a_hog_names_the_culprit(tmp_path: Path) -> 
     assert "of d1 passed first" in str(row["detail"])
 
 
-def test_a_stream_opened_behind_a_hog_waits_for_its_first_octets(tmp_path: Path) -> None:
+def test_a_stream_opened_behind_a_hog_waits_for_its_first_bytes(tmp_path: Path) -> None:
     frames = [*OPENINGS, *busy(10, 400), (0, b"\x1a\x02hi", START + 401 * MS)]
     (row,) = findings(hog(tmp_path, frames))
     assert (row["cause"], row["blocking_stream"], row["stream"]) == ("head-of-line", "d1", "d3")
@@ -302,7 +302,7 @@ def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) 
 
 
 def test_a_fair_share_of_others_is_no_hog(tmp_path: Path) -> None:
-    frames = [*OPENINGS, *busy(10, 400, octets=50), (0, b"\x1a\x02hi", START + 401 * MS)]
+    frames = [*OPENINGS, *busy(10, 400, size=50), (0, b"\x1a\x02hi", START + 401 * MS)]
     assert findings(hog(tmp_path, frames)) == []
 
 
@@ -408,7 +408,7 @@ def test_figures_read_like_a_person_says_them() -> None:
     assert duration_text(80 * MS) == "80 ms"
     assert duration_text(2_500 * MS) == "2.5 s"
     assert duration_text(200_000 * MS) == "3 min 20 s"
-    assert size_text(1) == "1 octet"
+    assert size_text(1) == "1 byte"
     assert size_text(102_400) == "100 KiB"
     assert size_text(3 << 30) == "3 GiB"
     assert rate_text(102_400, 80 * MS) == "10 Mbit/s"

@@ -22,7 +22,7 @@ def buckets(found: Found) -> dict[tuple[object, object, object], dict[str, objec
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank:version=3"])
-def test_frames_and_octets_are_those_of_the_frames_table(protocol: str, tmp_path: Path) -> None:
+def test_frames_and_bytes_are_those_of_the_frames_table(protocol: str, tmp_path: Path) -> None:
     world = Simulation(protocol, 3)
     world.run(400)
     record = [(side, data, START + at) for side, data, at in world.record]

@@ -29,7 +29,7 @@ from polymux import Limits
 
 PATIENCE = 30.0 if SOAK else 1.0  # the server's, with a peer that takes nothing
 WINDOW = 16_000
-CREDIT = Limits().receive_window  # of Minmux, in octets
+CREDIT = Limits().receive_window  # of Minmux, in bytes
 TIMED_OUT = "Connection timed out"  # the system may be quicker, where both wait 30 s
 GIVEN_UP = ("deadline write", "max_queued_replies")
 ACKS = 3_000_000  # answers until every buffer between the two is full

@@ -52,7 +52,7 @@ def resetting(protocol: str, n: int) -> bytes:
 
 
 def content(protocol: str, n: int, data: bytes) -> bytes:
-    """Octets on the n-th stream."""
+    """Bytes on the n-th stream."""
     if protocol == MPLEX:
         return words.mplex(n, words.MESSAGE, data)
     if protocol in NERDBANK:

@@ -32,9 +32,9 @@ from polymux import Limits
 PAUSE = 5.0 if SOAK else 0.4
 TOP = (1 << 64) - 1
 WINDOW = 20_000
-CREDIT = Limits().receive_window  # of Minmux, in octets
+CREDIT = Limits().receive_window  # of Minmux, in bytes
 SMALL = 256 * 1024
-OVERRUNS = (("1 octet", [WINDOW + 1]), ("1 frame", [WINDOW, 500]), ("10 times", [WINDOW] * 10))
+OVERRUNS = (("1 byte", [WINDOW + 1]), ("1 frame", [WINDOW, 500]), ("10 times", [WINDOW] * 10))
 
 
 def hogging(protocol: str, piece: int, rounds: int) -> Play:
@@ -125,7 +125,7 @@ def overruns() -> list[Attack]:
         made.append(Attack(6, f"64 messages overrun: {title}", OMNI,
                            after_acceptance(opening(OMNI, 0), data), COUNTED,
                            ("omnistreams.credit-exceeded",), mode="slow"))  # fmt: skip
-    made.append(Attack(6, "one octet more than a message may have", MPLEX,
+    made.append(Attack(6, "one byte more than a message may have", MPLEX,
                        saying(opening(MPLEX, 0), content(MPLEX, 0, bytes(MIB + 1))), ENDED,
                        ("mplex.frame-too-long",), mode="slow"))  # fmt: skip
     for extra in (1, 1000, 9 * CREDIT):
@@ -152,7 +152,7 @@ def window_arithmetic() -> list[Attack]:
                                COUNTED,
                                ("nerdbank.bad-window", "nerdbank.bad-offer",
                                 "nerdbank.offer-without-window")))  # fmt: skip
-        for title, number in (("1 octet", b"\x01"), ("2^63", b"\xcf" + struct.pack(">Q", 1 << 63)),
+        for title, number in (("1 byte", b"\x01"), ("2^63", b"\xcf" + struct.pack(">Q", 1 << 63)),
                               ("2^64-1", b"\xcf" + struct.pack(">Q", TOP))):  # fmt: skip
             processed = wire.frame(words.PROCESSED, one, b"\x91" + number)
             made.append(Attack(7, f"{title} processed that was never sent", protocol,

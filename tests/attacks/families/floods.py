@@ -28,13 +28,13 @@ from tests.attacks.families.common import (
 )  # fmt: skip
 from tests.attacks.runner import ENDED, SOAK, UNHARMED, Attack, Play, Scene
 
-TINY = 1_000_000 if SOAK else 60_000  # frames of one octet
+TINY = 1_000_000 if SOAK else 60_000  # frames of one byte
 LEAST = 100_000  # of them a second of the server's processor time
 IDLE = ("empty_frame_burst", "too many frames")
 
 
 def dribbling(protocol: str) -> Play:
-    """One octet a frame, within all leave; every frame must be seen, none may cost much."""
+    """One byte a frame, within all leave; every frame must be seen, none may cost much."""
 
     async def play(scene: Scene) -> None:
         foe = scene.foe
@@ -57,13 +57,13 @@ def dribbling(protocol: str) -> Play:
     return play
 
 
-# What may be sent without more leave: a window of octets, messages on order, credit.
+# What may be sent without more leave: a window of bytes, messages on order, credit.
 LEAVE = {V2: 60_000, V3: 60_000, OMNI: 0, MINMUX: 60_000}
 
 
 def dribble() -> list[Attack]:
     return [
-        Attack(10, "one octet a frame", protocol, dribbling(protocol), UNHARMED, memory=16,
+        Attack(10, "one byte a frame", protocol, dribbling(protocol), UNHARMED, memory=16,
                mode="slow" if protocol == STREAMUX else "read")
         for protocol in ALL
         if protocol != OMNI  # messages need leave one by one: see data without an end
@@ -88,7 +88,7 @@ def empty() -> list[Attack]:
                ENDED, ("limit", *IDLE)),
         Attack(11, "keep alives", STREAMUX, repeated(b"", words.streamux(7, last=True)), ENDED,
                IDLE),
-        Attack(11, "items of no octets", PROFILE, repeated(b"", words.minmux(0, 3, 1), 0.1), ENDED,
+        Attack(11, "items of no bytes", PROFILE, repeated(b"", words.minmux(0, 3, 1), 0.1), ENDED,
                ("minmux.credit-exceeded", *IDLE), mode="read"),
     ]  # fmt: skip
     return made

@@ -74,7 +74,7 @@ def oversized() -> list[Attack]:
                ("streamux.chunk-too-long",), memory=1),
         Attack(8, "2^64-1 items", MINMUX, trailing(words.minmux(0, 1, TOP)), ENDED,
                ("minmux.credit-exceeded",), memory=1),
-        Attack(8, "an item of 2^62 octets", PROFILE, item_of(1 << 62), ENDED,
+        Attack(8, "an item of 2^62 bytes", PROFILE, item_of(1 << 62), ENDED,
                ("minmux.bad-item",), memory=1, mode="read"),
         Attack(8, "an item of 64 MiB", PROFILE, item_of(64 * MIB), ENDED,
                ("minmux.item-too-long",), memory=1, mode="read"),
@@ -107,7 +107,7 @@ def unfinished() -> list[Attack]:
                ("mplex.varint-too-long",), memory=1),
         Attack(9, "an empty message", OMNI, saying(bytes(4)), COUNTED,
                ("omnistreams.empty-message",), memory=1),
-        Attack(9, "half a control frame, octet by octet", V3, drip(b"\x94\x00\x01\x01\xc4\x06"),
+        Attack(9, "half a control frame, byte by byte", V3, drip(b"\x94\x00\x01\x01\xc4\x06"),
                ENDED, ("deadline frame",), memory=1, policy={"frame": PATIENCE},
                within=PATIENCE + 1.5),
     ]  # fmt: skip
@@ -115,12 +115,12 @@ def unfinished() -> list[Attack]:
 
 
 def drip(data: bytes) -> Play:
-    """Octet by octet: progress within a frame does not buy time."""
+    """Byte by byte: progress within a frame does not buy time."""
 
     async def play(scene: Scene) -> None:
         await scene.foe.dial()
-        for octet in data:
-            await scene.foe.send(bytes([octet]))
+        for byte in data:
+            await scene.foe.send(bytes([byte]))
             await asyncio.sleep(PATIENCE / 20)
 
     return play

@@ -141,7 +141,7 @@ def test_a_compressed_capture_that_ends_early_is_read_as_far_as_it_goes(
     assert "ends early" in str(summary.error)
 
 
-def test_what_a_few_last_octets_of_zstd_become_is_not_lost(tmp_path: Path) -> None:
+def test_what_a_few_last_bytes_of_zstd_become_is_not_lost(tmp_path: Path) -> None:
     """Less than one feed of input can become more than one window of output."""
     head = recorded(tmp_path / "plain.pcapng").read_bytes()
     size = 4 << 20

@@ -103,7 +103,7 @@ def interleaved(seed: int) -> list[build.Packet]:
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.randoms(use_true_random=False))
-def test_whoever_goes_first_everybody_gets_his_own_octets(
+def test_whoever_goes_first_everybody_gets_his_own_bytes(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rng: Random
 ) -> None:
     packets = interleaved(seed)
@@ -176,7 +176,7 @@ def test_where_a_file_shrinks_everybody_reads_on_as_far_as_it_goes(
                 break
     assert len(problems) == FLOWS
     assert all("shrank" in problem for problem in problems)
-    assert all(octets and whole[flow][1].startswith(octets) for flow, octets in got.items())
+    assert all(data and whole[flow][1].startswith(data) for flow, data in got.items())
     assert shared.pending == []
 
 
@@ -189,7 +189,7 @@ def test_who_leaves_early_is_not_read_for_any_more(write: Callable[..., str]) ->
         rows = next(iter(flows_of([path]).values()))
         (session,) = sessions_of(rows, files.reader, read_ahead=companion)
         assert session.prefetch(500)
-        assert companion.next_timestamp == session.started_at + 3 * MS  # its first octets
+        assert companion.next_timestamp == session.started_at + 3 * MS  # its first bytes
         batches = session.batches(500)
         assert next(batches).data
         assert len(shared.pending) == 1

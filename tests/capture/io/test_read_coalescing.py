@@ -1,4 +1,4 @@
-"""Pieces of many batches read in one pass: the same octets, with far fewer calls."""
+"""Pieces of many batches read in one pass: the same bytes, with far fewer calls."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ Pieces = list[tuple[int, int]]  # offset, size; a size of 0 makes a gap
 
 
 class File:
-    """Octets that are read, and by which calls."""
+    """Bytes that are read, and by which calls."""
 
     def __init__(self, broken_from: int = SIZE) -> None:
         self.calls: list[tuple[int, int]] = []
@@ -48,7 +48,7 @@ def stretches_of(pieces: Pieces) -> list[SequentialRun]:
     return found
 
 
-def octets(pieces: Pieces) -> bytes:
+def raw_bytes(pieces: Pieces) -> bytes:
     return b"".join(DATA[offset : offset + size] for offset, size in pieces)
 
 
@@ -63,7 +63,7 @@ def test_any_batches_are_read_as_if_piece_by_piece(batches: list[Pieces]) -> Non
     read_interleaved([one for batch in stretches for one in batch], File())
     for pieces, batch in zip(batches, stretches, strict=True):
         assert all(one.is_read() for one in batch)
-        assert b"".join(one.take() for one in batch) == octets(pieces)
+        assert b"".join(one.take() for one in batch) == raw_bytes(pieces)
 
 
 def test_interleaved_batches_are_read_window_by_window() -> None:
@@ -72,7 +72,7 @@ def test_interleaved_batches_are_read_window_by_window() -> None:
     file = File()
     read_interleaved(stretches, file)
     assert len(file.calls) == -(-600 * 8000 // MAX_WINDOW_BYTES)
-    assert [one.take() for one in stretches] == [octets(pieces) for pieces in batches]
+    assert [one.take() for one in stretches] == [raw_bytes(pieces) for pieces in batches]
 
 
 def test_pieces_far_apart_are_not_read_with_what_lies_between() -> None:
@@ -87,15 +87,15 @@ def test_the_largest_piece_is_read_whole_whatever_window_it_begins_in() -> None:
     (long,) = stretches_of([(MAX_WINDOW_BYTES - 1, largest)])
     (short,) = stretches_of([(90, 20), (MAX_WINDOW_BYTES, 20)])
     read_interleaved([short, long], File())
-    assert long.take() == octets([(MAX_WINDOW_BYTES - 1, largest)])
-    assert short.take() == octets([(90, 20), (MAX_WINDOW_BYTES, 20)])
+    assert long.take() == raw_bytes([(MAX_WINDOW_BYTES - 1, largest)])
+    assert short.take() == raw_bytes([(90, 20), (MAX_WINDOW_BYTES, 20)])
 
 
 def test_where_reading_fails_the_rest_is_not_taken_for_read() -> None:
     before, across = stretches_of([(0, 10)]), stretches_of([(20, 10), (3_000_000, 10)])
     with pytest.raises(CaptureError):
         read_interleaved([*before, *across], File(2_000_000))
-    assert before[0].take() == octets([(0, 10)])
+    assert before[0].take() == raw_bytes([(0, 10)])
     assert not across[0].is_read()
     with pytest.raises(ValueError, match="not read"):
         across[0].take()

@@ -27,7 +27,7 @@ FLOWS, LINES = 40, 30
 
 @functools.cache
 def lines(flow: int) -> list[tuple[int, bytes]]:
-    """What the two sides of a flow say: octets nobody else says, of many sizes."""
+    """What the two sides of a flow say: bytes nobody else says, of many sizes."""
     rng = Random(flow)
     return [(n % 2, rng.randbytes(rng.choice((1, 20, 600, 1400)))) for n in range(LINES)]
 
@@ -62,10 +62,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read_at(self, offset, size)
 
     def count_join(
-        self: joining.GatherBuffer, vectors: bytes, pieces: int, octets: int
+        self: joining.GatherBuffer, vectors: bytes, pieces: int, byte_count: int
     ) -> bytes | None:
         made.append("gather")
-        return join(self, vectors, pieces, octets)
+        return join(self, vectors, pieces, byte_count)
 
     monkeypatch.setattr(PlainSource, "read_at", count_read)
     monkeypatch.setattr(joining.GatherBuffer, "gather", count_join)

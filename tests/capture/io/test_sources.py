@@ -85,7 +85,7 @@ def test_a_torn_compressed_file_gives_what_it_has(
     summary = index_file(write(packed[: len(packed) // 2], "packed")).summary
     assert summary.status == "truncated"
     assert "ends early" in (summary.error or "")
-    # all was there but the last octets, which say that all was there
+    # all was there but the last bytes, which say that all was there
     summary = index_file(write(gzip.compress(DATA)[:-3], "packed")).summary
     assert (summary.status, summary.error_offset) == ("truncated", len(DATA))
     assert summary.packets == len(TALK)
@@ -107,21 +107,21 @@ def test_damaged_compression_is_said_with_the_offset(
     assert rubbish.packets == len(TALK)
 
 
-def bomb_gzip(octets: int) -> bytes:
-    """pcap headers and then zeros, `octets` of them, without ever holding them."""
+def bomb_gzip(size: int) -> bytes:
+    """pcap headers and then zeros, `bytes` of them, without ever holding them."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     parts = [packer.compress(build.pcap([]))]
     zeros = bytes(1 << 20)
-    parts += [packer.compress(zeros) for _ in range(octets >> 20)]
+    parts += [packer.compress(zeros) for _ in range(size >> 20)]
     return b"".join([*parts, packer.flush()])
 
 
-def bomb_zstd(octets: int) -> bytes:
+def bomb_zstd(size: int) -> bytes:
     packer = zstandard.ZstdCompressor().compressobj()
     zeros = bytes(1 << 20)
     parts = [packer.compress(build.section())]
     block = build.block(0xBAD, zeros)
-    parts += [packer.compress(block) for _ in range(octets >> 20)]
+    parts += [packer.compress(block) for _ in range(size >> 20)]
     return b"".join([*parts, packer.flush()])
 
 

@@ -60,15 +60,15 @@ def walk(data: bytes) -> FileIndex:
         flows.setdefault(row.flow, []).append(row)
     for rows in flows.values():
         for session in sessions_of(rows, lambda _: MemorySource(data).read_at):
-            octets = 0
+            size = 0
             for batch in session.batches():
-                octets += len(batch.data)
-            assert octets == sum(session.reassembled_bytes)
+                size += len(batch.data)
+            assert size == sum(session.reassembled_bytes)
     return found
 
 
 def check_every_cut(head: list[bytes], packets: list[bytes]) -> None:
-    """Cut behind the magic number and at every octet after it: whole blocks count, no others."""
+    """Cut behind the magic number and at every byte after it: whole blocks count, no others."""
     data = b"".join(head + packets)
     ends = [0]
     for block in head + packets:
@@ -86,14 +86,14 @@ def check_every_cut(head: list[bytes], packets: list[bytes]) -> None:
             assert (summary.status, summary.error_offset) == ("truncated", ends[whole])
 
 
-def test_a_capture_of_64_kib_cut_at_every_octet_says_where() -> None:
+def test_a_capture_of_64_kib_cut_at_every_byte_says_where() -> None:
     frames = [build.frame(ALICE, BOB, 1 + n * 32700, payload=bytes(32700)) for n in range(2)]
     blocks = [build.enhanced(Packet(build.START + n, data)) for n, data in enumerate(frames)]
     assert sum(map(len, blocks)) >= 65536
     check_every_cut([build.section(), build.interface()], blocks)
 
 
-def test_small_captures_cut_at_every_octet_say_where() -> None:
+def test_small_captures_cut_at_every_byte_say_where() -> None:
     talk = build.talk((0, b"hello"), (1, b"welcome"))
     blocks = [build.enhanced(packet) for packet in talk]
     check_every_cut([build.section(), build.interface(), build.block(5, b"statistics")], blocks)
@@ -211,7 +211,7 @@ def test_thousands_of_flipped_bits_never_crash() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=600), start=st.sampled_from([b"", build.section(), build.pcap([])]))
-def test_any_octets_are_read_without_a_crash(data: bytes, start: bytes) -> None:
+def test_any_bytes_are_read_without_a_crash(data: bytes, start: bytes) -> None:
     walk(start + data)
 
 
@@ -225,7 +225,7 @@ def test_any_chain_of_well_framed_blocks_is_read_to_its_end(kinds: list[tuple[in
 
 
 def test_memory_stays_small_behind_an_endless_hole(tmp_path: Path) -> None:
-    """One octet never comes and everything waits for it: what waits is bounded."""
+    """One byte never comes and everything waits for it: what waits is bounded."""
     frames = [build.frame(ALICE, BOB, 2 + n, payload=b"x") for n in range(30000)]
     path = tmp_path / "hole.pcap"
     path.write_bytes(build.pcap([Packet(build.START, data) for data in frames]))

@@ -1,7 +1,7 @@
 """Power fails: whatever the system had not synced may be there, in part, as zeros or not at all.
 
 Every call of a recording to the disk is logged. Then disks are made up as they may look after a
-loss of power behind any call: synced octets are there, of the others any pages, up to any size.
+loss of power behind any call: synced bytes are there, of the others any pages, up to any size.
 """
 
 from __future__ import annotations
@@ -106,16 +106,16 @@ def record(tmp_path: Path, log: Log) -> list[bytes]:
 
 
 def accepted(path: Path) -> tuple[int, bytes]:
-    """Packets of a file whose checksums are right, and the octets they carry, `?` for gaps."""
+    """Packets of a file whose checksums are right, and the bytes they carry, `?` for gaps."""
     limits = CaptureLimits()
     found = index_file(str(path), verify=True)
-    octets = bytearray()
+    data = bytearray()
     source = open_source(str(path), limits)
     for session in sessions_of(found.rows, lambda _: source.read_at):
         for piece in session.pieces():
-            octets += b"?" * piece.size if piece.is_gap else piece.data
+            data += b"?" * piece.size if piece.is_gap else piece.data
     source.close()
-    return found.summary.packets, bytes(octets)
+    return found.summary.packets, bytes(data)
 
 
 def test_after_a_loss_of_power_everything_synced_is_there_and_nothing_else_is_believed(
@@ -132,11 +132,11 @@ def test_after_a_loss_of_power_everything_synced_is_there_and_nothing_else_is_be
     for number in range(IMAGES):
         moment = chance.choice(log.moments)
         path.write_bytes(image(moment, chance))
-        packets, octets = accepted(path)
+        packets, data = accepted(path)
         assert packets >= moment.packets, "a packet that was synced is not read"
-        assert len(octets) <= len(said)
-        if octets != said[: len(octets)]:
-            assert all(a in (b, ord("?")) for a, b in zip(octets, said, strict=False))
+        assert len(data) <= len(said)
+        if data != said[: len(data)]:
+            assert all(a in (b, ord("?")) for a, b in zip(data, said, strict=False))
         if number % 10 == 0:
             damaged += recovers(path, moment.packets)
     assert damaged > 0

@@ -88,7 +88,7 @@ def test_reading_goes_on_behind_damage_of_any_length(
 def test_large_blocks_that_nobody_knows_are_kept(
     write: Callable[..., str], tmp_path: Path, order: str
 ) -> None:
-    """The second section may have its octets in another order."""
+    """The second section may have its bytes in another order."""
     section = build.section("x" * 60_000, order) + build.block(0xBAD, bytes(900_000), order)
     data = DATA + section + build.interface(order=order) + build.block(0xBAD, b"", order)
     target = tmp_path / "repaired"
@@ -114,20 +114,20 @@ def test_many_damaged_places_are_not_each_read_with_all_that_follows(
     behind: int,
 ) -> None:
     data = DATA + damage * 400 + bytes(behind)
-    octets = 0
+    byte_count = 0
     plain = PlainSource.window
 
     def counting(source: PlainSource, offset: int, size: int) -> bytes:
-        nonlocal octets
+        nonlocal byte_count
         found = plain(source, offset, size)
-        octets += len(found)
+        byte_count += len(found)
         return found
 
     monkeypatch.setattr(PlainSource, "window", counting)
     result = repair(write(data), str(tmp_path / "repaired"))
     assert result.packets == len(PACKETS)
     assert result.resumed >= 398
-    assert octets < 5 * len(data) + 400 * 3000
+    assert byte_count < 5 * len(data) + 400 * 3000
 
 
 def test_what_cannot_be_repaired_is_refused(write: Callable[..., str], tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def cooked2(packet: bytes) -> bytes:
     ids=["ethernet", "vlan", "vlan-twice", "cooked", "cooked2", "raw", "null", "loop"],
 )
 @pytest.mark.parametrize("ends", [(ALICE, BOB), (ALICE6, BOB6)], ids=["ipv4", "ipv6"])
-def test_every_link_type_leads_to_the_same_octets(
+def test_every_link_type_leads_to_the_same_bytes(
     read: Callable[..., CaptureReader],
     link: int,
     wrap: Callable[[bytes], bytes],
@@ -206,7 +206,7 @@ def test_a_total_length_left_to_the_network_card_is_taken_from_the_frame(
     assert only(read(build.pcap([Packet(0, packet)]))) == (bytes(70000), b"")
 
 
-def test_octets_cut_by_the_snap_length_are_a_gap(read: Callable[..., CaptureReader]) -> None:
+def test_bytes_cut_by_the_snap_length_are_a_gap(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"0123456789"), (0, b"abcdefghij"))
     for packet in packets:
         packet.wire = len(packet.data)

@@ -162,7 +162,7 @@ def test_a_damaged_file_in_ranges_tells_the_same_as_whole(write: Callable[..., s
     summary = index_file(path).summary
     assert summary.status == "damaged"
     assert summary.error_offset == middle
-    assert f"reading stopped at octet {len(data) + len(wrong)}" in (summary.error or "")
+    assert f"reading stopped at byte {len(data) + len(wrong)}" in (summary.error or "")
 
 
 def test_payload_that_holds_captures_does_not_confuse_the_plan(write: Callable[..., str]) -> None:

@@ -129,7 +129,7 @@ def test_a_part_left_behind_is_not_written_over(tmp_path: Path) -> None:
 
 
 class Disk:
-    """A disk with so many octets left; short writes before it is full."""
+    """A disk with so many bytes left; short writes before it is full."""
 
     def __init__(
         self, left: int, monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC
@@ -174,7 +174,7 @@ def test_a_full_disk_is_a_gap_of_the_right_size(
     assert 0 < writer.loss.packets == 27 - writer.packets
     assert writer.loss.error == os.strerror(code)
     assert writer.loss.gaps >= 1
-    said = f"polymux: gap packets={writer.loss.packets} octets={writer.loss.bytes}"
+    said = f"polymux: gap packets={writer.loss.packets} bytes={writer.loss.bytes}"
     assert said.encode() in Path(path).read_bytes()
     (session,) = read_sessions([path])
     got, whole = streams(session)[0], b"before" + b"".join(sent)

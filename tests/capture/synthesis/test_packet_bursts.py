@@ -27,7 +27,7 @@ SIZES = st.one_of(st.integers(0, 200), st.integers(MAX_PAYLOAD_BYTES - 2, 4 * MA
 
 
 def written(path: Path, chunks: list[bytes], at_once: int) -> bytes:
-    """The file of a scribe that is given at most so many octets of a chunk at once."""
+    """The file of a scribe that is given at most so many bytes of a chunk at once."""
     with PcapngWriter(str(path)) as writer:
         scribe = TcpConnectionWriter(
             writer, DIALER, ACCEPTOR, START, comment="polymux: vantage=middle"
@@ -45,7 +45,7 @@ def written(path: Path, chunks: list[bytes], at_once: int) -> bytes:
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(SIZES, max_size=6))
-def test_a_burst_writes_the_octets_that_its_packets_would_write(
+def test_a_burst_writes_the_bytes_that_its_packets_would_write(
     tmp_path: Path, sizes: list[int]
 ) -> None:
     chunks = [bytes([n + 1]) * size for n, size in enumerate(sizes)]
@@ -134,7 +134,7 @@ def test_a_burst_that_finds_no_room_is_missed_whole_and_counted_packet_by_packet
     assert index_file(writer.close()).summary.status == "whole"
     (session,) = read_sessions([writer.path])
     assert streams(session)[0] == b"before" + b"?" * 200_000 + b"after"
-    said = b"polymux: gap packets=4 octets=200216"
+    said = b"polymux: gap packets=4 bytes=200216"
     assert Path(writer.path).read_bytes().count(said) == 1
 
 

@@ -17,7 +17,7 @@ SIZE = 1000
 
 
 def walker(offsets: list[int]) -> Reassembler:
-    """A session with a packet of SIZE octets at each of these places."""
+    """A session with a packet of SIZE bytes at each of these places."""
     refs = b"".join(
         struct.pack("<4q", offset << 20 | SIZE, START + n, (SIZE * n) << 32, ACK << 16 | 500)
         for n, offset in enumerate(offsets)
@@ -37,11 +37,11 @@ def walker(offsets: list[int]) -> Reassembler:
     )
 
 
-def batches(walk: Reassembler, octets: int, cells: bool) -> list[list[int]]:
-    """Where the octets of each batch lie."""
+def batches(walk: Reassembler, size: int, cells: bool) -> list[list[int]]:
+    """Where the bytes of each batch lie."""
     found = []
     while not walk.closed:
-        events = walk.run(octets, cells)
+        events = walk.run(size, cells)
         found.append([int(events.offset[n]) for n in range(events.count)])
     return [each for each in found if each]
 
@@ -50,7 +50,7 @@ def test_a_batch_ends_with_its_cell() -> None:
     offsets = [n * (CELL // 10 + 1) for n in range(35)]
     found = batches(walker(offsets), 10 * SIZE, True)
     assert [len(each) for each in found] == [10, 10, 10, 5]
-    assert batches(walker(offsets), 10 * SIZE, False) == found  # by its octets
+    assert batches(walker(offsets), 10 * SIZE, False) == found  # by its bytes
 
 
 def test_a_cell_with_a_little_more_than_a_batch_is_one_batch() -> None:
@@ -70,12 +70,12 @@ def test_cells_with_few_packets_are_put_together() -> None:
 
 
 @given(st.lists(st.integers(1, CELL), min_size=1, max_size=60), st.integers(1, 20 * SIZE))
-def test_however_it_is_cut_everything_is_there(gaps: list[int], octets: int) -> None:
+def test_however_it_is_cut_everything_is_there(gaps: list[int], size: int) -> None:
     offsets = [sum(gaps[:n]) for n in range(1, len(gaps) + 1)]
-    found = batches(walker(offsets), octets, True)
+    found = batches(walker(offsets), size, True)
     assert [offset for each in found for offset in each] == offsets
     for each in found[:-1]:
-        assert octets // 4 <= len(each) * SIZE < 2 * octets + SIZE
+        assert size // 4 <= len(each) * SIZE < 2 * size + SIZE
 
 
 def test_a_small_batch_makes_at_most_the_next_one_small() -> None:

@@ -1,4 +1,4 @@
-"""What waits behind a hole: in order, without overlaps, the first copy of every octet."""
+"""What waits behind a hole: in order, without overlaps, the first copy of every byte."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from polymux.capture.tcp.direction import TcpDirection
 
-# Start, size, and how many of its octets were cut off by the snap length.
+# Start, size, and how many of its bytes were cut off by the snap length.
 SEGMENTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12), st.integers(0, 4)))
 
 
 @given(segments=SEGMENTS, released=st.integers(0, 3))
-def test_every_octet_is_held_once_as_it_came_first(
+def test_every_byte_is_held_once_as_it_came_first(
     segments: list[tuple[int, int, int]], released: int
 ) -> None:
     lane = TcpDirection(0)

@@ -119,7 +119,7 @@ def by_the_long_way(walk: Reassembler) -> list[tuple[int, ...]]:
 @settings(max_examples=300, deadline=None)
 @given(packets(), st.sampled_from([1000, 0xFFFFFFF0, 0x7FFFFFF8]), st.booleans())
 @example([(0, 0, 0, 0, ACK, 500, 10, 0)] * 5, 0xFFFFFFF0, True)
-@example(  # octets of the one side while a hole of the other has waited too long
+@example(  # bytes of the one side while a hole of the other has waited too long
     [(0, 0, 0, 0, 0, 500, 10, 0), (1, 0, 0, 0, 0, 500, 10, 0), (0, 0, 10, 0, 0, 500, 10, 0),
      (1, 4000 * MS, 0, 0, 0, 500, 10, 0)], 1000, True,
 )  # fmt: skip

@@ -129,30 +129,30 @@ def test_packets_missing_from_the_capture_become_gaps_and_nothing_is_moved(
     (found,) = sessions(kept, path)
     for side, got in enumerate(streams(found)):
         assert len(got) <= len(sent[side])
-        wrong = [n for n, octet in enumerate(got) if octet != sent[side][n] and octet != ord("?")]
+        wrong = [n for n, byte in enumerate(got) if byte != sent[side][n] and byte != ord("?")]
         assert wrong == []
         assert found.reassembled_bytes[side] + found.missing_bytes[side] == len(got)
 
 
 @settings(max_examples=60, deadline=None)
-@given(case=disturbed(), octets=st.integers(1, 4000))
+@given(case=disturbed(), bytes=st.integers(1, 4000))
 def test_batches_of_any_size_hold_the_same_events(
     tmp_path_factory: pytest.TempPathFactory,
     case: tuple[bytes, bytes, list[Packet]],
-    octets: int,
+    size: int,
 ) -> None:
     path = str(tmp_path_factory.getbasetemp() / "batches.pcapng")
     (found,) = sessions(case[2], path)
     whole = [(p.side, p.timestamp, p.size, p.end) for p in found.pieces()]
     parts = []
-    for batch in found.batches(octets):
+    for batch in found.batches(size):
         for n in range(batch.count):
             end = {2: "fin", 3: "rst"}.get(batch.kind[n])
             parts.append((batch.side[n], batch.timestamp[n], batch.size[n], end))
     assert parts == whole
 
 
-def test_at_is_when_octets_became_contiguous(session: Callable[..., TcpSession]) -> None:
+def test_at_is_when_bytes_became_contiguous(session: Callable[..., TcpSession]) -> None:
     found = session(
         timed((10, dialled(106, payload=b"world")), (25, dialled(101, payload=b"hello")))
     )
@@ -179,7 +179,7 @@ def test_order_is_that_of_the_file_even_if_the_clock_goes_back(
     assert found.ends == ("fin", "fin")
 
 
-def test_the_first_copy_of_overlapping_octets_wins(session: Callable[..., TcpSession]) -> None:
+def test_the_first_copy_of_overlapping_bytes_wins(session: Callable[..., TcpSession]) -> None:
     found = session(
         timed(
             dialled(101, payload=b"abc"),
@@ -215,7 +215,7 @@ def test_too_much_behind_a_hole_makes_it_a_gap(session: Callable[..., TcpSession
     assert streams(session(timed(*frames, hole), held_segments=40))[0].startswith(b"?" * 100)
 
 
-def test_an_answer_to_octets_never_captured_shows_the_gap_before_it(
+def test_an_answer_to_bytes_never_captured_shows_the_gap_before_it(
     session: Callable[..., TcpSession],
 ) -> None:
     """A request was not captured; its reply must not stand before the gap."""
@@ -255,7 +255,7 @@ def test_the_end_of_the_capture_turns_what_is_missing_into_gaps(
     assert found.ends == ("fin", None)
 
 
-def test_keep_alive_probes_are_neither_octets_nor_retransmissions(
+def test_keep_alive_probes_are_neither_bytes_nor_retransmissions(
     session: Callable[..., TcpSession],
 ) -> None:
     found = session(
@@ -271,7 +271,7 @@ def test_keep_alive_probes_are_neither_octets_nor_retransmissions(
     assert found.retransmissions == ([], [])
 
 
-def test_octets_on_the_syn_count(session: Callable[..., TcpSession]) -> None:
+def test_bytes_on_the_syn_count(session: Callable[..., TcpSession]) -> None:
     packets = [
         Packet(START, build.frame(ALICE, BOB, 100, 0, SYN, b"fast")),
         Packet(START + MS, accepted(900, 105, SYN | ACK)),
@@ -395,7 +395,7 @@ def test_without_a_handshake_the_round_trip_is_the_quickest_acknowledgement(
     assert session(packets).scan_packets().rtt_ns == 4 * MS
 
 
-def test_a_retransmitted_octet_says_nothing_about_the_round_trip(
+def test_a_retransmitted_byte_says_nothing_about_the_round_trip(
     session: Callable[..., TcpSession],
 ) -> None:
     packets = [

@@ -90,7 +90,7 @@ def test_a_repeated_syn_is_the_same_session(read: Callable[..., CaptureReader]) 
     assert streams(found)[0] == b"x"
 
 
-def test_a_refused_connection_is_a_session_without_octets(
+def test_a_refused_connection_is_a_session_without_bytes(
     read: Callable[..., CaptureReader],
 ) -> None:
     packets = []
@@ -102,7 +102,7 @@ def test_a_refused_connection_is_a_session_without_octets(
     assert [(s.segment_bytes, s.ends) for s in found] == [((0, 0), (None, "rst"))] * 3
 
 
-def test_octets_far_away_after_the_end_are_another_session(
+def test_bytes_far_away_after_the_end_are_another_session(
     read: Callable[..., CaptureReader],
 ) -> None:
     packets = build.talk((0, b"first"))

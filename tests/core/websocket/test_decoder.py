@@ -42,7 +42,7 @@ def test_offsets_count_from_the_start_of_the_connection() -> None:
     assert (message.offset, heartbeat.offset, decoder.offset) == (129, 134, 136)
 
 
-def test_an_oversized_message_is_refused_before_a_single_octet_is_kept() -> None:
+def test_an_oversized_message_is_refused_before_a_single_byte_is_kept() -> None:
     decoder = Decoder(DIALER, max_message_bytes=1024 * 1024)
     head = encode_frame(2, bytes(70000), KEY)[:2] + (1 << 26).to_bytes(8, "big") + KEY
     piece = bytes(65536)
@@ -66,7 +66,7 @@ def test_the_error_of_a_limit_says_name_value_and_how_to_raise_it() -> None:
     assert fault.rule.origin is Origin.LIMIT
     assert fault.close_code == 1009
     assert "limit max_message_bytes=10; raise it with Limits(max_message_bytes=...)" in fault.detail
-    assert str(fault).startswith("websocket.message-too-big: a frame with first octet 0x82 and 11")
+    assert str(fault).startswith("websocket.message-too-big: a frame with first byte 0x82 and 11")
 
 
 def test_every_rule_ends_a_live_session_and_only_a_cut_is_a_warning() -> None:
@@ -85,17 +85,17 @@ def test_begun_tells_where_the_unfinished_message_began() -> None:
     )
     decoder = Decoder(ACCEPTOR)
     seen = []
-    for octet in wire:
-        decoder.feed(bytes([octet]))
+    for byte in wire:
+        decoder.feed(bytes([byte]))
         seen.append(decoder.message_start_offset())
-    # from the first octet of the first fragment to the last but one of the last, the ping between
+    # from the first byte of the first fragment to the last but one of the last, the ping between
     assert seen == [0, 0, -1] + [3] * 9 + [-1]
 
 
 def test_begun_is_silent_about_pings_and_about_messages_that_will_not_be_delivered() -> None:
     decoder = Decoder(ACCEPTOR, lenient=True)
-    for octet in ping_frame(b"abc")[:-1]:
-        decoder.feed(bytes([octet]))
+    for byte in ping_frame(b"abc")[:-1]:
+        decoder.feed(bytes([byte]))
         assert decoder.message_start_offset() == -1
     decoder = Decoder(ACCEPTOR, lenient=True)
     decoder.feed(encode_frame(1, b"text", final=False))
@@ -104,7 +104,7 @@ def test_begun_is_silent_about_pings_and_about_messages_that_will_not_be_deliver
     assert decoder.message_start_offset() == -1
 
 
-def test_control_frames_are_carrier_octets_and_messages_are_not() -> None:
+def test_control_frames_are_carrier_bytes_and_messages_are_not() -> None:
     wire = ping_frame(b"12") + binary_frame(b"abc") + close_frame(1000, "bye")
     decoder = Decoder(ACCEPTOR)
     decoder.feed(wire)
@@ -149,7 +149,7 @@ def test_a_gap_of_nothing_changes_nothing() -> None:
 
 def test_a_negative_gap_is_the_callers_mistake() -> None:
     decoder = Decoder(ACCEPTOR)
-    with pytest.raises(ValueError, match="-1 octets"):
+    with pytest.raises(ValueError, match="-1 bytes"):
         decoder.gap(-1)
     assert decoder.offset == 0
 
@@ -192,27 +192,27 @@ def test_a_snapshot_is_refused_while_items_wait() -> None:
 def test_a_snapshot_is_plain_data() -> None:
     decoder = Decoder(DIALER)
     decoder.feed(binary_frame(b"abcdef", KEY)[:-2])
-    numbers, octets, holes = decoder.snapshot()
+    numbers, chunks, holes = decoder.snapshot()
     assert {type(number) for number in numbers} == {int}
-    assert {type(octet) for octet in octets} == {bytes}
+    assert {type(byte) for byte in chunks} == {bytes}
     assert holes == ()
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda numbers, octets: ((), octets),
-        lambda numbers, octets: ((99, *numbers[1:]), octets),
-        lambda numbers, octets: (numbers, octets[:1]),
+        lambda numbers, chunks: ((), chunks),
+        lambda numbers, chunks: ((99, *numbers[1:]), chunks),
+        lambda numbers, chunks: (numbers, chunks[:1]),
     ],
 )
 def test_something_else_is_not_restored(spoil) -> None:  # type: ignore[no-untyped-def]  # lambdas
-    numbers, octets, holes = Decoder(ACCEPTOR).snapshot()
+    numbers, chunks, holes = Decoder(ACCEPTOR).snapshot()
     decoder = Decoder(ACCEPTOR)
     decoder.feed(b"\x82\x05ab")
     before = decoder.snapshot()
     with pytest.raises(ValueError, match="not a snapshot"):
-        decoder.restore((*spoil(numbers, octets), holes))
+        decoder.restore((*spoil(numbers, chunks), holes))
     assert decoder.snapshot() == before
 
 

@@ -34,7 +34,7 @@ sizes = st.one_of(
 
 
 def plainly_masked(data: bytes, key: bytes, phase: int) -> bytes:
-    return bytes(octet ^ key[(place + phase) % 4] for place, octet in enumerate(data))
+    return bytes(byte ^ key[(place + phase) % 4] for place, byte in enumerate(data))
 
 
 @given(sizes, st.binary(min_size=1, max_size=50), keys, st.integers(0, 3), st.integers(0, 9))
@@ -116,15 +116,15 @@ def test_pings_pongs_and_closes() -> None:
 
 @given(st.text(max_size=200))
 def test_a_reason_of_any_length_fits_and_stays_utf8(reason: str) -> None:
-    octets = close_frame(1000, reason)
-    text = octets[4:].decode("utf-8")
-    assert len(octets) <= 127
+    data = close_frame(1000, reason)
+    text = data[4:].decode("utf-8")
+    assert len(data) <= 127
     whole = reason.encode("utf-8", "replace")
-    assert whole.startswith(octets[4:])
+    assert whole.startswith(data[4:])
     if len(whole) <= 123:
         assert text.encode() == whole
     else:
-        assert len(octets) > 127 - 4  # no more is cut than one character
+        assert len(data) > 127 - 4  # no more is cut than one character
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1006, 1015, 2999, 5000, 65536])
@@ -136,16 +136,16 @@ def test_a_close_code_that_may_not_be_sent_is_refused(code: int) -> None:
 
 def test_a_long_ping_is_refused() -> None:
     assert len(ping_frame(bytes(125))) == 127
-    with pytest.raises(LocalProtocolError, match="at most 125 octets, not 126"):
+    with pytest.raises(LocalProtocolError, match="at most 125 bytes, not 126"):
         ping_frame(bytes(126))
-    with pytest.raises(LocalProtocolError, match="at most 125 octets"):
+    with pytest.raises(LocalProtocolError, match="at most 125 bytes"):
         pong_frame(bytes(126))
 
 
 @pytest.mark.parametrize("key", [b"", b"abc", b"abcde"])
 def test_a_key_of_another_length_is_refused_before_anything_is_written(key: bytes) -> None:
     out = BytesWriter()
-    with pytest.raises(LocalProtocolError, match="4 octets"):
+    with pytest.raises(LocalProtocolError, match="4 bytes"):
         write_binary(out, b"payload", key)
     assert len(out) == 0
 
@@ -155,11 +155,11 @@ def test_a_header_is_read_as_it_was_written_and_never_early(
     first: int, size: int, key: bytes | None
 ) -> None:
     whole = encode_frame(first & 15, bytes(size), key, first >= 128)
-    octets = whole[: len(whole) - size]
+    data = whole[: len(whole) - size]
     head = WebSocketFrameHeader()
-    for end in range(len(octets)):
-        assert head.read(octets, 0, end) == INCOMPLETE
-    assert head.read(b"..." + octets, 3, 3 + len(octets)) == len(octets)
+    for end in range(len(data)):
+        assert head.read(data, 0, end) == INCOMPLETE
+    assert head.read(b"..." + data, 3, 3 + len(data)) == len(data)
     assert (head.first_byte & 0x8F, head.payload_size, head.masking_key) == (
         first & 0x8F,
         size,

@@ -78,10 +78,10 @@ def test_every_prefix_asks_for_more_until_both_heads_are_whole() -> None:
     assert detect_upgrade(REQUEST, RESPONSE).outcome == IS_UPGRADE
 
 
-@pytest.mark.parametrize("octets", [b"\x00", b"\x82", b"G\x00", b"get / HTTP/1.1", b"\x16\x03\x01"])
-def test_other_traffic_is_told_at_its_first_octets(octets: bytes) -> None:
-    assert detect_upgrade(octets, b"").outcome == NOT_UPGRADE
-    assert detect_upgrade(b"", octets).outcome == NOT_UPGRADE
+@pytest.mark.parametrize("data", [b"\x00", b"\x82", b"G\x00", b"get / HTTP/1.1", b"\x16\x03\x01"])
+def test_other_traffic_is_told_at_its_first_bytes(data: bytes) -> None:
+    assert detect_upgrade(data, b"").outcome == NOT_UPGRADE
+    assert detect_upgrade(b"", data).outcome == NOT_UPGRADE
 
 
 def test_a_head_without_end_is_given_up_at_the_limit() -> None:
@@ -89,7 +89,7 @@ def test_a_head_without_end_is_given_up_at_the_limit() -> None:
     assert detect_upgrade(endless[: MAX_HEAD_BYTES - 1], b"").outcome == NEED_MORE
     found = detect_upgrade(endless[:MAX_HEAD_BYTES], b"")
     assert found.outcome == NOT_UPGRADE
-    assert f"limit of {MAX_HEAD_BYTES} octets" in found.reason
+    assert f"limit of {MAX_HEAD_BYTES} bytes" in found.reason
 
 
 def test_a_head_of_exactly_the_limit_is_read() -> None:
@@ -131,7 +131,7 @@ def test_a_handshake_of_the_websockets_library_is_recognised(compressed: bool) -
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_any_octets_get_a_verdict(request: bytes, response: bytes) -> None:
+def test_any_bytes_get_a_verdict(request: bytes, response: bytes) -> None:
     assert detect_upgrade(request, response).outcome in (NEED_MORE, NOT_UPGRADE)
     assert detect_upgrade(b"GET " + request, b"HTTP/1." + response).outcome in (
         NEED_MORE,
@@ -141,10 +141,10 @@ def test_any_octets_get_a_verdict(request: bytes, response: bytes) -> None:
 
 
 @given(st.integers(0, len(REQUEST) - 1), st.integers(0, 255), st.integers(0, 2))
-def test_a_flipped_octet_never_raises(place: int, octet: int, direction: int) -> None:
-    request = REQUEST[:place] + bytes([octet]) + REQUEST[place + 1 :]
+def test_a_flipped_byte_never_raises(place: int, byte: int, direction: int) -> None:
+    request = REQUEST[:place] + bytes([byte]) + REQUEST[place + 1 :]
     where = place % len(RESPONSE)
-    response = RESPONSE[:where] + bytes([octet]) + RESPONSE[where + 1 :]
+    response = RESPONSE[:where] + bytes([byte]) + RESPONSE[where + 1 :]
     found = detect_upgrade(
         REQUEST if direction == 1 else request, RESPONSE if direction == 0 else response
     )

@@ -1,4 +1,4 @@
-"""WebSocket below an observer: rows keep their place on the wire, and every octet is counted."""
+"""WebSocket below an observer: rows keep their place on the wire, and every byte is counted."""
 
 from base64 import b64encode
 from random import Random
@@ -46,12 +46,12 @@ def watching(text: str = "omnistreams:carrier=websocket") -> Observer:
 
 def watch(chunks: list[Chunk], text: str = "omnistreams:carrier=websocket") -> Observer:
     observer = watching(text)
-    for at, (side, octets) in enumerate(chunks):
-        observer.feed(side, octets, at)
+    for at, (side, data) in enumerate(chunks):
+        observer.feed(side, data, at)
     observer.finish(99, True, True)
     assert observer.accounts_for_all_bytes()
     for side in (0, 1):
-        size = sum(len(octets) for sender, octets in chunks if sender == side)
+        size = sum(len(data) for sender, data in chunks if sender == side)
         assert observer.connection.direction(side).total_bytes == size
     return observer
 
@@ -95,7 +95,7 @@ def test_pings_and_the_close_are_carrier() -> None:
     assert observer.take_violations() == []
 
 
-def test_without_a_carrier_named_the_first_octets_tell() -> None:
+def test_without_a_carrier_named_the_first_bytes_tell() -> None:
     assert len(rows(watch([*UPGRADE, *STREAM], "omnistreams"))) == 4
     plain = [(0, bytes.fromhex("00000002 0105")), (1, bytes.fromhex("00000003 050502"))]
     assert rows(watch(plain, "omnistreams")) == [
@@ -136,7 +136,7 @@ def test_what_is_no_upgrade_is_undecodable_and_says_why(chunks: list[Chunk], rea
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_long_head_is_not_read_again_for_every_octet_of_the_other(side: int) -> None:
+def test_a_long_head_is_not_read_again_for_every_byte_of_the_other(side: int) -> None:
     heads = [REQUEST, RESPONSE]
     heads[side] = heads[side][:-2] + b"a:\n" * 5000 + b"\r\n"
     other = heads[1 - side][:-2] + b"b: " + b"y" * 1000
@@ -146,18 +146,18 @@ def test_a_long_head_is_not_read_again_for_every_octet_of_the_other(side: int) -
     detect_upgrade(heads[0], heads[1])
     once = process_time() - began
     began = process_time()
-    for octet in other:
-        observer.feed(1 - side, bytes([octet]), 1)
+    for byte in other:
+        observer.feed(1 - side, bytes([byte]), 1)
     assert process_time() - began < 60 * once
     observer.feed(1 - side, b"\r\n\r\n", 2)
     observer.feed(*d("0105"), 3)
     assert [kind for *_, kind in rows(observer)] == ["CREATE_RECEIVE_STREAM"]
 
 
-def test_a_wrong_beginning_is_told_although_its_first_octets_were_right() -> None:
+def test_a_wrong_beginning_is_told_although_its_first_bytes_were_right() -> None:
     observer = watching()
-    for side, octets in [(0, REQUEST), (1, b"HTTP"), (1, b"/2 101 Switching Protocols")]:
-        observer.feed(side, octets, 0)
+    for side, data in [(0, REQUEST), (1, b"HTTP"), (1, b"/2 101 Switching Protocols")]:
+        observer.feed(side, data, 0)
     assert "does not begin with 'HTTP/1.'" in observer.connection.acceptor.stop_reason
 
 
@@ -188,8 +188,8 @@ def test_what_breaks_the_framing_is_a_violation_and_reading_goes_on() -> None:
 
 def test_a_message_over_the_limit_is_never_buffered() -> None:
     observer = watching()
-    octets = encode_frame(2, b"", KEY)[:1] + b"\xff" + (1 << 40).to_bytes(8, "big") + KEY
-    observer.feed(0, octets, 0)
+    data = encode_frame(2, b"", KEY)[:1] + b"\xff" + (1 << 40).to_bytes(8, "big") + KEY
+    observer.feed(0, data, 0)
     for _ in range(20):
         observer.feed(0, bytes(65536), 0)
     assert [v.rule.name for v in observer.take_violations()] == ["websocket.message-too-big"]
@@ -200,8 +200,8 @@ def test_a_message_over_the_limit_is_never_buffered() -> None:
 def test_a_gap_inside_data_is_bridged_and_inside_a_header_is_not() -> None:
     big = d("0205" + "61" * 1000)[1]
     observer = watching()
-    for side, octets in [d("0105"), a("050502"), (0, big[:300])]:
-        observer.feed(side, octets, 0)
+    for side, data in [d("0105"), a("050502"), (0, big[:300])]:
+        observer.feed(side, data, 0)
     observer.gap(0, 200, 0)
     observer.feed(0, big[500:] + d("0305")[1], 0)
     observer.gap(0, 3, 0)
@@ -221,10 +221,10 @@ def test_a_gap_inside_data_is_bridged_and_inside_a_header_is_not() -> None:
 
 def test_a_gap_over_type_and_id_leaves_the_message_out() -> None:
     observer = watching()
-    octets = d("0105616263")[1]
-    observer.feed(0, octets[:6], 0)
+    data = d("0105616263")[1]
+    observer.feed(0, data[:6], 0)
     observer.gap(0, 1, 0)
-    observer.feed(0, octets[7:] + d("0106")[1], 0)
+    observer.feed(0, data[7:] + d("0106")[1], 0)
     observer.finish(0, True, True)
     assert observer.accounts_for_all_bytes()
     assert [stream.label() for stream in observer.protocol.streams.all()] == ["d6"]
@@ -270,15 +270,15 @@ def messy(seed: int) -> list[Chunk]:
 def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: int) -> None:
     chunks = messy(seed)
     whole = watching("omnistreams:carrier=websocket")
-    for side, octets in chunks:
-        whole.feed(side, octets, 7)
+    for side, data in chunks:
+        whole.feed(side, data, 7)
     rng = Random(cut)
     pieces = watching("omnistreams:carrier=websocket")
-    for side, octets in chunks:
+    for side, data in chunks:
         pos = 0
-        while pos < len(octets):
+        while pos < len(data):
             size = rng.choice([1, 2, 5, 100])
-            pieces.feed(side, octets[pos : pos + size], 7)
+            pieces.feed(side, data[pos : pos + size], 7)
             pos += size
             assert pieces.accounts_for_all_bytes()
             if rng.random() < 0.1:
@@ -299,18 +299,18 @@ def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: in
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=80)), max_size=20))
 @settings(max_examples=100, deadline=None)
-def test_noise_is_counted_to_the_last_octet(chunks: list[Chunk]) -> None:
+def test_noise_is_counted_to_the_last_byte(chunks: list[Chunk]) -> None:
     watch(chunks)
     watch(chunks, "omnistreams")
     watch([*UPGRADE, *chunks], "omnistreams")
 
 
-def test_octets_counted_before_the_carrier_shift_the_rows() -> None:
+def test_bytes_counted_before_the_carrier_shift_the_rows() -> None:
     observer = watching()
     direction = observer.connection.dialer
     direction.total_bytes = direction.overhead_bytes = direction.offset = 20  # a preamble
-    for side, octets in [*UPGRADE, d("0105")]:
-        observer.feed(side, octets, 0)
+    for side, data in [*UPGRADE, d("0105")]:
+        observer.feed(side, data, 0)
     observer.finish(0, True, True)
     assert observer.accounts_for_all_bytes()
     assert [offset for _, offset, _, _ in rows(observer)] == [20 + len(REQUEST)]

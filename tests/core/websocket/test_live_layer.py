@@ -23,25 +23,25 @@ def end(side: int) -> Endpoint:
     return made
 
 
-def items(octets: bytes, side: int) -> list[object]:
+def items(data: bytes, side: int) -> list[object]:
     """What a strict reader finds in what one side sent."""
     decoder = Decoder(side, max_message_bytes=1 << 21)
-    decoder.feed(octets)
+    decoder.feed(data)
     assert decoder.pending() == 0
     return list(decoder.take())
 
 
-def payloads(octets: bytes, side: int) -> list[bytes]:
-    return [item.data for item in items(octets, side) if isinstance(item, Message)]
+def payloads(data: bytes, side: int) -> list[bytes]:
+    return [item.data for item in items(data, side) if isinstance(item, Message)]
 
 
 def test_the_dialer_masks_each_message_with_a_key_of_its_own() -> None:
     dialer = end(0)
     for _ in range(20):
         dialer.open(b"{}")
-    octets = dialer.data_to_send()
-    assert payloads(octets, 0) == [bytes([1, number]) + b"{}" for number in range(20)]
-    assert len({octets[i * 10 + 2 : i * 10 + 6] for i in range(20)}) == 20
+    data = dialer.data_to_send()
+    assert payloads(data, 0) == [bytes([1, number]) + b"{}" for number in range(20)]
+    assert len({data[i * 10 + 2 : i * 10 + 6] for i in range(20)}) == 20
 
 
 def test_the_acceptor_masks_nothing_and_does_not_copy_large_payloads() -> None:
@@ -58,7 +58,7 @@ def test_the_acceptor_masks_nothing_and_does_not_copy_large_payloads() -> None:
     assert payloads(b"".join(chunks), 1) == [b"\2\0" + big, b"\2\0small"]
 
 
-def test_without_octets_of_chance_a_dialer_sends_nothing() -> None:
+def test_without_bytes_of_chance_a_dialer_sends_nothing() -> None:
     dialer = Endpoint(create(TEXT_FORM, vantage=0), 0)
     dialer.open()
     with pytest.raises(LocalProtocolError, match="random"):
@@ -81,10 +81,10 @@ def test_messages_of_any_size_arrive_as_they_were_sent(sent: list[bytes], side: 
     for message in sent:
         writer.send(stream, message)
     writer.end(stream)
-    octets = writer.data_to_send(1 << 30)
+    data = writer.data_to_send(1 << 30)
     events = []
-    for pos in range(0, len(octets), 5000):
-        events += reader.receive(octets[pos : pos + 5000], 0.0)
+    for pos in range(0, len(data), 5000):
+        events += reader.receive(data[pos : pos + 5000], 0.0)
     assert [bytes(e.data) for e in events if isinstance(e, Data)] == sent
     assert opened.stream.over
 
@@ -124,7 +124,7 @@ def test_hanging_up_sends_what_is_queued_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "rule", "code"),
+    ("data", "rule", "code"),
     [
         (encode_frame(TEXT, b"hi", KEY), "websocket.text-message", 1003),
         (encode_frame(2, b"\1\1"), "websocket.unmasked-frame", 1002),
@@ -132,11 +132,11 @@ def test_hanging_up_sends_what_is_queued_first() -> None:
     ],
 )
 def test_what_breaks_the_framing_ends_the_session_with_its_code(
-    octets: bytes, rule: str, code: int
+    data: bytes, rule: str, code: int
 ) -> None:
     acceptor = end(1)
     with pytest.raises(PeerViolation, match=rule):
-        acceptor.receive(octets, 0.0)
+        acceptor.receive(data, 0.0)
     assert acceptor.counters.hits == {rule: 1}
     (close,) = items(acceptor.data_to_send(), 1)
     assert isinstance(close, Close)
@@ -145,22 +145,22 @@ def test_what_breaks_the_framing_ends_the_session_with_its_code(
 
 def test_a_fragmented_message_is_one_message() -> None:
     acceptor = end(1)
-    octets = (
+    data = (
         encode_frame(2, b"\1", KEY, False)
         + encode_frame(PING, b"", KEY)
         + encode_frame(0, b"\7{}", KEY)
     )
-    (opened,) = acceptor.receive(octets, 0.0)
+    (opened,) = acceptor.receive(data, 0.0)
     assert opened.stream is not None
     assert (opened.stream.label(), opened.stream.name) == ("d7", b"{}")
 
 
 def test_an_end_inside_a_message_is_noticed() -> None:
     acceptor = end(1)
-    octets = encode_frame(2, b"\1\7", KEY)
-    acceptor.receive(octets, 0.0)
+    data = encode_frame(2, b"\1\7", KEY)
+    acceptor.receive(data, 0.0)
     assert acceptor.finish()
-    acceptor.receive(octets[:3], 0.0)
+    acceptor.receive(data[:3], 0.0)
     assert not acceptor.finish()
 
 

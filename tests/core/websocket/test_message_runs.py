@@ -70,7 +70,7 @@ def test_a_length_in_a_longer_form_than_needed_is_no_part_of_a_run() -> None:
         assert fault.rule.name == "websocket.non-minimal-length"
 
 
-def test_a_quicker_mask_changes_no_octet_that_leaves() -> None:
+def test_a_quicker_mask_changes_no_byte_that_leaves() -> None:
     sent = []
     for quick in (False, True):
         dialer = Endpoint(polymux.protocol("omnistreams:carrier=websocket"), DIALER)

@@ -28,7 +28,7 @@ Story = list[tuple[str, object]]
 
 
 def theirs(side: int, wire: bytes) -> Story:
-    """What their protocol object makes of the octets this side sent."""
+    """What their protocol object makes of the bytes this side sent."""
     protocol: ClientProtocol | ServerProtocol
     if side == DIALER:
         protocol = ServerProtocol(state=State.OPEN, max_size=LIMIT)
@@ -87,9 +87,9 @@ def anything(draw: st.DrawFn, side: int) -> bytes:
         payload = draw(st.one_of(st.binary(max_size=20), st.sampled_from([bytes(125), bytes(126)])))
     right = draw(st.integers(0, 15)) > 0
     key = draw(st.binary(min_size=4, max_size=4)) if (side == DIALER) == right else None
-    octets = encode_frame(opcode, payload, key, draw(st.integers(0, 3)) > 0)
+    data = encode_frame(opcode, payload, key, draw(st.integers(0, 3)) > 0)
     reserved = draw(st.sampled_from([0] * 15 + [0x10, 0x20, 0x40]))
-    return bytes([octets[0] | reserved]) + octets[1:]
+    return bytes([data[0] | reserved]) + data[1:]
 
 
 @given(sides, st.data())

@@ -1,4 +1,4 @@
-"""What must hold for any octets at all."""
+"""What must hold for any bytes at all."""
 
 from itertools import pairwise
 
@@ -20,11 +20,11 @@ def frames(draw: st.DrawFn) -> bytes:
     """One frame, most often a lawful one, sometimes with a spoiled header."""
     opcode = draw(st.sampled_from([0, 0, 1, 2, 2, 2, 8, 9, 9, 10, 3, 11]))
     payload = draw(st.one_of(st.binary(max_size=12), st.just(b"\x03\xe8ok"), st.just(bytes(130))))
-    octets = encode_frame(opcode, payload, draw(keys), draw(st.booleans()))
+    data = encode_frame(opcode, payload, draw(keys), draw(st.booleans()))
     if draw(st.integers(0, 9)) == 0:
-        place = draw(st.integers(0, min(len(octets), 10) - 1))
-        octets = octets[:place] + bytes([draw(st.integers(0, 255))]) + octets[place + 1 :]
-    return octets
+        place = draw(st.integers(0, min(len(data), 10) - 1))
+        data = data[:place] + bytes([draw(st.integers(0, 255))]) + data[place + 1 :]
+    return data
 
 
 wires = st.one_of(
@@ -63,13 +63,13 @@ def test_any_split_gives_the_same_items_and_the_same_state(
     whole, parts, single = (Decoder(side, LIMIT, lenient) for _ in range(3))
     expected = run(whole, [wire])
     assert run(parts, split) == expected
-    assert run(single, [bytes([octet]) for octet in wire]) == expected
+    assert run(single, [bytes([byte]) for byte in wire]) == expected
     assert whole.snapshot() == parts.snapshot() == single.snapshot()
 
 
 @given(sides, st.booleans(), pieces)
 @settings(max_examples=300)
-def test_every_octet_and_every_gap_is_counted_exactly_once(
+def test_every_byte_and_every_gap_is_counted_exactly_once(
     side: int, lenient: bool, parts: list[bytes | int]
 ) -> None:
     decoder = Decoder(side, LIMIT, lenient)
@@ -86,7 +86,7 @@ def test_every_octet_and_every_gap_is_counted_exactly_once(
 
 
 @given(sides, st.booleans(), pieces)
-def test_a_gap_told_octet_by_octet_is_the_same_gap(
+def test_a_gap_told_byte_by_byte_is_the_same_gap(
     side: int, lenient: bool, parts: list[bytes | int]
 ) -> None:
     slow: list[bytes | int] = []
@@ -111,9 +111,9 @@ def test_a_restored_decoder_goes_on_as_if_nothing_had_happened(
 
 @given(sides, st.booleans(), wires, st.binary(max_size=20))
 @settings(max_examples=300)
-def test_no_octets_wedge_it(side: int, lenient: bool, wire: bytes, payload: bytes) -> None:
+def test_no_bytes_wedge_it(side: int, lenient: bool, wire: bytes, payload: bytes) -> None:
     """After anything, a valid message is read, or the decoder says it has stopped, or it waits
-    for octets that a header has announced."""
+    for bytes that a header has announced."""
     decoder = Decoder(side, LIMIT, lenient)
     decoder.feed(wire)
     decoder.take()
@@ -148,7 +148,7 @@ def test_what_is_stopped_stays_stopped(wire: bytes) -> None:
 def test_what_is_written_is_read(
     side: int, script: list[tuple[str, bytes]], size: int, random: bytes
 ) -> None:
-    """Messages in fragments of `size` octets, pings and pongs put between the fragments."""
+    """Messages in fragments of `size` bytes, pings and pongs put between the fragments."""
     key = random if side == DIALER else None
     wire = b""
     controls = [(kind, data) for kind, data in script if kind != "message"]

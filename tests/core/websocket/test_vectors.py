@@ -1,4 +1,4 @@
-"""Every WebSocket vector, fed whole, octet by octet, cut anywhere, and through a snapshot."""
+"""Every WebSocket vector, fed whole, byte by byte, cut anywhere, and through a snapshot."""
 
 import json
 from pathlib import Path
@@ -36,7 +36,7 @@ CASES = [
 Wire = list[bytes | int]
 
 
-def octets(parts: Any) -> bytes:
+def raw_bytes(parts: Any) -> bytes:
     if isinstance(parts, str):
         return bytes.fromhex(parts)
     return b"".join(
@@ -51,13 +51,13 @@ def wire_of(case: Any) -> Wire:
         if isinstance(part, int):
             wire.append(part)
         elif wire and isinstance(wire[-1], bytes):
-            wire[-1] += octets([part])
+            wire[-1] += raw_bytes([part])
         else:
-            wire.append(octets([part]))
+            wire.append(raw_bytes([part]))
     return wire
 
 
-def octet_by_octet(wire: Wire) -> Wire:
+def byte_by_byte(wire: Wire) -> Wire:
     single: Wire = []
     for part in wire:
         single.extend([1] * part if isinstance(part, int) else [bytes([o]) for o in part])
@@ -77,7 +77,7 @@ def put(decoder: Decoder, part: bytes | int) -> None:
 
 
 def check(case: Any, decoder: Decoder, items: list[DecoderEvent]) -> None:
-    """The end of a run: the expected items and state, and no octet lost or counted twice."""
+    """The end of a run: the expected items and state, and no byte lost or counted twice."""
     if case.get("finish"):
         decoder.finish()
         items = items + decoder.take()
@@ -86,7 +86,7 @@ def check(case: Any, decoder: Decoder, items: list[DecoderEvent]) -> None:
     for find in expected:
         for kind in ("message", "ping", "pong"):
             if kind in find:
-                find[kind] = octets(find[kind])
+                find[kind] = raw_bytes(find[kind])
     assert len(found) == len(expected), found
     for got, find in zip(found, expected, strict=True):
         assert {name: got.get(name) for name in find} == find
@@ -128,7 +128,7 @@ def described(item: DecoderEvent) -> dict[str, Any]:
 
 
 def place(item: Message | Ping | Pong | Close) -> dict[str, int]:
-    return {"offset": item.offset, "octets": item.wire_bytes}
+    return {"offset": item.offset, "bytes": item.wire_bytes}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -140,16 +140,16 @@ def test_vector_fed_whole(case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_vector_fed_octet_by_octet(case: Any) -> None:
+def test_vector_fed_byte_by_byte(case: Any) -> None:
     decoder = decoder_for(case)
-    for part in octet_by_octet(wire_of(case)):
+    for part in byte_by_byte(wire_of(case)):
         put(decoder, part)
     check(case, decoder, decoder.take())
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_vector_saved_and_restored_after_every_octet(case: Any) -> None:
-    singles = octet_by_octet(wire_of(case))
+def test_vector_saved_and_restored_after_every_byte(case: Any) -> None:
+    singles = byte_by_byte(wire_of(case))
     step = 1 + len(singles) // 500  # the long ones now and then
     decoder = decoder_for(case)
     items: list[DecoderEvent] = []
@@ -176,7 +176,7 @@ def test_vector_cut_in_two_anywhere(case: Any) -> None:
 
 
 def cut_at(wire: Wire, cut: int) -> Wire:
-    """The same wire with one more piece: the one that holds octet `cut` ends before it."""
+    """The same wire with one more piece: the one that holds byte `cut` ends before it."""
     pieces: Wire = []
     for part in wire:
         size = part if isinstance(part, int) else len(part)

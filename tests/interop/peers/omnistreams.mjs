@@ -3,7 +3,7 @@
 
 import { Multiplexer, WebSocketTransport } from 'omnistreams'
 import { emit, obey, readArguments, secondsSince, whole } from './lib/script.mjs'
-import { content, octets, sha256 } from './lib/octets.mjs'
+import { content, bytes, sha256 } from './lib/bytes.mjs'
 import { pool, shares, sunk } from './lib/bench.mjs'
 import { FULL, carry, room } from './lib/websocket.mjs'
 import { Conduit, Reader, Writer } from './lib/conduits.mjs'
@@ -15,7 +15,7 @@ const args = readArguments({ path: { type: 'string', default: '/omnistreams' } }
 const conduits = new Map() // number -> Reader or Writer
 const sessions = []
 const ways = { '': { incoming: 'echo' } } // exact metadata, '' for all others
-const sink = { octets: 0, messages: 0, streams: 0, first: null, watch: null }
+const sink = { bytes: 0, messages: 0, streams: 0, first: null, watch: null }
 let echoControl = false
 
 function remember (conduit) {
@@ -51,7 +51,7 @@ class Session {
   #control (message) {
     const data = Buffer.from(message)
     const hex = data.length <= 1024 ? data.toString('hex') : null
-    emit('control', { conn: this.conn, octets: data.length, sha256: sha256(data), hex })
+    emit('control', { conn: this.conn, bytes: data.length, sha256: sha256(data), hex })
     if (echoControl) this.mux.sendControlMessage(data)
   }
 
@@ -89,7 +89,7 @@ class Session {
     } else if (way.incoming === 'sink') {
       reader.onData = (data) => {
         sink.first ??= performance.now()
-        sink.octets += data.byteLength
+        sink.bytes += data.byteLength
         sink.messages++
         sink.watch?.()
       }
@@ -119,7 +119,7 @@ function setMode (command) {
   }
   ways[command.name === undefined ? '' : '=' + command.name] = command
   if (command.incoming === 'sink') {
-    Object.assign(sink, { octets: 0, messages: 0, streams: 0, first: null })
+    Object.assign(sink, { bytes: 0, messages: 0, streams: 0, first: null })
   }
 }
 
@@ -138,14 +138,14 @@ obey({
 
   open: (command) => session(command).open(metadataOf(command)).status(),
 
-  // COUNT messages of SIZE octets, or one of `text` or `hex`. "force" does not wait for credit.
+  // COUNT messages of SIZE bytes, or one of `text` or `hex`. "force" does not wait for credit.
   send: async (command) => {
     const writer = find(command, Writer)
     const size = command.size ?? 0
     const one = command.size === undefined ? content(command) : null
     const count = one === null ? whole(command, 'count', 1) : 1
     for (let i = 0; i < count; i++) {
-      const data = one ?? octets(command.seed ?? 0, i * size, size)
+      const data = one ?? bytes(command.seed ?? 0, i * size, size)
       if (command.force) writer.put(data)
       else if (!await writer.send(data)) break
     }
@@ -196,14 +196,14 @@ obey({
     return { results, seconds: secondsSince(start) }
   },
 
-  // Send OCTETS in messages of SIZE over STREAMS, as the readers' requests allow.
+  // Send BYTES in messages of SIZE over STREAMS, as the readers' requests allow.
   blast: async (command) => {
     const { ws } = session(command)
-    const total = whole(command, 'octets')
+    const total = whole(command, 'bytes')
     const size = whole(command, 'size', 65536)
     if (size === 0) throw new Error('"size" must be at least 1')
     const count = whole(command, 'streams', 1)
-    const message = octets(whole(command, 'seed', 0), 0, size)
+    const message = bytes(whole(command, 'seed', 0), 0, size)
     const writers = Array.from({ length: count }, (_, i) => {
       return session(command).open(Buffer.from(`blast-${i}`), true)
     })
@@ -219,7 +219,7 @@ obey({
       writer.end()
     }))
     const messages = writers.reduce((sum, writer) => sum + writer.messages, 0)
-    return { octets: total, messages, streams: count, seconds: secondsSince(start) }
+    return { bytes: total, messages, streams: count, seconds: secondsSince(start) }
   },
 
   sink: (command) => {
@@ -227,10 +227,10 @@ obey({
     return sunk(sink, command)
   },
 
-  // COUNT round trips of SIZE octets, one at a time, over a stream and the one an echo opens back.
+  // COUNT round trips of SIZE bytes, one at a time, over a stream and the one an echo opens back.
   pings: async (command) => {
     const count = whole(command, 'count')
-    const message = octets(whole(command, 'seed', 0), 0, whole(command, 'size', 16))
+    const message = bytes(whole(command, 'seed', 0), 0, whole(command, 'size', 16))
     let answered = null
     ways['=echo'] = { incoming: 'answer', quiet: true, answered: () => answered() }
     const writer = session(command).open(Buffer.from('echo'), true)

@@ -1,26 +1,26 @@
 // A bare WebSocket peer by npm ws: echoes messages, sends, counts. See README.md.
 
 import { emit, obey, readArguments, secondsSince, whole } from './lib/script.mjs'
-import { content, octets, sha256 } from './lib/octets.mjs'
+import { content, bytes, sha256 } from './lib/bytes.mjs'
 import { sunk } from './lib/bench.mjs'
 import { FULL, carry, room } from './lib/websocket.mjs'
 
 const args = readArguments({ path: { type: 'string' } })
 const sockets = []
-const sink = { octets: 0, messages: 0, streams: 0, first: null, watch: null }
+const sink = { bytes: 0, messages: 0, streams: 0, first: null, watch: null }
 let mode = { incoming: 'echo' }
 
 function received (ws, conn, data, binary) {
   if (mode.incoming === 'sink') {
     sink.first ??= performance.now()
-    sink.octets += data.length
+    sink.bytes += data.length
     sink.messages++
     sink.watch?.()
     return
   }
   if (!mode.quiet) {
     const hex = data.length <= 64 ? data.toString('hex') : null
-    emit('message', { conn, octets: data.length, sha256: sha256(data), binary, hex })
+    emit('message', { conn, bytes: data.length, sha256: sha256(data), binary, hex })
   }
   if (mode.incoming === 'echo') ws.send(data, { binary })
 }
@@ -39,7 +39,7 @@ function socket (command) {
 }
 
 function clearSink () {
-  Object.assign(sink, { octets: 0, messages: 0, first: null })
+  Object.assign(sink, { bytes: 0, messages: 0, first: null })
 }
 
 const sent = (ws, data, options) => new Promise((resolve, reject) => {
@@ -59,7 +59,7 @@ obey({
   send: async (command) => {
     const data = content(command) ?? Buffer.alloc(0)
     await sent(socket(command), data, { binary: command.text === undefined })
-    return { octets: data.length }
+    return { bytes: data.length }
   },
 
   // One message in `parts` WebSocket fragments.
@@ -72,7 +72,7 @@ obey({
       const last = i === parts - 1
       await sent(ws, data.subarray(i * size, last ? undefined : (i + 1) * size), { binary: true, fin: last })
     }
-    return { octets: data.length, parts }
+    return { bytes: data.length, parts }
   },
 
   ping: (command) => { socket(command).ping(content(command) ?? '') },
@@ -85,10 +85,10 @@ obey({
 
   blast: async (command) => {
     const ws = socket(command)
-    const total = whole(command, 'octets')
+    const total = whole(command, 'bytes')
     const size = whole(command, 'size', 65536)
     if (size === 0) throw new Error('"size" must be at least 1')
-    const message = octets(whole(command, 'seed', 0), 0, size)
+    const message = bytes(whole(command, 'seed', 0), 0, size)
     const start = performance.now()
     let messages = 0
     let last = Promise.resolve()
@@ -100,7 +100,7 @@ obey({
       if (ws.bufferedAmount > FULL) await room(ws)
     }
     await last
-    return { octets: total, messages, seconds: secondsSince(start) }
+    return { bytes: total, messages, seconds: secondsSince(start) }
   },
 
   sink: (command) => {

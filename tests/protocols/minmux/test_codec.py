@@ -1,4 +1,4 @@
-"""The three integers of Minmux and the header octet, exact to 2^64-1 in both directions."""
+"""The three integers of Minmux and the header byte, exact to 2^64-1 in both directions."""
 
 import pytest
 from hypothesis import example, given
@@ -72,9 +72,9 @@ def book(strict: bool = True) -> Minmux:
     return Minmux(Limits(), Vantage.MIDDLE, byte_profile(), strict)
 
 
-def read(side: int, octets: bytes, strict: bool = True) -> tuple[int, FrameHeader]:
+def read(side: int, data: bytes, strict: bool = True) -> tuple[int, FrameHeader]:
     head = FrameHeader()
-    return book(strict).decode_header(side, octets, 0, len(octets), head), head
+    return book(strict).decode_header(side, data, 0, len(data), head), head
 
 
 def written(side: int, kind: int, number: int, amount: int) -> bytes:
@@ -90,22 +90,22 @@ def written(side: int, kind: int, number: int, amount: int) -> bytes:
 
 def test_varu64_and_its_non_zero_form_are_as_the_library_writes_them() -> None:
     for value, plain, from_one in TABLE:
-        octets = bytes.fromhex(plain)
-        assert varu64(octets, 0, len(octets)) == (pattern(value), len(octets))
+        data = bytes.fromhex(plain)
+        assert varu64(data, 0, len(data)) == (pattern(value), len(data))
         out = BytesWriter()
         put_u64(out, value)
-        assert out.getvalue() == octets
-        assert written(0, 2, 0, value) == b"\x40" + octets  # StopRead of stream 0
-        assert read(0, b"\x40" + octets)[1].amount == value
+        assert out.getvalue() == data
+        assert written(0, 2, 0, value) == b"\x40" + data  # StopRead of stream 0
+        assert read(0, b"\x40" + data)[1].amount == value
         if from_one is not None:
             assert written(0, 0, 0, value) == b"\x00" + bytes.fromhex(from_one)
             assert read(0, b"\x00" + bytes.fromhex(from_one))[1].amount == value
 
 
 def test_ids_above_62_are_written_less_63() -> None:
-    for number, octets in IDS:
+    for number, data in IDS:
         reader = 1 - writer_of(key_of(number))
-        assert written(reader, 0, number, 1) == b"\x3f" + bytes.fromhex(octets) + b"\x00"
+        assert written(reader, 0, number, 1) == b"\x3f" + bytes.fromhex(data) + b"\x00"
     assert written(0, 0, 62, 1) == b"\x3e\x00"
 
 
@@ -113,11 +113,11 @@ def test_ids_above_62_are_written_less_63() -> None:
 def test_any_value_comes_back_from_its_shortest_form(value: int) -> None:
     out = BytesWriter()
     put_varu64(out, pattern(value))
-    octets = out.getvalue()
-    assert varu64(octets, 0, len(octets)) == (pattern(value), len(octets))
-    assert varu64_width(pattern(value)) == len(octets)
-    for cut in range(len(octets)):
-        assert varu64(octets, 0, cut)[1] == INCOMPLETE
+    data = out.getvalue()
+    assert varu64(data, 0, len(data)) == (pattern(value), len(data))
+    assert varu64_width(pattern(value)) == len(data)
+    for cut in range(len(data)):
+        assert varu64(data, 0, cut)[1] == INCOMPLETE
 
 
 @given(st.integers(ID_BIAS, U64_MAX))
@@ -139,15 +139,15 @@ def test_any_packet_comes_back_as_it_was_written(
     kind = group * 2 + (1 if writer_of(key_of(number)) == side else 0)
     if has_nonzero_amount(kind) and amount == 0:
         amount = U64_MAX
-    octets = written(side, kind, number, amount)
-    start, head = read(side, octets)
-    assert start == len(octets)
+    data = written(side, kind, number, amount)
+    start, head = read(side, data)
+    assert start == len(data)
     assert (head.kind, head.key, head.amount) == (kind, key_of(number), amount)
     assert head.stream_id == head.key
     assert head.opener == (0 if number % 2 else 1)
     assert head.format_violations == 0
-    for cut in range(len(octets)):
-        assert read(side, octets[:cut])[0] == INCOMPLETE
+    for cut in range(len(data)):
+        assert read(side, data[:cut])[0] == INCOMPLETE
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(1, 8))
@@ -155,20 +155,20 @@ def test_a_longer_form_is_flawed_unless_the_string_says_otherwise(value: int, wi
     shortest = varu64_width(pattern(value))
     if value >= 256**width:
         return
-    octets = bytes([0x40, 247 + width]) + value.to_bytes(width, "big")
-    start, head = read(0, octets)
-    assert start == len(octets)
+    data = bytes([0x40, 247 + width]) + value.to_bytes(width, "big")
+    start, head = read(0, data)
+    assert start == len(data)
     assert head.amount == value
     assert (head.format_violations == 0) == (width + 1 == shortest)
-    assert read(0, octets, strict=False)[1].format_violations == 0
+    assert read(0, data, strict=False)[1].format_violations == 0
 
 
 def test_numbers_past_2_to_the_64_are_refused() -> None:
     assert read(0, b"\x00" + b"\xff" * 9)[0] == INVALID
     assert read(0, b"\x40" + b"\xff" * 9)[0] == 10  # a limit of 2^64-1 is fine
     for value in range(2**64 - 70, 2**64):
-        octets = b"\x3f\xff" + value.to_bytes(8, "big") + b"\x00"
-        assert (read(0, octets)[0] == INVALID) == (value + 63 > U64_MAX), value
+        data = b"\x3f\xff" + value.to_bytes(8, "big") + b"\x00"
+        assert (read(0, data)[0] == INVALID) == (value + 63 > U64_MAX), value
 
 
 def test_parity_and_role_decide_what_a_packet_is() -> None:

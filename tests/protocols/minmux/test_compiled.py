@@ -43,10 +43,10 @@ def number(rng):
 def packet(rng):
     group = rng.randrange(4) * 64
     if rng.random() < 0.5:
-        octets = bytes([group + rng.choice([0, 1, 2, 3, 4, 6, 10, 12])])
+        bytes = bytes([group + rng.choice([0, 1, 2, 3, 4, 6, 10, 12])])
     else:
-        octets = bytes([group + 63]) + number(rng)
-    return octets + number(rng) + rng.choice([b'', b'a', b'\x01a'])
+        bytes = bytes([group + 63]) + number(rng)
+    return bytes + number(rng) + rng.choice([b'', b'a', b'\x01a'])
 
 for text in texts:
     for seed in range(250):

@@ -33,7 +33,7 @@ def cells(text: str) -> list[list[str]]:
     ]
 
 
-def octets(text: str) -> list[bytes]:
+def raw_bytes(text: str) -> list[bytes]:
     return [bytes.fromhex(found) for found in re.findall(r"`([0-9a-f ]+)`", text)]
 
 
@@ -44,25 +44,25 @@ def test_its_numbers_are_the_ones_we_write() -> None:
         for i, said in enumerate(amount.split(", ")):
             out, less = BytesWriter(), BytesWriter()
             put_u64(out, value(said))
-            assert out.getvalue() == octets(plain)[i]
+            assert out.getvalue() == raw_bytes(plain)[i]
             if value(said):
                 put_u64(less, value(said) - 1)
-                assert less.getvalue() == octets(from_one)[i]
+                assert less.getvalue() == raw_bytes(from_one)[i]
         if number:
             out = BytesWriter()
             pattern = value(number) - 2**64 if value(number) >= 2**63 else value(number)
             put_varu64(out, remove_id_bias(pattern))
-            assert [out.getvalue()] == octets(biased)
+            assert [out.getvalue()] == raw_bytes(biased)
 
 
 def test_its_packets_are_read_as_it_says() -> None:
-    rows = cells("Every header octet is valid.")
+    rows = cells("Every header byte is valid.")
     assert len(rows) == 6
     for wire, *said in rows:
         for side, words in enumerate(said):
             if words:
                 head = FrameHeader()
-                data = octets(wire)[0]
+                data = raw_bytes(wire)[0]
                 book = Minmux(Limits(), Vantage.MIDDLE, byte_profile())
                 assert book.decode_header(side, data, 0, len(data), head) == 2
                 assert words.startswith(KINDS[head.kind].name)

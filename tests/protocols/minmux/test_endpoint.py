@@ -149,9 +149,9 @@ def test_content_that_could_never_leave_is_refused_at_once() -> None:
 def test_the_same_holds_for_items_with_a_length() -> None:
     pair = Pair(profile_of(Prefixed(), Prefixed()))
     stream = pair.books[1].get_stream(ACCEPTOR, 0)
-    for octets in (b"\x05abc", b"\xf8\x01a", b"\xfa\x01\x00\x01" + bytes(65537)):
+    for data in (b"\x05abc", b"\xf8\x01a", b"\xfa\x01\x00\x01" + bytes(65537)):
         with pytest.raises(LocalProtocolError, match="no whole items"):
-            pair.acceptor.send(stream, octets)
+            pair.acceptor.send(stream, data)
     pair.acceptor.send(stream, b"\x01a\x01b")
     pair.acceptor.send_frame(stop_write(0, 3))
     pair.acceptor.send(stream, b"\x01c")
@@ -164,7 +164,7 @@ def test_a_stop_without_an_amount_is_a_stop_at_once() -> None:
     assert (stop_read(0).amount, stop_write(1).amount, oops(0).amount) == (0, 0, 0)
 
 
-def test_items_without_octets_are_put_and_counted() -> None:
+def test_items_without_bytes_are_put_and_counted() -> None:
     profile = Profile(StreamFormat(0, 0))
     pair = Pair(profile)
     for _ in range(2):

@@ -49,7 +49,7 @@ def test_an_item_says_its_length_within_limits(head: bytes, size: int, flaws: in
 
 
 def parts(data: bytes, count: int) -> tuple[int, int, int]:
-    """Octets that were taken as one part, items still to come, flaws."""
+    """Bytes that were taken as one part, items still to come, flaws."""
     head = FrameHeader()
     head.clear()
     head.key = SIZED
@@ -89,17 +89,17 @@ def read(data: bytes, strict: bool = True) -> tuple[int, FrameHeader]:
 @pytest.mark.parametrize("number", [0, 1, 62, 63, 64, 310, 311, 65535, 2**32, 2**63, 2**64 - 1])
 @pytest.mark.parametrize("amount", [1, 248, 249, 65536, 2**64 - 1])
 def test_a_packet_says_its_stream_and_amount(number: int, amount: int) -> None:
-    octets = bytes([1 << 7 | 1 << 6 | min(number, 63)])
+    data = bytes([1 << 7 | 1 << 6 | min(number, 63)])
     if number > 62:
-        octets += varu64(number - 63)
-    octets += varu64(amount - 1)
-    start, head = read(octets)
-    assert start == 1 + len(octets)
+        data += varu64(number - 63)
+    data += varu64(amount - 1)
+    start, head = read(data)
+    assert start == 1 + len(data)
     assert head.stream_id % 2**64 == number
     assert head.amount == amount
     assert head.format_violations == 0
-    for cut in range(len(octets)):
-        assert read(octets[:cut])[0] == INCOMPLETE
+    for cut in range(len(data)):
+        assert read(data[:cut])[0] == INCOMPLETE
 
 
 def test_ids_past_the_last_cannot_be_written() -> None:
@@ -109,9 +109,9 @@ def test_ids_past_the_last_cannot_be_written() -> None:
     assert read(b"\xff" + varu64(2**64 - 64) + b"\x00")[0] == 12
 
 
-@pytest.mark.parametrize("octets", [b"\xc1\xf8\x05", b"\xff\xf8\x05\x00", b"\xc1\xf9\x00\xff"])
-def test_numbers_that_are_too_long_are_a_flaw_where_that_is_wanted(octets: bytes) -> None:
-    start, head = read(octets)
-    assert (start, head.format_violations) == (1 + len(octets), VARINT_NONCANONICAL)
-    start, head = read(octets, strict=False)
-    assert (start, head.format_violations) == (1 + len(octets), 0)
+@pytest.mark.parametrize("data", [b"\xc1\xf8\x05", b"\xff\xf8\x05\x00", b"\xc1\xf9\x00\xff"])
+def test_numbers_that_are_too_long_are_a_flaw_where_that_is_wanted(data: bytes) -> None:
+    start, head = read(data)
+    assert (start, head.format_violations) == (1 + len(data), VARINT_NONCANONICAL)
+    start, head = read(data, strict=False)
+    assert (start, head.format_violations) == (1 + len(data), 0)

@@ -37,27 +37,27 @@ CODECS: list[tuple[Codec, list[bytes]]] = [
 def test_items_come_back_whatever_pieces_they_come_in(
     codec: Codec, items: list[bytes], cuts: list[int]
 ) -> None:
-    octets = b"".join(codec.encode(item) for item in items)
-    assert codec.count(octets) == len(items)
+    data = b"".join(codec.encode(item) for item in items)
+    assert codec.count(data) == len(items)
     reader = ItemDecoder(codec)
     found: list[bytes] = []
     for size in cuts:
-        found += reader.feed(memoryview(octets)[:size])
-        octets = octets[size:]
-    found += reader.feed(octets)
+        found += reader.feed(memoryview(data)[:size])
+        data = data[size:]
+    found += reader.feed(data)
     assert found == items
 
 
 def test_an_item_that_does_not_fit_its_codec_is_refused() -> None:
-    with pytest.raises(ValueError, match="4 octets, not 3"):
+    with pytest.raises(ValueError, match="4 bytes, not 3"):
         Fixed(4).encode(b"abc")
     with pytest.raises(ValueError, match="exactly one item"):
         Sized(line).encode(b"a\nb\n")
-    with pytest.raises(ValueError, match="at least 1 octet"):
+    with pytest.raises(ValueError, match="at least 1 byte"):
         Fixed(0)
-    for codec, octets in ((Fixed(4), b"abcde"), (Prefixed(), b"\x02a"), (Sized(line), b"a")):
+    for codec, data in ((Fixed(4), b"abcde"), (Prefixed(), b"\x02a"), (Sized(line), b"a")):
         with pytest.raises(ValueError, match=r"inside item|no whole number"):
-            codec.count(octets)
+            codec.count(data)
 
 
 def test_measures_say_short_and_bad() -> None:
@@ -79,11 +79,11 @@ def test_measures_say_short_and_bad() -> None:
 @pytest.mark.parametrize("codec", [Prefixed(), Sized(line)])
 def test_an_item_over_its_limit_is_an_error_before_it_is_collected(codec: Codec) -> None:
     reader = ItemDecoder(codec, max_item_bytes=10)
-    with pytest.raises(ValueError, match="more than 10 octets"):
+    with pytest.raises(ValueError, match="more than 10 bytes"):
         reader.feed(b"\x20abcdefghijklmnop")
 
 
-def test_octets_that_are_no_item_are_an_error() -> None:
+def test_bytes_that_are_no_item_are_an_error() -> None:
     with pytest.raises(ValueError, match="no item"):
         ItemDecoder(Sized(line)).feed(b"a\nx")
 

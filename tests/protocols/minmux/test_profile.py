@@ -21,8 +21,8 @@ from polymux.protocols.registry import BadProtocolString, create
 PAGE = """
 reuse = false          # may an id be used again once both sides are done with it?
 [default]              # streams not named below; without this table they are unassigned
-item = 1               # octets of an item
-last = 0               # octets of the last item; 0 = unit; "never" = the stream cannot end
+item = 1               # bytes of an item
+last = 0               # bytes of the last item; 0 = unit; "never" = the stream cannot end
 [stream.4]
 item = 4               # or "prefixed": a VarU64 length before each item (also for last)
 last = 1
@@ -68,7 +68,7 @@ def test_what_a_stream_leaves_out_it_has_from_the_default(tmp_path: Path) -> Non
     assert sizes(bare.format_of(1)) == (1, 0)
 
 
-def test_the_built_in_profile_assigns_every_id_to_octets() -> None:
+def test_the_built_in_profile_assigns_every_id_to_bytes() -> None:
     profile = byte_profile()
     assert sizes(profile.format_of(0)) == sizes(profile.format_of(key_of(U64_MAX))) == (1, 0)
     assert not profile.reuse
@@ -93,7 +93,7 @@ def test_a_profile_can_be_made_in_python() -> None:
         ("", "no stream is assigned"),
         ("reuse = 1\n[default]", "reuse is true or false, not 1"),
         ("colour = 1\n[default]", "has no 'colour'"),
-        ("[default]\nitem = -1", r"\[default\] item is 0 to 2147483647 octets"),
+        ("[default]\nitem = -1", r"\[default\] item is 0 to 2147483647 bytes"),
         ("[default]\nitem = true", "not True"),
         ("[default]\nitem = 1.5", "not 1.5"),
         ("[default]\nitem = 'never'", "not 'never'"),
@@ -109,7 +109,7 @@ def test_a_profile_can_be_made_in_python() -> None:
         ("max_item = 0\n[default]", "max_item is 1 to"),
         ("[default", "not TOML"),
         ("a = " + "[" * 20_000, "nested too deeply"),
-        ("a = 1\n" * 200_000, "more than 1048576 octets"),
+        ("a = 1\n" * 200_000, "more than 1048576 bytes"),
     ],
 )
 def test_a_profile_that_says_something_else_is_refused_in_one_line(

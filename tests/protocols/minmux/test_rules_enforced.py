@@ -72,7 +72,7 @@ def test_limits_bind_their_own_side() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "rule"),
+    ("data", "rule"),
     [
         ("0000 61", "credit-exceeded"),
         ("00 fffffffffffffffffe", "credit-exceeded"),
@@ -85,10 +85,10 @@ def test_limits_bind_their_own_side() -> None:
         ("01 ffffffffffffffffff", "varint-overflow"),
     ],
 )
-def test_a_peer_that_breaks_a_rule_ends_the_session_by_its_name(octets: str, rule: str) -> None:
+def test_a_peer_that_breaks_a_rule_ends_the_session_by_its_name(data: str, rule: str) -> None:
     pair = Pair()
     with pytest.raises(PeerViolation, match=f"minmux.{rule}"):
-        pair.dialer.receive(bytes.fromhex(octets), 0.0)
+        pair.dialer.receive(bytes.fromhex(data), 0.0)
     assert content(pair.dialer.receive_queue.events) == []
 
 

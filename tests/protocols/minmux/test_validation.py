@@ -22,8 +22,8 @@ VECTORS = Path(__file__).parent.parent.parent / "vectors" / "minmux"
 
 def watch(*steps: tuple[int, str], text: str = "minmux", limits: Limits | None = None) -> Observer:
     observer = Observer(create(text, limits))
-    for i, (side, octets) in enumerate(steps):
-        observer.feed(side, bytes.fromhex(octets), i * 1000)
+    for i, (side, data) in enumerate(steps):
+        observer.feed(side, bytes.fromhex(data), i * 1000)
     return observer
 
 
@@ -66,8 +66,8 @@ def test_every_error_ends_a_live_session() -> None:
         ([(0, "4002 4003")], "StopRead of 3: 2 more were announced"),
         ([(0, "4002 0003")], "GiveCredit of 4: 2 more were announced"),
         ([(0, "4002 c003")], "PromiseRead of 4: 2 more were announced"),
-        ([(0, "00ffffffffffffffffff")], "an amount of 2^64 (octet 0)"),
-        ([(0, "3fffffffffffffffffff00")], "a stream id past 2^64-1 (octet 0)"),
+        ([(0, "00ffffffffffffffffff")], "an amount of 2^64 (byte 0)"),
+        ([(0, "3fffffffffffffffffff00")], "a stream id past 2^64-1 (byte 0)"),
         ([(0, "40f800")], "StopRead of 0"),
     ],
 )

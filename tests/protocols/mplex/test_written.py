@@ -1,4 +1,4 @@
-"""What a live side of mplex writes, octet by octet, and what it reads of a header."""
+"""What a live side of mplex writes, byte by byte, and what it reads of a header."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> N
 
 @pytest.mark.parametrize(("frame", "taken", "sent"), [(0, 2**20, 2**20), (1, 1, 1), (9, 9, 9),
                                                       (2**21, 2**21, 2**20)])  # fmt: skip
-def test_a_frame_that_is_sent_is_never_over_one_mebioctet(
-    frame: int, taken: int, sent: int
-) -> None:
+def test_a_frame_that_is_sent_is_never_over_one_mebibyte(frame: int, taken: int, sent: int) -> None:
     book = Mplex(Limits(max_frame_bytes=frame), 2)
     assert (book.max_frame_bytes, book.max_sent_frame_bytes) == (taken, sent)
 

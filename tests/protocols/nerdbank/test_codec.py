@@ -1,4 +1,4 @@
-"""Nerdbank frames in every form the wire allows, read from the middle of other octets."""
+"""Nerdbank frames in every form the wire allows, read from the middle of other bytes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from polymux.protocols.nerdbank.rules import FRAME_TOO_LONG
 from polymux.protocols.registry import create
 
 RANDOM = bytes(range(16))
-LIMIT = 300  # octets that may wait for the end of a frame
+LIMIT = 300  # bytes that may wait for the end of a frame
 PEER = 1 << 20  # the largest window that is believed
 
 
 def whole(data: bytes, fields: int, sender: int = 0) -> tuple[int, FrameHeader]:
-    """Read a frame that stands behind and before octets of others; at every cut it is short."""
+    """Read a frame that stands behind and before bytes of others; at every cut it is short."""
     head = FrameHeader()
     start = decode_header_v2_v3(
         b"\x91\x00" + data + b"\xc1", 2, 2 + len(data), fields, LIMIT, sender, head
@@ -199,7 +199,7 @@ def test_the_short_way_leaves_what_is_not_usual_to_the_long_one(data: bytes) -> 
 # --- handshakes
 
 
-def test_the_first_handshake_is_its_magic_and_sixteen_octets() -> None:
+def test_the_first_handshake_is_its_magic_and_sixteen_bytes() -> None:
     data = bytes.fromhex("2fdf1d50") + RANDOM
     head = FrameHeader()
     assert decode_handshake_v1(b"?" + data, 1, 21, head) == 5
@@ -246,7 +246,7 @@ def test_a_second_handshake_that_is_none_is_named(data: bytes, flaw: int) -> Non
     assert head.format_violations == flaw
 
 
-def test_frames_of_version_1_have_seven_octets_before_them() -> None:
+def test_frames_of_version_1_have_seven_bytes_before_them() -> None:
     data = Wire(1).frame(2, 5, b"abc")
     head = FrameHeader()
     assert decode_header_v1(b"?" + data, 1, 1 + len(data), head) == 8

@@ -1,4 +1,4 @@
-"""A wish for a wider window: what a live side answers, octet by octet."""
+"""A wish for a wider window: what a live side answers, byte by byte."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ READING_COMPLETED = "93 06 {:02x} 01"
 
 
 def widened(number: int, window: int) -> bytes:
-    """The acceptor's answer, for windows of 128 to 65535 octets."""
+    """The acceptor's answer, for windows of 128 to 65535 bytes."""
     return bytes.fromhex(f"94 07 {number:02x} ff c4 04 91 cd {window:04x}")
 
 
 class Acceptor:
-    """A live acceptor that announces windows of 1000 octets, and a dialer in plain octets."""
+    """A live acceptor that announces windows of 1000 bytes, and a dialer in plain bytes."""
 
     def __init__(self, grown: int = 1 << 20, growth: int = 1 << 20) -> None:
         limits = Limits(

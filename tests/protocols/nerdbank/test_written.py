@@ -1,4 +1,4 @@
-"""What a live side of each Nerdbank version writes, octet by octet, and what it never writes."""
+"""What a live side of each Nerdbank version writes, byte by byte, and what it never writes."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_handshakes_and_what_is_no_frame_belong_to_no_channel(kind: int) -> None
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_a_side_begins_with_its_magic_and_its_octets(version: int) -> None:
+def test_a_side_begins_with_its_magic_and_its_bytes(version: int) -> None:
     end = Endpoint(create(f"nerdbank:version={version}", vantage=0), 0)
     end.start(HIGH)
     assert end.data_to_send() == bytes.fromhex(MAGICS[version]) + HIGH

@@ -17,13 +17,13 @@ def ends(text: str = SPEC, limits: Limits | None = None) -> tuple[Endpoint, Endp
     return dialer, acceptor
 
 
-def messages(octets: bytes) -> list[str]:
+def messages(data: bytes) -> list[str]:
     """What an endpoint sent, message by message in hex, without the lengths."""
     found = []
-    while octets:
-        size = int.from_bytes(octets[:4], "big")
-        found.append(octets[4 : 4 + size].hex())
-        octets = octets[4 + size :]
+    while data:
+        size = int.from_bytes(data[:4], "big")
+        found.append(data[4 : 4 + size].hex())
+        data = data[4 + size :]
     return found
 
 
@@ -33,11 +33,11 @@ def said(end: Endpoint) -> list[str]:
 
 def tell(end: Endpoint, *texts: str) -> list[Event]:
     """Give an endpoint messages of its peer."""
-    octets = b""
+    data = b""
     for text in texts:
         message = bytes.fromhex(text)
-        octets += len(message).to_bytes(4, "big") + message
-    return end.receive(octets, 0.0)
+        data += len(message).to_bytes(4, "big") + message
+    return end.receive(data, 0.0)
 
 
 def names(events: list[Event]) -> list[str]:

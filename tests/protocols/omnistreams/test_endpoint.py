@@ -35,21 +35,21 @@ def test_a_stream_from_creation_to_end(text: str, first: str, asked: str, rest: 
     dialer.send(stream, b"hello")
     dialer.send(stream, b"")
     dialer.end(stream)
-    octets = dialer.data_to_send()
-    assert messages(octets) == [first]
-    (opened,) = acceptor.receive(octets, 0.0)
+    data = dialer.data_to_send()
+    assert messages(data) == [first]
+    (opened,) = acceptor.receive(data, 0.0)
     assert isinstance(opened, Opened)
     assert opened.stream is not None
     assert opened.stream.name == b"{}"
     acceptor.accept(opened.stream, 2)
-    octets = acceptor.data_to_send()
-    assert messages(octets) == [asked]
-    (credit,) = dialer.receive(octets, 0.0)
+    data = acceptor.data_to_send()
+    assert messages(data) == [asked]
+    (credit,) = dialer.receive(data, 0.0)
     assert isinstance(credit, Credit)
     dialer.resume(stream)
-    octets = dialer.data_to_send()
-    assert messages(octets) == rest
-    events = acceptor.receive(octets, 0.0)
+    data = dialer.data_to_send()
+    assert messages(data) == rest
+    events = acceptor.receive(data, 0.0)
     assert names(events) == ["Data", "Data", "Ended", "Closed"]
     assert [event.data for event in events if isinstance(event, Data)] == [b"hello", b""]
 
@@ -75,10 +75,10 @@ def test_a_request_above_255_is_split() -> None:
     (opened,) = carry(dialer, acceptor)
     assert opened.stream is not None
     acceptor.accept(opened.stream, 600)
-    octets = acceptor.data_to_send()
-    assert messages(octets) == ["0500ff", "0500ff", "05005a"]
+    data = acceptor.data_to_send()
+    assert messages(data) == ["0500ff", "0500ff", "05005a"]
     assert acceptor.protocol.causality.frames_sent(1) == 3
-    dialer.receive(octets, 0.0)
+    dialer.receive(data, 0.0)
     stream = dialer.protocol.streams.find(0)
     assert stream is not None
     assert (stream.dialer.credit_granted, opened.stream.dialer.credit_granted) == (600, 600)
@@ -126,9 +126,9 @@ def test_the_writer_cancels_and_the_id_is_free() -> None:
     stream = dialer.open()
     dialer.send(stream, b"never leaves")
     dialer.abort(stream)
-    octets = dialer.data_to_send()
-    assert messages(octets) == ["0100", "0400"]
-    assert names(acceptor.receive(octets, 0.0)) == ["Opened", "Aborted", "Closed"]
+    data = dialer.data_to_send()
+    assert messages(data) == ["0100", "0400"]
+    assert names(acceptor.receive(data, 0.0)) == ["Opened", "Aborted", "Closed"]
     assert dialer.protocol.ending(stream) == "cancelled"
     assert stream.over
 

@@ -90,31 +90,31 @@ class Line:
         self.peers = [Peer(rng, legacy, self.literal, ids) for _ in range(2)]
         self.beside = [Observer(create(text, vantage=side), rows=False) for side in (0, 1)]
         self.middle = Observer(create(text, vantage=middle), rows=False)
-        self.near: list[list[bytes]] = [[], []]  # octets between a peer and the middle
+        self.near: list[list[bytes]] = [[], []]  # bytes between a peer and the middle
         self.far: list[list[bytes]] = [[], []]  # and between the middle and the other peer
         self.taken = [b"", b""]  # the first half of a message that is being read
 
     def flush(self, side: int) -> None:
         for message in self.peers[side].out:
-            octets = len(message).to_bytes(4, "big") + message
-            self.beside[side].feed(side, octets, 0)
-            cut = self.rng.randrange(len(octets))
-            self.near[side] += [octets[:cut], octets[cut:]]
+            data = len(message).to_bytes(4, "big") + message
+            self.beside[side].feed(side, data, 0)
+            cut = self.rng.randrange(len(data))
+            self.near[side] += [data[:cut], data[cut:]]
         self.peers[side].out.clear()
 
     def carry(self, side: int) -> None:
         for _ in range(self.rng.randrange(1, 6)):
             if self.near[side]:
-                octets = self.near[side].pop(0)
-                self.middle.feed(side, octets, 0)
-                self.far[side].append(octets)
+                data = self.near[side].pop(0)
+                self.middle.feed(side, data, 0)
+                self.far[side].append(data)
 
     def deliver(self, side: int) -> None:
         for _ in range(self.rng.randrange(1, 6)):
             if self.far[side]:
-                octets = self.far[side].pop(0)
-                self.beside[1 - side].feed(side, octets, 0)
-                self.taken[side] += octets
+                data = self.far[side].pop(0)
+                self.beside[1 - side].feed(side, data, 0)
+                self.taken[side] += data
                 size = int.from_bytes(self.taken[side][:4], "big")
                 if len(self.taken[side]) == size + 4:
                     message, self.taken[side] = self.taken[side][4:], b""

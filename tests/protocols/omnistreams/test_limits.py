@@ -67,9 +67,9 @@ def test_metadata_over_its_limit_is_cancelled_and_the_session_goes_on() -> None:
 def test_requests_without_end_cost_no_memory() -> None:
     dialer, _ = ends()
     stream = dialer.open()
-    octets = bytes.fromhex("00000003 0500ff") * 1000
+    data = bytes.fromhex("00000003 0500ff") * 1000
     for _ in range(100):
-        dialer.receive(octets, 0.0)
+        dialer.receive(data, 0.0)
     assert stream.dialer.credit_granted == 255 * 100_000
     assert len(repr(dialer.protocol.save())) < 5000
 
@@ -97,11 +97,11 @@ def test_a_tester_may_send_anything() -> None:
         (Frame(END, 0, b"zz"), "03007a7a"),
         (Frame(DATA, 2 * 300, b"z"), "022c7a"),
     ]
-    for frame, octets in frames:
+    for frame, data in frames:
         with pytest.raises(LocalProtocolError):
             dialer.send_frame(frame)
         dialer.send_frame(frame, force=True)
-        assert said(dialer) == ([octets] if isinstance(octets, str) else octets)
+        assert said(dialer) == ([data] if isinstance(data, str) else data)
 
 
 @pytest.mark.parametrize("text", ["omnistreams:numbering=3", "omnistreams:carrier=tcp"])

@@ -35,10 +35,10 @@ def test_what_json_cannot_say_is_refused(value: object) -> None:
         encode_json(value)
 
 
-@pytest.mark.parametrize("octets", [b"", b"{", b"\xff", b"NaN", b"[" * 100_000, b"1" * 10_000])
-def test_what_a_peer_sends_instead_of_json_is_a_value_error(octets: bytes) -> None:
-    with pytest.raises(ValueError, match=f"{len(octets)} octets that are no JSON"):
-        decode_json(octets)
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b"[" * 100_000, b"1" * 10_000])
+def test_what_a_peer_sends_instead_of_json_is_a_value_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=f"{len(data)} bytes that are no JSON"):
+        decode_json(data)
 
 
 @given(st.binary(max_size=200), st.integers(1, 50))
@@ -50,11 +50,11 @@ def test_chunks_join_to_what_was_cut(data: bytes, size: int) -> None:
 
 
 @given(st.lists(st.binary(max_size=40)), st.integers(1, 50))
-def test_even_chunks_do_not_depend_on_how_the_octets_came(pieces: list[bytes], size: int) -> None:
+def test_even_chunks_do_not_depend_on_how_the_bytes_came(pieces: list[bytes], size: int) -> None:
     assert list(rechunk(pieces, size)) == split_into_chunks(b"".join(pieces), size)
 
 
-def test_a_chunk_of_no_octets_is_refused() -> None:
+def test_a_chunk_of_no_bytes_is_refused() -> None:
     for size in (0, -1):
         with pytest.raises(ValueError, match="at least 1"):
             split_into_chunks(b"x", size)
@@ -63,7 +63,7 @@ def test_a_chunk_of_no_octets_is_refused() -> None:
 
 
 @given(st.integers(0, 5000))
-def test_counts_add_up_and_each_fits_an_octet(amount: int) -> None:
+def test_counts_add_up_and_each_fits_a_byte(amount: int) -> None:
     found = request_counts(amount)
     assert sum(found) == amount
     assert all(0 < count <= 255 for count in found)

@@ -1,4 +1,4 @@
-"""omnistreams: what holds for any messages at all, however their octets are cut."""
+"""omnistreams: what holds for any messages at all, however their bytes are cut."""
 
 import pytest
 from hypothesis import given, settings
@@ -44,25 +44,25 @@ def outcome(observer: Observer) -> tuple[object, ...]:
 def test_any_split_gives_the_same_rows(text: str, talk: Talk, data: st.DataObject) -> None:
     whole, cut = Observer(create(text)), Observer(create(text))
     for side, message in talk:
-        octets = framed(message)
-        whole.feed(side, octets, 5)
-        place = data.draw(st.integers(0, len(octets)))
-        cut.feed(side, octets[:place], 5)
-        cut.feed(side, octets[place:], 5)
+        raw = framed(message)
+        whole.feed(side, raw, 5)
+        place = data.draw(st.integers(0, len(raw)))
+        cut.feed(side, raw[:place], 5)
+        cut.feed(side, raw[place:], 5)
     assert outcome(whole) == outcome(cut)
 
 
 @given(talk=TALK)
 @settings(max_examples=50, deadline=None)
 def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(talk: Talk) -> None:
-    octets, messages = Observer(create(SPEC)), Observer(create("omnistreams:carrier=websocket"))
+    data, messages = Observer(create(SPEC)), Observer(create("omnistreams:carrier=websocket"))
     offsets = [0, 0]
     for side, message in talk:
-        octets.feed(side, framed(message), 5)
+        data.feed(side, framed(message), 5)
         size = len(message) + 4
         messages.connection.receive_message(side, message, 5, offsets[side], size)
         offsets[side] += size
-    assert outcome(octets) == outcome(messages)
+    assert outcome(data) == outcome(messages)
 
 
 @given(talk=TALK)
@@ -86,9 +86,9 @@ def test_judging_changes_nothing(talk: Talk, last: tuple[int, bytes]) -> None:
         observer.feed(side, framed(message), 5)
     p = observer.protocol
     head = FrameHeader()
-    octets = framed(last[1])
-    start = p.decode_header(last[0], octets, 0, len(octets), head)
-    p.decode_body(last[0], octets, start, len(octets), head)
+    data = framed(last[1])
+    start = p.decode_header(last[0], data, 0, len(data), head)
+    p.decode_body(last[0], data, start, len(data), head)
     stream = p.streams.find(head.key) if head.opener != 255 else None
     before = repr(p.save())
     first = p.validate(last[0], head, stream)

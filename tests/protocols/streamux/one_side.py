@@ -21,8 +21,8 @@ def side(which: int = 0, text: str = "streamux:length_bits=10,id_bits=4,timeout=
     return endpoint
 
 
-def hear(endpoint: Endpoint, octets: str) -> list[Event]:
-    return endpoint.receive(bytes.fromhex(octets), 0.0)
+def hear(endpoint: Endpoint, data: str) -> list[Event]:
+    return endpoint.receive(bytes.fromhex(data), 0.0)
 
 
 def said(endpoint: Endpoint) -> str:

@@ -28,7 +28,7 @@ from polymux.protocols.streamux.rules import (
 # --- initiators
 
 
-def test_the_first_octets_are_the_initiator() -> None:
+def test_the_first_bytes_are_the_initiator() -> None:
     endpoint = Endpoint(create("streamux", vantage=0), 0)
     endpoint.start()
     assert said(endpoint) == "01100e32"
@@ -50,7 +50,7 @@ def test_a_reply_before_the_peers_initiator_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("octets", "rule"),
+    ("data", "rule"),
     [
         ("020a0464", "bad-version"),
         ("01ff0f00", "bad-bit-counts"),
@@ -58,9 +58,9 @@ def test_a_reply_before_the_peers_initiator_is_refused() -> None:
         ("01110d32", "mixed-header-sizes"),
     ],
 )
-def test_an_initiator_that_will_not_do_ends_the_session(octets: str, rule: str) -> None:
+def test_an_initiator_that_will_not_do_ends_the_session(data: str, rule: str) -> None:
     with pytest.raises(PeerViolation, match=f"streamux.{rule}"):
-        side(peer=octets)
+        side(peer=data)
 
 
 def test_a_second_initiator_is_refused() -> None:
@@ -80,8 +80,8 @@ def test_a_short_request_is_one_chunk_with_the_termination_bit() -> None:
 def test_a_long_request_is_cut_to_our_own_length_bits() -> None:
     endpoint = side(text="streamux:length_bits=2,id_bits=12", peer="010d0100")
     ask(endpoint, b"12345678")
-    octets = bytes.fromhex(said(endpoint))
-    assert octets == b"\x00\x30123" + b"\x00\x30456" + b"\x00\xa078"
+    data = bytes.fromhex(said(endpoint))
+    assert data == b"\x00\x30123" + b"\x00\x30456" + b"\x00\xa078"
 
 
 def test_the_last_chunk_waits_until_it_is_known_to_be_the_last() -> None:
@@ -100,7 +100,7 @@ def test_the_last_chunk_waits_until_it_is_known_to_be_the_last() -> None:
 def test_a_request_without_data_is_refused_and_can_be_given_up() -> None:
     endpoint = side()
     stream = endpoint.open()
-    with pytest.raises(LocalProtocolError, match="at least one octet"):
+    with pytest.raises(LocalProtocolError, match="at least one byte"):
         endpoint.end(stream)
     endpoint.abort(stream)
     assert said(endpoint) == ""
@@ -121,7 +121,7 @@ def test_a_name_is_refused_and_takes_no_id() -> None:
 
 def test_a_reply_is_laid_out_as_the_asker_announced() -> None:
     endpoint = side(1, "streamux:length_bits=13,id_bits=1", peer="01020c00")
-    stream = called(hear(endpoint, "ff 9f 21"))  # one octet on id 4095
+    stream = called(hear(endpoint, "ff 9f 21"))  # one byte on id 4095
     endpoint.send(stream, b"12345")
     endpoint.end(stream)
     assert bytes.fromhex(said(endpoint)) == b"\xff\x7f123" + b"\xff\xef45"

@@ -80,8 +80,8 @@ class Person:
             if frame is not None:
                 self.endpoint.send_frame(frame)
 
-    def hear(self, octets: bytes) -> None:
-        for event in self.endpoint.receive(octets, 0.0):
+    def hear(self, data: bytes) -> None:
+        for event in self.endpoint.receive(data, 0.0):
             stream = event.stream
             if stream is None:
                 continue
@@ -116,21 +116,21 @@ class Line:
         self.far = [b"", b""]
 
     def write(self, side: int, room: int = 4000) -> None:
-        octets = self.people[side].endpoint.data_to_send(room)
-        self.beside[side].feed(side, octets, 0)
-        self.near[side] += octets
+        data = self.people[side].endpoint.data_to_send(room)
+        self.beside[side].feed(side, data, 0)
+        self.near[side] += data
 
     def carry(self, side: int, size: int) -> None:
-        octets, self.near[side] = self.near[side][:size], self.near[side][size:]
-        self.middle.feed(side, octets, 0)
-        self.far[side] += octets
+        data, self.near[side] = self.near[side][:size], self.near[side][size:]
+        self.middle.feed(side, data, 0)
+        self.far[side] += data
 
     def read(self, side: int, size: int) -> None:
         """The other side reads; what it had already formed leaves before that."""
-        octets, self.far[side] = self.far[side][:size], self.far[side][size:]
+        data, self.far[side] = self.far[side][:size], self.far[side][size:]
         self.write(1 - side, 0)
-        self.beside[1 - side].feed(side, octets, 0)
-        self.people[1 - side].hear(octets)
+        self.beside[1 - side].feed(side, data, 0)
+        self.people[1 - side].hear(data)
 
     def move(self, name: str, side: int, pick: int) -> None:
         if name == "write":

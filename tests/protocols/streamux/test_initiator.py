@@ -30,7 +30,7 @@ from polymux.protocols.streamux.rules import (
 
 PAGE = Path(__file__).parents[3] / "docs" / "protocols" / "streamux.md"
 
-# length bits, id bits, T, R, length, id, octets on the wire
+# length bits, id bits, T, R, length, id, bytes on the wire
 HEADERS = [
     (10, 4, 1, 0, 5, 5, "55 80"),
     (10, 4, 1, 1, 2, 5, "25 c0"),
@@ -73,7 +73,7 @@ def kind_of(termination: int, reply: int, length: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("length_bits", "id_bits", "termination", "reply", "length", "number", "octets"), HEADERS
+    ("length_bits", "id_bits", "termination", "reply", "length", "number", "data"), HEADERS
 )
 def test_a_header_is_written_and_read_as_the_table_says(
     length_bits: int,
@@ -82,10 +82,10 @@ def test_a_header_is_written_and_read_as_the_table_says(
     reply: int,
     length: int,
     number: int,
-    octets: str,
+    data: str,
 ) -> None:
     p = talk((length_bits, id_bits), (length_bits, id_bits))
-    wire = bytes.fromhex(octets)
+    wire = bytes.fromhex(data)
     kind = kind_of(termination, reply, length)
     out = BytesWriter()
     p.encode_frame(out, 0, head_of(kind, number, length), b"")
@@ -100,10 +100,10 @@ def test_every_header_on_the_docs_page_is_right() -> None:
     rows = re.findall(r"^\| (\d+)/(\d+) \| (\d) (\d) (\d+) (\d+) \| `([^`]+)` \| (\w+)",
                       PAGE.read_text(), re.M)  # fmt: skip
     assert len(rows) == 15
-    for *numbers, octets, name in rows:
+    for *numbers, data, name in rows:
         length_bits, id_bits, termination, reply, length, number = map(int, numbers)
         p = talk((length_bits, id_bits), (length_bits, id_bits))
-        head, wire = FrameHeader(), bytes.fromhex(octets)
+        head, wire = FrameHeader(), bytes.fromhex(data)
         assert p.decode_header(0, wire, 0, len(wire), head) == len(wire)
         kind = kind_of(termination, reply, length)
         assert (head.kind, head.stream_id, head.payload_size) == (kind, number, length)
@@ -163,13 +163,13 @@ def test_every_pair_of_bit_counts_is_good_or_bad_as_the_spec_says() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, 17, 255])
-def test_another_version_is_refused_whatever_its_other_octets_say(version: int) -> None:
+def test_another_version_is_refused_whatever_its_other_bytes_say(version: int) -> None:
     assert initiator_violations(bytes([version, 10, 4, 0])) == BAD_VERSION
     assert initiator_violations(bytes([version, 0, 0, 0])) == BAD_VERSION
 
 
 @pytest.mark.parametrize("said", [b"", b"\x01\x0a\x04", b"\x01\x0a\x04\x00\x00"])
-def test_an_initiator_has_four_octets(said: bytes) -> None:
+def test_an_initiator_has_four_bytes(said: bytes) -> None:
     assert initiator_violations(said) == BAD_BIT_COUNTS
 
 
@@ -204,8 +204,8 @@ def test_nothing_is_read_behind_a_bad_initiator() -> None:
     observer = Observer(create("streamux"))
     observer.feed(0, bytes.fromhex("020a0464"), 0)
     observer.feed(1, bytes.fromhex("010a0464"), 0)
-    for octets in (b"\x55", b"\x55\x80hello"):
-        assert observer.protocol.decode_header(0, octets, 0, len(octets), FrameHeader()) == INVALID
+    for data in (b"\x55", b"\x55\x80hello"):
+        assert observer.protocol.decode_header(0, data, 0, len(data), FrameHeader()) == INVALID
 
 
 @pytest.mark.parametrize(

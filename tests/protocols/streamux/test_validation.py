@@ -72,20 +72,20 @@ def test_each_bit_stands_for_the_rule_it_is_named_after() -> None:
     ]
 
 
-# --- octets held until both initiators are known
+# --- bytes held until both initiators are known
 
 
-def test_held_octets_are_read_in_the_order_of_their_arrival() -> None:
+def test_held_bytes_are_read_in_the_order_of_their_arrival() -> None:
     observer = watch([(0, HELLO + b"\x11\x00a"), (0, b"\x22\x80bb\x31")])
     assert len(rows_of(observer)) == 1
     observer.feed(1, HELLO + b"\x41\x80cccc", 0)
     observer.feed(0, b"\x80ddd", 0)
-    passed = [(row[0], row[6], row[8]) for row in rows_of(observer)]  # sender, id, octets
+    passed = [(row[0], row[6], row[8]) for row in rows_of(observer)]  # sender, id, bytes
     assert passed == [(1, 0, 0), (0, 1, 1), (0, 2, 2), (1, 1, 4), (0, 1, 3)]
     assert names(observer) == []
 
 
-def test_octets_are_held_only_up_to_the_limit() -> None:
+def test_bytes_are_held_only_up_to_the_limit() -> None:
     observer = watch([(0, HELLO)], limits=Limits(max_prehandshake_bytes=100))
     observer.feed(0, bytes(90), 0)
     assert not observer.connection.dialer.decoding_stopped
@@ -101,11 +101,11 @@ def test_mixed_header_sizes_say_why_nothing_more_is_read() -> None:
     observer = watch([(0, HELLO), (1, bytes.fromhex("01110d32"))])
     reasons = [observer.connection.direction(side).stop_reason for side in (0, 1)]
     assert reasons == [
-        "mixed header sizes: 2 octets here, 4 the other way",
-        "mixed header sizes: 4 octets here, 2 the other way",
+        "mixed header sizes: 2 bytes here, 4 the other way",
+        "mixed header sizes: 4 bytes here, 2 the other way",
     ]
     (violation,) = observer.take_violations()
-    assert "01 11 0d 32: the other side's headers have 2 octets" in str(violation)
+    assert "01 11 0d 32: the other side's headers have 2 bytes" in str(violation)
 
 
 # --- no split changes anything
@@ -134,7 +134,7 @@ def conversations(draw: st.DrawFn) -> Pieces:
 
 
 def cut(pieces: Pieces, places: list[int]) -> Pieces:
-    """The same octets in the same order, cut at other places."""
+    """The same bytes in the same order, cut at other places."""
     out: Pieces = []
     turn = 0
     for side, data in pieces:
@@ -148,7 +148,7 @@ def cut(pieces: Pieces, places: list[int]) -> Pieces:
 
 @given(conversations(), st.lists(st.integers(1, 9), min_size=1, max_size=7), st.integers(0, 2))
 @settings(max_examples=150, deadline=None)
-def test_any_split_of_any_octets_gives_the_same_rows(
+def test_any_split_of_any_bytes_gives_the_same_rows(
     pieces: Pieces, places: list[int], vantage: int
 ) -> None:
     joined: Pieces = []
@@ -244,7 +244,7 @@ def test_an_ack_still_owed_when_nothing_was_seen_to_end_is_only_possibly_missing
 
 
 @pytest.mark.parametrize("vantage", [0, 1, 2])
-def test_a_chunk_at_the_limit_is_clean_and_one_octet_more_is_noted(vantage: int) -> None:
+def test_a_chunk_at_the_limit_is_clean_and_one_byte_more_is_noted(vantage: int) -> None:
     hello = bytes.fromhex("01110d00")
     both: Pieces = [(0, hello), (1, hello)]
     for size, found in ((65536, []), (65537, ["streamux.chunk-too-long"])):

@@ -26,14 +26,14 @@ class Attempt:
 
 @dataclass
 class Sender:
-    """Pushes `streams` streams of `octets` each to a collector, again and again until all of them
+    """Pushes `streams` streams of `bytes` each to a collector, again and again until all of them
     were taken to the end; each try is a stream of its own in the log."""
 
     number: int
     url: str
     protocol: str
     streams: int
-    octets: int
+    raw_bytes: int
     rest: float = 0.0  # seconds between chunks, to have traffic under way for a while
     log: list[Attempt] = field(default_factory=list)
     sent: int = 0
@@ -56,16 +56,16 @@ class Sender:
                 await asyncio.sleep(AGAIN)
 
     async def _push(self, session: polymux.Session, stream: int, tries: int) -> bool:
-        data = Random(f"{self.number}.{stream}.{tries}").randbytes(self.octets)
+        data = Random(f"{self.number}.{stream}.{tries}").randbytes(self.raw_bytes)
         attempt = Attempt(f"{self.number}.{stream}.{tries}", data)
         self.log.append(attempt)
-        way = self._push_messages if self.protocol == "omnistreams" else self._push_octets
+        way = self._push_messages if self.protocol == "omnistreams" else self._push_bytes
         await way(session, attempt)
         attempt.told = len(data)
         attempt.done = True
         return True
 
-    async def _push_octets(self, session: polymux.Session, attempt: Attempt) -> None:
+    async def _push_bytes(self, session: polymux.Session, attempt: Attempt) -> None:
         stream = await session.open(attempt.name)
         own = stream.state.half(session.endpoint.side)
         try:

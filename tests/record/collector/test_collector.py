@@ -25,7 +25,7 @@ from polymux.record import Collector, CollectorLimits, NotDurable, collect
 from polymux.record import tls_contexts as tls
 
 TCP = "tcp://127.0.0.1:0"
-OCTETS = 300_000
+BYTES = 300_000
 
 
 def landed(folder: Path) -> list[SessionSummary]:
@@ -73,7 +73,7 @@ async def until(truth: Callable[[], bool], seconds: float = 10) -> None:
 async def push_duplex(url: str, protocol: str) -> None:
     async with polymux.connect(url, protocol=protocol) as session:
         stream = await session.open("bulk")
-        await stream.send(bytes(OCTETS))
+        await stream.send(bytes(BYTES))
         await stream.end()
         assert await stream.receive() == b""
 
@@ -83,13 +83,13 @@ async def push_messages(url: str, protocol: str) -> None:
         assert isinstance(session, polymux.OmnistreamsSession)
         await session.control(b"hello")
         async with await session.open("bulk") as sender:
-            await sender.send_all(bytes(OCTETS), 1000)
+            await sender.send_all(bytes(BYTES), 1000)
 
 
 async def push_requests(url: str, protocol: str) -> None:
     async with polymux.connect(url, protocol=protocol) as session:
         assert isinstance(session, polymux.StreamuxSession)
-        assert await session.request(bytes(OCTETS)) == b""
+        assert await session.request(bytes(BYTES)) == b""
 
 
 async def push_items(url: str, protocol: str) -> None:
@@ -97,7 +97,7 @@ async def push_items(url: str, protocol: str) -> None:
         assert isinstance(session, polymux.MinmuxSession)
         sender = session.sender(7)
         sender.promise(1)
-        for _ in range(OCTETS // 1000):
+        for _ in range(BYTES // 1000):
             await sender.send(bytes(1000))
         await sender.stop()
         await sender.wait_over()
@@ -126,7 +126,7 @@ async def test_every_protocol_lands_whole(
     assert os.path.exists(f"{published[0]}.idx")
     [session] = landed(tmp_path)
     assert session.ending == "clean"
-    assert session.payload_bytes_dialer == OCTETS
+    assert session.payload_bytes_dialer == BYTES
     assert session.vantage == "acceptor"
     assert session.violations == 0
     assert session.balanced
@@ -155,7 +155,7 @@ async def collecting(folder: Path, protocol: str, **more: object) -> AsyncIterat
 
 
 @pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
-async def test_no_window_is_given_back_before_its_octets_are_durable(
+async def test_no_window_is_given_back_before_its_bytes_are_durable(
     protocol: str, tmp_path: Path, disk: Disk
 ) -> None:
     async with collecting(tmp_path, protocol) as collector:

@@ -95,7 +95,7 @@ async def test_a_place_that_cannot_be_written_to_is_said(tmp_path: Path) -> None
     assert "cannot be made" in problems
 
 
-async def test_on_a_terminal_it_shows_octets_and_lag(tmp_path: Path) -> None:
+async def test_on_a_terminal_it_shows_bytes_and_lag(tmp_path: Path) -> None:
     [port] = free_ports(1)
     ours, theirs = pty.openpty()
     process = await asyncio.create_subprocess_exec(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from tests.interop.node_peer import Peer, PeerFailed, octets, require
+from tests.interop.node_peer import Peer, PeerFailed, raw_bytes, require
 from tests.record.collector.command_process import Command, free_ports
 from tests.record.collector.logging_senders import CHUNK, Attempt, Sender
 
@@ -22,33 +22,33 @@ from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 SOAK = bool(os.environ.get("POLYMUX_SOAK"))
-OCTETS = 200_000_000 if SOAK else 60_000_000
+BYTES = 200_000_000 if SOAK else 60_000_000
 KILLS = 5 if SOAK else 1
 SENDERS, STREAMS = 12, 10
 NPM_WRITE = 16_384
-REST = 10 / (OCTETS / SENDERS / STREAMS / CHUNK)  # traffic for ten seconds, if nobody is killed
+REST = 10 / (BYTES / SENDERS / STREAMS / CHUNK)  # traffic for ten seconds, if nobody is killed
 
 
 class NpmSender:
     """The npm package `multiplex` pushing as much as the others."""
 
-    def __init__(self, port: int, octets_each: int) -> None:
+    def __init__(self, port: int, bytes_each: int) -> None:
         self._port = port
-        self._each = octets_each
+        self._each = bytes_each
         self.log: list[Attempt] = []
 
     async def run(self) -> None:
         tries = 0
         while not self.log or not self.log[-1].done:
             tries += 1
-            message = octets(tries, NPM_WRITE)
+            message = raw_bytes(tries, NPM_WRITE)
             data = (message * (self._each // NPM_WRITE + 1))[: self._each]
             attempts = [Attempt(f"blast-{i}", data) for i in range(STREAMS)]
             self.log += attempts
             try:
                 async with Peer.connect("multiplex", self._port) as peer:
                     await peer.call(
-                        "blast", octets=self._each * STREAMS, size=NPM_WRITE, streams=STREAMS,
+                        "blast", bytes=self._each * STREAMS, size=NPM_WRITE, streams=STREAMS,
                         seed=tries,
                     )  # fmt: skip
             except (PeerFailed, TimeoutError, OSError):
@@ -110,7 +110,7 @@ async def test_nothing_that_was_told_is_lost_when_collector_and_driver_are_kille
     tmp_path: Path,
 ) -> None:
     require()
-    each = OCTETS // (SENDERS * STREAMS)
+    each = BYTES // (SENDERS * STREAMS)
     protocols = ["mplex", "nerdbank", "omnistreams"]
     async with running(tmp_path) as (collector, tables, starting, urls):
         ours = [
@@ -122,7 +122,7 @@ async def test_nothing_that_was_told_is_lost_when_collector_and_driver_are_kille
         work = [asyncio.create_task(sender.run()) for sender in ours]
         work.append(asyncio.create_task(npm.run()))
         for _ in range(KILLS):
-            await until_sent(ours, OCTETS // 8)
+            await until_sent(ours, BYTES // 8)
             await collector.restart()
             await starting
             await tables.said(r"batch \d+")
@@ -135,10 +135,10 @@ async def test_nothing_that_was_told_is_lost_when_collector_and_driver_are_kille
     same_as_at_once(tmp_path)
 
 
-async def until_sent(senders: list[Sender], octets_more: int) -> None:
+async def until_sent(senders: list[Sender], bytes_more: int) -> None:
     """Wait until so much more was sent, or all are done."""
     begun = sum(sender.sent for sender in senders)
-    while sum(sender.sent for sender in senders) < begun + octets_more:
+    while sum(sender.sent for sender in senders) < begun + bytes_more:
         await asyncio.sleep(0.01)
         if all(sender.log and sender.log[-1].done for sender in senders):
             return
@@ -174,7 +174,7 @@ def compare(out: Path, ours: list[Sender], npm: NpmSender) -> None:
     for sender in ours:
         for attempt in sender.log:
             [data] = found.get(attempt.name, [b""]) or [b""]
-            assert attempt.data.startswith(data), "the tables have octets nobody sent"
+            assert attempt.data.startswith(data), "the tables have bytes nobody sent"
             assert len(data) >= attempt.told, f"{attempt.name}: told of more than is there"
     for attempt in npm.log:  # each try used the same names
         prefixes = [data for data in found.get(attempt.name, []) if attempt.data.startswith(data)]

@@ -79,7 +79,7 @@ async def test_what_a_sender_was_told_survives_kills_at_any_moment(
         assert sum(attempt.done for attempt in sender.log) == 3
         for attempt in sender.log:
             data = found.get(attempt.name, b"")
-            assert attempt.data.startswith(data), "there are octets nobody sent"
+            assert attempt.data.startswith(data), "there are bytes nobody sent"
             assert len(data) >= attempt.told, f"{attempt.name}: told of more than is there"
 
 
@@ -87,7 +87,7 @@ async def test_a_session_that_was_cut_in_a_frame_is_reported_truncated(tmp_path:
     [port] = free_ports(1)
     async with collector(tmp_path, port, "mplex") as child:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(bytes.fromhex("00 03 626967 02 e807") + b"half of it")  # 1000 octets follow
+        writer.write(bytes.fromhex("00 03 626967 02 e807") + b"half of it")  # 1000 bytes follow
         part = tmp_path / "collect-00001.pcapng.part"
         async with asyncio.timeout(10):
             while b"half of it" not in part.read_bytes():

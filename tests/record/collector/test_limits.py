@@ -17,7 +17,7 @@ from polymux.record import CollectorLimits
 from polymux.record.durable_log import DurableLog, NotDurable
 
 KIB = 1024
-READ = 256 * KIB  # octets that the system hands over at once
+READ = 256 * KIB  # bytes that the system hands over at once
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ class Room:
         return self._write(number, parts, offset)
 
 
-async def push(url: str, octets: int) -> None:
+async def push(url: str, size: int) -> None:
     async with polymux.connect(url, protocol="mplex") as session:
         stream = await session.open("bulk")
-        for _ in range(0, octets, 50_000):
+        for _ in range(0, size, 50_000):
             await stream.send(bytes(50_000))
         await stream.end()
         assert await stream.receive() == b""

@@ -116,14 +116,14 @@ def test_an_open_stream_never_comes_under_nothing_wrong() -> None:
 
 
 def test_a_torn_capture_says_where_and_what_was_kept() -> None:
-    assert capture_sentence("x.pcapng", "truncated", "211 of 1,514 octets", 88_120) == (
-        "x.pcapng ends inside a block at octet 88,120 (211 of 1,514 octets); "
+    assert capture_sentence("x.pcapng", "truncated", "211 of 1,514 bytes", 88_120) == (
+        "x.pcapng ends inside a block at byte 88,120 (211 of 1,514 bytes); "
         "everything before that was read"
     )
     assert capture_sentence("y", "unreadable", None, None) == "y could not be read"
 
 
-def test_missing_octets_are_told_with_their_sessions() -> None:
+def test_missing_bytes_are_told_with_their_sessions() -> None:
     assert gap_sentence(4380, 1).startswith("4.3 KiB missing from the capture in 1 session:")
     assert "in 2,000 sessions" in gap_sentence(1, 2000)
 

@@ -45,7 +45,7 @@ def moved(row):
 
 stage = [""]
 with spark_session(master, conf=json.loads(conf)) as spark:
-    options = dict(content=True, task_octets=size)
+    options = dict(content=True, task_bytes=size)
     done = analyze(spark, [capture], out, **options)
     told["conserved"] = done.conserved
     told["sessions"] = done.total.sessions

@@ -1,4 +1,4 @@
-"""Every octet is accounted for, and a reassembly that loses some is caught."""
+"""Every byte is accounted for, and a reassembly that loses some is caught."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 class Damage:
     """Batches of a session as a broken reassembly would give them: one piece of it is missing, or
-    comes twice, or is one octet short, while the count of what was captured stays right."""
+    comes twice, or is one byte short, while the count of what was captured stays right."""
 
     def __init__(self, how: str) -> None:
         self.how = how
 
-    def batches(self, session: TcpSession, octets: int) -> "Iterator[StreamBatch]":
-        kept = list(_honest(session, octets))
+    def batches(self, session: TcpSession, size: int) -> "Iterator[StreamBatch]":
+        kept = list(_honest(session, size))
         session.scan_packets()
         if self.how == "lost":
             kept = kept[1:]
@@ -77,7 +77,7 @@ def test_a_broken_reassembly_is_caught_and_the_run_says_so(
     assert broken.unbalanced_count == len(talks)
     rows = read_table(tmp_path / "broken", "sessions").to_pylist()
     assert sorted(row["session_id"] for row in rows) == sorted(broken.unbalanced)
-    assert all("octets are not conserved" in row["note"] for row in rows)
+    assert all("bytes are not conserved" in row["note"] for row in rows)
     done = Analysis(str(tmp_path / "broken"), [], broken)
     assert not done.conserved
     for table in ("violations", "stalls", "streams"):

@@ -38,9 +38,9 @@ def test_any_number_of_splits_gives_the_tables_of_the_walk_without_spark(
     spark: "SparkSession", material: tuple[Path, dict[str, str]], tmp_path: Path, splits: int
 ) -> None:
     capture, expected = material
-    task_octets = max(1, capture.stat().st_size // splits)
+    task_bytes = max(1, capture.stat().st_size // splits)
     done = analyze(
-        spark, [str(capture)], str(tmp_path / "t"), content=True, max_partition_bytes=task_octets
+        spark, [str(capture)], str(tmp_path / "t"), content=True, max_partition_bytes=task_bytes
     )
     assert done.conserved
     assert done.total.sessions == 24
@@ -76,8 +76,8 @@ def test_reordered_and_repeated_packets_give_the_same_tables_however_they_are_cu
     rotate(head, rough, parts, 4)
     for number, files in enumerate([[whole], [parts[n] for n in (3, 0, 4, 2, 1)]]):
         out = tmp_path / f"t{number}"
-        octets = whole.stat().st_size // 7
-        done = analyze(spark, map(str, files), str(out), content=True, max_partition_bytes=octets)
+        size = whole.stat().st_size // 7
+        done = analyze(spark, map(str, files), str(out), content=True, max_partition_bytes=size)
         assert done.conserved
         assert digest_tables(out) == expected
     assert carried(tmp_path / "plain") == carried(capture.parent / "plain")

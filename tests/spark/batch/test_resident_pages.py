@@ -52,7 +52,7 @@ def test_what_was_read_through_a_map_is_right_after_its_pages_were_given_back(
     for row in index_file(str(capture)).rows:
         flows.setdefault(row.flow, []).append(row)
 
-    def octets() -> list[bytes]:
+    def raw_bytes() -> list[bytes]:
         with BoundedFilePool(CaptureLimits()) as files:
             return [
                 b"".join(batch.data for batch in session.batches(2000))
@@ -60,10 +60,10 @@ def test_what_was_read_through_a_map_is_right_after_its_pages_were_given_back(
                 for session in sessions_of(rows, files.reader)
             ]
 
-    whole = octets()
+    whole = raw_bytes()
     assert any(whole)
     monkeypatch.setattr(lean_files, "MAX_MAPPED_BYTES", 1)
-    assert octets() == whole
+    assert raw_bytes() == whole
 
 
 def test_what_is_mapped_is_bounded_by_the_span_and_by_the_pieces() -> None:

@@ -78,16 +78,16 @@ def test_a_huge_flow_has_a_task_of_its_own_and_begins_first() -> None:
     assert len(tasks) == 2 + 4
 
 
-@pytest.mark.parametrize("octets", [250_000_000, 900_000_000, MAX_TASK_BYTES])
+@pytest.mark.parametrize("size", [250_000_000, 900_000_000, MAX_TASK_BYTES])
 @pytest.mark.parametrize("cores", [1, 2, 3, 16])
-def test_every_core_has_as_many_tasks_and_none_has_too_much(octets: int, cores: int) -> None:
-    captures = [CaptureFile(f"/nowhere/{n}", octets + 7 * n) for n in range(48)]
+def test_every_core_has_as_many_tasks_and_none_has_too_much(size: int, cores: int) -> None:
+    captures = [CaptureFile(f"/nowhere/{n}", size + 7 * n) for n in range(48)]
     tasks = plan_index_tasks(captures, cores)
-    sizes = [sum(octets + 7 * int(span.path[9:]) for span in task) for task in tasks]
+    sizes = [sum(size + 7 * int(span.path[9:]) for span in task) for task in tasks]
     assert sum(map(len, tasks)) == 48
     assert len(tasks) % cores == 0
     assert max(sizes) <= MAX_TASK_BYTES * 1.25
-    flows = {bytes([n]) * 36: octets // 17 for n in range(64)}
+    flows = {bytes([n]) * 36: size // 17 for n in range(64)}
     walks = plan_analyze_tasks(found_in([flows]), cores)
     assert len(walks) % cores == 0
     assert max(sum(flows[f] for f in flows if bucket_of(f) in each.buckets) for each in walks) <= (

@@ -15,7 +15,7 @@ from tests.spark.conftest import RunDriver
 from polymux.capture import CaptureLimits
 
 LONG = bool(os.environ.get("POLYMUX_SOAK"))
-OCTETS = int(float(os.environ.get("POLYMUX_SOAK_GIGABYTES", "4")) * 1e9) if LONG else 48_000_000
+BYTES = int(float(os.environ.get("POLYMUX_SOAK_GIGABYTES", "4")) * 1e9) if LONG else 48_000_000
 WORKER = (256 << 20) + 2 * CaptureLimits().read_window_bytes
 DRIVER = 1 << 30
 
@@ -39,7 +39,7 @@ with spark_session("local[2]") as spark:
         if "java" not in child.name()
     ]
     told = {
-        "frames": done.total.frames, "sessions": done.total.sessions, "octets": done.total.octets,
+        "frames": done.total.frames, "sessions": done.total.sessions, "bytes": done.total.bytes,
         "conserved": done.conserved, "seconds": done.seconds,
         "worker": max(workers), "driver": most(psutil.Process().pid), "java": most(java),
     }
@@ -47,11 +47,11 @@ print(json.dumps(told))
 """
 
 
-def measured(run_driver: RunDriver, folder: Path, octets: int) -> dict[str, int]:
-    """Analyse a capture of so many octets, half of them in one session."""
+def measured(run_driver: RunDriver, folder: Path, size: int) -> dict[str, int]:
+    """Analyse a capture of so many bytes, half of them in one session."""
     talks = Conversations(100, weights=[99.0] + [1.0] * 99)
     capture = folder / "capture.pcap"
-    talks.write(capture, octets)
+    talks.write(capture, size)
     told: dict[str, int] = run_driver(PROGRAM, str(capture), str(folder / "tables"))
     capture.unlink()
     print(json.dumps(told))
@@ -63,7 +63,7 @@ def measured(run_driver: RunDriver, folder: Path, octets: int) -> dict[str, int]
 
 @pytest.mark.timeout(3600 if LONG else 300)
 def test_workers_and_driver_stay_within_their_bounds(run_driver: RunDriver, tmp_path: Path) -> None:
-    told = measured(run_driver, tmp_path, OCTETS)
+    told = measured(run_driver, tmp_path, BYTES)
     mebi = 1 << 20
     print(
         f"D13: largest worker {told['worker'] / mebi:.0f} MiB of {WORKER / mebi:.0f}, driver "

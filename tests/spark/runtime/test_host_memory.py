@@ -28,11 +28,11 @@ def machine(folder: Path, groups: dict[str, str], line: str = "0::/box/inner") -
 
 
 @pytest.mark.parametrize(
-    ("text", "octets"),
+    ("text", "size"),
     [("512m", 512 << 20), ("1g", 1 << 30), ("2GB", 2 << 30), (" 1536mb ", 1536 << 20)],
 )
-def test_sizes_are_read_as_java_writes_them(text: str, octets: int) -> None:
-    assert parse_size(text) == octets
+def test_sizes_are_read_as_java_writes_them(text: str, size: int) -> None:
+    assert parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "1", "g", "-1g", "1.5g", "1g 2g", "9" * 20 + "g", "1x"])

@@ -43,7 +43,7 @@ def test_a_line_without_end_does_not_grow() -> None:
     assert [len(line) for line in lines] == [MAX_LINE_BYTES, MAX_LINE_BYTES - 5, 3]
 
 
-def test_octets_that_are_no_text_are_shown_as_such() -> None:
+def test_bytes_that_are_no_text_are_shown_as_such() -> None:
     assert printed(b"\xff\n").lines[0] == "\N{REPLACEMENT CHARACTER}"
 
 

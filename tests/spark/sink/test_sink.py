@@ -230,14 +230,14 @@ def test_names_of_others_are_no_labels(name: str) -> None:
 def test_rows_are_told_apart_wherever_the_stream_was_cut(
     rows: list[bytes], data: st.DataObject
 ) -> None:
-    octets = b"".join(map(length_prefixed, rows))
+    raw = b"".join(map(length_prefixed, rows))
     found: list[bytes] = []
     rest = b""
-    while octets:
-        size = data.draw(st.integers(1, len(octets)))
-        more, rest = split_prefixed(rest + octets[:size])
+    while raw:
+        size = data.draw(st.integers(1, len(raw)))
+        more, rest = split_prefixed(rest + raw[:size])
         found += more
-        octets = octets[size:]
+        raw = raw[size:]
     assert found == rows
     assert rest == b""
 

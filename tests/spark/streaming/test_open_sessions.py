@@ -78,7 +78,7 @@ def test_order_duplicates_halves_kills_and_replays_change_no_table(
         if half:
             if not (run.inbox / path.name).exists():
                 share = data.draw(st.floats(0.0, 1.0), label="share")
-                run.put(path, octets=int(path.stat().st_size * share))
+                run.put(path, size=int(path.stat().st_size * share))
         else:
             run.put(path, name)
         for act in data.draw(st.lists(st.sampled_from(["step", "kill", "replay"]), max_size=3)):
@@ -232,7 +232,7 @@ def test_names_are_packed_and_unpacked_without_loss(names: set[str]) -> None:
     assert set(unpack_names(json.loads(json.dumps(pack_names(names))))) == names
 
 
-def test_a_long_rotation_is_packed_into_a_few_octets() -> None:
+def test_a_long_rotation_is_packed_into_a_few_bytes() -> None:
     names = {f"collect-{number:05}.pcapng" for number in range(1, 90_000)}
     assert len(json.dumps(pack_names(names))) < 100
 

@@ -67,7 +67,7 @@ class MinmuxSession(Session):
         """The stream with this id, for reading, with credit for `window` items given at once.
 
         Credit for what was read is given again; with `window=0` none is given but by `grant`. None
-        is `Limits.receive_window` octets of items, or 16 items where they say their own length. With
+        is `Limits.receive_window` bytes of items, or 16 items where they say their own length. With
         `codec`, items are handed on one by one, decoded. A stream that is held already keeps its
         window and codec.
         """
@@ -91,7 +91,7 @@ class MinmuxSession(Session):
             shape.last_item_size > limits.max_message_bytes
         ):  # it needs no credit, so nothing else would bound it
             raise LimitExceeded(
-                f"stream {stream_id} has a last item of {shape.last_item_size} octets: "
+                f"stream {stream_id} has a last item of {shape.last_item_size} bytes: "
                 f"{limits.describe('max_message_bytes')}"
             )
         over = record.serial >= 0 and record.over

@@ -55,7 +55,7 @@ class NerdbankSession(Session):
     async def offer(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
         """Offer a channel without waiting for its acceptance; an empty name makes it anonymous.
 
-        `window`: octets the peer may send before we have read them; 0 for the usual. What is sent
+        `window`: bytes the peer may send before we have read them; 0 for the usual. What is sent
         before the acceptance waits for it. If cancelled, nothing was offered.
         """
         return await super().open(name, window=window)

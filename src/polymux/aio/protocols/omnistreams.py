@@ -30,10 +30,10 @@ DEFAULT_MAX_CONCURRENT = (
     512  # streams that `each` works on: with all that can wait, below Limits.max_streams
 )
 MIN_CONTROL_COST_BYTES = (
-    256  # octets that a control message counts for, however short: the object around it
+    256  # bytes that a control message counts for, however short: the object around it
 )
 CLEAN_CLOSE_CODES = (1000, 1001, 1005)  # normal, going away, no code given
-CONTROL_OVERHEAD_BYTES = 8  # octets around a control message, about
+CONTROL_OVERHEAD_BYTES = 8  # bytes around a control message, about
 CLOSE_POLICY_VIOLATION = 1008  # the code of a close for going past a limit
 
 
@@ -53,7 +53,7 @@ class OmnistreamsSession(Session):
         self.open_allowance.max_ids = IDS_PER_SIDE
         self._received_controls: deque[bytes] = deque()
         self._received_control_bytes = 0
-        self._queued_control_bytes = 0  # octets of control messages that wait to leave
+        self._queued_control_bytes = 0  # bytes of control messages that wait to leave
         self._control_waiters: deque[asyncio.Future[None]] = deque()
         self._writable_waiters: list[asyncio.Future[None]] = []
 
@@ -120,7 +120,7 @@ class OmnistreamsSession(Session):
     # --- control messages
 
     async def control(self, message: object) -> None:
-        """Send a control message. Text is sent as UTF-8, other values than octets as JSON.
+        """Send a control message. Text is sent as UTF-8, other values than bytes as JSON.
 
         Waits while the transport is full; if cancelled then, nothing was sent.
         """
@@ -129,7 +129,7 @@ class OmnistreamsSession(Session):
         most = endpoint.protocol.max_control_bytes
         if len(data) > most:
             raise LimitExceeded(
-                f"a control message of {len(data)} octets: limit max_frame_bytes={most}; "
+                f"a control message of {len(data)} bytes: limit max_frame_bytes={most}; "
                 "raise it with Limits(max_frame_bytes=...)"
             )
         await self._wait_writable()
@@ -288,7 +288,7 @@ class ControlMessages:
 
 
 def encode_value(value: object) -> bytes:
-    """Metadata or a control message: octets as they are, text in UTF-8, all else as JSON."""
+    """Metadata or a control message: bytes as they are, text in UTF-8, all else as JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     return value.encode() if isinstance(value, str) else encode_json(value)

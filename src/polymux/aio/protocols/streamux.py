@@ -52,7 +52,7 @@ class StreamuxSession(Session):
             CANCEL_RATE_FACTOR * limits.open_reset_rate,
         )
         self._keepalive = Keepalive(self)
-        self._unsent_requests: set[Stream] = set()  # no octet has left yet
+        self._unsent_requests: set[Stream] = set()  # no byte has left yet
         self._id_waiters: deque[asyncio.Future[None]] = deque()  # who waits for a free id
         self._peer_ids_in_use = 0  # requests of the peer whose ids it cannot use again yet
         self._pending_cancel_acks = 0  # that the peer owes us
@@ -251,7 +251,7 @@ class StreamuxSession(Session):
 
     @property
     def silence(self) -> float:
-        """Seconds without any octet from the peer after which the session ends; 0: never."""
+        """Seconds without any byte from the peer after which the session ends; 0: never."""
         return self._keepalive.silence_timeout
 
     @silence.setter

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from polymux.aio.protocols.streamux import StreamuxSession
 
 SILENCE_GRACE_SECONDS = (
-    0.5  # for octets that came while this process itself was stopped and could not read
+    0.5  # for bytes that came while this process itself was stopped and could not read
 )
 IDLE_CHECK_SECONDS = 3600.0  # seconds until the next look when there is nothing to look for
 
@@ -28,7 +28,7 @@ class Keepalive(SessionComponent["StreamuxSession"]):
         self.silence_timeout = 0.0  # how long the peer may say nothing
         self.sent_at = self.received_at = session.loop.time()
         self.sent_count = 0  # keep alives
-        self._bytes_sent = 0  # octets handed to the transport by then
+        self._bytes_sent = 0  # bytes handed to the transport by then
         self._suspect_received_at = (
             -1.0
         )  # the last word of the peer that was found to be too long ago
@@ -50,7 +50,7 @@ class Keepalive(SessionComponent["StreamuxSession"]):
             self._timer = None
 
     def note_sent(self, bytes_sent: int) -> None:
-        """So many octets have been handed to the transport by now."""
+        """So many bytes have been handed to the transport by now."""
         if bytes_sent != self._bytes_sent:
             self._bytes_sent = bytes_sent
             self.sent_at = self.session.loop.time()

@@ -1,4 +1,4 @@
-"""What a peer that speaks something else began with: its first octets, and what they look like.
+"""What a peer that speaks something else began with: its first bytes, and what they look like.
 
 Only for the text of an error: a peer whose first frame cannot be one mostly speaks another version,
 or another protocol, or is a program that prints text.
@@ -12,7 +12,7 @@ from polymux.core.errors import PeerViolation, PolymuxError
 if TYPE_CHECKING:
     from polymux.aio.session.session import Session
 
-MAX_SHOWN_BYTES = 48  # octets
+MAX_SHOWN_BYTES = 48  # bytes
 NERDBANK = "nerdbank"
 NEWEST_NERDBANK_VERSION = 3  # version of it
 
@@ -53,7 +53,7 @@ def missing_handshake_hint(session: "Session") -> str:
 
 
 def nerdbank_version(data: bytes) -> int:
-    """The version whose first octets these are; 0 if they are of none.
+    """The version whose first bytes these are; 0 if they are of none.
 
     Version 1 begins with a magic number, version 2 with [[major, minor], ...]; version 3 has no
     handshake and begins with a frame: an array of three or four, whose first is a code below 9.
@@ -76,7 +76,7 @@ def _no_frame_received(session: "Session") -> bool:
 
 
 def _first_frame_bytes(session: "Session") -> bytes:
-    """Octets of the peer's first frame, which is not whole."""
+    """Bytes of the peer's first frame, which is not whole."""
     heard = session.endpoint.connection.direction(1 - session.endpoint.side)
     heard.join_buffered()
     return heard.pending
@@ -100,7 +100,7 @@ def _describe_first_bytes(session: "Session", data: bytes) -> str:
 
 
 def _is_text(head: bytes) -> bool:
-    return all(32 <= octet < 127 or octet in b"\t\r\n" for octet in head)
+    return all(32 <= byte < 127 or byte in b"\t\r\n" for byte in head)
 
 
 def _no_handshake_hint() -> str:

@@ -1,4 +1,4 @@
-"""What two peers exchange before the first frame: fixed octets, or multistream-select.
+"""What two peers exchange before the first frame: fixed bytes, or multistream-select.
 
 In multistream-select every line is a varint length, a text and a line feed. The dialer names the
 protocol it wants, the listener repeats it, or says `na` and waits for another name.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 MULTISTREAM_HEADER = b"/multistream/1.0.0\n"
 PROTOCOL_IDS = {"mplex": b"/mplex/6.7.0\n"}
 NOT_AVAILABLE = b"na\n"
-MAX_LINE_BYTES = 1024  # octets of a line that are read
+MAX_LINE_BYTES = 1024  # bytes of a line that are read
 MAX_PROPOSALS = 16  # names a dialer may try
 
 
@@ -34,9 +34,7 @@ class Preamble:
         try:
             self.fixed_bytes = b"" if self.is_multistream else bytes.fromhex(text)
         except ValueError:
-            raise PolymuxError(
-                f"preamble is 'multistream' or octets in hex, not {text!r}"
-            ) from None
+            raise PolymuxError(f"preamble is 'multistream' or bytes in hex, not {text!r}") from None
 
     def initial_bytes(self) -> bytes:
         """What is sent at once."""
@@ -47,7 +45,7 @@ class Preamble:
         )
 
     def exchange(self, session: "Session", data: bytes) -> bytes:
-        """Octets that came before the first frame; returns those from it on."""
+        """Bytes that came before the first frame; returns those from it on."""
         answer, rest = self.receive(data)
         if session.transport is not None:
             session.transport.write(answer)
@@ -58,7 +56,7 @@ class Preamble:
         return rest
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
-        """The next octets of the peer: what to answer, and what is left once all is done."""
+        """The next bytes of the peer: what to answer, and what is left once all is done."""
         self.buffered += data
         if not self.is_multistream:
             size = len(self.fixed_bytes)
@@ -87,7 +85,7 @@ class Preamble:
         if size & 128:
             size, start = (size & 127) + held[1] * 128, 2
         if not 0 < size <= MAX_LINE_BYTES:
-            raise SessionClosed(f"the peer speaks no multistream-select: a line of {size} octets")
+            raise SessionClosed(f"the peer speaks no multistream-select: a line of {size} bytes")
         if len(held) < start + size:
             return b""
         self.buffered = held[start + size :]

@@ -24,7 +24,7 @@ OVERHEAD_SHARE_DIVISOR = (
 
 
 class ReadBackpressure(SessionComponent["Session"]):
-    """Watches the unread octets of one session and pauses its transport, never without end."""
+    """Watches the unread bytes of one session and pauses its transport, never without end."""
 
     def __init__(self, session: "Session") -> None:
         super().__init__(session)
@@ -62,7 +62,7 @@ class ReadBackpressure(SessionComponent["Session"]):
             transport.resume_reading()
 
     def update(self) -> None:
-        """Octets have come, were read, or have left."""
+        """Bytes have come, were read, or have left."""
         session = self.session
         endpoint = session.endpoint
         transport = session.transport
@@ -90,7 +90,7 @@ class ReadBackpressure(SessionComponent["Session"]):
             self._apply()
 
     def allowed_unread(self) -> int:
-        """Octets that may wait unread now."""
+        """Bytes that may wait unread now."""
         session = self.session
         endpoint = session.endpoint
         transport = session.transport
@@ -120,7 +120,7 @@ class ReadBackpressure(SessionComponent["Session"]):
                 break
             endpoint.counters.count("stream_buffer_bytes")
             hog.abort_with_reason(
-                f"not read for {session.timeouts.slow_reader:g} s while {unread_bytes(hog)} octets waited "
+                f"not read for {session.timeouts.slow_reader:g} s while {unread_bytes(hog)} bytes waited "
                 f"and held up the others; {limits.describe('session_buffer_bytes')}"
             )
         self.update()

@@ -1,4 +1,4 @@
-"""One live connection: octets in and out, events to streams, a clean end."""
+"""One live connection: bytes in and out, events to streams, a clean end."""
 
 import asyncio
 import functools
@@ -146,7 +146,7 @@ class Session(SessionBase, asyncio.Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Octets handed to the transport."""
+        """Bytes handed to the transport."""
         return self.socket_writer.bytes_sent
 
     @property

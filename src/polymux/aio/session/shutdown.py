@@ -1,6 +1,6 @@
 """How a session ends: what is queued leaves, and both sides hear the other's end.
 
-A socket that is closed while octets still come in makes the system throw away what the peer has not
+A socket that is closed while bytes still come in makes the system throw away what the peer has not
 read yet. So this side first says that it has ended, and then waits a little for the peer to end.
 """
 

@@ -7,7 +7,7 @@ import socket
 import sys
 from typing import Any, cast
 
-MAX_UNSENT_BYTES = 512 * 1024  # octets the system takes ahead of the network while streams share it
+MAX_UNSENT_BYTES = 512 * 1024  # bytes the system takes ahead of the network while streams share it
 # Python 3.11 has no name for it on Linux.
 NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else -1)
 
@@ -38,7 +38,7 @@ def limit_unsent_bytes(transport: asyncio.Transport | None) -> None:
 
 
 def min_rtt_ns(transport: asyncio.BaseTransport) -> int:
-    """Nanoseconds that octets need to the peer and back: the least that TCP has measured of late;
+    """Nanoseconds that bytes need to the peer and back: the least that TCP has measured of late;
     -1 if nobody has."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform != "linux":
@@ -59,7 +59,7 @@ def stop_tls_read_ahead(transport: asyncio.BaseTransport) -> None:
     """Let TLS on uvloop not see a peer's end while reading is paused.
 
     At the end uvloop drops what its TLS has read and nobody has taken. So while nobody takes
-    anything, TLS may not read past the first octets that wait.
+    anything, TLS may not read past the first bytes that wait.
     """
     if transport.get_extra_info("uvloop.sslproto") is not None:
         cast(Any, transport).set_read_buffer_limits(high=1, low=0)

@@ -12,16 +12,16 @@ from polymux.aio.session.busy_poll import BusyPoller
 from polymux.core.endpoint import Endpoint
 
 WRITE_HIGH_WATER_BYTES: Final[i64] = (
-    262144  # octets formed at a time, and in the transport before we wait for it
+    262144  # bytes formed at a time, and in the transport before we wait for it
 )
-MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # octets that are worth a system call of their own
+MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # bytes that are worth a system call of their own
 SENDER_QUOTA_BYTES: Final[i64] = (
-    1048576  # octets a lone sender may send before everybody else has a turn
+    1048576  # bytes a lone sender may send before everybody else has a turn
 )
 MIN_WRITEV_BYTES: Final[i64] = (
-    65536  # octets from which a copy costs more than the socket's own call
+    65536  # bytes from which a copy costs more than the socket's own call
 )
-WRITEV_BATCH_BYTES: Final[i64] = 131072  # octets for the system: it takes more while the peer reads
+WRITEV_BATCH_BYTES: Final[i64] = 131072  # bytes for the system: it takes more while the peer reads
 MAX_WRITEV_BUFFERS: Final[i64] = 512  # in one system call; every system takes as many
 MAX_UNFLUSHED_STREAM_CHANGES: Final[i64] = (
     16  # streams that begin or end, for which the peer need not wait any longer
@@ -33,7 +33,7 @@ class SocketWriter:
 
     `soon` has the loop call something; `way` gives the transport, or None while nothing may be
     written; `look` sees to what writing has left to do; `vigil` is told of it. `fd` is a plain
-    socket's: octets go to it directly while its transport holds nothing back.
+    socket's: bytes go to it directly while its transport holds nothing back.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class SocketWriter:
         self.in_receive = False  # it need not be asked for: it follows what has come
         self.blocked = False  # the transport takes nothing more for now
         self.senders_waiting = False  # senders wait for room
-        self.bytes_sent: i64 = 0  # octets handed to the transport
+        self.bytes_sent: i64 = 0  # bytes handed to the transport
         self.bytes_since_yield: i64 = 0  # and of those, since the loop had its last turn
         self.streams_changed: i64 = (
             0  # streams that have begun or ended since something was written
@@ -135,7 +135,7 @@ class SocketWriter:
         self.after_write()
 
     def write_chunks(self, transport: Transport, chunks: list[bytes]) -> i64:
-        """Give the transport all chunks, in order; returns their octets.
+        """Give the transport all chunks, in order; returns their bytes.
 
         A system call for each chunk would cost more than joining them, and `writelines` hands small
         buffers to the system one by one, in some versions without ever asking us to wait. Large
@@ -166,7 +166,7 @@ class SocketWriter:
         return size
 
     def try_write(self, chunks: list[bytes]) -> i64:
-        """Octets the socket took at once. What is wrong with it, the transport will find out."""
+        """Bytes the socket took at once. What is wrong with it, the transport will find out."""
         taken: i64 = 0
         size: i64 = 0
         first: i64 = 0

@@ -181,7 +181,7 @@ class StreamTaskRunner(SessionComponent["Session"]):
     async def _run_handler(self, stream: Stream) -> None:
         if stream not in self._tasks:
             # A loop with eager tasks begins inside `create_task`, in the middle of what the peer's
-            # octets brought: this stream's reset may be among it and not have been told yet.
+            # bytes brought: this stream's reset may be among it and not have been told yet.
             await asyncio.sleep(0)
         try:
             try:

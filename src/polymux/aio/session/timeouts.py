@@ -26,9 +26,9 @@ class TimeoutMonitor(SessionComponent["Session"]):
         self._unfinished_since = 0.0
         self._bytes_drained = (
             -1
-        )  # octets the peer's side of the transport had taken by the last tick
+        )  # bytes the peer's side of the transport had taken by the last tick
         self._drained_at = 0.0
-        self._bytes_received = -1  # octets of the carrier that had come by the last tick
+        self._bytes_received = -1  # bytes of the carrier that had come by the last tick
         self._received_at = 0.0
         self._pinged_at = 0.0
 
@@ -72,7 +72,7 @@ class TimeoutMonitor(SessionComponent["Session"]):
         """How long the same frame has been waiting for its end, while we were reading.
 
         Content passes in parts and never waits, save where it is handed on in whole messages: there
-        every octet that comes counts as progress.
+        every byte that comes counts as progress.
         """
         session = self.session
         endpoint = session.endpoint
@@ -89,7 +89,7 @@ class TimeoutMonitor(SessionComponent["Session"]):
         return now - self._unfinished_since
 
     def _write_stall_age(self, now: float) -> float:
-        """How long the transport has not got rid of a single octet."""
+        """How long the transport has not got rid of a single byte."""
         transport = self.session.transport
         held = transport.get_write_buffer_size() if transport is not None else 0
         taken = self.session.bytes_sent - held

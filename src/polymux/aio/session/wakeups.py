@@ -3,7 +3,7 @@
 
 asyncio knows what can be waited for by the attribute `_asyncio_future_blocking`: a task that awaits
 it leaves its wake-up there. A future hands that to the loop, for its next turn. Here it is called
-as soon as the octets that came have been dealt with: the answer leaves a system call earlier.
+as soon as the bytes that came have been dealt with: the answer leaves a system call earlier.
 """
 
 from asyncio import AbstractEventLoop, CancelledError, current_task
@@ -27,11 +27,11 @@ class WakeupQueue:
     def __init__(self, loop: AbstractEventLoop, socket_writer: SocketWriter) -> None:
         self.loop = loop
         self.socket_writer = socket_writer
-        self.depth: i64 = 0  # octets may come while others are dealt with, when TLS is closed
+        self.depth: i64 = 0  # bytes may come while others are dealt with, when TLS is closed
         self.woken: list[Waiter] = []
 
     def begin_receive(self) -> None:
-        """Octets have come: who is woken by them waits for the last of them."""
+        """Bytes have come: who is woken by them waits for the last of them."""
         self.depth += 1
         self.socket_writer.in_receive = True
 

@@ -32,14 +32,14 @@ class StreamBase(StreamSendBase):
         self.read_error: PolymuxError | None = None  # why nothing can be read, after what is there
         self._reading_closed = False  # this side reads no more
         self.read_waiter: Waiter | None = None
-        # Who waits to send, and the octets they bring.
+        # Who waits to send, and the bytes they bring.
         self.waiting_senders: dict[asyncio.Future[None], int] | None = None
         self.acceptance: asyncio.Future[None] | None = None
 
     # --- sending
 
     def _add_waiting_sender(self, size: int) -> asyncio.Future[None]:
-        """To be awaited by who wants to send so many octets, and then to be left."""
+        """To be awaited by who wants to send so many bytes, and then to be left."""
         waiter: asyncio.Future[None] = self.session.loop.create_future()
         if self.waiting_senders is None:
             self.waiting_senders = {}
@@ -129,7 +129,7 @@ class StreamBase(StreamSendBase):
             self.read_waiter.wake()
 
     def wake_senders(self) -> int:
-        """Let those who wait to send look again; returns the octets they bring."""
+        """Let those who wait to send look again; returns the bytes they bring."""
         size = 0
         if self.waiting_senders is not None:
             for waiter, amount in self.waiting_senders.items():
@@ -180,7 +180,7 @@ class StreamBase(StreamSendBase):
         self.wake_all()
 
     def on_connection_lost(self, problem: PolymuxError, can_reply: bool = False) -> None:
-        """No more octets come. With `answers`, a stream that the peer has ended can still send."""
+        """No more bytes come. With `answers`, a stream that the peer has ended can still send."""
         if self.peer_half.state == OPEN and self.read_error is None:
             self.read_error = problem
         if self.send_error is None and not (can_reply and self.peer_half.state != OPEN):

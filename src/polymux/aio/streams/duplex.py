@@ -39,7 +39,7 @@ class Stream(StreamBase):
 
     @property
     def name(self) -> str:
-        """The stream's name; octets that are not UTF-8 are replaced."""
+        """The stream's name; bytes that are not UTF-8 are replaced."""
         return (self.state.name or b"").decode("utf-8", "replace")
 
     @property
@@ -168,7 +168,7 @@ class Stream(StreamBase):
         return self._take_received() if self.buffers.received else b""
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """Everything to the end of the data. Past `limit` octets the stream is given up.
+        """Everything to the end of the data. Past `limit` bytes the stream is given up.
 
         If cancelled, what it has taken so far is lost; the stream can still be read.
         """
@@ -179,8 +179,8 @@ class Stream(StreamBase):
             parts.append(part)
             size += len(part)
             if size > limit:
-                text = f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
-                self.abort_with_reason(f"more than {limit} octets came")
+                text = f"{self}: more than {limit} bytes came; raise receive_all(limit=...)"
+                self.abort_with_reason(f"more than {limit} bytes came")
                 raise LimitExceeded(text)
         return b"".join(parts)
 

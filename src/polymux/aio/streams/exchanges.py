@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from polymux.aio.protocols.streamux import StreamuxSession
 
 
-MAX_IMMEDIATE_MESSAGE_BYTES = 16 * 1024  # octets of a message that may leave at once
+MAX_IMMEDIATE_MESSAGE_BYTES = 16 * 1024  # bytes of a message that may leave at once
 MAX_JOINED_BYTES = (
     256 * 1024
-)  # octets of a message up to which its parts are kept and joined at its end
+)  # bytes of a message up to which its parts are kept and joined at its end
 
 
 class MessageBuffer:
@@ -54,7 +54,7 @@ class ExchangeStream(Stream):
     """What a request and a call share: whole messages, in and out.
 
     The header of its last chunk already ends the peer's half; here a message ends with its last
-    octet.
+    byte.
     """
 
     __slots__ = ("_message_complete",)
@@ -66,7 +66,7 @@ class ExchangeStream(Stream):
     async def read(self, limit: int = 0) -> bytes:
         """The whole message, once its last chunk has come; waits for it.
 
-        Past `limit` octets (Limits.max_message_bytes if not given) the exchange is given up.
+        Past `limit` bytes (Limits.max_message_bytes if not given) the exchange is given up.
         """
         check_read_limit(limit)
         limits = self.endpoint.limits
@@ -80,7 +80,7 @@ class ExchangeStream(Stream):
                 continue
             whole.add(self._take_received())
             if whole.size > most:
-                what = f"a message of more than {most} octets"
+                what = f"a message of more than {most} bytes"
                 self.endpoint.counters.count("max_message_bytes")
                 self._reject_message(what)
                 how = "raise read(limit=...)" if limit else limits.describe("max_message_bytes")

@@ -13,7 +13,7 @@ from polymux.aio.streams.outlet import (
 from polymux.core.streams import OPEN
 
 PREFETCH_BYTES: Final[i64] = (
-    262144  # octets that messages on order should come to, by those before them
+    262144  # bytes that messages on order should come to, by those before them
 )
 MAX_PREFETCH_MESSAGES: Final[i64] = 256  # messages on order at most, however small
 
@@ -45,7 +45,7 @@ def message_would_block(stream: StreamSendBase) -> bool:
 
 
 def try_send_items(stream: StreamSendBase, data: object, item_size: i64) -> bool:
-    """Queue whole items of `size` octets each, for which there is room and credit. False: nothing
+    """Queue whole items of `size` bytes each, for which there is room and credit. False: nothing
     was done. Streams of which either side has announced the end are left to slower hands."""
     if not isinstance(data, bytes) or stream.send_error is not None or item_size <= 0:
         return False

@@ -26,7 +26,7 @@ class ItemReceiver(ItemStream, PieceStream):
     """A stream that flows from the peer, under the credit that this side gives.
 
     Credit for what was read is given again once it is half the `window`. With a codec, or where
-    items say their own length, each item is handed on by itself, decoded; else octets as they come.
+    items say their own length, each item is handed on by itself, decoded; else bytes as they come.
     When everything was read, this side stops the stream too. Leaving an `async with` block before
     that stops it and drops what was not read.
     """
@@ -52,7 +52,7 @@ class ItemReceiver(ItemStream, PieceStream):
         most = max(self._protocol.max_frame_bytes, self.stream_format.item_size) + 16
         self.item_decoder = ItemDecoder(codec, most) if codec is not None else None
         self.all_received = (
-            all_received  # the last octet has come: the half ends at the header before it
+            all_received  # the last byte has come: the half ends at the header before it
         )
         self._bytes_taken = 0  # of content taken from the lane
         self.items_delivered = 0  # items among them that were handed on
@@ -63,7 +63,7 @@ class ItemReceiver(ItemStream, PieceStream):
 
     @property
     def last(self) -> bytes | None:
-        """The octets of the last item, once it has come and all before it was read; else None."""
+        """The bytes of the last item, once it has come and all before it was read; else None."""
         if (
             not self.all_received
             or self.buffers.received
@@ -73,7 +73,7 @@ class ItemReceiver(ItemStream, PieceStream):
         return b"".join(self._last_item_parts)
 
     async def receive(self) -> bytes:
-        """The next item, or octets; StreamEnded after the last regular one.
+        """The next item, or bytes; StreamEnded after the last regular one.
 
         If cancelled, nothing was taken. One task at a time may receive.
         """
@@ -172,7 +172,7 @@ class ItemReceiver(ItemStream, PieceStream):
         return None
 
     def _take_content(self) -> bytes:
-        """Everything in the lane; the last item's octets go to `last`."""
+        """Everything in the lane; the last item's bytes go to `last`."""
         if self._awaiting_peer:
             self.on_peer_activity()
         parts = self.endpoint.take_received(self.buffers)
@@ -227,7 +227,7 @@ class ItemReceiver(ItemStream, PieceStream):
         self.return_credit()
 
     def on_peer_end(self) -> None:
-        """The peer's half is over, to its last octet."""
+        """The peer's half is over, to its last byte."""
         self.all_received = True
         self.stop_if_all_read()
         self.wake_reader()
@@ -283,7 +283,7 @@ def codec_for(shape: StreamFormat, codec: Codec | None, stream_id: int) -> Codec
 
 
 def default_window(shape: StreamFormat, window_bytes: int) -> int:
-    """Items of credit for a receiver of which nothing else was said: about so many octets."""
+    """Items of credit for a receiver of which nothing else was said: about so many bytes."""
     if shape.item_size < 0:
         return LENGTH_PREFIXED_CREDIT_ITEMS
     return max(1, window_bytes // max(1, shape.item_size))

@@ -252,13 +252,13 @@ class ItemSender(ItemStream):
             raise copy_of(self.send_error)
         own = self.own_half
         if self.stream_format.item_size == 0:
-            raise Unsupported(f"{self}: its items have no octets: put them with session.endpoint")
+            raise Unsupported(f"{self}: its items have no bytes: put them with session.endpoint")
         waiting = self._queued_items()
         if own.state != OPEN or self._last_item_queued or 0 <= own.promised_limit <= waiting:
             raise StreamEnded(f"{self} has announced its end: no more items can follow")
         items = self._protocol.count_items(self.stream_format, data)
         if items < 0:
-            raise LocalProtocolError(f"{self}: {len(data)} octets are no whole items of it")
+            raise LocalProtocolError(f"{self}: {len(data)} bytes are no whole items of it")
         if 0 <= own.promised_limit < waiting + items:
             raise LocalProtocolError(
                 f"{self} has announced {own.promised_limit - waiting} more items, not {items}"
@@ -277,7 +277,7 @@ class ItemSender(ItemStream):
         if self.stream_format.last_item_size == ENDLESS:
             raise LocalProtocolError(f"{self} has no last item: it cannot end")
         if not self._protocol.holds_items(self.stream_format, True, 1, data):
-            raise LocalProtocolError(f"{self}: {len(data)} octets are not its last item")
+            raise LocalProtocolError(f"{self}: {len(data)} bytes are not its last item")
         if self.own_half.state != OPEN or self._last_item_queued:
             raise StreamEnded(f"{self}: its last item was sent")
 

@@ -86,7 +86,7 @@ class MessageSender(MessageStream):
         self.send_nowait(data)
 
     async def send_all(self, data: BytesLike, size: int = DEFAULT_CHUNK_SIZE) -> None:
-        """Send a byte stream, cut into messages of `size` octets, the last one shorter.
+        """Send a byte stream, cut into messages of `size` bytes, the last one shorter.
 
         If cancelled, the messages before the one that waited were queued.
         """

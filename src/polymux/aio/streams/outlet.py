@@ -14,7 +14,7 @@ from polymux.core.streams import OPEN, HalfStream, StreamBuffers
 from polymux.core.streams import StreamState as Record
 
 STREAM_SEND_BUFFER_BYTES: Final[i64] = (
-    262144  # octets one stream may have waiting before its senders wait
+    262144  # bytes one stream may have waiting before its senders wait
 )
 SESSION_SEND_BUFFER_BYTES: Final[i64] = (
     524288  # and all streams of a session that wait for the transport
@@ -55,7 +55,7 @@ class StreamSendBase:
         self.socket_writer.schedule_flush()
 
     def _try_send(self, data: object) -> bool:
-        """Queue octets for which there is room and leave. False: nothing was done."""
+        """Queue bytes for which there is room and leave. False: nothing was done."""
         if not isinstance(data, bytes) or self.send_error is not None or not can_queue(self):
             return False
         self.endpoint.send(self.state, data)

@@ -18,16 +18,16 @@ class PieceStream(Stream):
             return []
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """All pieces to the end, joined. Past `limit` octets the stream is given up."""
+        """All pieces to the end, joined. Past `limit` bytes the stream is given up."""
         parts: list[bytes] = []
         size = 0
         async for part in self:
             parts.append(part)
             size += len(part)
             if size > limit:
-                self.abort_with_reason(f"more than {limit} octets came")
+                self.abort_with_reason(f"more than {limit} bytes came")
                 raise LimitExceeded(
-                    f"{self}: more than {limit} octets came; raise receive_all(limit=...)"
+                    f"{self}: more than {limit} bytes came; raise receive_all(limit=...)"
                 )
         return b"".join(parts)
 

@@ -13,7 +13,7 @@ from polymux.aio.session.session import Session
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
 
-PIPE_HIGH_WATER_BYTES = 256 * 1024  # octets under way before the writer is told to wait
+PIPE_HIGH_WATER_BYTES = 256 * 1024  # bytes under way before the writer is told to wait
 
 
 class MemoryTransport(asyncio.Transport):

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from polymux.core.websocket.frames import MaskFunction
 
 WEBSOCKET_SCHEMES = ("ws", "wss")
-MAX_HTTP_HEAD_BYTES = 16 * 1024  # octets of an HTTP request or answer
+MAX_HTTP_HEAD_BYTES = 16 * 1024  # bytes of an HTTP request or answer
 MAX_PENDING_UPGRADES = 128  # connections whose upgrade is not finished
 HTTP_HEAD_END = b"\r\n\r\n"
 
 
 def protocol_for_scheme(protocol: str, scheme: str) -> str:
-    """The protocol string for a transport: ws:// and wss:// carry messages, all others octets."""
+    """The protocol string for a transport: ws:// and wss:// carry messages, all others bytes."""
     choice = parse_protocol(protocol)
     carrier = choice.options.get("carrier")
     if scheme not in WEBSOCKET_SCHEMES:
@@ -62,7 +62,7 @@ def fast_mask() -> "MaskFunction | None":
 
 
 class HttpUpgrade(asyncio.Protocol):
-    """Reads one HTTP head, at most HEAD octets of it."""
+    """Reads one HTTP head, at most HEAD bytes of it."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -78,7 +78,7 @@ class HttpUpgrade(asyncio.Protocol):
         if end < 0 and len(self._received) <= MAX_HTTP_HEAD_BYTES:
             return
         if end < 0 or end > MAX_HTTP_HEAD_BYTES:
-            self.refuse(f"an HTTP head of more than {MAX_HTTP_HEAD_BYTES} octets")
+            self.refuse(f"an HTTP head of more than {MAX_HTTP_HEAD_BYTES} bytes")
             return
         rest = bytes(self._received[end + len(HTTP_HEAD_END) :])
         head = bytes(self._received[: end + len(HTTP_HEAD_END)])

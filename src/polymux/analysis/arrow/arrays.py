@@ -29,7 +29,7 @@ _TYPECODES_BY_BIT_WIDTH: Final = {
 
 
 def make_array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """A column of text, octets, whole numbers, instants (as whole numbers), or lists of those.
+    """A column of text, bytes, whole numbers, instants (as whole numbers), or lists of those.
 
     None is null. As with `pyarrow.array`: OverflowError for a number that is too large.
     """
@@ -75,7 +75,7 @@ def _offsets_and_data(parts: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
 
 
 def _offsets(sizes: Iterable[int]) -> pa.Buffer:
-    """Where each of so many octets or rows begins, and the last one ends."""
+    """Where each of so many bytes or rows begins, and the last one ends."""
     return pa.py_buffer(array("i", accumulate(sizes, initial=0)))
 
 

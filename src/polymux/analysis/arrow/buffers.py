@@ -54,7 +54,7 @@ def dictionary_indices(column: vec[i64], rows: i64) -> vec[i32]:
 
 
 def validity_bitmap(column: vec[i64], rows: i64) -> bytes:
-    """A bit for each number, set if it is not negative; no octet at all if every bit were."""
+    """A bit for each number, set if it is not negative; no byte at all if every bit were."""
     first: i64 = 0
     while first < rows and column[first] >= 0:
         first += 1

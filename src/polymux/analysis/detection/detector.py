@@ -1,7 +1,7 @@
-"""Which protocol is this? A verdict with its evidence, from the first octets of both sides.
+"""Which protocol is this? A verdict with its evidence, from the first bytes of both sides.
 
 Every protocol is tried with its real rule book on up to 64 KiB and scored by how many of its frames
-break no rule. Octets that can only be one protocol (a magic number, a handshake) decide with one
+break no rule. Bytes that can only be one protocol (a magic number, a handshake) decide with one
 frame; without them most frames must fit. Nothing here raises about what it reads.
 """
 
@@ -21,20 +21,18 @@ from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
 from polymux.protocols.registry import PROTOCOLS
 
 MIN_SCORE = 75  # of 100: a session with some broken rules is still recognised
-MIN_SCORE_WITH_MARKER = 50  # where the first octets give it away
-MIN_SCORE_WITHOUT_START = (
-    97  # where the beginning was not captured, most octets fit almost anything
-)
+MIN_SCORE_WITH_MARKER = 50  # where the first bytes give it away
+MIN_SCORE_WITHOUT_START = 97  # where the beginning was not captured, most bytes fit almost anything
 MIN_FRAMES_WITHOUT_START = 16
-INCONCLUSIVE_BYTES = 64  # octets that say nothing against a protocol of which no frame is whole
+INCONCLUSIVE_BYTES = 64  # bytes that say nothing against a protocol of which no frame is whole
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """`protocol` is a protocol string, or None: not recognised. `skip` are the octets of each side
+    """`protocol` is a protocol string, or None: not recognised. `skip` are the bytes of each side
     before the first frame. `scores` has every variant that was tried, best first. `marked`: the
-    first octets can be nothing else. `stranger` names a well-known protocol that is not ours.
-    `doubt`: the octets look like another protocol than the one that was named, and why."""
+    first bytes can be nothing else. `stranger` names a well-known protocol that is not ours.
+    `doubt`: the bytes look like another protocol than the one that was named, and why."""
 
     protocol: str | None
     evidence: str
@@ -57,7 +55,7 @@ class _Candidate:
 def detect(sample: SessionSample) -> Detection:
     """The protocol that explains the sample, with its evidence; or why there is none."""
     if not sample.size:
-        return Detection(None, "no octets were captured")
+        return Detection(None, "no bytes were captured")
     skip = (multistream_size(sample.head(0)), multistream_size(sample.head(1)))
     rest = sample.skipping(skip)
     found = _rank_candidates(rest, SIGNATURES)
@@ -90,7 +88,7 @@ def find_mismatch(variant: str, options: dict[str, str], sample: SessionSample) 
     """What the sample plainly is instead of the protocol that was named; "" if it may be that one.
 
     `settled` is the variant it is read as, `options` are those the caller wrote. The named one is
-    contradicted only by another one that fits better, or that its first octets give away.
+    contradicted only by another one that fits better, or that its first bytes give away.
     """
     if not sample.size:
         return ""
@@ -165,7 +163,7 @@ def _try_signatures(
     others: Sequence[_Candidate] = (),
     brief: bool = False,
 ) -> list[_Candidate]:
-    """What does not fit a few octets is not tried on many; nor is a protocol that fits almost
+    """What does not fit a few bytes is not tried on many; nor is a protocol that fits almost
     anything, once another one is believed. `brief`: what has no mark is given up early."""
     glance = sample.first(SHORT_SAMPLE_BYTES)
     found: list[_Candidate] = []

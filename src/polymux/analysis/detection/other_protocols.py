@@ -27,7 +27,7 @@ _MAX_NEGOTIATION_LINES = 16  # of a negotiation; more of them is no negotiation
 
 
 def detect_other_protocol(dialer: bytes, acceptor: bytes) -> str:
-    """A well-known protocol that is not ours, by the first octets of both sides; "" if none."""
+    """A well-known protocol that is not ours, by the first bytes of both sides; "" if none."""
     heads = [head for head in (dialer, acceptor) if head]
     if heads and all(_is_tls(head) for head in heads):
         return "TLS: what it carries is encrypted; capture it before encryption"
@@ -64,7 +64,7 @@ def _is_tls(head: bytes) -> bool:
 
 
 def multistream_size(head: bytes) -> int:
-    """Octets of the multistream-select lines that one side sends first; 0 if there are none."""
+    """Bytes of the multistream-select lines that one side sends first; 0 if there are none."""
     position = 0
     for _ in range(_MAX_NEGOTIATION_LINES):
         if position + 2 > len(head):
@@ -82,18 +82,18 @@ def multistream_size(head: bytes) -> int:
 
 
 def preamble_size(preamble: str, head: bytes) -> int:
-    """Octets of `preamble` (octets in hex, or `multistream`) that a direction begins with."""
+    """Bytes of `preamble` (bytes in hex, or `multistream`) that a direction begins with."""
     if preamble == "multistream":
         return multistream_size(head)
-    octets = preamble_bytes(preamble)
-    return len(octets) if head.startswith(octets) else 0
+    data = preamble_bytes(preamble)
+    return len(data) if head.startswith(data) else 0
 
 
 def preamble_bytes(preamble: str) -> bytes:
-    """The octets a preamble stands for; ValueError if it is neither hex nor `multistream`."""
+    """The bytes a preamble stands for; ValueError if it is neither hex nor `multistream`."""
     if preamble == "multistream":
         return b""
     try:
         return bytes.fromhex(preamble)
     except ValueError:
-        raise ValueError(f"preamble is 'multistream' or octets in hex, not {preamble!r}") from None
+        raise ValueError(f"preamble is 'multistream' or bytes in hex, not {preamble!r}") from None

@@ -1,4 +1,4 @@
-"""The first octets of a session, and what a protocol makes of them when it is tried on them."""
+"""The first bytes of a session, and what a protocol makes of them when it is tried on them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polymux.protocols.registry import create
 
 FULL_SAMPLE_BYTES = 64 * 1024
 SHORT_SAMPLE_BYTES = int(EARLY_BYTES)
-GIVE_UP_AFTER_FRAMES = 256  # broken rules, by nine frames of ten: no later octets make up for these
+GIVE_UP_AFTER_FRAMES = 256  # broken rules, by nine frames of ten: no later bytes make up for these
 # For a first look, after which it is tried again if no other protocol is the right one:
 BRIEF_STEP_BYTES = 64
 BRIEF_GIVE_UP_AFTER_FRAMES = 64
@@ -32,16 +32,16 @@ SamplePiece = tuple[int, bytes, int]
 
 @dataclass(frozen=True)
 class SessionSample:
-    """Pieces (side, octets, instant) as they passed; a hole ends it.
+    """Pieces (side, bytes, instant) as they passed; a hole ends it.
 
-    `started`: the connection's beginning was captured, so that octet 0 begins a frame.
+    `started`: the connection's beginning was captured, so that byte 0 begins a frame.
     """
 
     pieces: tuple[SamplePiece, ...]
     from_start: bool = True
 
     def head(self, side: int) -> bytes:
-        """The first octets of one side."""
+        """The first bytes of one side."""
         return self._heads[side]
 
     @cached_property
@@ -66,7 +66,7 @@ class SessionSample:
         return SessionSample(tuple(kept), self.from_start)
 
     def skipping(self, skip_bytes: tuple[int, int]) -> SessionSample:
-        """The same behind the first `skip` octets of each side."""
+        """The same behind the first `skip` bytes of each side."""
         if skip_bytes == (0, 0):
             return self
         left = list(skip_bytes)
@@ -93,7 +93,7 @@ class SessionSample:
 
 
 def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> SessionSample:
-    """The first octets of a session, up to the first hole."""
+    """The first bytes of a session, up to the first hole."""
     pieces: list[SamplePiece] = []
     left = max_bytes
     for batch in session.unshared_batches(max_bytes):
@@ -104,7 +104,7 @@ def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> Sess
 
 
 def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) -> int:
-    """Those of a batch, `left` octets at most; how many more are wanted, none behind a hole."""
+    """Those of a batch, `left` bytes at most; how many more are wanted, none behind a hole."""
     start = 0
     for n in range(batch.count):
         kind, size = batch.kind[n], batch.size[n]
@@ -123,7 +123,7 @@ def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) ->
 @dataclass(slots=True)
 class Trial:
     """What became of a sample. `fitting` frames broke no rule, `explained` is the share of the
-    octets in them or in frames still passing. `given_up`: not all of it was looked at."""
+    bytes in them or in frames still passing. `given_up`: not all of it was looked at."""
 
     protocol: str
     frame_count: int = 0
@@ -138,7 +138,7 @@ class Trial:
 
     @property
     def fit(self) -> float:
-        """How well it fits: its share of frames; where the next one was lost, of octets too."""
+        """How well it fits: its share of frames; where the next one was lost, of bytes too."""
         if not self.frame_count:
             return 0.0
         fitting = self.valid_frames / self.frame_count
@@ -150,7 +150,7 @@ def try_protocol(
 ) -> Trial:
     """Decode the sample as this protocol. Rules in `excused` are not held against it.
 
-    Octets of another protocol may be thousands of tiny broken frames: those are not all looked at,
+    Bytes of another protocol may be thousands of tiny broken frames: those are not all looked at,
     and where it is to be `brief`, only some dozens.
     """
     observer = Observer(create(protocol))

@@ -1,6 +1,6 @@
 """One scorer a protocol: what gives it away, how much is needed to believe it, who speaks it so.
 
-A scorer says which variants to try, what in the first octets can only be this protocol, how many
+A scorer says which variants to try, what in the first bytes can only be this protocol, how many
 frames must fit before it is believed without that, and what a trial tells about the peers.
 """
 
@@ -93,7 +93,7 @@ def _mplex_hints(trial: Trial) -> list[str]:
         elif reused or any(s.reset_by == side and s.error for s in streams):
             said.append(f"the {word} reuses ids or resets with a text as npm multiplex does")
         elif not any(names) and 0 < trial.largest_payloads[side] <= 8192:
-            said.append(f"the {word} may be rust-libp2p: no names, frames up to 8192 octets")
+            said.append(f"the {word} may be rust-libp2p: no names, frames up to 8192 bytes")
     return said
 
 
@@ -116,7 +116,7 @@ def _omnistreams_hints(trial: Trial) -> list[str]:
 
 
 def _minmux_proof(trial: Trial) -> bool:
-    """Almost any octets are packets; but items go only where the other side gave credit, and an
+    """Almost any bytes are packets; but items go only where the other side gave credit, and an
     honest conversation breaks nothing at all."""
     return not trial.violations_by_rule and any(
         s.dialer.content_bytes + s.acceptor.content_bytes > 0 for s in trial.streams

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""A protocol that may not be the right one, on octets that may be thousands of its frames."""
+"""A protocol that may not be the right one, on bytes that may be thousands of its frames."""
 
 from typing import Final
 
@@ -9,13 +9,13 @@ from polymux.core.frames import VIOLATION_ROW, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 
-# The first octets, up to EARLY, are fed in small steps: as long as a trial may turn out hopeless.
+# The first bytes, up to EARLY, are fed in small steps: as long as a trial may turn out hopeless.
 EARLY_BYTES: Final[i64] = 4096
 EARLY_STEP_BYTES: Final[i64] = 256
 
 
 class TrialFeed:
-    """Octets fed to an observer, until all are or there is no hope.
+    """Bytes fed to an observer, until all are or there is no hope.
 
     `held`: sender and ordinal of the frames that broke a rule which is not excused; `faults`: how
     often each was broken. `hopeless`: so many such frames, nine of ten, are enough to give up.
@@ -33,7 +33,7 @@ class TrialFeed:
         self.stopped_early: bool = False
 
     def feed(self, pieces: tuple[tuple[int, bytes, int], ...], step: i64) -> None:
-        """Pieces (side, octets, instant); the very first octets are fed `step` at a time."""
+        """Pieces (side, bytes, instant); the very first bytes are fed `step` at a time."""
         early: i64 = 0
         for side, data, at in pieces:
             size: i64 = len(data)
@@ -63,7 +63,7 @@ class TrialFeed:
             self.stopped_early = True
 
     def violating_bytes(self, batch: FrameRows) -> i64:
-        """Octets of the frames among these rows that are held against it."""
+        """Bytes of the frames among these rows that are held against it."""
         found: i64 = 0
         for i in range(batch.used):
             if (
@@ -81,7 +81,7 @@ def frame_count(observer: Observer) -> i64:
 
 
 def largest_payloads(batch: FrameRows) -> tuple[int, int]:
-    """Octets of content in the largest frame of each side."""
+    """Bytes of content in the largest frame of each side."""
     first: i64 = 0
     second: i64 = 0
     for i in range(batch.used):

@@ -8,7 +8,7 @@ from mypy_extensions import i64
 from polymux.core.streams import StreamState
 
 MAX_FRAME_CONTENT_BYTES: Final[i64] = (
-    67108864  # octets of one frame that are kept: far beyond any protocol's frames
+    67108864  # bytes of one frame that are kept: far beyond any protocol's frames
 )
 
 
@@ -32,7 +32,7 @@ class ContentCollector:
         self.rows: ContentRows = ContentRows()
         self.parts: list[list[bytes]] = [[], []]
         self.sizes: list[int] = [0, 0]
-        self.truncated_bytes: int = 0  # octets left out of frames over the limit
+        self.truncated_bytes: int = 0  # bytes left out of frames over the limit
         self.buffered_bytes: i64 = 0  # waiting in `rows`
         self.has_selection: bool = False
         self.selected_opener: i64 = 0
@@ -54,7 +54,7 @@ class ContentCollector:
         )
 
     def add_part(self, sender: i64, stream: StreamState, data: bytes, start: i64, end: i64) -> None:
-        """Octets of the content frame that is passing."""
+        """Bytes of the content frame that is passing."""
         if not self.is_selected(stream):
             return
         room = MAX_FRAME_CONTENT_BYTES - self.sizes[sender]

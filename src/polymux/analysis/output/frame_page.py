@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""What a watch keeps: pages of rows, the frame that is passing, octets before the first frame."""
+"""What a watch keeps: pages of rows, the frame that is passing, bytes before the first frame."""
 
 from librt.vecs import vec
 from mypy_extensions import i64
@@ -28,12 +28,12 @@ class PartialFrame:
     def __init__(self) -> None:
         self.frame_index: i64 = -1
         self.started_at: i64 = 0
-        self.last_at: i64 = NOT_YET  # when octets of this direction last came
+        self.last_at: i64 = NOT_YET  # when bytes of this direction last came
         self.silences: list[tuple[int, int]] = []
 
 
 class SkippedPrefix:
-    """Octets of each side before the first frame: a negotiation, or the rest of a frame whose
+    """Bytes of each side before the first frame: a negotiation, or the rest of a frame whose
     beginning was not captured."""
 
     def __init__(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
@@ -43,7 +43,7 @@ class SkippedPrefix:
         self.is_overhead: bool = is_overhead
 
     def consume(self, d: Direction, size: i64) -> i64:
-        """Count the part of the next `size` octets of a direction that lies before its first
+        """Count the part of the next `size` bytes of a direction that lies before its first
         frame; returns how many they are."""
         left = self.dialer_remaining if d.side == 0 else self.acceptor_remaining
         cut = size if size < left else left

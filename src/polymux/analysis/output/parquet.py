@@ -29,7 +29,7 @@ except ImportError:
 
 ROW_GROUP_ROWS: Final = 65_536
 ROW_GROUP_BYTES: Final = 16 << 20
-# A batch may be a few rows of a page with room for many: so many octets of pages are kept.
+# A batch may be a few rows of a page with room for many: so many bytes of pages are kept.
 COMPACT_AFTER_BYTES: Final = 8 << 20
 EMPTY_FILE_NAME: Final = "part-empty"
 PRIVATE_TABLES: Final = frozenset(

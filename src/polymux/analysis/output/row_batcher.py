@@ -49,18 +49,18 @@ class RowBatcher:
 
     def add(self, table: str, columns: TableColumns) -> None:
         """Rows of any other table."""
-        octets = _text_size(table, columns)
+        size = _text_size(table, columns)
         waiting = self._pending.get(table)
         if waiting is None:
-            if self._is_full(columns, octets):
+            if self._is_full(columns, size):
                 self._emit(table, make_batch(table, columns))
                 return
             self._pending[table] = {name: list(values) for name, values in columns.items()}
-            self._pending_text_bytes[table] = octets
+            self._pending_text_bytes[table] = size
             return
         for name, values in columns.items():
             waiting[name] += values
-        self._pending_text_bytes[table] += octets
+        self._pending_text_bytes[table] += size
         if self._is_full(waiting, self._pending_text_bytes[table]):
             self._flush_table(table)
 
@@ -102,12 +102,12 @@ _TEXT_LIST_COLUMNS: Final = _free_text_columns(ColumnType.TEXT_LIST)
 
 def _text_size(table: str, columns: TableColumns) -> int:
     """About how much the texts in these columns take."""
-    octets = 0
+    size = 0
     for name in _TEXT_COLUMNS[table]:
         for text in columns[name]:
             if text is not None:
-                octets += len(text)
+                size += len(text)
     for name in _TEXT_LIST_COLUMNS[table]:
         for texts in columns[name]:
-            octets += sum(map(len, texts or ()))
-    return octets
+            size += sum(map(len, texts or ()))
+    return size

@@ -56,7 +56,7 @@ class SessionRows:
         self.unfinished_streams = 0  # streams
         self.payload_bytes = [0, 0]
         self._stream_columns = StreamColumns()
-        self._stream_text_bytes = 0  # octets of names and errors in them
+        self._stream_text_bytes = 0  # bytes of names and errors in them
         self._latencies = RequestLatencies()
 
     def collect(self, observer: Observer, tracker: SessionTracker, timestamp: int) -> None:

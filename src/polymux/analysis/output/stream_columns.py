@@ -108,7 +108,7 @@ def timestamp_us(timestamp: i64) -> int | None:
 
 
 def bits_per_second(size: int, ns: i64) -> int | None:
-    """So many octets in so long a time; None where there was no time, or no octet."""
+    """So many bytes in so long a time; None where there was no time, or no byte."""
     if ns <= 0 or size <= 0:
         return None
     return min(size * 8_000_000_000 // int(ns), MAX_INT64)

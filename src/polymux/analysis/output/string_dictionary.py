@@ -6,7 +6,7 @@ from mypy_extensions import i64
 
 class StringDictionary:
     """Each label once, in the order they came: a dictionary that is written must not repeat itself.
-    `octets` is how long they are together."""
+    `bytes` is how long they are together."""
 
     def __init__(self) -> None:
         self.strings: list[str] = []

@@ -55,7 +55,7 @@ def analyze_session(
     """Decode, judge and measure one session.
 
     `emit(table, batch)` gets every row of the tables the plan wants, the session's own row last.
-    `progress(octets)` is told how much was read. A file that cannot be read on ends the session
+    `progress(bytes)` is told how much was read. A file that cannot be read on ends the session
     there and is named in its note; nothing is raised about what was captured. Rows of all tables
     but content are left to a `gathering` if there is one, to become batches with those of other
     sessions. `begun(summary)` is told what is known before the first row, the note among it.
@@ -63,12 +63,12 @@ def analyze_session(
     steps = analyze_session_steps(session, options, emit, batcher, on_start)
     while True:
         try:
-            octets = next(steps)
+            size = next(steps)
         except StopIteration as end:
             summary: SessionSummary = end.value
             return summary
         if progress is not None:
-            progress(octets)
+            progress(size)
 
 
 def analyze_session_steps(
@@ -78,7 +78,7 @@ def analyze_session_steps(
     batcher: RowBatcher | None = None,
     on_start: OnStart | None = None,
 ) -> Steps:
-    """The same in steps, for who wants to hand on rows in between: each gives the octets it read,
+    """The same in steps, for who wants to hand on rows in between: each gives the bytes it read,
     and the last returns the summary."""
     batcher = batcher or RowBatcher(emit, batch_rows=1)
     try:
@@ -158,9 +158,9 @@ def _decode_session(
                 watch.stop_decoding(
                     f"more than {MAX_OPEN_STREAMS} streams are open at once", session.ended_at
                 )
-            octets = len(batch.data)
+            size = len(batch.data)
             del batch  # others have their turn first, and need the room
-            yield octets
+            yield size
     except CaptureError as problem:
         summary.read_error = str(problem)
     watch.close(session.ended_at)
@@ -223,7 +223,7 @@ def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummar
 
 
 def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSummary:
-    """No protocol was recognised: the octets are counted."""
+    """No protocol was recognised: the bytes are counted."""
     summary = _initial_summary(session, detection)
     (summary.missing_bytes_dialer, summary.missing_bytes_acceptor) = session.missing_bytes
     (summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor) = session.reassembled_bytes
@@ -235,7 +235,7 @@ def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSu
         said = "the protocol was not recognised; name it with --protocol or --port"
     else:
         summary.ending = "clean" if ended else "unknown"
-        said = "no octets were exchanged"
+        said = "no bytes were exchanged"
     summary.note = f"{session.note}; {said}" if session.note else said
     return summary
 

@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from polymux.capture.io.read_ahead import ReadAhead, ReadCoalescer
 
 MAX_INTERLEAVED_FLOWS = 64  # flows walked in turns
-MAX_HELD_BYTES = 24 << 20  # octets of references that flows walked in turns may have
+MAX_HELD_BYTES = 24 << 20  # bytes of references that flows walked in turns may have
 
 
 class SizedFlow(Protocol):
@@ -18,7 +18,7 @@ class SizedFlow(Protocol):
 
     @property
     def held_bytes(self) -> int:
-        """Octets of references that a walk of it holds."""
+        """Bytes of references that a walk of it holds."""
 
 
 F = TypeVar("F", bound=SizedFlow)

@@ -1,6 +1,6 @@
 """Frames of sessions that go on, row by row as they become whole.
 
-The protocol of a session is decided when its first octets suffice for it, or when nothing came for
+The protocol of a session is decided when its first bytes suffice for it, or when nothing came for
 a while; until then they are held, `LOOK` of each session and `UNDECIDED` of all together.
 """
 
@@ -36,9 +36,9 @@ from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
 MIN_DECISION_BYTES: Final = (
-    4096  # octets after which a protocol that was recognised is believed at once
+    4096  # bytes after which a protocol that was recognised is believed at once
 )
-MAX_UNDECIDED_BYTES: Final = 32 << 20  # octets of sessions whose protocol is not known yet
+MAX_UNDECIDED_BYTES: Final = 32 << 20  # bytes of sessions whose protocol is not known yet
 
 OnWarning = Callable[[str, str], None]
 
@@ -51,9 +51,9 @@ class LiveSessionAnalyzer:
         self.session_id = make_session_id(session.flow, session.started_at)
         self.detection: Detection | None = None
         self.pending_bytes = 0
-        """Octets that wait for the protocol to be known."""
+        """Bytes that wait for the protocol to be known."""
         self.mismatch_reported = False
-        """It was told that the octets look like another protocol than the one that was named."""
+        """It was told that the bytes look like another protocol than the one that was named."""
         self.stop_reason = ""
         """Why it is decoded no further, if it is not."""
         self._options = options
@@ -181,7 +181,7 @@ class LiveSessionAnalyzer:
 class LiveAnalyzer:
     """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come.
 
-    `doubted(session, note)` is told first of those whose octets look like another protocol than
+    `doubted(session, note)` is told first of those whose bytes look like another protocol than
     the one that was named, and of those that are decoded no further.
     """
 
@@ -200,7 +200,7 @@ class LiveAnalyzer:
         self._id_prefix = id_prefix
         self._on_warning = on_warning
         self._analyzers: dict[LiveSession, LiveSessionAnalyzer | None] = {}
-        self._undecided: dict[LiveSessionAnalyzer, int] = {}  # and the octets each of them holds
+        self._undecided: dict[LiveSessionAnalyzer, int] = {}  # and the bytes each of them holds
         self._pending_bytes = 0  # by all of them together
 
     def receive(self, session: LiveSession | None) -> None:

@@ -1,4 +1,4 @@
-"""How a session ended, what a reader of its row should know, and whether every octet is there."""
+"""How a session ended, what a reader of its row should know, and whether every byte is there."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def has_ended(session: TcpSession) -> bool:
 def accounts_for_all_bytes(
     summary: SessionSummary, session: TcpSession, tracker: SessionTracker
 ) -> bool:
-    """Is every octet in a frame, a gap, the carrier, or undecoded; and is none there twice?"""
+    """Is every byte in a frame, a gap, the carrier, or undecoded; and is none there twice?"""
     framed = (tracker.dialer_frame_bytes, tracker.acceptor_frame_bytes)
-    octets = (summary.bytes_dialer, summary.bytes_acceptor)
+    chunks = (summary.bytes_dialer, summary.bytes_acceptor)
     others = (
         summary.missing_bytes_dialer
         + summary.undecoded_bytes_dialer
@@ -42,10 +42,10 @@ def accounts_for_all_bytes(
         + summary.undecoded_bytes_acceptor
         + summary.overhead_bytes_acceptor,
     )
-    if any(octets[side] != framed[side] + others[side] for side in (0, 1)):
+    if any(chunks[side] != framed[side] + others[side] for side in (0, 1)):
         return False
     seen = tuple(session.reassembled_bytes[side] + session.missing_bytes[side] for side in (0, 1))
-    return bool(summary.read_error) or octets == seen
+    return bool(summary.read_error) or chunks == seen
 
 
 def session_note(
@@ -53,7 +53,7 @@ def session_note(
 ) -> str | None:
     """What a reader should know besides the columns; None if there is nothing.
 
-    What the summary notes already comes first. `cut`: octets of overlong frames that are left out
+    What the summary notes already comes first. `cut`: bytes of overlong frames that are left out
     of the content table.
     """
     said = [text for text in (summary.note, session.note) if text]
@@ -61,7 +61,7 @@ def session_note(
     for side, word in enumerate(("dialer", "acceptor")):
         direction = conversation.direction(side)
         if session.missing_bytes[side]:
-            said.append(f"{session.missing_bytes[side]} octets of the {word} were not captured")
+            said.append(f"{session.missing_bytes[side]} bytes of the {word} were not captured")
         if session.unseen_side == side:
             said.append(
                 f"only one direction was captured, nothing of the {word}: what depends on its "
@@ -70,11 +70,9 @@ def session_note(
         elif direction.decoding_stopped:
             said.append(f"the {word} could not be decoded on: {direction.stop_reason}")
     if truncated_bytes:
-        said.append(
-            f"{truncated_bytes} octets of overlong frames are left out of the content table"
-        )
+        said.append(f"{truncated_bytes} bytes of overlong frames are left out of the content table")
     if summary.read_error:
         said.append(f"reading stopped: {summary.read_error}")
     if not summary.balanced:
-        said.append("octets are not conserved: this is a mistake of polymux, please report it")
+        said.append("bytes are not conserved: this is a mistake of polymux, please report it")
     return "; ".join(said) or None

@@ -17,7 +17,7 @@ from polymux.core.errors import CaptureError
 
 
 class PeekedSession:
-    """The batches, about `octets` each, of a session that was surveyed; the first is at hand."""
+    """The batches, about `bytes` each, of a session that was surveyed; the first is at hand."""
 
     def __init__(self, session: TcpSession, batch_bytes: int) -> None:
         self._session = session
@@ -29,7 +29,7 @@ class PeekedSession:
             self._rest = session.batches(batch_bytes)  # fails again, for who wants them
 
     def sample(self) -> SessionSample:
-        """The first octets; CaptureError if they cannot be read."""
+        """The first bytes; CaptureError if they cannot be read."""
         pieces: list[SamplePiece] = []
         left = FULL_SAMPLE_BYTES
         for batch in self._first:

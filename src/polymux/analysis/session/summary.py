@@ -17,7 +17,7 @@ class SessionSummary:
 
     Instants are microseconds. `findings` are the violations of severity warning or worse and the
     `stalls`, those of an idle sender not among them; `unfinished` are the streams that were not
-    over at the end, counted where the plan wants the streams. `balanced`: every octet is accounted
+    over at the end, counted where the plan wants the streams. `balanced`: every byte is accounted
     for. `failure`: why the capture could not be read to the session's end, if so.
     """
 

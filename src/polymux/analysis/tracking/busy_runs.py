@@ -34,7 +34,7 @@ class BusyPeriod:
         self.total_bytes: i64 = 0  # of all others
         self.stream_count: i64 = 0  # how many of them
         self.blocking_stream: StreamTracker = no_stream
-        self.blocking_bytes: i64 = 0  # octets of the culprit
+        self.blocking_bytes: i64 = 0  # bytes of the culprit
         self.busy_ns: i64 = 0  # nanoseconds in which the direction was at work for others
         self.saturated_ns: i64 = 0  # and in which it was surely full
 
@@ -148,7 +148,7 @@ class BusyRuns:
             track = self.run_stream[place]
             if track is waiting_stream or later - self.run_end[place] > self.pause_ns:
                 break
-            octets = self.run_bytes[place]
+            size = self.run_bytes[place]
             began = self.run_start[place]
             work = self.run_busy_ns[place]
             full = self.run_saturated_ns[place]
@@ -158,7 +158,7 @@ class BusyRuns:
                 if inside <= 0:
                     break
                 share = float(inside) / float(whole)
-                octets = i64(float(octets) * share)
+                size = i64(float(size) * share)
                 work = i64(float(work) * share)
                 full = i64(float(full) * share)
                 began = since
@@ -166,8 +166,8 @@ class BusyRuns:
                 track.tally_id = self.tally_id
                 track.tally_bytes = 0
                 found.stream_count += 1
-            track.tally_bytes += octets
-            found.total_bytes += octets
+            track.tally_bytes += size
+            found.total_bytes += size
             found.busy_ns += work
             found.saturated_ns += full
             if track.stream.serial >= 0 and track.tally_bytes > found.blocking_bytes:

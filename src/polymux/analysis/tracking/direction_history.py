@@ -14,7 +14,7 @@ from polymux.text.units import duration_text
 
 MAX_GAPS: Final = 1024  # gaps remembered
 FAIR_QUANTUM_BYTES: Final[i64] = (
-    16384  # octets a fair sender gives one stream before the next has its turn
+    16384  # bytes a fair sender gives one stream before the next has its turn
 )
 
 
@@ -28,20 +28,20 @@ class DirectionHistory:
         self.window_closed: Intervals = (
             window_closed  # the receiver offered no window, or too small a one
         )
-        self.retransmissions: Intervals = retransmissions  # octets were being sent again
-        self.gaps: list[tuple[int, int]] = []  # octets that were not captured passed here
+        self.retransmissions: Intervals = retransmissions  # bytes were being sent again
+        self.gaps: list[tuple[int, int]] = []  # bytes that were not captured passed here
         self.hol_suspects: list[
             StreamTracker
         ] = []  # streams with a pause that the culprit's next frame decides
 
     def add_gap(self, began: i64, ended: i64) -> None:
-        """Octets are missing: they passed between these two instants."""
+        """Bytes are missing: they passed between these two instants."""
         if len(self.gaps) >= MAX_GAPS:
             self.gaps = self.gaps[MAX_GAPS // 2 :]
         self.gaps.append((int(began), int(ended)))
 
     def gap_overlap(self, began: i64, ended: i64) -> i64:
-        """Nanoseconds of [began, ended) in which octets are missing."""
+        """Nanoseconds of [began, ended) in which bytes are missing."""
         covered: i64 = 0
         for since, until in reversed(self.gaps):
             if until <= began:
@@ -60,8 +60,8 @@ class DirectionHistory:
             return SLOW_READER, window_closed_text(closed)
         repaired = self.retransmissions.overlap(began, ended)
         if repaired * 2 >= lasted:
-            return TRANSPORT, f"octets were lost and sent again for {duration_text(repaired)}"
+            return TRANSPORT, f"bytes were lost and sent again for {duration_text(repaired)}"
         missing = self.gap_overlap(began, ended)
         if missing * 2 >= lasted:
-            return TRANSPORT, f"octets of {duration_text(missing)} were not captured"
+            return TRANSPORT, f"bytes of {duration_text(missing)} were not captured"
         return SENDER_IDLE, f"the sender sent nothing for {duration_text(lasted)}"

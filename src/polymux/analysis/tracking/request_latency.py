@@ -1,6 +1,6 @@
 """How long requests took, where a protocol has requests and replies (Streamux).
 
-A latency is the time from a request's first octets to the end of its reply. Percentiles come from
+A latency is the time from a request's first bytes to the end of its reply. Percentiles come from
 counts in steps of less than one percent, so memory does not grow with the number of requests and
 the order in which they ended changes nothing.
 """

@@ -35,7 +35,7 @@ class SessionTracker(EventSink):
         self.page_count: i64 = 0
         self.partial_frames: list[PartialFrame] = [PartialFrame(), PartialFrame()]
         self.frame_count: i64 = 0
-        self.dialer_frame_bytes: i64 = 0  # octets in frames
+        self.dialer_frame_bytes: i64 = 0  # bytes in frames
         self.acceptor_frame_bytes: i64 = 0
         self.dialer_ended: bool = False
         self.acceptor_ended: bool = False
@@ -79,14 +79,14 @@ class SessionTracker(EventSink):
             ordinal = c.protocol.causality.frames_sent(sender) - 1
             contents.add_control_message(sender, text, ordinal, c.direction(sender).received_at)
 
-    # --- octets in
+    # --- bytes in
 
     def skip_prefix(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
-        """The first octets of each side are not frames: they are carrier, or else undecoded."""
+        """The first bytes of each side are not frames: they are carrier, or else undecoded."""
         self.skipped_prefix = SkippedPrefix(dialer_bytes, acceptor_bytes, is_overhead)
 
     def feed(self, events: TcpEvents, data: bytes) -> None:
-        """The next events of the capture; the octets of all lie in `data`.
+        """The next events of the capture; the bytes of all lie in `data`.
 
         Not their columns one by one: a compiled function that interpreted code hands a column
         never lets go of it again.
@@ -155,7 +155,7 @@ class SessionTracker(EventSink):
         self.after_arrival(side, timestamp)
 
     def before_arrival(self, side: i64, timestamp: i64) -> None:
-        """Octets come: is a bucket over, and was it silent in the middle of a frame?"""
+        """Bytes come: is a bucket over, and was it silent in the middle of a frame?"""
         if timestamp >= self.timeline.bucket_end:
             self.advance_timeline(timestamp)
         passing = self.partial_frames[side]
@@ -169,7 +169,7 @@ class SessionTracker(EventSink):
         passing.last_at = timestamp
 
     def after_arrival(self, side: i64, timestamp: i64) -> None:
-        """Octets came: remember when the frame began that is not whole yet."""
+        """Bytes came: remember when the frame began that is not whole yet."""
         passing = self.partial_frames[side]
         d = self.connection.direction(side)
         if not d.in_payload and not d.frame_started and d.buffered_bytes() == 0:

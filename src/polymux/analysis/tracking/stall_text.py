@@ -24,7 +24,7 @@ def no_credit_text(own: HalfTracker, rtt_ns: i64, duration_ns: i64, size: i64) -
     """
     half = own.half
     if own.seen_content_bytes == 0:
-        return f"no leave for {duration_text(duration_ns)} before its first octet"
+        return f"no leave for {duration_text(duration_ns)} before its first byte"
     if half.window <= 0:
         return f"no leave for {duration_text(duration_ns)}, of {half.credit_granted} given in all"
     if own.blocked_span_start == NOT_YET:

@@ -68,7 +68,7 @@ class StallDetector:
         has_requests: bool = False,
     ) -> None:
         """`closed` are the spans in which each side offered no window or too small a one,
-        `repaired` those in which each side's octets were being sent again. The rest as in
+        `repaired` those in which each side's bytes were being sent again. The rest as in
         `Replies`."""
         self.rtt_ns: i64 = rtt_ns
         self.min_stall_ns: i64 = rtt_ns * 5 if rtt_ns * 5 > MIN_STALL_NS else MIN_STALL_NS
@@ -127,7 +127,7 @@ class StallDetector:
         size: i64,
         more_content: bool,
     ) -> None:
-        """A content frame of `size` octets began to pass at `began` and was whole at `at`; `more`
+        """A content frame of `size` bytes began to pass at `began` and was whole at `at`; `more`
         of this side's content came with it."""
         own = track.half(side)
         if own.hol_suspected_at != NOT_YET and not own.hol_evidence_weak:

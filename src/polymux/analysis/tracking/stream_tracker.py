@@ -155,7 +155,7 @@ class StreamTracker:
         self.acceptor: HalfTracker = HalfTracker(stream.acceptor, stream.opened_at)
         self.page_id: i64 = -1  # the page of rows that has this stream's label last
         self.label_index: i64 = 0  # and where in its labels
-        self.tally_bytes: i64 = 0  # octets in the stretch that is being added up
+        self.tally_bytes: i64 = 0  # bytes in the stretch that is being added up
         self.tally_id: i64 = -1
         self.is_new: bool = True  # has no frame of it been looked at?
         self.seen_accepted: bool = False  # was it accepted at the last look?

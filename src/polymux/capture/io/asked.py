@@ -40,7 +40,7 @@ class PayloadRequest:
         return all(stretch.is_read() for _, stretch in self.runs)
 
     def take(self) -> bytes:
-        """Its octets, which were read."""
+        """Its bytes, which were read."""
         if len(self.runs) == 1:
             return self.runs[0][1].take()
         return b"".join([stretch.take() for _, stretch in self.runs])

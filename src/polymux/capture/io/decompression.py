@@ -11,7 +11,7 @@ from polymux.core.errors import MissingExtra
 
 
 def detect_compression(head: bytes) -> str:
-    """How a file is compressed by its first four octets: '', 'gzip', 'zstd', 'xz' or 'bzip2'."""
+    """How a file is compressed by its first four bytes: '', 'gzip', 'zstd', 'xz' or 'bzip2'."""
     if head[:2] == b"\x1f\x8b":
         return "gzip"
     if head == b"\x28\xb5\x2f\xfd" or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18"):
@@ -26,10 +26,10 @@ class Decompressor(Protocol):
 
     @property
     def has_pending_output(self) -> bool:
-        """Whether `step` can give more octets without any further input."""
+        """Whether `step` can give more bytes without any further input."""
 
     def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
-        """At most `size` octets out; what is left of `data`; whether a member has ended."""
+        """At most `size` bytes out; what is left of `data`; whether a member has ended."""
 
 
 def new_decompressor(compression: str) -> Decompressor:
@@ -58,8 +58,8 @@ class _GzipDecompressor:
 class _ZstdDecompressor:
     """Frames of a zstd file, one after another."""
 
-    # zstandard cannot bound what one call gives out. A block of 4 octets may become 128 KiB, so
-    # this many octets become at most 8 MiB.
+    # zstandard cannot bound what one call gives out. A block of 4 bytes may become 128 KiB, so
+    # this many bytes become at most 8 MiB.
     FEED_BYTES = 256
     MAX_WINDOW_BYTES = 1 << 27
 
@@ -96,7 +96,7 @@ class _StdlibDecompressor:
 
     MAX_MEMORY_BYTES = (
         256 << 20
-    )  # octets an xz stream may want for its dictionary; `xz -9` wants 65 MiB
+    )  # bytes an xz stream may want for its dictionary; `xz -9` wants 65 MiB
     FEED_BYTES = 65536
 
     def __init__(self, compression: str) -> None:

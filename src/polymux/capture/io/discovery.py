@@ -21,7 +21,7 @@ _NOT_CAPTURES = (".idx", ".part")
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A capture file and its size in octets; 0 where it is not known."""
+    """A capture file and its size in bytes; 0 where it is not known."""
 
     path: str
     size: int = 0

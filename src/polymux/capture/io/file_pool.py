@@ -78,7 +78,7 @@ class FilePool:
         return source
 
     def reader(self, path: AnyPath) -> FileReader:
-        """Reads the file's octets, whether or not it was closed since."""
+        """Reads the file's bytes, whether or not it was closed since."""
         return FileReader(self, one_path(path))
 
     def readers(self, paths: Sequence[AnyPath]) -> list[FileReader]:
@@ -122,7 +122,7 @@ class FilePool:
 
 
 class FileReader:
-    """One file of `Files`, for payload: call it for exactly `size` octets at `offset`."""
+    """One file of `Files`, for payload: call it for exactly `size` bytes at `offset`."""
 
     def __init__(self, pool: FilePool, path: str) -> None:
         self._pool = pool
@@ -132,7 +132,7 @@ class FileReader:
         return self._pool.source(self._path).read_at(offset, size)
 
     def gather(self, events: TcpEvents, run: ReadRun) -> bytes | None:
-        """The octets of a run by one call; None if they must be read piece by piece.
+        """The bytes of a run by one call; None if they must be read piece by piece.
 
         That is so for compressed files too, and where something is wrong with the file: then
         reading it says what.

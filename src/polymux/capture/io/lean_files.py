@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from polymux.capture.io.read_runs import ReadRun
     from polymux.capture.tcp.events import TcpEvents
 
-MAX_MAPPED_BYTES = 48 << 20  # octets of files that may be mapped at a time
-FAULT_AROUND_BYTES = 64 << 10  # octets that the kernel maps around a page that is touched
+MAX_MAPPED_BYTES = 48 << 20  # bytes of files that may be mapped at a time
+FAULT_AROUND_BYTES = 64 << 10  # bytes that the kernel maps around a page that is touched
 
 
 class MappedExtent:

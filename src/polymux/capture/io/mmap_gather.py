@@ -48,7 +48,7 @@ LIBC = _load_libc()
 
 
 class MappedFile:
-    """An address at which a file's octets can be found, for the kernel's eyes only."""
+    """An address at which a file's bytes can be found, for the kernel's eyes only."""
 
     def __init__(self, fd: int, size: int) -> None:
         """Raises OSError if the file cannot be mapped."""
@@ -75,7 +75,7 @@ class MappedFile:
 
 
 class GatherBuffer:
-    """The file in memory. It belongs to the process that made it: a fork would share its octets."""
+    """The file in memory. It belongs to the process that made it: a fork would share its bytes."""
 
     def __init__(self) -> None:
         """Raises OSError if there can be none."""

@@ -1,4 +1,4 @@
-"""A capture on a pipe: octets as they come, decompressed if they are compressed."""
+"""A capture on a pipe: bytes as they come, decompressed if they are compressed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from polymux.capture.io.sources import ENDS_EARLY
 from polymux.core.errors import CaptureError, MissingExtra
 
 CHUNK_BYTES: Final = 1 << 16
-SILENCE_SECONDS: Final = 0.2  # seconds without octets that count as silence
+SILENCE_SECONDS: Final = 0.2  # seconds without bytes that count as silence
 
 
 class CapturePipe:
@@ -22,7 +22,7 @@ class CapturePipe:
         self.compression = ""
         """How it is compressed: see `packing_of`."""
         self.decompression_error = ""
-        """Why the octets ended early; '' if they did not."""
+        """Why the bytes ended early; '' if they did not."""
         self._fd = fd
         self._compression_known = False
         self._decompressor: Decompressor | None = None
@@ -30,7 +30,7 @@ class CapturePipe:
         self._between_members = True
 
     def read(self) -> bytes | None:
-        """The next octets; b"" at the end, None if nothing came for a while.
+        """The next bytes; b"" at the end, None if nothing came for a while.
 
         Raises CaptureError if the pipe cannot be read, MissingExtra for zstd without its library.
         """
@@ -41,7 +41,7 @@ class CapturePipe:
         return self._read_decompressed(self._decompressor)
 
     def _read_first(self) -> bytes | None:
-        """The first octets say how the rest is compressed."""
+        """The first bytes say how the rest is compressed."""
         data = self._read_raw()
         if data is None:
             return None

@@ -10,7 +10,7 @@ from polymux.capture.io.read_coalescing import SequentialRun, read_interleaved
 from polymux.capture.tcp.events import TcpEvents
 from polymux.core.errors import CaptureError
 
-# Octets of a file for each piece, on average, up to which all of them are read: a piece that is
+# Bytes of a file for each piece, on average, up to which all of them are read: a piece that is
 # fetched by itself costs as much.
 MAX_BYTES_PER_PIECE = 8192
 NOT_STARTED = -(1 << 63)

@@ -21,7 +21,7 @@ from polymux.capture.packets.packet_refs import CAPTURED_BITS, CAPTURED_MASK
 from polymux.capture.tcp.events import PAYLOAD, TcpEvents
 from polymux.capture.tcp.ref_storage import NO_OFFSET
 
-# Octets of a window, which also are the blocks that are looked at for it times their size. Smaller
+# Bytes of a window, which also are the blocks that are looked at for it times their size. Smaller
 # ones have fewer pieces of each batch at a time, larger ones do not stay in the caches.
 MAX_WINDOW_BYTES: Final[i64] = 1048576
 WINDOW_BLOCK_BITS: Final[i64] = 14
@@ -33,9 +33,9 @@ spare_writers: list[BytesWriter] = []
 
 
 class SequentialRun:
-    """Rows of `events` from `row` to before `stop` whose octets lie one behind the other in a file.
+    """Rows of `events` from `row` to before `stop` whose bytes lie one behind the other in a file.
 
-    `pieces` of them are OCTETS rows, with `octets` in all, between `begin` and `end` of file number
+    `pieces` of them are BYTES rows, with `bytes` in all, between `begin` and `end` of file number
     `file`; none: no such row is left. `is_read` tells whether they were read; then `take` them.
     """
 
@@ -114,7 +114,7 @@ class SequentialRun:
         return self.next_piece == self.pieces
 
     def take(self) -> bytes:
-        """Its octets, once. They are copied only now, to where those of the last one taken were:
+        """Its bytes, once. They are copied only now, to where those of the last one taken were:
         that memory is warm."""
         out = self.writer
         if out is None or self.next_piece < self.pieces:

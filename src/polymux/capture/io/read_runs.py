@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""The octets that events point to: which of them one call can fetch, and cutting them out.
+"""The bytes that events point to: which of them one call can fetch, and cutting them out.
 
 Pieces that lie close together are read with what is between them and cut out. For pieces spread
 over a file, as those of one among many flows are, the kernel is given a list of them.
@@ -16,10 +16,10 @@ from mypy_extensions import i64, u8
 from polymux.capture.packets.packet_refs import as_byte_view
 from polymux.capture.tcp.events import PAYLOAD, TcpEvents
 
-# Octets between two pieces that are cheaper to read along than to skip with another read.
+# Bytes between two pieces that are cheaper to read along than to skip with another read.
 MAX_READ_GAP_BYTES: Final[i64] = 16384
 MAX_READ_BYTES: Final[i64] = 1048576
-# Pieces of a run, which is what Linux takes in one call, and octets of it beyond the first piece.
+# Pieces of a run, which is what Linux takes in one call, and bytes of it beyond the first piece.
 MAX_RUN_PIECES: Final[i64] = 1024
 MAX_RUN_BYTES: Final[i64] = 1048576
 RESIDENT_BLOCK_BITS: Final[i64] = 16
@@ -28,9 +28,9 @@ SMALL_PIECE_BYTES: Final[i64] = 512
 
 
 class ReadRun:
-    """Rows of `events` from `row` to before `stop` whose octets lie in one file.
+    """Rows of `events` from `row` to before `stop` whose bytes lie in one file.
 
-    `pieces` of them are OCTETS rows, with `octets` in all, between `begin` and `end` of the file;
+    `pieces` of them are BYTES rows, with `bytes` in all, between `begin` and `end` of the file;
     none: no such row is left.
     """
 
@@ -97,7 +97,7 @@ def iovecs(events: TcpEvents, run: ReadRun, address: i64, resident_blocks: Resid
 
 
 def read_run(events: TcpEvents, run: ReadRun, read: Callable[[int, int], bytes]) -> bytes:
-    """The octets of a run, in order. `read(offset, size)` reads exactly."""
+    """The bytes of a run, in order. `read(offset, size)` reads exactly."""
     parts: list[bytes | memoryview] = []
     window: bytes = b""
     view = memoryview(window)

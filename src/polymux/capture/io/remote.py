@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 REQUEST_BYTES = (
     4 << 20
-)  # octets of one request: a request to an object store costs about as much as these
+)  # bytes of one request: a request to an object store costs about as much as these
 MAX_CACHED_PIECES = 4  # kept of each file
 MAX_OPEN_FILES = 16
 
@@ -67,7 +67,7 @@ def _raise_cannot_open(url: str, problem: Exception) -> NoReturn:
 class RemoteSource(PlainSource):
     """A file behind a URL, as a capture source.
 
-    Octets come in pieces of some megabytes, the last few of which are kept: the scan and a walk
+    Bytes come in pieces of some megabytes, the last few of which are kept: the scan and a walk
     over most of a file request each piece once.
     """
 
@@ -153,7 +153,7 @@ class UrlFilePool:
         return source
 
     def reader(self, path: str) -> Callable[[int, int], bytes]:
-        """Reads exactly `size` octets at `offset`, whether or not the file was closed since."""
+        """Reads exactly `size` bytes at `offset`, whether or not the file was closed since."""
         if not is_url(path):
             return self._local_pool.reader(path)
 
@@ -176,7 +176,7 @@ class UrlFilePool:
 
 
 def size_of(path: str) -> int:
-    """Octets of a capture as it lies there; 0 where that is not known."""
+    """Bytes of a capture as it lies there; 0 where that is not known."""
     if is_url(path):
         system, name = filesystem(path)
         return int(system.get_file_info(name).size or 0)

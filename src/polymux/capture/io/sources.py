@@ -1,4 +1,4 @@
-"""Where a capture's octets come from: a plain file, a compressed one, a pipe, stdin.
+"""Where a capture's bytes come from: a plain file, a compressed one, a pipe, stdin.
 
 Two ways of reading. `window(offset, size)` is for the scan: offsets only grow, memory stays one
 window. `read_at(offset, size)` is for payload: any offset, which for compressed files needs a
@@ -36,13 +36,13 @@ class Source(Protocol):
 
     @property
     def decompression_error(self) -> str:
-        """Why the octets ended early (a torn or damaged compressed file); '' if they did not."""
+        """Why the bytes ended early (a torn or damaged compressed file); '' if they did not."""
 
     def window(self, offset: int, size: int) -> bytes:
-        """Up to `size` octets at `offset`, fewer only at the end. Going back may be slow."""
+        """Up to `size` bytes at `offset`, fewer only at the end. Going back may be slow."""
 
     def read_at(self, offset: int, size: int) -> bytes:
-        """Exactly `size` octets at `offset`."""
+        """Exactly `size` bytes at `offset`."""
 
     def close(self) -> None: ...
 
@@ -90,7 +90,7 @@ class PlainSource:
             self._mapped_file.drop_pages()
 
     def still_reaches(self, end: int) -> bool:
-        """Whether the file still reaches up to octet `end`."""
+        """Whether the file still reaches up to byte `end`."""
         # (This asks more cheaply than fstat does. Nothing reads from where the descriptor stands.)
         return os.lseek(self._fd, 0, os.SEEK_END) >= end
 
@@ -166,7 +166,7 @@ class DecompressionStream:
         """Why nothing follows although the file promised more; '' while all is well."""
 
     def read(self, size: int) -> bytes:
-        """Up to `size` octets; fewer only at the end, or where the file is torn or damaged."""
+        """Up to `size` bytes; fewer only at the end, or where the file is torn or damaged."""
         parts: list[bytes] = []
         while size > 0 and not self.decompression_error:
             if not self._pending and not self._decompressor.has_pending_output:

@@ -10,7 +10,7 @@ from mypy_extensions import i64
 def word_sum(data: bytes, pos: i64, end: i64) -> i64:
     """The 16-bit words of `data[pos:end]` added up, not folded; `pos` counts as even."""
     total: i64 = 0
-    # Several words a turn: this runs over every octet that is recorded.
+    # Several words a turn: this runs over every byte that is recorded.
     while end - pos >= 32:
         one = read_i64_be(data, pos)
         two = read_i64_be(data, pos + 8)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 WHOLE, TRUNCATED, DAMAGED, UNREADABLE = "whole", "truncated", "damaged", "unreadable"
-STOPPED_AT = "reading stopped at octet"
+STOPPED_AT = "reading stopped at byte"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 def flow_endpoints(flow: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
-    """The two (address, port) of a 36-octet flow key, first endpoint first."""
+    """The two (address, port) of a 36-byte flow key, first endpoint first."""
     address1, address2, port1, port2 = _KEY.unpack(flow)
     return (_address(address1), port1), (_address(address2), port2)
 

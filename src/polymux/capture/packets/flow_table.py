@@ -118,7 +118,7 @@ class FlowTable:
             self.slots[slot] = flow
 
     def key(self, flow: i64) -> bytes:
-        """36 octets: first address, second address (16 each), first port, second port."""
+        """36 bytes: first address, second address (16 each), first port, second port."""
         writer = BytesWriter()
         for n in range(flow * KEY_WORDS, flow * KEY_WORDS + 4):
             write_i64_be(writer, self.keys[n])

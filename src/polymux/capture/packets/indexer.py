@@ -57,10 +57,10 @@ class FlowRefs(NamedTuple):
     """The references of one direction of one flow in one range of a file: a row of the shuffle.
 
     Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is 36
-    octets (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `refs` records of 32
-    octets (see `hot.references`), `start` the range's place in the file, `hints` the comments
+    bytes (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `refs` records of 32
+    bytes (see `hot.references`), `start` the range's place in the file, `hints` the comments
     that references name by number. Those of a huge flow may be stored elsewhere: then `refs` is
-    empty, `stored(place, size)` reads octets of them and `records` says how many they are.
+    empty, `stored(place, size)` reads bytes of them and `records` says how many they are.
     """
 
     flow: bytes
@@ -176,7 +176,7 @@ def scan_windows(
 ) -> Iterator[int]:
     """Scan window after window; gives the offset reached after each. Ends when nothing is left.
 
-    After the last: either all octets were read, or `scanner.broken`, or the tail is torn.
+    After the last: either all bytes were read, or `scanner.broken`, or the tail is torn.
     """
     offset = span.start
     while not scanner.aborted:
@@ -232,7 +232,7 @@ def _index(
 
 
 class SourceInfo(Protocol):
-    """What octets came from, as far as a summary tells: see `Source`."""
+    """What bytes came from, as far as a summary tells: see `Source`."""
 
     @property
     def path(self) -> str: ...

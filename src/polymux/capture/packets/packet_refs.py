@@ -1,13 +1,13 @@
 # mypyc: compiled
-"""A packed reference: where one TCP segment lies and what its header said, in 32 octets.
+"""A packed reference: where one TCP segment lies and what its header said, in 32 bytes.
 
 Four little-endian 64-bit words:
 
-    0  offset << 20 | captured     octet of the file where the payload starts; payload octets held
+    0  offset << 20 | captured     byte of the file where the payload starts; payload bytes held
     1  at                          instant of the packet, nanoseconds since 1970, signed
     2  seq << 32 | ack             as on the wire
     3  missing << 32 | hint << 24 | flags << 16 | window
-                                   payload octets cut off by the snap length; number of the comment
+                                   payload bytes cut off by the snap length; number of the comment
                                    that speaks for the packet, 0 for none; TCP flags; raw window
 
 The offset grows from packet to packet within a file, so it also is the packet's place in the
@@ -115,11 +115,11 @@ def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]
             spare_chunks.append(chunk)
     # Now each head stands where its lane ends.
     packed: list[bytes] = []
-    octets = as_byte_view(into, heads[directions])
+    data = as_byte_view(into, heads[directions])
     begin: i64 = 0
     for n in range(directions):
         end = heads[n] * 8
-        packed.append(bytes(octets[begin:end]) if end > begin else b"")
+        packed.append(bytes(data[begin:end]) if end > begin else b"")
         begin = end
     if room.size <= MAX_SPARE_WORDS and len(spare_sort_buffers) == 0:
         spare_sort_buffers.append(room)
@@ -127,7 +127,7 @@ def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]
 
 
 def as_byte_view(words: vec[i64], count: i64) -> memoryview:
-    """The first `count` words as little-endian octets, where the machine allows it as they lie."""
+    """The first `count` words as little-endian bytes, where the machine allows it as they lie."""
     if count == 0:
         return memoryview(b"")
     if sys.byteorder == "little":

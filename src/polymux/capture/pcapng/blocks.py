@@ -1,4 +1,4 @@
-"""pcapng blocks as octets, for writing."""
+"""pcapng blocks as bytes, for writing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def comment(text: str) -> bytes:
 def packet_ends(
     size: int, timestamp: int, comment_text: str = "", original_length: int = -1
 ) -> tuple[bytes, bytes]:
-    """What goes before and after the `size` octets of a packet captured at `at` nanoseconds."""
+    """What goes before and after the `size` bytes of a packet captured at `at` nanoseconds."""
     after = b"\0" * (-size % 4) + comment(comment_text)
     length = 32 + size + len(after)
     timestamp = min(max(timestamp, 0), 2**64 - 1)
@@ -67,7 +67,7 @@ def packet_ends(
 def gap_statistics(timestamp: int, packets: int, lost_bytes: int) -> bytes:
     """Statistics that tell what could not be written, in the field other tools read."""
     said = options(
-        (_COMMENT, f"{PREFIX} gap packets={packets} octets={lost_bytes}".encode()),
+        (_COMMENT, f"{PREFIX} gap packets={packets} bytes={lost_bytes}".encode()),
         (_DROPPED, struct.pack("<Q", packets)),
     )
     return block(5, struct.pack("<III", 0, timestamp >> 32, timestamp & 0xFFFFFFFF) + said)

@@ -22,7 +22,7 @@ _KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, 0x0A0D0D0A))
 # Behind one damaged place is often the next: what is read there is little at first, and grows.
 _FIRST_WINDOW_BYTES = 512
 _WINDOW_GROWTH = 8
-_MIN_BLOCK_BYTES = 12  # octets of the shortest block
+_MIN_BLOCK_BYTES = 12  # bytes of the shortest block
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +112,12 @@ def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> 
     scanner.count_only = True
     plain = looking if isinstance(looking, PlainSource) else None
     growing = _growing_windows(limits)
-    start = octets = dropped = resumed = 0
+    start = size = dropped = resumed = 0
     while True:
         reached = start
         damaged = False
         for offset in _scan(looking, scanner, start, growing):
-            octets += _copy_bytes(copying, out, reached, offset)
+            size += _copy_bytes(copying, out, reached, offset)
             reached = offset
             if (
                 plain is not None
@@ -142,7 +142,7 @@ def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> 
             following = _next_chain(plain, reached + 4, scanner.big_endian, limits.max_block_bytes)
         if following < 0:
             dropped += _copy_bytes(copying, -1, reached, sys.maxsize)
-            return Repair(int(scanner.table.packets), octets, dropped, resumed)
+            return Repair(int(scanner.table.packets), size, dropped, resumed)
         dropped += following - reached
         resumed += 1
         scanner.aborted = False
@@ -175,7 +175,7 @@ def _scan(
 
 
 def _has_length_at(source: PlainSource, offset: int, size: int) -> bool:
-    """Does a length stand there, in either order of octets?"""
+    """Does a length stand there, in either order of bytes?"""
     tail = source.window(offset, 4)
     return len(tail) == 4 and size in (u32(tail, 0, True), u32(tail, 0, False))
 

@@ -24,7 +24,7 @@ MAX_PUBLISHING = 4
 class RotatingWriter:
     """Writes `NAME-00001.EXT`, `NAME-00002.EXT`, ... and publishes them in that order.
 
-    A file is followed by another once it holds `octets` or is `seconds` old and holds something,
+    A file is followed by another once it holds `bytes` or is `seconds` old and holds something,
     whichever comes first; 0 means no such bound. With neither there is one file, `NAME.EXT`
     itself. Numbers go on after those found in the directory, finished or left behind as `.part`.
 

@@ -29,7 +29,7 @@ SIMPLE_PACKET: Final[i64] = 3
 ENHANCED_PACKET: Final[i64] = 6
 
 SECOND_NS: Final[i64] = 1000000000
-# A hint is a comment of ours; a range remembers so many different ones of at most so many octets.
+# A hint is a comment of ours; a range remembers so many different ones of at most so many bytes.
 MAX_HINTS: Final = 60
 MAX_HINT_BYTES: Final[i64] = 1024
 
@@ -51,7 +51,7 @@ class Scanner:
         self.section_hint: str = ""
         self.hints: list[str] = [""]
         self.count_only: bool = False  # follow the chain, look into no packet
-        self.bytes_needed: i64 = 24  # octets the next block wants
+        self.bytes_needed: i64 = 24  # bytes the next block wants
         self.aborted: bool = False  # the chain cannot be followed any further
         self.abort_offset: i64 = -1
         self.abort_reason: str = ""
@@ -60,7 +60,7 @@ class Scanner:
         self.first_error_offset: i64 = -1
 
     def record_error(self, offset: i64, text: str) -> None:
-        """Note what is wrong at octet `at`; only the first is kept, all are counted."""
+        """Note what is wrong at byte `at`; only the first is kept, all are counted."""
         if self.error_count == 0:
             self.first_error = text
             self.first_error_offset = offset
@@ -92,10 +92,10 @@ class Scanner:
         self.interfaces.append(interface)
 
     def scan(self, data: bytes, base: i64) -> i64:
-        """Read every whole block of `data`, which lies at octet `base` of the file.
+        """Read every whole block of `data`, which lies at byte `base` of the file.
 
-        Returns the octets consumed. Unless `broken`, the next window must start there and hold
-        at least `need` octets; if the file has fewer, its tail is torn.
+        Returns the bytes consumed. Unless `broken`, the next window must start there and hold
+        at least `need` bytes; if the file has fewer, its tail is torn.
         """
         pos: i64 = 0
         if self.file_format == UNKNOWN_FORMAT:
@@ -146,7 +146,7 @@ class Scanner:
             if captured > self.snap_limit:
                 self.abort(
                     base + pos,
-                    f"a packet of {captured} octets exceeds the limit snap={self.snap_limit}; "
+                    f"a packet of {captured} bytes exceeds the limit snap={self.snap_limit}; "
                     "raise it with CaptureLimits(snap=...) if the file is sound",
                 )
                 break
@@ -201,12 +201,12 @@ class Scanner:
                 big = mark == 0x1A2B3C4D
                 length = u32(data, pos + 4, big)
             if length < 12 or length & 3 != 0:
-                self.abort(base + pos, f"a block of {length} octets cannot be")
+                self.abort(base + pos, f"a block of {length} bytes cannot be")
                 break
             if length > block_limit:
                 self.abort(
                     base + pos,
-                    f"a block of {length} octets exceeds the limit block={block_limit}; "
+                    f"a block of {length} bytes exceeds the limit block={block_limit}; "
                     "raise it with CaptureLimits(block=...) if the file is sound",
                 )
                 break
@@ -279,7 +279,7 @@ class Scanner:
         """Any block with a packet; its interface, if it has one that is described."""
         if length < 32:
             self.table.packets += 1
-            self.record_error(base + pos, f"a packet block of {length} octets cannot be")
+            self.record_error(base + pos, f"a packet block of {length} bytes cannot be")
             return None
         if big:
             word = read_i64_be(data, pos + 8)
@@ -305,13 +305,13 @@ class Scanner:
             return None
         if captured > length - 32:
             self.table.packets += 1
-            self.record_error(base + pos, f"a packet of {captured} octets in a block of {length}")
+            self.record_error(base + pos, f"a packet of {captured} bytes in a block of {length}")
             return None
         if captured > self.snap_limit:
             self.table.packets += 1
             self.record_error(
                 base + pos,
-                f"a packet of {captured} octets exceeds the limit snap={self.snap_limit}; "
+                f"a packet of {captured} bytes exceeds the limit snap={self.snap_limit}; "
                 "raise it with CaptureLimits(snap=...) if the file is sound",
             )
             return None
@@ -351,7 +351,7 @@ class Scanner:
 
     def read_section(self, data: bytes, pos: i64, length: i64, base: i64) -> None:
         if length < 28:
-            self.abort(base + pos, f"a section block of {length} octets cannot be")
+            self.abort(base + pos, f"a section block of {length} bytes cannot be")
             return
         major = u16(data, pos + 12, self.big_endian)
         if major != 1:
@@ -364,7 +364,7 @@ class Scanner:
 
     def read_interface(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
         if length < 20:
-            self.abort(base + pos, f"an interface block of {length} octets cannot be")
+            self.abort(base + pos, f"an interface block of {length} bytes cannot be")
             return
         if len(self.interfaces) >= self.interface_limit:
             self.abort(
@@ -397,9 +397,7 @@ class Scanner:
             if code == 0:
                 break
             if size > end - pos - 4:
-                self.record_error(
-                    base + pos, f"an option of {size} octets reaches beyond its block"
-                )
+                self.record_error(base + pos, f"an option of {size} bytes reaches beyond its block")
                 break
             if code == 1 and 8 <= size <= room and data[pos + 4 : pos + 12] == b"polymux:":
                 text = data[pos + 4 : pos + 4 + size].decode("utf-8", "replace")

@@ -34,7 +34,7 @@ _INTERFACE_BOUNDS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1
 def plan_ranges(
     path: AnyPath, *, target: int = TARGET_RANGE_BYTES, limits: CaptureLimits | None = None
 ) -> list[FileRange]:
-    """Ranges of about `target` octets that together are the file; uses `FILE.idx` if it fits.
+    """Ranges of about `target` bytes that together are the file; uses `FILE.idx` if it fits.
 
     Compressed files, pipes and files that cannot be read are one range: reading it says why.
     """
@@ -108,7 +108,7 @@ def _size(source: Source) -> int:
 def _scan_marks(
     source: Source, marks: Sequence[FileRange], every: int, limits: CaptureLimits
 ) -> list[FileRange]:
-    """Marks about `every` octets apart: those given, and on from the last one to the end."""
+    """Marks about `every` bytes apart: those given, and on from the last one to the end."""
     done = list(marks[:-1])
     start = replace(marks[-1], end=-1)
     scanner = scanner_for(start, limits)
@@ -146,7 +146,7 @@ def _merge_marks(marks: Sequence[FileRange], target: int) -> list[FileRange]:
 
 
 def _fingerprint(source: PlainSource, size: int) -> str:
-    """What shows that an index belongs to a file: its first and last octets."""
+    """What shows that an index belongs to a file: its first and last bytes."""
     digest = hashlib.sha256(source.window(0, min(_FINGERPRINT_BYTES, size)))
     digest.update(source.window(max(size - _FINGERPRINT_BYTES, 0), min(_FINGERPRINT_BYTES, size)))
     return digest.hexdigest()
@@ -160,15 +160,15 @@ def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[FileRa
             return None
         with open(name, encoding="utf-8") as file:
             written = json.load(file)
-        octets = written["bytes"]
-        if written["polymux-index"] != _INDEX_VERSION or not _within(octets, 0, source.size):
+        data = written["bytes"]
+        if written["polymux-index"] != _INDEX_VERSION or not _within(data, 0, source.size):
             return None
-        if written["proof"] != _fingerprint(source, octets):
+        if written["proof"] != _fingerprint(source, data):
             return None
         marks = [_parse_mark(mark, limits) for mark in written["marks"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    linked = all(a.start <= a.end == b.start <= octets for a, b in itertools.pairwise(marks))
+    linked = all(a.start <= a.end == b.start <= data for a, b in itertools.pairwise(marks))
     return marks if marks and marks[0].start == 0 and linked and marks[-1].end == -1 else None
 
 

@@ -73,7 +73,7 @@ class PcapngWriter:
         """Changes when comments have to be said again: here, because a packet was missed."""
         self.packets = 0
         self.size = 0
-        """Octets of whole blocks in the file."""
+        """Bytes of whole blocks in the file."""
         self.marks: list[int] = []
         """Offsets between two blocks, one every few megabytes: for `write_index`."""
         self.loss = WriteLoss()
@@ -118,12 +118,12 @@ class PcapngWriter:
     ) -> None:
         """Append one packet made of `parts`. It has reached the system when this returns, or it
         is counted as missed."""
-        octets = sum(map(len, parts))
-        before, after = blocks.packet_ends(octets, timestamp, comment, original_length)
-        size = len(before) + octets + len(after)
+        byte_count = sum(map(len, parts))
+        before, after = blocks.packet_ends(byte_count, timestamp, comment, original_length)
+        size = len(before) + byte_count + len(after)
         written = [before, *parts, after]
         self._write_or_count(
-            lambda: self._try_write(timestamp, written, size, 1, octets), 1, octets
+            lambda: self._try_write(timestamp, written, size, 1, byte_count), 1, byte_count
         )
 
     def burst(self, burst: PacketBurst) -> None:
@@ -275,7 +275,7 @@ class PcapngWriter:
             self._dirty = False  # before: what is written meanwhile may come too late for it
             os.fsync(fd)
             if not self._directory_synced:
-                sync_directory(self.path)  # a file without a name is as lost as one without octets
+                sync_directory(self.path)  # a file without a name is as lost as one without bytes
                 self._directory_synced = True
         except OSError as failure:
             self.sync_error = failure.strerror or str(failure)

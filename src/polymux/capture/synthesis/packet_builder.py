@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Octets recorded above TCP as the packets that could have carried them, as pcapng has them."""
+"""Bytes recorded above TCP as the packets that could have carried them, as pcapng has them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOW16: Final[i64] = 0xFFFF
 LOW32: Final[i64] = 0xFFFFFFFF
 ADVERTISED_WINDOW: Final[i64] = 65535  # that our packets offer
 ENHANCED_PACKET: Final[i64] = 6
-BLOCK_HEADER_BYTES: Final[i64] = 28  # octets of an enhanced packet block before the packet
+BLOCK_HEADER_BYTES: Final[i64] = 28  # bytes of an enhanced packet block before the packet
 BLOCK_TRAILER_BYTES: Final[i64] = 4  # and after it, its padding and its options
 MACS: Final = (b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2")
 COMPILED: Final = not checksum.__file__.endswith(".py")
@@ -68,7 +68,7 @@ class HeaderTemplate:
         payload_words: i64,
         window: i64,
     ) -> None:
-        """What goes before a payload of `size` octets, LARGEST_PAYLOAD at most, whose words add up
+        """What goes before a payload of `size` bytes, LARGEST_PAYLOAD at most, whose words add up
         to `words`."""
         length = 20 + size
         seq &= LOW32
@@ -107,7 +107,7 @@ def _as_ipv6(
 class PacketBurst:
     """Packets of one connection and one instant, as blocks of a pcapng file.
 
-    `parts`, one after another, are the blocks, `size` octets in all; `octets` are those of the
+    `parts`, one after another, are the blocks, `size` bytes in all; `bytes` are those of the
     `packets` themselves, of which `payload` were recorded. `said` is put behind the first packet:
     options of its block.
     """
@@ -158,7 +158,7 @@ class PacketBurst:
         self.parts.append(out.getvalue())
 
     def write_block_start(self, out: BytesWriter, size: i64, payload_words: i64) -> None:
-        """A packet up to its payload of `size` octets."""
+        """A packet up to its payload of `size` bytes."""
         length = self.template.header_bytes + size
         write_u32_le(out, ENHANCED_PACKET)
         write_u32_le(

@@ -38,7 +38,7 @@ class TcpConnectionWriter:
     further file, so that every file says by itself what it holds. First sequence numbers are
     taken from the clock: a port used again is a new connection to every reader.
 
-    Octets count as sent even if the disk was full: readers then see a gap of the right size.
+    Bytes count as sent even if the disk was full: readers then see a gap of the right size.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TcpConnectionWriter:
         self._write_empty(DIALER, timestamp, ACK)
 
     def data(self, side: int, payload: bytes | memoryview, timestamp: int) -> None:
-        """`side` sent these octets."""
+        """`side` sent these bytes."""
         data = payload if isinstance(payload, bytes) else bytes(payload)
         start = 0
         while start < len(data):

@@ -11,16 +11,16 @@ from mypy_extensions import i64
 MAX_REORDERING_NS: Final[i64] = 3000000
 # Spans kept for a direction; further ones extend the last.
 MAX_SPANS: Final = 65536
-# A window that opens this long after the last new octet may be what those that follow waited for.
+# A window that opens this long after the last new byte may be what those that follow waited for.
 LATE_WINDOW_OPENING_NS: Final[i64] = 20000000
-MAX_WINDOW_OPENINGS: Final = 64  # of them remembered until octets follow
-# Sequence numbers are read as at most 1 GiB behind and less than 3 GiB ahead of the next octet:
+MAX_WINDOW_OPENINGS: Final = 64  # of them remembered until bytes follow
+# Sequence numbers are read as at most 1 GiB behind and less than 3 GiB ahead of the next byte:
 # TCP's window keeps a sender within 1 GiB, while a capture may have missed much.
 BEHIND_THRESHOLD: Final[i64] = 0xC0000000
 
 
 class BufferedSegment:
-    """Octets that wait behind a hole; `missing` if they were cut off by the snap length."""
+    """Bytes that wait behind a hole; `missing` if they were cut off by the snap length."""
 
     def __init__(
         self, start: i64, size: i64, missing: bool, file: i64, offset: i64, timestamp: i64
@@ -34,13 +34,13 @@ class BufferedSegment:
 
 
 class TcpDirection:
-    """State of one direction. Positions count its octets from 0; instants are nanoseconds."""
+    """State of one direction. Positions count its bytes from 0; instants are nanoseconds."""
 
     def __init__(self, side: i64) -> None:
         self.side: i64 = side
         self.started: bool = False
-        self.base_seq: i64 = 0  # sequence number of octet 0
-        self.next_position: i64 = 0  # the octet to be let out next
+        self.base_seq: i64 = 0  # sequence number of byte 0
+        self.next_position: i64 = 0  # the byte to be let out next
         self.lost_until: i64 = 0  # what is missing before this was given up
         self.highest_ack: i64 = 0  # highest acknowledgement
         self.ack_beyond_captured: i64 = 0  # the same where it goes beyond what was captured
@@ -57,22 +57,22 @@ class TcpDirection:
         self.sent_rst: bool = False  # sent a RST, be it after its FIN
         self.delivered_bytes: i64 = 0
         self.missing_bytes: i64 = 0
-        self.bytes_after_fin: i64 = 0  # octets behind the FIN
+        self.bytes_after_fin: i64 = 0  # bytes behind the FIN
         self.progress_at: i64 = 0
         self.rtt_probe_end: i64 = -1
         self.rtt_probe_at: i64 = 0
-        self.min_ack_delay: i64 = -1  # shortest time from an octet to its acknowledgement
+        self.min_ack_delay: i64 = -1  # shortest time from a byte to its acknowledgement
         self.zero_window_since: i64 = -1
         self.zero_window_spans: list[
             tuple[int, int]
         ] = []  # spans in which this side's window was zero
         self.retransmission_spans: list[tuple[int, int]] = []  # spans lost to retransmission
         # The window the other side offers this one, as the number in its packets says. Where that
-        # is scaled, which octets sent beyond it prove, nothing is concluded from it.
+        # is scaled, which bytes sent beyond it prove, nothing is concluded from it.
         self.window_is_scaled: bool = False
         self.offered_window: i64 = -1
         self.offered_since: i64 = 0  # since when it is that number
-        self.window_edge: i64 = -1  # the octet it ends at
+        self.window_edge: i64 = -1  # the byte it ends at
         self.window_wait_since: i64 = (
             0  # when it became too small, if one of the openings was needed
         )
@@ -93,9 +93,9 @@ class TcpDirection:
         return self.next_position + away
 
     def acknowledged_end(self) -> i64:
-        """How far the other side's acknowledgements prove that there were octets.
+        """How far the other side's acknowledgements prove that there were bytes.
 
-        A FIN counts as one too: seen, it is no octet; not seen, it may be the last one acked.
+        A FIN counts as one too: seen, it is no byte; not seen, it may be the last one acked.
         """
         if self.fin_position >= 0 and self.ack_beyond_captured > self.fin_position:
             return self.fin_position
@@ -116,7 +116,7 @@ class TcpDirection:
     def buffer(
         self, start: i64, captured: i64, size: i64, file: i64, offset: i64, timestamp: i64
     ) -> None:
-        """Keep what is not kept yet of these octets: the first copy wins."""
+        """Keep what is not kept yet of these bytes: the first copy wins."""
         n = self.insertion_index(start)
         if n > self.buffer_head:
             before = self.buffered[n - 1]
@@ -179,7 +179,7 @@ class TcpDirection:
         return n
 
     def pop_buffered(self) -> None:
-        """The first held octets go out."""
+        """The first held bytes go out."""
         if not self.buffered[self.buffer_head].missing:
             self.buffered_bytes -= self.buffered[self.buffer_head].size
         self.buffer_head += 1
@@ -192,7 +192,7 @@ class TcpDirection:
             self.buffer_head = 0
 
     def track_zero_window(self, window: i64, syn: i64, timestamp: i64) -> None:
-        """This side offered `window` octets: note the spans in which it offered none."""
+        """This side offered `window` bytes: note the spans in which it offered none."""
         if window == 0 and syn == 0:
             if self.zero_window_since < 0:
                 self.zero_window_since = timestamp
@@ -202,7 +202,7 @@ class TcpDirection:
             self.zero_window_since = -1
 
     def track_offered_window(self, upto: i64, window: i64, timestamp: i64) -> None:
-        """The other side has everything up to `upto`, and room for `window` octets more."""
+        """The other side has everything up to `upto`, and room for `window` bytes more."""
         if upto < self.highest_ack:
             return  # an older packet
         edge = upto + window
@@ -223,8 +223,8 @@ class TcpDirection:
             self.offered_since = timestamp
 
     def check_window_wait(self, end: i64) -> None:
-        """New octets up to `end` are being sent: did they have to wait for the window?"""
-        if end > self.window_edge + 1:  # one octet more may be a probe of a closed window
+        """New bytes up to `end` are being sent: did they have to wait for the window?"""
+        if end > self.window_edge + 1:  # one byte more may be a probe of a closed window
             if self.window_edge >= 0:
                 self.window_is_scaled = True
                 self.small_window_spans = []
@@ -242,7 +242,7 @@ class TcpDirection:
         return sorted([*self.zero_window_spans, *peer.small_window_spans])
 
     def note_retransmission(self, timestamp: i64) -> None:
-        """Octets came again: time since the last new octet went to a retransmission."""
+        """Bytes came again: time since the last new byte went to a retransmission."""
         self.rtt_probe_end = -1  # its acknowledgement could answer either copy
         self.add_retransmission_span(self.progress_at, timestamp)
 

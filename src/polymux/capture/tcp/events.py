@@ -17,7 +17,7 @@ ABORTED: Final[i64] = 3
 class TcpEvents:
     """What passed, in delivered order: columns, `count` rows of them filled.
 
-    `kind` OCTETS: `size` octets lie at `offset` of file number `file`. GAP: `size` octets are
+    `kind` BYTES: `size` bytes lie at `offset` of file number `file`. GAP: `size` bytes are
     missing. FINISHED, ABORTED: the side's FIN or RST. `side` is 0 for the dialer.
     """
 

@@ -38,7 +38,7 @@ from polymux.capture.tcp.session_survey import SessionPrescan
 NO_SESSION_START: Final[i64] = -1
 # Packets of one instant that are remembered to find a second copy of one of them.
 MAX_REMEMBERED_PACKETS: Final[i64] = 64
-# After a session is over, octets this far from where it ended belong to another one.
+# After a session is over, bytes this far from where it ended belong to another one.
 NEW_SESSION_DISTANCE: Final[i64] = 1048576
 
 
@@ -280,9 +280,9 @@ class ConnectionSplitter:
 
     def __init__(self) -> None:
         self.is_open: bool = False
-        self.mid_session: bool = False  # in the midst of a session: octets cannot start another one
+        self.mid_session: bool = False  # in the midst of a session: bytes cannot start another one
         self.isn: vec[i64] = vec[i64]([-1, -1])
-        self.first_seq: vec[i64] = vec[i64]([-1, -1])  # first sequence number a side's octets have
+        self.first_seq: vec[i64] = vec[i64]([-1, -1])  # first sequence number a side's bytes have
         self.end_seq: vec[i64] = vec[i64]([-1, -1])  # where its last segment ended
         self.ended: vec[i64] = vec[i64]([0, 0])
         self.pending_isn: i64 = -1  # first sequence number of a SYN that waits for its proof
@@ -388,5 +388,5 @@ class ConnectionSplitter:
 
 
 def follows_syn(isn: i64, seq: i64) -> bool:
-    """Whether `seq` comes right after a SYN with first sequence number `isn` and its octets."""
+    """Whether `seq` comes right after a SYN with first sequence number `isn` and its bytes."""
     return (seq - isn - 1) & LOW32 < 65536

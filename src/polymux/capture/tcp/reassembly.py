@@ -1,7 +1,7 @@
 # mypyc: compiled
 """TCP reassembly: a session's packets in, pieces of its two byte streams out, nothing copied.
 
-A piece says where its octets lie. Octets come out in order, each once, the first copy of them.
+A piece says where its bytes lie. Bytes come out in order, each once, the first copy of them.
 A hole waits for its retransmission; it becomes a gap when it has waited too long, when too much
 waits behind it, or when the other side acknowledged what was never captured.
 """
@@ -34,7 +34,7 @@ ACK_BIT: Final[i64] = 0x100000
 # within a reference.
 REGION_SHIFT: Final[i64] = 44
 
-# Rows of a batch; with small packets a batch is full before it has its octets.
+# Rows of a batch; with small packets a batch is full before it has its bytes.
 BATCH_ROWS: Final[i64] = 2048
 EXTRA_BATCH_ROWS: Final[i64] = 64
 
@@ -76,7 +76,7 @@ class Reassembler:
         self.handshake_ns: i64 = -1  # nanoseconds from SYN to the ACK that answers the SYN-ACK
 
     def run(self, target_bytes: i64, align_to_regions: bool = False) -> TcpEvents:
-        """Events with at least `octets` of payload in all, or fewer if few are left.
+        """Events with at least `bytes` of payload in all, or fewer if few are left.
 
         With `cells`, from a quarter up to twice as many, so that they end where the next packet
         lies in another cell of its file: so what flows side by side read begins and ends together.
@@ -262,7 +262,7 @@ class Reassembler:
     def handle_segment(
         self, direction: TcpDirection, start: i64, size: i64, captured: i64, file: i64, offset: i64
     ) -> None:
-        """`size` octets at `start` of the lane, of which the first `captured` are in the file."""
+        """`size` bytes at `start` of the lane, of which the first `captured` are in the file."""
         if (
             self.ordered
             and start > direction.next_position
@@ -275,7 +275,7 @@ class Reassembler:
             )
         if start < direction.next_position:
             if start + size <= direction.next_position:
-                # One octet that was acknowledged before is a keep-alive probe.
+                # One byte that was acknowledged before is a keep-alive probe.
                 if (
                     size > 1
                     or start + size < direction.next_position
@@ -333,7 +333,7 @@ class Reassembler:
         if not direction.has_hole:
             direction.has_hole = True
             direction.hole_since = self.timestamp
-        # Octets that answer what we never saw: in a capture whose order can be trusted it was
+        # Bytes that answer what we never saw: in a capture whose order can be trusted it was
         # lost, and the gap must stand before the answer.
         if self.ordered and has_payload:
             self.declare_lost(direction, upto)
@@ -359,7 +359,7 @@ class Reassembler:
         self.emit_in_order(direction)
 
     def emit_in_order(self, direction: TcpDirection) -> None:
-        """Let out what is in order now, gaps where octets were given up, and then the FIN."""
+        """Let out what is in order now, gaps where bytes were given up, and then the FIN."""
         filled = True
         waited = direction.has_hole
         before = direction.next_position

@@ -28,7 +28,7 @@ MAX_PAGES_IN_MEMORY: Final[i64] = 8
 
 NO_OFFSET: Final[i64] = 0x7FFFFFFFFFFFFFFF  # behind every file
 
-# References, or how to read octets of them by place and size; and how many records they are.
+# References, or how to read bytes of them by place and size; and how many records they are.
 StoredRefs = tuple[bytes, Callable[[int, int], bytes] | None, int]
 SpoolFactory = Callable[[], BinaryIO]
 

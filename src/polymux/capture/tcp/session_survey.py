@@ -1,7 +1,7 @@
 # mypyc: compiled
 """What is known of a session before it is reassembled: who dialled, when, which files and comment.
 
-And whether their order can be believed: octets that first appear after they were acknowledged
+And whether their order can be believed: bytes that first appear after they were acknowledged
 show that one direction was captured late, by another clock or another queue.
 """
 
@@ -28,21 +28,19 @@ class SessionPrescan:
         self.syn_direction: i64 = -1  # direction that sent a SYN
         self.syn_ack_direction: i64 = -1  # direction that sent a SYN-ACK
         self.first_payload_direction: i64 = -1  # direction of the first payload
-        self.segment_bytes: vec[i64] = vec[i64]([0, 0])  # octets carried, repeated ones too
+        self.segment_bytes: vec[i64] = vec[i64]([0, 0])  # bytes carried, repeated ones too
         self.hint_block: i64 = -1
         self.hint_index: i64 = 0
         self.files: list[int] = []
         self.disordered: bool = False
         self.current_file: i64 = -1
-        self.end_seq: vec[i64] = vec[i64](
-            [-1, -1]
-        )  # sequence number after a direction's last octet
-        self.highest_ack: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of its octets
+        self.end_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number after a direction's last byte
+        self.highest_ack: vec[i64] = vec[i64]([-1, -1])  # highest acknowledgement of its bytes
 
     def add_packet(
         self, block: RefBlock, size: i64, seq_ack: i64, header: i64, timestamp: i64
     ) -> None:
-        """The next packet, of those the blob refers to: its octets, and words of its reference."""
+        """The next packet, of those the blob refers to: its bytes, and words of its reference."""
         direction = block.direction
         syn = header & (SYN << 16) != 0
         if size > 0:
@@ -87,7 +85,7 @@ class SessionPrescan:
 
 
 def acked_before_captured(seq: i64, size: i64, high: i64, acked: i64) -> bool:
-    """Whether the new octets among these were acknowledged before they came."""
+    """Whether the new bytes among these were acknowledged before they came."""
     if high < 0 or acked < 0 or not seq_after((seq + size) & LOW32, high):
         return False
     start = seq & LOW32

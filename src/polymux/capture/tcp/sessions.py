@@ -23,7 +23,7 @@ from polymux.capture.tcp.ref_storage import SpoolFactory, StoredRefs
 from polymux.capture.tcp.session_survey import SessionPrescan
 
 DIALER, ACCEPTOR = 0, 1
-# Octets of payload read at a time. Flows walked in turns share what they look at of a file: the
+# Bytes of payload read at a time. Flows walked in turns share what they look at of a file: the
 # less each takes, the less of it has to be brought anew for the next.
 BATCH_BYTES = 256 * 1024
 _MIN_EPHEMERAL_PORT = 32768
@@ -36,8 +36,8 @@ class StreamBatch:
     """Events in the order of capture, with their payload joined: made for one call into compiled
     code. Row `n` of the columns, `count` of them, is one event:
 
-    `side[n]` 0 dialer, 1 acceptor; `kind[n]` OCTETS, GAP, FINISHED (its FIN) or ABORTED (its
-    RST); `at[n]` nanoseconds; `size[n]` octets. The payload of the OCTETS rows lies in `data`,
+    `side[n]` 0 dialer, 1 acceptor; `kind[n]` BYTES, GAP, FINISHED (its FIN) or ABORTED (its
+    RST); `at[n]` nanoseconds; `size[n]` bytes. The payload of the BYTES rows lies in `data`,
     one after another. `events` are the same columns as one compiled object.
     """
 
@@ -55,7 +55,7 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """One event: octets, or a gap of `size` (then `data` is empty), or an end (`end` is set)."""
+    """One event: bytes, or a gap of `size` (then `data` is empty), or an end (`end` is set)."""
 
     side: int
     timestamp: int
@@ -72,7 +72,7 @@ class TcpSession:
     """One TCP connection as captured. Times are nanoseconds since 1970.
 
     Known at once: endpoints, times, files, hints, `saw_syn`, `ordered`, `note`, `payload`.
-    Known once `batches` or `pieces` was read to its end, or after `survey()`: `ends`, `octets`,
+    Known once `batches` or `pieces` was read to its end, or after `survey()`: `ends`, `bytes`,
     `gaps`, `zero_windows`, `retransmissions`, `rtt_ns`.
     """
 
@@ -90,7 +90,7 @@ class TcpSession:
         read_ahead: ReadAhead | None = None,
     ) -> None:
         self.flow = flow
-        """The 36-octet flow key; with `started_at` it names the session."""
+        """The 36-byte flow key; with `started_at` it names the session."""
         self.started_at: int = prescan.first_at
         self.ended_at: int = prescan.last_at
         self.packets = int(prescan.packets)
@@ -103,7 +103,7 @@ class TcpSession:
             int(prescan.segment_bytes[self._flip]),
             int(prescan.segment_bytes[1 - self._flip]),
         )
-        """Octets carried by each side's packets, repeated ones counted again: 0 means silent."""
+        """Bytes carried by each side's packets, repeated ones counted again: 0 means silent."""
         heard = [prescan.has_packets(side ^ self._flip) for side in (0, 1)]
         self.unseen_side = heard.index(False) if any(heard) and not all(heard) else None
         """The side of which no packet was captured, 0 or 1: not one that only was silent."""
@@ -117,7 +117,7 @@ class TcpSession:
         self.zero_windows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
         """Spans in which each side offered a window of 0, or too small a one for what followed."""
         self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-        """Spans each side's octets lost to retransmission."""
+        """Spans each side's bytes lost to retransmission."""
         self.rtt_ns: int | None = None
         self._order = order
         self._packet_range = (begin, begin + self.packets)
@@ -142,7 +142,7 @@ class TcpSession:
         return endpoint_text(*flow_endpoints(self.flow)[1 - self._flip])
 
     def batches(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamBatch]:
-        """Everything that passed, about `octets` of payload at a time (more after a hole)."""
+        """Everything that passed, about `bytes` of payload at a time (more after a hole)."""
         if not self.prefetch(batch_bytes):
             yield from self.unshared_batches(batch_bytes)
             return
@@ -171,7 +171,7 @@ class TcpSession:
     def pieces(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamPiece]:
         """The same one by one, for reading by people and tests; `batches` is the fast way.
 
-        Who wants only the first few should ask for small batches of `octets`.
+        Who wants only the first few should ask for small batches of `bytes`.
         """
         for batch in self.batches(batch_bytes):
             start = 0
@@ -210,7 +210,7 @@ class TcpSession:
         while not walk.closed:
             events = walk.run(batch_bytes, align_to_regions)
             if walk.closed:
-                self._learn(walk)
+                self._store_totals(walk)
             if events.count:
                 yield events
 
@@ -239,7 +239,7 @@ def sessions_of(
 ) -> list[TcpSession]:
     """The sessions of one flow, from all its rows in any order.
 
-    `open_reader(path)` gives a function that reads `size` octets at `offset` of that file;
+    `open_reader(path)` gives a function that reads `size` bytes at `offset` of that file;
     `Files(limits).reader` does. Rows given twice change nothing. `spool` opens a file for what a
     huge flow has to set aside; without it that stays in memory. `shared` reads payload together
     with that of the flows that are walked beside this one.
@@ -281,7 +281,7 @@ def _stored(row: FlowRefs) -> StoredRefs:
 
 
 def read_payload(events: TcpEvents, readers: Sequence[ReadAt]) -> bytes:
-    """Payload of all OCTETS rows, in order, with as few calls as the files allow."""
+    """Payload of all BYTES rows, in order, with as few calls as the files allow."""
     found: list[bytes] = []
     stop = 0
     while stop < events.count:

@@ -196,13 +196,13 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
     print_findings(analysis.out)
     sums = (
         (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
-        (total.total_bytes, "octet"),
+        (total.total_bytes, "byte"),
     )  # fmt: skip
     out.print(", ".join(plural(*each) for each in sums))
     violations = total.findings - total.stalls
     out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if analysis.conserved:
-        out.print("conservation: every octet of every session is accounted for")
+        out.print("conservation: every byte of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
         where = plural(total.unbalanced_count, "session")

@@ -82,7 +82,7 @@ def check(
 
 
 def print_violation(row: dict[str, object]) -> None:
-    place = f"frame {row['frame_index']}, octet {row['byte_offset']}"
+    place = f"frame {row['frame_index']}, byte {row['byte_offset']}"
     print_line(
         format_value(f"{row['session_id']} {row['severity']}: {violation_text(row)} ({place})")
     )

@@ -48,7 +48,7 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
     help="When what came is durable: each (as soon as the disk can), seconds between syncs, none.",
 )  # fmt: skip
 @click.option("--rotate-size", callback=parse_size, default="64M", show_default=True,
-              help="Publish a file after so many octets.")  # fmt: skip
+              help="Publish a file after so many bytes.")  # fmt: skip
 @click.option("--rotate-time", type=click.FloatRange(0.1), default=10.0, show_default=True,
               help="Or after so many seconds.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1), default=1024, show_default=True,
@@ -58,7 +58,7 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
 @click.option("--streams", type=click.IntRange(1), default=1024, show_default=True,
               help="Open streams of one session.")  # fmt: skip
 @click.option("--buffer", callback=parse_size, default="256M", show_default=True,
-              help="Octets in memory, all sessions together.")  # fmt: skip
+              help="Bytes in memory, all sessions together.")  # fmt: skip
 @click.option("--session-buffer", callback=parse_size, default="16M", show_default=True,
               help="And those of one session.")  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=5.0, show_default=True,
@@ -160,8 +160,8 @@ async def run_until_stopped(
     if collector.failure and collector.failure not in problems:
         problems.append(collector.failure)
     counts = collector.stats
-    safe, octets = collector.durable_log.bytes_durable, collector.durable_log.bytes_written
-    durable = f"{octets} bytes" if safe == octets else f"{safe} of {octets} bytes"
+    safe, size = collector.durable_log.bytes_durable, collector.durable_log.bytes_written
+    durable = f"{size} bytes" if safe == size else f"{safe} of {size} bytes"
     warn(
         f"{plural(counts.sessions, 'session')}, {plural(counts.streams, 'stream')}, "
         f"{counts.rejected} turned away, {durable} durable in "

@@ -1,4 +1,4 @@
-"""`polymux decode`: octets in hex, as frames."""
+"""`polymux decode`: bytes in hex, as frames."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from polymux.core.rules import Severity, Violation
 
 EXIT_FINDINGS = 1
 SIDES = ("dialer", "acceptor")
-MAX_INPUT_BYTES = 1 << 20  # octets taken from standard input
+MAX_INPUT_BYTES = 1 << 20  # bytes taken from standard input
 
 
 @click.command(
     epilog="Example: polymux decode --protocol mplex '000161 0205 68656c6c6f' 'a: 0102 6869'",
     no_args_is_help=True,
 )
-@click.argument("octets", nargs=-1, required=True)
+@click.argument("chunks", nargs=-1, required=True)
 @click.option(
     "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
     help="NAME[:key=value,...] or auto.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
 @click.pass_context
-def decode(context: click.Context, octets: tuple[str, ...], protocol: str, as_json: bool) -> None:
-    """Decode OCTETS, in hex: what the dialer sent, or with `a:` before it the acceptor.
+def decode(context: click.Context, chunks: tuple[str, ...], protocol: str, as_json: bool) -> None:
+    """Decode BYTES, in hex: what the dialer sent, or with `a:` before it the acceptor.
 
     `-` reads them from standard input, a piece a line.
     """
@@ -43,7 +43,7 @@ def decode(context: click.Context, octets: tuple[str, ...], protocol: str, as_js
     from polymux.analysis.detection.sample import SessionSample
     from polymux.protocols.registry import create, parse_protocol
 
-    pieces = [piece for text in octets for piece in parse_pieces(text)]
+    pieces = [piece for text in chunks for piece in parse_pieces(text)]
     sample = SessionSample(
         tuple((side, data, number) for number, (side, data) in enumerate(pieces))
     )
@@ -111,7 +111,7 @@ def undecoded_remarks(observer: Observer) -> list[str]:
             left = (
                 direction.frame_bytes_seen if direction.in_payload else direction.buffered_bytes()
             )
-            said.append(f"{left} octets of the {word} are an unfinished frame")
+            said.append(f"{left} bytes of the {word} are an unfinished frame")
     return said
 
 
@@ -134,7 +134,7 @@ def print_frames(
 ) -> None:
     columns = (
         "sender",
-        TableColumn("octet", right_aligned=True),
+        TableColumn("byte", right_aligned=True),
         TableColumn("size", right_aligned=True),
         "kind",
         "stream",

@@ -36,7 +36,7 @@ def demo(context: click.Context, out: str, master: str) -> None:
             takes = record_scene(scene, sink)
             if takes > 1:
                 click.echo(f"  {'':<20} (take {takes}: this machine was busy)")
-    click.echo(f"recorded: {format_value(capture)} ({capture.stat().st_size} octets)\n")
+    click.echo(f"recorded: {format_value(capture)} ({capture.stat().st_size} bytes)\n")
     context.invoke(
         analyze, captures=(str(capture),), out=str(folder / "tables"), protocol="auto", ports=(),
         filters=(), content=False, master=master, confs=(), memory="1g", with_report=True,

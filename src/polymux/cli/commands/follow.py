@@ -1,4 +1,4 @@
-"""`polymux follow`: the octets of one stream, or of all streams as files."""
+"""`polymux follow`: the bytes of one stream, or of all streams as files."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ def follow(
     sender: str | None,
     out: str | None,
 ) -> None:
-    """Give the content of a stream of CAPTURES, octet for octet, in the order it passed.
+    """Give the content of a stream of CAPTURES, byte for byte, in the order it passed.
 
-    A terminal gets it escaped, a pipe gets the octets, --json a line for each frame. With --out
+    A terminal gets it escaped, a pipe gets the bytes, --json a line for each frame. With --out
     every stream (or the one named) becomes a file `stream-000017.bin` for each side that sent;
     names never become file names.
     """
@@ -118,7 +118,7 @@ def _print_stream(
 
 
 def write_raw(row: dict[str, object]) -> None:
-    """The octets as they are."""
+    """The bytes as they are."""
     data = row["data"]
     assert isinstance(data, bytes)
     sys.stdout.buffer.write(data)

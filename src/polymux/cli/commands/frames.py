@@ -181,6 +181,6 @@ def print_frame(row: dict[str, object]) -> None:
         format_value(
             f"{row['session_id']} {moment} {arrow} {row['frame_index']:>6} "
             f"{row['stream'] or '-':<6} "
-            f"{row['kind']:<28} {row['payload_bytes']:>8} octets{amount}{mark}"
+            f"{row['kind']:<28} {row['payload_bytes']:>8} bytes{amount}{mark}"
         )
     )

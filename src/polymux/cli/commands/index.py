@@ -34,12 +34,12 @@ def index(context: click.Context, captures: tuple[str, ...], as_json: bool) -> N
                 warn(str(problem))
                 code = EXIT_UNREADABLE
                 continue
-            octets = os.path.getsize(path)
+            size = os.path.getsize(path)
             cuts = plan_ranges(path)
-            row = {"file": path, "index": name, "bytes": octets, "ranges": len(cuts)}
+            row = {"file": path, "index": name, "bytes": size, "ranges": len(cuts)}
             if people:
                 ranges = plural(len(cuts), "range")
-                print_line(f"{format_value(name)}: {ranges}, {plural(octets, 'octet')}")
+                print_line(f"{format_value(name)}: {ranges}, {plural(size, 'byte')}")
             else:
                 json_line(row)
     context.exit(code)

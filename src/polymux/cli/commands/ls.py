@@ -152,8 +152,8 @@ def print_sessions(
         TableColumn("findings", 1, right_aligned=True),
         TableColumn("ending", 4),
         TableColumn("frames", 5, right_aligned=True),
-        TableColumn("octets >", 6, right_aligned=True),
-        TableColumn("octets <", 6, right_aligned=True),
+        TableColumn("bytes >", 6, right_aligned=True),
+        TableColumn("bytes <", 6, right_aligned=True),
     )
     lines = []
     remarks = []
@@ -185,7 +185,7 @@ def print_sessions(
 
 def size_cell(size: object) -> str:
     """A size under a heading that names the unit."""
-    return size_text(int(str(size))).removesuffix(" octets").removesuffix(" octet")
+    return size_text(int(str(size))).removesuffix(" bytes").removesuffix(" byte")
 
 
 def remark_of(session: SessionSummary, problems: StreamProblems) -> str:
@@ -205,8 +205,8 @@ def print_streams(streams: list[RankedStream], total: int, id_length: int) -> No
         TableColumn("session"),
         TableColumn("stream"),
         TableColumn("name", 1),
-        TableColumn("octets >", 2, right_aligned=True),
-        TableColumn("octets <", 2, right_aligned=True),
+        TableColumn("bytes >", 2, right_aligned=True),
+        TableColumn("bytes <", 2, right_aligned=True),
         TableColumn("frames", 4, right_aligned=True),
         TableColumn("ending", 3),
         TableColumn("why", min_width=40, preferred_width=60),
@@ -242,4 +242,4 @@ def print_totals(sessions: list[SessionSummary]) -> None:
     found = findings_sentence(violations, stalls, sum(each.unfinished for each in sessions))
     console().print(f"\n{', '.join(plural(*each) for each in sums)}\n{found}")
     if all(each.balanced for each in sessions):
-        console().print("conservation: every octet is in a frame, a gap, the carrier or undecoded")
+        console().print("conservation: every byte is in a frame, a gap, the carrier or undecoded")

@@ -30,10 +30,10 @@ SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_size(context: click.Context, param: click.Parameter, value: str) -> int:
-    """Octets, as a number or with a unit."""
+    """Bytes, as a number or with a unit."""
     found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
     if found is None:
-        raise click.BadParameter(f"{value!r} is no size; write octets, or 64M, or 2G")
+        raise click.BadParameter(f"{value!r} is no size; write bytes, or 64M, or 2G")
     return int(found[1]) * SIZE_UNITS[found[2]]
 
 
@@ -185,20 +185,20 @@ def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
     files = ", ".join(writer.published) or "nothing"
     warn(
         f"{plural(counts.connections, 'connection')}, "
-        f"{plural(counts.bytes_dialer, 'octet')} from dialers, "
+        f"{plural(counts.bytes_dialer, 'byte')} from dialers, "
         f"{counts.bytes_acceptor} from the upstream, {counts.refused} not forwarded; "
         f"written: {files}"
     )
     lines = list(writer.failures)
     if missed.packets:
         lines.append(
-            f"{missed.packets} packets ({missed.bytes} octets) were not written: {missed.error}"
+            f"{missed.packets} packets ({missed.bytes} bytes) were not written: {missed.error}"
         )
     elif missed.error and not lines:
         lines.append(f"the recording did not go as asked: {missed.error}")
     if counts.dropped_bytes:
         lines.append(
-            f"stopped while the disk was full: {counts.dropped_bytes} octets of packets were neither "
+            f"stopped while the disk was full: {counts.dropped_bytes} bytes of packets were neither "
             "recorded nor forwarded"
         )
     for line in lines:

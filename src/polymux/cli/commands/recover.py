@@ -61,6 +61,6 @@ def repair_file(path: str, out: str) -> str:
 
     done = repair(path, out)
     return (
-        f"{out}: {plural(done.packets, 'packet')} in {done.bytes_kept} octets; {done.bytes_dropped} octets "
+        f"{out}: {plural(done.packets, 'packet')} in {done.bytes_kept} bytes; {done.bytes_dropped} bytes "
         f"left out, reading resumed {plural(done.resumed, 'time')}"
     )

@@ -24,4 +24,4 @@ def report(tables: str, out: str, title: str, payload: str) -> None:
         (info.stalls, "stall"),
     )  # fmt: skip
     told = ", ".join(plural(*each) for each in counts)
-    click.echo(f"{format_value(info.path)}: {info.size_bytes} octets; {told}")
+    click.echo(f"{format_value(info.path)}: {info.size_bytes} bytes; {told}")

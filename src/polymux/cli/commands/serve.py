@@ -76,7 +76,7 @@ def serve(
         async def handle(session: Session) -> None:
             visit = ServedSession(job, session)
             await visit.run()
-            said = f"{plural(visit.streams, 'stream')}, {plural(visit.received_bytes, 'octet')}"
+            said = f"{plural(visit.streams, 'stream')}, {plural(visit.received_bytes, 'byte')}"
             why = f"; {session.failure}" if session.failure is not None else ""
             warn(f"{session.peer}: {said}{why}")
             if once or job.failure is not None:

@@ -26,8 +26,8 @@ from polymux.core.frames import Frame
 from polymux.protocols.mplex.protocol import MESSAGE_INITIATOR
 
 WINDOW = 4096
-HUGE_MESSAGE_BYTES = 640 * 1024  # octets: 0.8 s on a thin line
-ITEMS = b"item" * 250  # items are octets
+HUGE_MESSAGE_BYTES = 640 * 1024  # bytes: 0.8 s on a thin line
+ITEMS = b"item" * 250  # items are bytes
 MAX_OPEN_SECONDS = 0.03  # seconds; a stall is 50 ms
 ALL_READ = "all was read"
 
@@ -37,7 +37,7 @@ class MachineTooSlow(Exception):
 
 
 async def echo(session: Session) -> None:
-    """Answer every stream with its own octets."""
+    """Answer every stream with its own bytes."""
 
     async def answer(stream: Stream) -> None:
         async for chunk in stream:

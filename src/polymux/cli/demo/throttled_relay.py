@@ -9,14 +9,14 @@ from polymux.aio.urls import Address, parse_url
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.capture.synthesis.tcp_connection import PacketSink
 
-CHUNK_BYTES = 16384  # octets of the dialer that pass a thin line at once
+CHUNK_BYTES = 16384  # bytes of the dialer that pass a thin line at once
 CHUNK_INTERVAL = 0.02  # and the seconds before the next
 
 
 class ThrottledRelay:
-    """A relay to `upstream` on which the dialer's octets pass at 800 KiB a second.
+    """A relay to `upstream` on which the dialer's bytes pass at 800 KiB a second.
 
-    The last octets before a pause are never cut small: what was written together at the end arrives
+    The last bytes before a pause are never cut small: what was written together at the end arrives
     together. The way back is as wide as loopback.
     """
 

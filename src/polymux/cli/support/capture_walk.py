@@ -163,7 +163,7 @@ def no_sessions_reason(request: CaptureRequest, files: Sequence[FileSummary]) ->
 
 
 def total_file_size(names: tuple[str, ...]) -> int:
-    """Octets of these files as they lie on the disk; 0 if that cannot be told."""
+    """Bytes of these files as they lie on the disk; 0 if that cannot be told."""
     try:
         return sum(os.path.getsize(path) for path in find_captures(names))
     except (OSError, CaptureError):
@@ -176,7 +176,7 @@ def warn_about_file(file: FileSummary) -> int:
         return 0
     text = file.error or ""
     if not text.startswith(file.file):
-        place = f" at octet {file.error_offset}" if file.error_offset is not None else ""
+        place = f" at byte {file.error_offset}" if file.error_offset is not None else ""
         text = f"{file.file}: {file.status}{place}: {text}"
     warn(text)
     return EXIT_UNREADABLE if file.status != "whole" else 0

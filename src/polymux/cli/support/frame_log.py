@@ -29,9 +29,9 @@ def verbose_option(command: Command) -> Command:
 
 
 class FrameLog:
-    """One connection: octets of both sides in, a line for each frame and violation out.
+    """One connection: bytes of both sides in, a line for each frame and violation out.
 
-    `label` stands before each line. Octets before the first frame (a preamble) are passed over.
+    `label` stands before each line. Bytes before the first frame (a preamble) are passed over.
     """
 
     def __init__(self, protocol: str, label: str = "") -> None:

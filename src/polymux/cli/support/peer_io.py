@@ -22,7 +22,7 @@ from polymux.text.sanitize import escape_hidden
 Command = TypeVar("Command", bound=Callable[..., object])
 
 READ_SIZE = 65536
-MAX_LINE_BYTES = 1 << 20  # octets; a longer line is cut
+MAX_LINE_BYTES = 1 << 20  # bytes; a longer line is cut
 MAX_QUEUED_PIECES = 8  # pieces of standard input read before they are sent
 
 
@@ -108,7 +108,7 @@ async def input_pieces(
 
 
 class ReceivedDataPrinter:
-    """How received octets are shown: as they are, as JSON, or escaped on a terminal.
+    """How received bytes are shown: as they are, as JSON, or escaped on a terminal.
 
     `apart`: each piece is a message or reply of its own and ends its line.
     """
@@ -142,7 +142,7 @@ class ReceivedDataPrinter:
 
 
 def data_json(data: bytes) -> dict[str, object]:
-    """Octets in JSON: text where they are UTF-8, else hex."""
+    """Bytes in JSON: text where they are UTF-8, else hex."""
     try:
         return {"bytes": len(data), "text": data.decode()}
     except UnicodeDecodeError:

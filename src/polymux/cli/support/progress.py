@@ -34,7 +34,7 @@ class ProgressBar:
         total: int = 0,
         poll: Callable[[], int] | None = None,
         *,
-        unit: str = "octets",
+        unit: str = "bytes",
         printing: bool = False,
         console: Console | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class ProgressBar:
         return ", ".join(parts)
 
     def _amount(self, count: int) -> str:
-        return size_text(count) if self.unit == "octets" else f"{count:,} {self.unit}"
+        return size_text(count) if self.unit == "bytes" else f"{count:,} {self.unit}"
 
     def _show(self) -> None:
         """In a thread: wait a while, then keep the bar up to date."""

@@ -72,7 +72,7 @@ class ReceivedStream:
 
 
 class ServedSession:
-    """One session, served to its end by `run`; `streams` and `octets` are what came."""
+    """One session, served to its end by `run`; `streams` and `bytes` are what came."""
 
     def __init__(self, action: ServeAction, session: Session) -> None:
         self.action = action

@@ -101,8 +101,8 @@ class StreamFiles:
         )
 
     def summary_text(self) -> str:
-        octets = sum(half.size for half in self._files.values())
-        return f"{plural(len(self._files), 'file')}, {octets} octets, {MANIFEST} in {self.folder}"
+        size = sum(half.size for half in self._files.values())
+        return f"{plural(len(self._files), 'file')}, {size} bytes, {MANIFEST} in {self.folder}"
 
     def _append(self, key: tuple[str, str, str], data: bytes) -> None:
         half = self._files.get(key)

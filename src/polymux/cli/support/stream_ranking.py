@@ -124,7 +124,7 @@ class StreamRanking:
 
 def rank_stream(row: Row, problems: StreamProblems) -> tuple[int, int, str]:
     """How bad a stream is: a rank (0 is worst), a weight within it, and why."""
-    octets = _count(row, "bytes_dialer") + _count(row, "bytes_acceptor")
+    size = _count(row, "bytes_dialer") + _count(row, "bytes_acceptor")
     if problems.errors:
         return 0, problems.errors, problems.describe()
     if problems.stalls:
@@ -133,16 +133,16 @@ def rank_stream(row: Row, problems: StreamProblems) -> tuple[int, int, str]:
         return 2, problems.warnings, problems.describe()
     ending = str(row["ending"])
     if ending in ABORTED_ENDINGS or ending == "never-accepted":
-        return 3, octets, ending_sentence(StreamEnding.from_row(row))
+        return 3, size, ending_sentence(StreamEnding.from_row(row))
     blocked = {side: _count(row, f"blocked_us_{side}") for side in ("dialer", "acceptor")}
     side = max(blocked, key=lambda each: blocked[each])
     if blocked[side] >= MIN_BLOCKED_US and blocked[side] * 5 >= lifetime_us(row):
         return 4, blocked[side], credit_sentence(str(row["stream"]), side, blocked[side])
     if ending in UNFINISHED_ENDINGS:
-        return 5, octets, ending_sentence(StreamEnding.from_row(row))
+        return 5, size, ending_sentence(StreamEnding.from_row(row))
     if problems.notes:
         return 6, problems.notes, f"note: {problems.worst_violation}{_more(problems.notes)}"
-    return 7, octets, f"carried {size_text(octets)}"
+    return 7, size, f"carried {size_text(size)}"
 
 
 def lifetime_us(row: Row) -> int:

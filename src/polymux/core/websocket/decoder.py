@@ -62,11 +62,11 @@ Snapshot: TypeAlias = tuple[tuple[int, ...], tuple[bytes, ...], tuple[tuple[int,
 class Decoder:
     """Reads the frames of one direction, fed in any pieces.
 
-    Strict (live): the first broken rule is the last item, and all further octets are passed over.
+    Strict (live): the first broken rule is the last item, and all further bytes are passed over.
     Lenient (captures): every broken rule is noted and reading goes on at the next frame, without
     the message or frame concerned; a wrong mask is noted once, undone, and harms nothing.
 
-    Every octet is in exactly one count: `delivered` (messages), `carrier` (pings, pongs, close),
+    Every byte is in exactly one count: `delivered` (messages), `carrier` (pings, pongs, close),
     `skipped` (refused or unreadable), `missing` (gaps outside what was read), or `pending()`.
     """
 
@@ -78,9 +78,9 @@ class Decoder:
         offset: int = 0,
         limit_name: str = "max_frame_bytes",
     ) -> None:
-        """`limit`: payload octets of a message; `limit_name`: what its error calls it.
+        """`limit`: payload bytes of a message; `limit_name`: what its error calls it.
 
-        `offset`: octets of this direction before the first frame (the HTTP head), so that offsets
+        `offset`: bytes of this direction before the first frame (the HTTP head), so that offsets
         count from the start of the connection.
         """
         self.sender: i64 = sender
@@ -89,7 +89,7 @@ class Decoder:
         self.lenient = lenient
         self.events: list[DecoderEvent] = []
         self.state: i64 = READING
-        self.offset = offset  # of the next octet
+        self.offset = offset  # of the next byte
         self.delivered_bytes = 0
         self.control_bytes = 0
         self.skipped_bytes = 0
@@ -97,12 +97,12 @@ class Decoder:
         self.empty_frames: i64 = (
             0  # frames that brought nothing: control frames and empty fragments
         )
-        self.reported_once = False  # a wrong mask, or octets after the close: said once
+        self.reported_once = False  # a wrong mask, or bytes after the close: said once
         self.partial_header = b""  # an unfinished header
         self.in_payload = False  # a payload, of the frame below
         self.head = WebSocketFrameHeader()
         self.payload_use: i64 = SKIP
-        self.payload_left: i64 = 0  # octets of payload to come
+        self.payload_left: i64 = 0  # bytes of payload to come
         self.mask_phase: i64 = 0  # place in the masking key
         self.frame_offset = 0
         self.frame_bytes = 0
@@ -118,7 +118,7 @@ class Decoder:
         return items
 
     def pending(self) -> int:
-        """Octets of the unfinished header, frame and message."""
+        """Bytes of the unfinished header, frame and message."""
         return len(self.partial_header) + self.frame_bytes + self.assembly.wire_bytes
 
     def message_start_offset(self) -> int:
@@ -131,7 +131,7 @@ class Decoder:
         return -1
 
     def feed(self, data: bytes) -> int:
-        """Read the next octets; returns how many items wait for `take`. Never raises."""
+        """Read the next bytes; returns how many items wait for `take`. Never raises."""
         pos: i64 = 0
         end: i64 = len(data)
         while pos < end:
@@ -153,13 +153,13 @@ class Decoder:
         return len(self.events)
 
     def gap(self, size: i64) -> int:
-        """The next `size` octets were not captured; returns how many items wait for `take`.
+        """The next `size` bytes were not captured; returns how many items wait for `take`.
 
         As far as they belong to a payload they become a hole and reading goes on after them;
         anywhere else the decoder is lost.
         """
         if size < 0:
-            raise ValueError(f"a gap cannot have {size} octets")
+            raise ValueError(f"a gap cannot have {size} bytes")
         if self.in_payload and size > 0:
             hole = size if size < self.payload_left else self.payload_left
             size -= hole
@@ -171,13 +171,13 @@ class Decoder:
             self._advance(hole)
         if size > 0:
             if self.state == READING:
-                self._stop_decoding("octets are missing where a frame begins")
+                self._stop_decoding("bytes are missing where a frame begins")
             self.missing_bytes += size
             self.offset += size
         return len(self.events)
 
     def finish(self) -> int:
-        """No octet follows: what is unfinished is skipped, and said to be truncated."""
+        """No byte follows: what is unfinished is skipped, and said to be truncated."""
         if self.state == READING and (self.pending() > 0 or self.assembly.fragmented):
             inside = "message"
             where = self.message_start_offset()
@@ -186,9 +186,7 @@ class Decoder:
                 where = (
                     self.frame_offset if self.in_payload else self.offset - len(self.partial_header)
                 )
-            self.events.append(
-                FrameViolation(TRUNCATED, f"the octets end inside a {inside}", where)
-            )
+            self.events.append(FrameViolation(TRUNCATED, f"the bytes end inside a {inside}", where))
             self._discard_unfinished()
         self.state = FINISHED
         return len(self.events)
@@ -226,18 +224,18 @@ class Decoder:
             message.missing_bytes,
             int(message.payload_size),
         )
-        octets = (
+        chunks = (
             self.partial_header,
             head.masking_key or b"",
             self.control_payload,
             message.body.getvalue(),
         )
-        return numbers, octets, tuple(message.holes)
+        return numbers, chunks, tuple(message.holes)
 
     def restore(self, saved: Snapshot) -> None:
         """Go on where `saved` was taken; the settings are those this decoder was made with."""
-        numbers, octets, holes = saved
-        if len(numbers) != 23 or numbers[0] != SNAPSHOT_FORMAT or len(octets) != 4:
+        numbers, chunks, holes = saved
+        if len(numbers) != 23 or numbers[0] != SNAPSHOT_FORMAT or len(chunks) != 4:
             raise ValueError("not a snapshot of this version's WebSocket decoder")
         message = MessageAssembly()
         (
@@ -268,7 +266,7 @@ class Decoder:
         self.events = []
         self.reported_once = noted != 0
         self.in_payload = reading != 0
-        self.partial_header, key, self.control_payload, body = octets
+        self.partial_header, key, self.control_payload, body = chunks
         self.head.masking_key = key if has_key != 0 else None
         message.fragmented = fragmented != 0
         message.discarded = spoiled != 0
@@ -404,27 +402,27 @@ class Decoder:
             self._discard_unfinished()  # a message that the close leaves unfinished
 
     def _end_control(self, opcode: i64) -> None:
-        data, offset, octets = self.control_payload, self.frame_offset, self.frame_bytes
+        data, offset, size = self.control_payload, self.frame_offset, self.frame_bytes
         damaged = self.frame_missing_bytes > 0
         if opcode == PING:
-            self.events.append(Ping(data, offset, octets, damaged))
+            self.events.append(Ping(data, offset, size, damaged))
             return
         if opcode == PONG:
-            self.events.append(Pong(data, offset, octets, damaged))
+            self.events.append(Pong(data, offset, size, damaged))
             return
         code, reason, rule = read_close(b"" if damaged else data)
         if rule is not None:
             self._report_violation(rule, f"a close frame with the payload {data.hex()}")
         if self.state == READING:
-            self.events.append(Close(code, reason, offset, octets, damaged))
+            self.events.append(Close(code, reason, offset, size, damaged))
             self.state = CLOSED
             self.reported_once = False
 
     def _skip(self, size: i64) -> None:
-        """Octets that are not looked at any more."""
+        """Bytes that are not looked at any more."""
         if self.state == CLOSED and not self.reported_once:
             self.events.append(
-                FrameViolation(AFTER_CLOSE, "octets follow the close frame", self.offset)
+                FrameViolation(AFTER_CLOSE, "bytes follow the close frame", self.offset)
             )
             self.reported_once = True
         self.skipped_bytes += size

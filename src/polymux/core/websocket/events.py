@@ -66,13 +66,13 @@ FRAME_RULES: Final[tuple[FrameRule, ...]] = (
     FrameRule("masked-frame", 1002, "5.1", "A server masks no frame."),
     FrameRule("non-minimal-length", 1002, "5.2", "A length is written in its shortest form."),
     FrameRule("fragmented-control", 1002, "5.5", "A control frame is not fragmented."),
-    FrameRule("long-control", 1002, "5.5", "A control frame carries at most 125 octets."),
+    FrameRule("long-control", 1002, "5.5", "A control frame carries at most 125 bytes."),
     FrameRule("stray-continuation", 1002, "5.4", "A continuation has a message to continue."),
     FrameRule("interrupted-message", 1002, "5.4", "A message ends before the next one begins."),
     FrameRule("text-message", 1003, "5.6", "Messages are binary.", Origin.LIMIT),
     FrameRule("message-too-big", 1009, "10.4", "A message keeps to the limit.", Origin.LIMIT),
 )
-SHORT_CLOSE: Final = FrameRule("short-close", 1002, "5.5.1", "A close code has two octets.")
+SHORT_CLOSE: Final = FrameRule("short-close", 1002, "5.5.1", "A close code has two bytes.")
 BAD_CODE: Final = FrameRule("bad-close-code", 1002, "7.4", "A close code is one that may be sent.")
 BAD_REASON: Final = FrameRule("bad-close-reason", 1007, "5.5.1", "A close reason is UTF-8.")
 AFTER_CLOSE: Final = FrameRule("after-close", 1002, "5.5.1", "Nothing follows a close frame.")
@@ -84,7 +84,7 @@ TRUNCATED: Final = FrameRule(
 def validate_header(head: WebSocketFrameHeader, sender: i64, fragmented: bool, room: i64) -> i64:
     """The rules a frame breaks by its header.
 
-    `fragmented`: a message waits to be continued; `room`: octets it or a new one may still take.
+    `fragmented`: a message waits to be continued; `room`: bytes it or a new one may still take.
     """
     first, size = head.first_byte, head.payload_size
     opcode = first & 15
@@ -117,9 +117,9 @@ def validate_header(head: WebSocketFrameHeader, sender: i64, fragmented: bool, r
 def describe_violation(head: WebSocketFrameHeader, rule: i64, limit_name: str, limit: i64) -> str:
     """What was found in a header that breaks this rule (a bit of its verdict), for an error."""
     if rule == BAD_LENGTH:
-        return "a payload length of 2^63 octets or more"
+        return "a payload length of 2^63 bytes or more"
     found = (
-        f"a frame with first octet {head.first_byte:#04x} and {head.payload_size} octets of payload"
+        f"a frame with first byte {head.first_byte:#04x} and {head.payload_size} bytes of payload"
     )
     if rule == TOO_BIG:
         found += f" takes its message over the limit {limit_name}={limit}"
@@ -142,8 +142,8 @@ def read_close(payload: bytes) -> tuple[int, str, FrameRule | None]:
 class Message:
     """A whole message: unmasked, its fragments joined.
 
-    `offset` is where its first frame began, `octets` the size of its frames on the wire without the
-    control frames between them. `holes` are (start, size) of octets of `data` that were never seen
+    `offset` is where its first frame began, `bytes` the size of its frames on the wire without the
+    control frames between them. `holes` are (start, size) of bytes of `data` that were never seen
     and stand as zeros; empty unless the capture has a gap there.
     """
 
@@ -214,7 +214,7 @@ class FrameViolation:
         return f"FrameViolation({self.rule.name}, {self.detail!r}, {self.offset})"
 
     def __str__(self) -> str:
-        return f"{self.rule.name}: {self.detail} (octet {self.offset}; {self.rule.sentence})"
+        return f"{self.rule.name}: {self.detail} (byte {self.offset}; {self.rule.sentence})"
 
 
 class DecodingLost:
@@ -238,7 +238,7 @@ class MessageAssembly:
         self.offset = 0  # where its first frame began
         self.wire_bytes = 0  # of its whole frames so far, on the wire
         self.missing_bytes = 0  # of these, not captured
-        self.payload_size: i64 = 0  # payload octets so far
+        self.payload_size: i64 = 0  # payload bytes so far
         self.single_piece = b""  # the payload, where it came in one piece
         self.body = BytesWriter()  # else
         self.holes: list[tuple[int, int]] = []
@@ -264,7 +264,7 @@ class MessageAssembly:
         self.payload_size += end - start
 
     def add_hole(self, size: i64) -> None:
-        """Append octets that were not captured."""
+        """Append bytes that were not captured."""
         start: int = self.payload_size
         whole: int = size
         if self.holes and sum(self.holes[-1]) == start:  # one hole, told in two parts

@@ -1,7 +1,7 @@
 # mypyc: compiled
 """One WebSocket frame on the wire: its mask, its header, its writing (RFC 6455, 5.2 to 5.5).
 
-A client masks every frame with four octets that nobody could foresee; a server masks none. The key
+A client masks every frame with four bytes that nobody could foresee; a server masks none. The key
 is an argument (`None`: not masked), since chance does not live here. Masking twice is not masking,
 so the decoder in `websocket` unmasks with the same functions.
 """
@@ -20,26 +20,26 @@ BINARY: Final[i64] = 2
 CLOSE: Final[i64] = 8
 PING: Final[i64] = 9
 PONG: Final[i64] = 10
-FIN_BIT: Final[i64] = 0x80  # in the first octet of a frame: the last of its message
-RSV_BITS: Final[i64] = 0x70  # in the first octet of a frame: three bits for extensions
+FIN_BIT: Final[i64] = 0x80  # in the first byte of a frame: the last of its message
+RSV_BITS: Final[i64] = 0x70  # in the first byte of a frame: three bits for extensions
 
-MAX_CONTROL_BYTES: Final = 125  # octets in a control frame (5.5)
+MAX_CONTROL_BYTES: Final = 125  # bytes in a control frame (5.5)
 NORMAL_CLOSURE: Final = 1000
 NO_STATUS: Final = 1005  # never on the wire: stands for a close frame without a code (7.1.5)
 INCOMPLETE: Final[i64] = -1
-MAX_HEADER_BYTES: Final[i64] = 14  # octets of the longest header
+MAX_HEADER_BYTES: Final[i64] = 14  # bytes of the longest header
 FAST_MASK_MIN_BYTES: Final[i64] = (
-    1024  # octets from which a mask that somebody else does is worth its call
+    1024  # bytes from which a mask that somebody else does is worth its call
 )
 MASK_BLOCK_BYTES: Final[i64] = (
     4096  # interpreted: one big integer at a time, small enough for the cache
 )
 
-MaskFunction: TypeAlias = Callable[[bytes, bytes], bytes]  # octets and a key: the octets masked
+MaskFunction: TypeAlias = Callable[[bytes, bytes], bytes]  # bytes and a key: the bytes masked
 
 
 def mask_words(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
-    """Append data[start:end] masked, eight octets a step: fast compiled, slow interpreted."""
+    """Append data[start:end] masked, eight bytes a step: fast compiled, slow interpreted."""
     turned = key if phase == 0 else key[phase:] + key[:phase]
     word: i64 = read_i64_le(turned + turned, 0)
     pos = start
@@ -75,7 +75,7 @@ def write_masked(
 ) -> None:
     """Append data[start:end], masked, to `out`.
 
-    `phase` (0 to 3) is the place in the key of the first octet: a payload that comes in parts
+    `phase` (0 to 3) is the place in the key of the first byte: a payload that comes in parts
     goes on where its last part stopped.
     """
     if COMPILED or end - start < 8:
@@ -85,7 +85,7 @@ def write_masked(
 
 
 def masked(data: bytes, start: i64, end: i64, key: bytes, phase: i64 = 0) -> bytes:
-    """data[start:end] masked, as octets of its own."""
+    """data[start:end] masked, as bytes of its own."""
     out = BytesWriter()
     write_masked(out, data, start, end, key, phase)
     return out.getvalue()
@@ -97,11 +97,11 @@ class WebSocketFrameHeader:
     def __init__(self) -> None:
         self.first_byte: i64 = 0  # final bit, three reserved bits, opcode
         self.masking_key: bytes | None = None
-        self.payload_size: i64 = 0  # octets of payload; negative: the top bit was set
+        self.payload_size: i64 = 0  # bytes of payload; negative: the top bit was set
         self.length_is_minimal = True  # no shorter form of the length would do
 
     def read(self, data: bytes, pos: i64, end: i64) -> i64:
-        """Fill in from data[pos:end]; octets of the header, or SHORT (then nothing changed)."""
+        """Fill in from data[pos:end]; bytes of the header, or SHORT (then nothing changed)."""
         if end - pos < 2:
             return INCOMPLETE
         second: i64 = data[pos + 1]
@@ -133,9 +133,9 @@ class WebSocketFrameHeader:
 def write_header(
     out: BytesWriter, opcode: i64, size: i64, key: bytes | None, final: bool = True
 ) -> None:
-    """Append the header of a frame whose payload has `size` octets; the key is part of it."""
+    """Append the header of a frame whose payload has `size` bytes; the key is part of it."""
     if key is not None and len(key) != 4:
-        raise LocalProtocolError(f"a masking key has 4 octets, not {len(key)}")
+        raise LocalProtocolError(f"a masking key has 4 bytes, not {len(key)}")
     out.append((opcode & 15) | (FIN_BIT if final else 0))
     bit: i64 = 0 if key is None else 128
     if size <= 125:
@@ -201,7 +201,7 @@ def pong_frame(payload: bytes = b"", key: bytes | None = None) -> bytes:
 
 
 def close_frame(code: int = NORMAL_CLOSURE, reason: str = "", key: bytes | None = None) -> bytes:
-    """A close frame. `NO_STATUS` sends it empty; a reason over 123 octets is cut to fit."""
+    """A close frame. `NO_STATUS` sends it empty; a reason over 123 bytes is cut to fit."""
     if code == NO_STATUS:
         return _control_frame(CLOSE, b"", key)
     if not is_valid_close_code(code):
@@ -222,6 +222,6 @@ def is_valid_close_code(code: int) -> bool:
 def _control_frame(opcode: i64, payload: bytes, key: bytes | None) -> bytes:
     if len(payload) > MAX_CONTROL_BYTES:
         raise LocalProtocolError(
-            f"a control frame carries at most {MAX_CONTROL_BYTES} octets, not {len(payload)}"
+            f"a control frame carries at most {MAX_CONTROL_BYTES} bytes, not {len(payload)}"
         )
     return encode_frame(opcode, payload, key)

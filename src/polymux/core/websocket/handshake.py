@@ -1,7 +1,7 @@
 # mypyc: compiled
 """The HTTP exchange before the first WebSocket frame, recognised in a capture (RFC 6455, 4).
 
-Given the first octets of each direction, `recognise` says whether they are a WebSocket upgrade that
+Given the first bytes of each direction, `recognise` says whether they are a WebSocket upgrade that
 was agreed on, and how long each head is: all that follows is frames. Nothing here raises about what
 it reads; a verdict says why not. Text from the wire is given as it is: escape it on output.
 """
@@ -12,10 +12,10 @@ from typing import Final
 
 MAX_HEAD_BYTES: Final = (
     16 * 1024
-)  # octets of a head; a browser's with all its cookies has under 8 KiB
+)  # bytes of a head; a browser's with all its cookies has under 8 KiB
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-NEED_MORE: Final = "more"  # too few octets to tell
+NEED_MORE: Final = "more"  # too few bytes to tell
 NOT_UPGRADE: Final = "no"  # not a WebSocket upgrade, or one that was not agreed on
 IS_UPGRADE: Final = "yes"
 
@@ -26,7 +26,7 @@ class HttpHead:
     def __init__(self, outcome: str, reason: str = "") -> None:
         self.outcome = outcome
         self.reason = reason
-        self.size = 0  # octets, with the empty line at its end
+        self.size = 0  # bytes, with the empty line at its end
         self.start_line = ""  # its first line
         self.fields: dict[str, str] = {}  # names in lower case; repeated ones joined by ", "
 
@@ -68,9 +68,9 @@ def accept_key(key: str) -> str:
 def detect_upgrade(
     request: bytes, response: bytes, limit: int = MAX_HEAD_BYTES
 ) -> UpgradeDetection:
-    """Judge the first octets of the dialer (`request`) and of the acceptor (`response`).
+    """Judge the first bytes of the dialer (`request`) and of the acceptor (`response`).
 
-    `MORE`: call again with all octets so far and some more; never past `limit` octets a direction.
+    `MORE`: call again with all bytes so far and some more; never past `limit` bytes a direction.
     """
     asked = read_request(request, limit)
     answered = read_response(response, limit)
@@ -143,7 +143,7 @@ def read_http_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
     size = http_head_size(data, limit)
     if size < 0:
         if len(data) >= limit:
-            return HttpHead(NOT_UPGRADE, f"the HTTP head is over the limit of {limit} octets")
+            return HttpHead(NOT_UPGRADE, f"the HTTP head is over the limit of {limit} bytes")
         return HttpHead(NEED_MORE)
     head = HttpHead(IS_UPGRADE)
     head.size = size
@@ -165,7 +165,7 @@ def read_http_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
 
 
 def http_head_size(data: bytes, limit: int) -> int:
-    """Octets up to and with the first empty line, whose LF may lack its CR; -1: none in `limit`."""
+    """Bytes up to and with the first empty line, whose LF may lack its CR; -1: none in `limit`."""
     strict = data.find(b"\n\r\n", 0, limit)
     bare = data.find(b"\n\n", 0, limit)
     if strict >= 0 and (bare < 0 or strict < bare):

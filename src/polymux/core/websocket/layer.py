@@ -1,9 +1,9 @@
 # mypyc: compiled
-"""What lies between the octets of a connection and a protocol of whole messages: WebSocket.
+"""What lies between the bytes of a connection and a protocol of whole messages: WebSocket.
 
 A protocol that is `Enveloped` names its carrier. `Carrier` owns the WebSocket decoders of one
-connection: octets of both directions in, whole messages out, each with its place on the wire. What
-is not a message is counted: octets = framed + gap + undecoded + carrier, in each direction.
+connection: bytes of both directions in, whole messages out, each with its place on the wire. What
+is not a message is counted: bytes = framed + gap + undecoded + carrier, in each direction.
 """
 
 from typing import Final
@@ -37,12 +37,12 @@ from polymux.core.websocket.handshake import (
 
 WEBSOCKET: Final = "websocket"
 LENGTH_PREFIX: Final = "length"
-AUTODETECT: Final = ""  # told by the first octets
+AUTODETECT: Final = ""  # told by the first bytes
 
-UNDECIDED: Final[i64] = 0  # too few octets to tell
+UNDECIDED: Final[i64] = 0  # too few bytes to tell
 UPGRADING: Final[i64] = 1  # HTTP heads are passing
 FRAMES: Final[i64] = 2
-WITHOUT_WEBSOCKET: Final[i64] = 3  # no carrier: the octets are the protocol's own
+WITHOUT_WEBSOCKET: Final[i64] = 3  # no carrier: the bytes are the protocol's own
 UNDECODABLE: Final[i64] = 4  # nothing can be read here
 
 HTTP_FIRST_BYTES: Final = (b"GET ", b"HTTP")  # how an upgrade begins, by side; no frame begins so
@@ -52,10 +52,8 @@ FRAME_FIRST_BYTES: Final = (
     0x88,
     0x89,
     0x8A,
-)  # how frames begin; no length in octets is so large
-MIN_MESSAGE_HEADER_BYTES: Final = (
-    3  # octets of a message that must have been seen for it to be read
-)
+)  # how frames begin; no length in bytes is so large
+MIN_MESSAGE_HEADER_BYTES: Final = 3  # bytes of a message that must have been seen for it to be read
 
 
 class MessageProtocol(Protocol):
@@ -101,10 +99,10 @@ class DirectionDecoder:
 
 
 class WebSocketLayer:
-    """The WebSocket below a conversation, from the HTTP upgrade on if the octets begin with one.
+    """The WebSocket below a conversation, from the HTTP upgrade on if the bytes begin with one.
 
     `lenient`: go on after what breaks the framing (captures); else it is the end (live).
-    An octet is in `Direction.octets` once it is known what it was part of.
+    A byte is in `Direction.bytes` once it is known what it was part of.
     """
 
     def __init__(self, connection: Connection, protocol: MessageProtocol, lenient: bool) -> None:
@@ -116,12 +114,12 @@ class WebSocketLayer:
         self.acceptor: DirectionDecoder = DirectionDecoder(1, limit, lenient)
         self.undecided_chunks: list[
             tuple[int, bytes, int]
-        ] = []  # side, octets and instant, until decided
-        self.undecided_bytes: i64 = 0  # octets in it
+        ] = []  # side, bytes and instant, until decided
+        self.undecided_bytes: i64 = 0  # bytes in it
         self.first_bytes: list[bytes] = [
             b"",
             b"",
-        ]  # the first octets of each side, while they matter
+        ]  # the first bytes of each side, while they matter
         self.head_complete: list[bool] = [False, False]  # was all that matters of a head there?
         self.path = ""  # what the upgrade asked for
 
@@ -129,7 +127,7 @@ class WebSocketLayer:
         return self.dialer if side == DIALER else self.acceptor
 
     def receive(self, side: i64, data: bytes, timestamp: i64) -> None:
-        """The next octets of one direction."""
+        """The next bytes of one direction."""
         if self.state == FRAMES:
             self.decode(side, data, timestamp)
         elif self.state == WITHOUT_WEBSOCKET:
@@ -230,7 +228,7 @@ class WebSocketLayer:
     # --- how it begins
 
     def detect_start(self, timestamp: i64) -> None:
-        """Octets, frames or an upgrade?"""
+        """Bytes, frames or an upgrade?"""
         if self.state == UNDECIDED:
             for side in (0, 1):
                 begin = self.first_bytes[side][:4]
@@ -266,7 +264,7 @@ class WebSocketLayer:
 
     def has_new_evidence(self) -> bool:
         """Can the heads be judged otherwise than before? Each can once it begins wrongly, is whole
-        or too long: it is not read again for every octet of the other."""
+        or too long: it is not read again for every byte of the other."""
         more = False
         for side in (0, 1):
             if self.head_complete[side]:
@@ -279,7 +277,7 @@ class WebSocketLayer:
         return more
 
     def start_without_upgrade(self) -> None:
-        """The octets do not begin with an upgrade."""
+        """The bytes do not begin with an upgrade."""
         if self.protocol.carrier == AUTODETECT:
             for begin in self.first_bytes:
                 if len(begin) > 0 and begin[0] in FRAME_FIRST_BYTES:
@@ -322,13 +320,13 @@ class WebSocketLayer:
     # --- gaps, the end, and a rest on the way
 
     def gap(self, side: i64, size: i64, timestamp: i64) -> None:
-        """Octets of this direction were not captured."""
+        """Bytes of this direction were not captured."""
         c = self.connection
         if self.state == UNDECIDED or self.state == UPGRADING:
             if self.state == UNDECIDED:
                 self.start_without_upgrade()  # whatever it was, it is lost with its beginning
             else:
-                self.fail_upgrade(timestamp, "octets of the WebSocket upgrade are missing")
+                self.fail_upgrade(timestamp, "bytes of the WebSocket upgrade are missing")
         if self.state == WITHOUT_WEBSOCKET:
             c.gap(side, size, timestamp)
             return
@@ -359,7 +357,7 @@ class WebSocketLayer:
                         side,
                         None,
                         p.truncated_rule,
-                        ["the octets end inside the HTTP upgrade"],
+                        ["the bytes end inside the HTTP upgrade"],
                         p.causality.frames_sent(side),
                         0,
                         timestamp,

@@ -30,8 +30,8 @@ from polymux.core.websocket.frames import (
 from polymux.core.websocket.layer import FRAMES, MessageProtocol, WebSocketLayer
 
 LENGTH_PREFIX_BYTES: Final[i64] = 4  # of a message as a protocol writes it: its length
-MIN_NONCE_BYTES: Final = 16  # octets of chance at least
-KEY_BLOCK_BYTES: Final = 1024  # octets of masking keys drawn at a time
+MIN_NONCE_BYTES: Final = 16  # bytes of chance at least
+KEY_BLOCK_BYTES: Final = 1024  # bytes of masking keys drawn at a time
 
 
 class LiveWebSocketLayer(WebSocketLayer):
@@ -44,7 +44,7 @@ class LiveWebSocketLayer(WebSocketLayer):
         self.seed = b""
         self.key_blocks_drawn = 0
         self.key_bytes = b""
-        self.key_bytes_used: i64 = 0  # of these octets
+        self.key_bytes_used: i64 = 0  # of these bytes
         self.fast_mask: MaskFunction | None = None
         self.pending_pong: bytes | None = None  # owed: the answer to the newest ping (5.5.3)
         self.ping_queued = False  # a ping is to go
@@ -56,7 +56,7 @@ class LiveWebSocketLayer(WebSocketLayer):
         self.peer_close_reason = ""  # the reason in it
 
     def seed_masking_keys(self, nonce: bytes) -> None:
-        """Take the octets of chance that masking keys are drawn from."""
+        """Take the bytes of chance that masking keys are drawn from."""
         self.seed = nonce
 
     def next_masking_key(self) -> bytes | None:
@@ -65,7 +65,7 @@ class LiveWebSocketLayer(WebSocketLayer):
             return None
         if len(self.seed) < MIN_NONCE_BYTES:
             raise LocalProtocolError(
-                f"a WebSocket client needs start(nonce) with {MIN_NONCE_BYTES} random octets or more"
+                f"a WebSocket client needs start(nonce) with {MIN_NONCE_BYTES} random bytes or more"
             )
         if self.key_bytes_used == len(self.key_bytes):
             self.key_bytes = shake_256(self.seed + self.key_blocks_drawn.to_bytes(8, "big")).digest(
@@ -136,7 +136,7 @@ class LiveWebSocketLayer(WebSocketLayer):
             out.write(ping_frame(b"", self.next_masking_key()))
             self.ping_queued = False
         quick = self.fast_mask
-        left: i64 = 0  # octets of the message at hand that are still to come
+        left: i64 = 0  # bytes of the message at hand that are still to come
         key: bytes | None = None
         for data in chunks:
             end: i64 = len(data)

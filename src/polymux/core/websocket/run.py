@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""Runs of whole WebSocket messages: what almost every octet of a busy connection is part of.
+"""Runs of whole WebSocket messages: what almost every byte of a busy connection is part of.
 
 The decoder in `websocket` reads frame by frame, whatever comes and however it is cut. Where the
-next octets are binary messages of one frame each, all of them there, and nothing is wrong with any,
+next bytes are binary messages of one frame each, all of them there, and nothing is wrong with any,
 `Run` reads them in one loop, to the same items and counts.
 """
 

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""The wire of Minmux: a header octet, perhaps the rest of an id, one number, and a Write's items.
+"""The wire of Minmux: a header byte, perhaps the rest of an id, one number, and a Write's items.
 
 Where a Write ends is not on the wire: the profile gives the size of an item, the writer's own limit
 says whether it is the last one, and items that say their own length are sized as they come.
@@ -36,7 +36,7 @@ from polymux.protocols.minmux.rules import (
 from polymux.protocols.minmux.validation import MinmuxValidation
 
 OVERFLOW_FREE_ITEMS: Final[i64] = (
-    0x20000000  # so many items of any fixed size are far from 2**63 octets
+    0x20000000  # so many items of any fixed size are far from 2**63 bytes
 )
 
 
@@ -46,9 +46,9 @@ class MinmuxCodec(MinmuxValidation):
     def decode_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
         if pos >= end:
             return INCOMPLETE
-        octet: i64 = data[pos]
+        byte: i64 = data[pos]
         at = pos + 1
-        number = octet & 63
+        number = byte & 63
         flaws: i64 = 0
         value: i64
         if number == ID_BIAS:
@@ -66,7 +66,7 @@ class MinmuxCodec(MinmuxValidation):
         if self.canonical_only and start - at > 1 and start - at != varu64_width(value):
             flaws = VARINT_NONCANONICAL
         writer = writer_of(number)
-        kind = (octet >> 6) * 2 + (1 if writer == sender else 0)
+        kind = (byte >> 6) * 2 + (1 if writer == sender else 0)
         amount: int = value
         if value < 0:
             amount += U64_MODULUS
@@ -108,7 +108,7 @@ class MinmuxCodec(MinmuxValidation):
                     else:
                         head.parts_left = 1
                     return start
-                if form == 0:  # no octets bound the count of such items
+                if form == 0:  # no bytes bound the count of such items
                     room: int = I64_MAX - own.content_units
                     head.credit_cost = amount if amount < room else room
                     return start
@@ -160,7 +160,7 @@ class MinmuxCodec(MinmuxValidation):
         return at - pos if at > pos else INCOMPLETE
 
     def measure_item(self, codec: Codec | None, data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-        """Octets of the item at `pos`, or SHORT or BAD; and what is wrong with it."""
+        """Bytes of the item at `pos`, or SHORT or BAD; and what is wrong with it."""
         size: i64
         flaws: i64 = 0
         if codec is not None and codec.item_size != PREFIXED:
@@ -225,7 +225,7 @@ class MinmuxCodec(MinmuxValidation):
         return self.count_encoded(codec, data, 0) == amount
 
     def count_encoded(self, codec: Codec | None, data: bytes, pos: i64) -> int:
-        """Items in these octets from `pos` on; -1 if they are not whole or over their limit."""
+        """Items in these bytes from `pos` on; -1 if they are not whole or over their limit."""
         end: i64 = len(data)
         items = 0
         while pos < end:

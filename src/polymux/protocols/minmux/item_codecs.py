@@ -1,8 +1,8 @@
 # mypyc: compiled
 """How the items of a Minmux stream are encoded, for the rule book and for users.
 
-Minmux leaves this to the instance. A codec turns an item into its octets and back, and finds where
-an item ends. Four come with polymux: single octets, a fixed size, a length before each item, and
+Minmux leaves this to the instance. A codec turns an item into its bytes and back, and finds where
+an item ends. Four come with polymux: single bytes, a fixed size, a length before each item, and
 a sizing function of your own.
 """
 
@@ -19,7 +19,7 @@ PREFIXED: Final[i64] = -1  # a VarU64 length before each item
 CODEC_SIZED: Final[i64] = -2  # a codec's own measure
 ENDLESS: Final[i64] = -3  # no last item at all: the stream cannot end
 
-DEFAULT_MAX_ITEM_BYTES: Final = 65536  # octets of an item accepted unless somebody says otherwise
+DEFAULT_MAX_ITEM_BYTES: Final = 65536  # bytes of an item accepted unless somebody says otherwise
 MAX_PLAUSIBLE_SIZE: Final = (
     0x2000000000000000  # 2**61: nothing longer can be meant; a plain int, still small
 )
@@ -34,43 +34,43 @@ class Codec:
         self.item_size: i64 = item_size
 
     def encode(self, item: bytes) -> bytes:
-        """The item's octets on the wire; ValueError if this encoding cannot hold it."""
+        """The item's bytes on the wire; ValueError if this encoding cannot hold it."""
         raise NotImplementedError
 
     def decode(self, data: bytes) -> bytes:
-        """The item in these octets, which are exactly one item's."""
+        """The item in these bytes, which are exactly one item's."""
         return data
 
     def measure(self, data: bytes, pos: i64, end: i64) -> i64:
-        """Octets of the item at `pos`: at least 1, or SHORT (too few to tell) or BAD."""
+        """Bytes of the item at `pos`: at least 1, or SHORT (too few to tell) or BAD."""
         raise NotImplementedError
 
     def count(self, data: bytes) -> int:
-        """How many items these octets are; ValueError if the last is not whole."""
+        """How many items these bytes are; ValueError if the last is not whole."""
         pos: i64 = 0
         end: i64 = len(data)
         items = 0
         while pos < end:
             size = self.measure(data, pos, end)
             if size <= 0 or size > end - pos:
-                raise ValueError(f"the octets end inside item {items}")
+                raise ValueError(f"the bytes end inside item {items}")
             pos += size
             items += 1
         return items
 
 
 class Fixed(Codec):
-    """Every item has the same number of octets, at least one. `Fixed(1)`: a stream of octets."""
+    """Every item has the same number of bytes, at least one. `Fixed(1)`: a stream of bytes."""
 
     def __init__(self, size: int) -> None:
         if size < 1 or size >= MAX_PLAUSIBLE_SIZE:
-            raise ValueError(f"a fixed item has at least 1 octet, not {size}")
+            raise ValueError(f"a fixed item has at least 1 byte, not {size}")
         super().__init__(size)
         self.size: i64 = size
 
     def encode(self, item: bytes) -> bytes:
         if len(item) != self.size:
-            raise ValueError(f"an item of this stream has {self.size} octets, not {len(item)}")
+            raise ValueError(f"an item of this stream has {self.size} bytes, not {len(item)}")
         return item
 
     def measure(self, data: bytes, pos: i64, end: i64) -> i64:
@@ -78,12 +78,12 @@ class Fixed(Codec):
 
     def count(self, data: bytes) -> int:
         if len(data) % self.size:
-            raise ValueError(f"{len(data)} octets are no whole number of {self.size}-octet items")
+            raise ValueError(f"{len(data)} bytes are no whole number of {self.size}-byte items")
         return len(data) // self.size
 
 
 class Prefixed(Codec):
-    """A VarU64 length, then that many octets. An item may be empty."""
+    """A VarU64 length, then that many bytes. An item may be empty."""
 
     def __init__(self) -> None:
         super().__init__(PREFIXED)
@@ -108,7 +108,7 @@ class Prefixed(Codec):
 
 
 class Sized(Codec):
-    """Items that say their own size. `sizing(data, pos, end)` returns the octets of the item at
+    """Items that say their own size. `sizing(data, pos, end)` returns the bytes of the item at
     `pos`, 0 while too few have come to tell, and raises ValueError where no item can begin so."""
 
     def __init__(self, sizing: SizeFunction) -> None:
@@ -117,7 +117,7 @@ class Sized(Codec):
 
     def encode(self, item: bytes) -> bytes:
         if self.measure(item, 0, len(item)) != len(item):
-            raise ValueError(f"these {len(item)} octets are not exactly one item of this stream")
+            raise ValueError(f"these {len(item)} bytes are not exactly one item of this stream")
         return item
 
     def measure(self, data: bytes, pos: i64, end: i64) -> i64:
@@ -141,8 +141,8 @@ class ItemDecoder:
         self.codec = codec
         self.max_item_bytes: i64 = max_item_bytes
         self.pieces: list[bytes] = []
-        self.buffered_bytes: i64 = 0  # octets in `pieces`
-        self.bytes_needed: i64 = 1  # octets the next item has, as far as is known
+        self.buffered_bytes: i64 = 0  # bytes in `pieces`
+        self.bytes_needed: i64 = 1  # bytes the next item has, as far as is known
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
         """More content; returns the items that are whole now, decoded."""
@@ -150,26 +150,26 @@ class ItemDecoder:
         self.buffered_bytes += len(data)
         if self.buffered_bytes < self.bytes_needed:
             return []
-        octets = b"".join(self.pieces)
+        raw = b"".join(self.pieces)
         found: list[bytes] = []
         pos: i64 = 0
-        end: i64 = len(octets)
+        end: i64 = len(raw)
         self.bytes_needed = 1
         while pos < end:
-            size = self.codec.measure(octets, pos, end)
+            size = self.codec.measure(raw, pos, end)
             if size == INVALID:
                 raise ValueError("no item can begin like this")
             if size > self.max_item_bytes or (
                 size == INCOMPLETE and end - pos > self.max_item_bytes
             ):
                 raise ValueError(
-                    f"an item of more than {self.max_item_bytes} octets; raise ItemDecoder(max_item_bytes=...)"
+                    f"an item of more than {self.max_item_bytes} bytes; raise ItemDecoder(max_item_bytes=...)"
                 )
             if size == INCOMPLETE or size > end - pos:
                 self.bytes_needed = size if size > 0 else end - pos + 1
                 break
-            found.append(self.codec.decode(octets[pos : pos + size]))
+            found.append(self.codec.decode(raw[pos : pos + size]))
             pos += size
-        self.pieces = [octets[pos:]]
+        self.pieces = [raw[pos:]]
         self.buffered_bytes = end - pos
         return found

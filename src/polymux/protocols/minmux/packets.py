@@ -1,7 +1,7 @@
 # mypyc: compiled
 """Minmux's eight packets: their kinds, their numbers, and how a user writes them.
 
-A kind is `group * 2`, plus 1 if its sender writes the stream: group is the header octet's two high
+A kind is `group * 2`, plus 1 if its sender writes the stream: group is the header byte's two high
 bits, and who writes follows from the id's parity. A stream's key is the 64 bits of its id.
 """
 
@@ -92,7 +92,7 @@ def give_credit(stream_id: int, amount: int) -> Frame:
 
 
 def write(stream_id: int, data: bytes, amount: int) -> Frame:
-    """Write `amount` items, encoded one after the other in `octets`; or the last item, amount 1."""
+    """Write `amount` items, encoded one after the other in `bytes`; or the last item, amount 1."""
     return Frame(WRITE, key_of(stream_id), data, amount)
 
 

@@ -14,13 +14,13 @@ from mypy_extensions import i64
 from polymux.protocols.minmux.item_codecs import DEFAULT_MAX_ITEM_BYTES, ENDLESS, PREFIXED, Codec
 from polymux.protocols.minmux.packets import U64_MAX, key_of
 
-MAX_PROFILE_BYTES: Final = 1024 * 1024  # octets of a profile at most: it is written by hand
-MAX_FIXED_ITEM_BYTES: Final = 0x7FFFFFFF  # octets of a fixed item at most
+MAX_PROFILE_BYTES: Final = 1024 * 1024  # bytes of a profile at most: it is written by hand
+MAX_FIXED_ITEM_BYTES: Final = 0x7FFFFFFF  # bytes of a fixed item at most
 UNIT_LAST_ITEM: Final[i64] = 0  # the last item says nothing, so no packet carries it
 
 
 class StreamFormat:
-    """One stream: octets of an item and of the last item, or PREFIXED, OWN, ENDLESS."""
+    """One stream: bytes of an item and of the last item, or PREFIXED, OWN, ENDLESS."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Profile:
     ) -> None:
         self.default: StreamFormat | None = default
         self.reuse = reuse  # may an id be used again once both sides are done with it?
-        self.max_item_bytes = max_item_bytes  # octets accepted in an item that says its own length
+        self.max_item_bytes = max_item_bytes  # bytes accepted in an item that says its own length
         self.has_assigned_streams: bool = False  # is any stream named?
         self.assigned_formats: dict[int, StreamFormat] = {}  # by key
         self.assigned_ids: list[int] = []  # the ids in `named`
@@ -75,7 +75,7 @@ class Profile:
 
 
 def byte_profile() -> Profile:
-    """The built-in instance: every id assigned, an item is one octet, the last item is the unit."""
+    """The built-in instance: every id assigned, an item is one byte, the last item is the unit."""
     return Profile(StreamFormat(1, UNIT_LAST_ITEM))
 
 
@@ -88,13 +88,13 @@ def load_profile(path: str) -> Profile:
         raise ValueError(f"profile {path}: no such file")
     try:
         with open(path, "rb") as file:
-            octets = file.read(MAX_PROFILE_BYTES + 1)
+            data = file.read(MAX_PROFILE_BYTES + 1)
     except OSError as problem:
         raise ValueError(f"profile {path}: {problem.strerror}") from None
-    if len(octets) > MAX_PROFILE_BYTES:
-        raise ValueError(f"profile {path}: more than {MAX_PROFILE_BYTES} octets")
+    if len(data) > MAX_PROFILE_BYTES:
+        raise ValueError(f"profile {path}: more than {MAX_PROFILE_BYTES} bytes")
     try:
-        table = tomllib.loads(octets.decode("utf-8"))
+        table = tomllib.loads(data.decode("utf-8"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
         raise ValueError(f"profile {path}: not TOML: {problem}") from None
     except RecursionError:
@@ -157,7 +157,7 @@ def parse_size(value: object, what: str, minimum: int) -> int:
         words = ', "prefixed"' if what.endswith("item") and minimum == 0 else ""
         words = ', "prefixed" or "never"' if what.endswith("last") else words
         raise ValueError(
-            f"{what} is {minimum} to {MAX_FIXED_ITEM_BYTES} octets{words}, not {value!r}"
+            f"{what} is {minimum} to {MAX_FIXED_ITEM_BYTES} bytes{words}, not {value!r}"
         )
     return value
 

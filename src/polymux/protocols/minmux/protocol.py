@@ -2,7 +2,7 @@
 """Minmux: 2^64 one-way streams of items under credit, with limits and a last item.
 
 Here are the verbs. The packets are in `minmux_packets`, the rules in `minmux_rules`, what items
-are in `minmux_profile` and `minmux_items`, the octets in `minmux_wire`, the law in `minmux_law`.
+are in `minmux_profile` and `minmux_items`, the bytes in `minmux_wire`, the law in `minmux_law`.
 """
 
 from mypy_extensions import i64
@@ -103,7 +103,7 @@ class Minmux(MinmuxCodec):
         return half.credit_granted - half.credit_spent
 
     def last_item_offset(self, stream: StreamState) -> i64:
-        """Octets of content before the last item, or -1 while that has not come."""
+        """Bytes of content before the last item, or -1 while that has not come."""
         return stream.protocol_state - 1
 
     # --- verbs
@@ -160,7 +160,7 @@ class Minmux(MinmuxCodec):
         end: i64 = len(piece)
         items: i64 = 0
         whole: int = end
-        most: i64 = i64(credit) if credit < whole else end  # no item is shorter than an octet
+        most: i64 = i64(credit) if credit < whole else end  # no item is shorter than a byte
         while pos < end and items < most:
             size, _ = self.measure_item(stream_format.item_codec, piece, pos, end)
             if size < 0 or (items > 0 and pos + size - start > room):
@@ -181,17 +181,17 @@ class Minmux(MinmuxCodec):
             if shape.last_item_size == UNIT_LAST_ITEM or queued > limit:
                 return f"stream {stream.label()} has announced its end: nothing more can follow"
             if not self.holds_items(shape, True, 1, data):
-                return f"{len(data)} octets are not the last item of stream {stream.label()}"
+                return f"{len(data)} bytes are not the last item of stream {stream.label()}"
             return ""
         items = self.count_items(shape, data)
         if items < 0:
-            return f"{len(data)} octets are no whole items of stream {stream.label()}"
+            return f"{len(data)} bytes are no whole items of stream {stream.label()}"
         if 0 <= limit < queued + items:
             return f"stream {stream.label()} has announced {limit - queued} more items, not {items}"
         return ""
 
     def count_items(self, stream_format: StreamFormat, data: bytes) -> int:
-        """Regular items in these octets, or -1 if they are not whole."""
+        """Regular items in these bytes, or -1 if they are not whole."""
         if stream_format.item_size > 0:
             return (
                 len(data) // stream_format.item_size

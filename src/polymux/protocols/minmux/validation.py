@@ -3,7 +3,7 @@
 
 The writer's half holds the ledger: `granted` is all credit ever given, `spent` what was written or
 forgone. Each half's `limit` is what its side has announced that it will not exceed: items on the
-writer's half, credit on the reader's. `stream.extra` is 1 more than the octets before the last item
+writer's half, credit on the reader's. `stream.extra` is 1 more than the bytes before the last item
 once that has begun.
 """
 
@@ -88,7 +88,7 @@ class MinmuxValidation(MinmuxIdReuse):
             half = stream.half(sender)
             if half.promised_limit < 0 and head.amount <= half.credit_granted - half.credit_spent:
                 return 0
-        if head.text_size >= 0:  # a packet of this process, not yet octets
+        if head.text_size >= 0:  # a packet of this process, not yet bytes
             verdict = self.validate_encodable(sender, head, stream, shape)
             if verdict != 0:
                 return verdict
@@ -169,7 +169,7 @@ class MinmuxValidation(MinmuxIdReuse):
     def holds_items(
         self, stream_format: StreamFormat, last: bool, amount: int, data: bytes
     ) -> bool:
-        """Are these octets exactly this many items, or the last item?"""
+        """Are these bytes exactly this many items, or the last item?"""
         raise NotImplementedError
 
     # --- bookkeeping

@@ -70,8 +70,8 @@ KINDS: Final = {
 MAX_PAYLOAD: Final = 1048576  # 2**20, inclusive, in every implementation that has a limit
 NEEDS_SLOW_PATH: Final[
     i64
-] = -1  # a number that takes more than two octets, or is in no shortest form
-MAX_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # nine varint octets less three bits of flag
+] = -1  # a number that takes more than two bytes, or is in no shortest form
+MAX_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # nine varint bytes less three bits of flag
 
 
 def is_open_and_unambiguous(sender: i64, stream: StreamState) -> bool:
@@ -105,7 +105,7 @@ class Mplex(Protocol):
     # --- wire
 
     def decode_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
-        if end - pos >= 4:  # the short way, for two numbers of one or two octets
+        if end - pos >= 4:  # the short way, for two numbers of one or two bytes
             word: i64 = data[pos]
             mid = pos + 1
             if word > 127:

@@ -12,7 +12,7 @@ ADVICE: Final = Origin.ADVICE
 
 RULES: Final = (
     Rule("mplex.bad-flag", "Flag 7 is not defined.", "Flag Values", reaction=Reaction.SESSION),
-    Rule("mplex.varint-too-long", "A varint has at most nine octets.", "Message format",
+    Rule("mplex.varint-too-long", "A varint has at most nine bytes.", "Message format",
          reaction=Reaction.SESSION),
     Rule("mplex.varint-noncanonical", "A varint should have its shortest form.", "Message format",
          NOTE, origin=ADVICE),

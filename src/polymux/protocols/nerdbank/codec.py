@@ -1,7 +1,7 @@
 # mypyc: compiled
 """The three wires of Nerdbank MultiplexingStream: headers, payloads and handshakes.
 
-v1 has its own 7-octet header; v2 and v3 are msgpack arrays, v3 with the channel's source. Readers
+v1 has its own 7-byte header; v2 and v3 are msgpack arrays, v3 with the channel's source. Readers
 are lenient: trailing elements, long integer forms, nil and strings as payload are all read.
 """
 
@@ -59,7 +59,7 @@ OFFER_WITHOUT_WINDOW: Final[i64] = 0x2000000
 
 
 def decode_handshake_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
-    """The handshake of v1: magic, then 16 random octets."""
+    """The handshake of v1: magic, then 16 random bytes."""
     for i in range(4):
         if pos + i >= end:
             return INCOMPLETE
@@ -71,7 +71,7 @@ def decode_handshake_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i
 
 
 def decode_handshake_v2(data: bytes, pos: i64, end: i64, limit: i64, head: FrameHeader) -> i64:
-    """The handshake of v2: [[major, minor], 16 random octets]; more elements are stepped over."""
+    """The handshake of v2: [[major, minor], 16 random bytes]; more elements are stepped over."""
     outer, at = msgpack_array(data, pos, end)
     count: i64 = 0
     if at >= 0:
@@ -123,7 +123,7 @@ def decode_header_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
 def decode_content_header_v3(
     data: bytes, pos: i64, end: i64, sender: i64, head: FrameHeader
 ) -> i64:
-    """The usual content of v3, read at once: [2, id below 65536, source, up to 20480 octets].
+    """The usual content of v3, read at once: [2, id below 65536, source, up to 20480 bytes].
 
     Returns where the payload starts with `head` filled, or 0: `header23` must look at it.
     """

@@ -29,9 +29,9 @@ WARNING: Final = Severity.WARNING
 ADVICE: Final = Origin.ADVICE
 
 RULES: Final = (
-    Rule("nerdbank.bad-magic", "A v1 connection begins with the octets 2f df 1d 50.",
+    Rule("nerdbank.bad-magic", "A v1 connection begins with the bytes 2f df 1d 50.",
          "Version 1, Handshake", reaction=SESSION),
-    Rule("nerdbank.bad-handshake", "A v2 connection begins with [[major, minor], 16 octets].",
+    Rule("nerdbank.bad-handshake", "A v2 connection begins with [[major, minor], 16 bytes].",
          "Version 2, Handshake", reaction=SESSION),
     Rule("nerdbank.version-mismatch", "Both sides must speak the same major version.",
          "Version 2, Handshake", reaction=SESSION),
@@ -39,7 +39,7 @@ RULES: Final = (
          "Channel ID uniqueness", reaction=SESSION),
     Rule("nerdbank.bad-frame", "A frame has the shape and types its version gives it.", "Frame",
          reaction=SESSION),
-    Rule("nerdbank.payload-too-long", "A payload has at most 20480 octets.", "Frame", WARNING),
+    Rule("nerdbank.payload-too-long", "A payload has at most 20480 bytes.", "Frame", WARNING),
     Rule("nerdbank.frame-too-long", "A payload over the limit is not accepted.", "Frame",
          reaction=SESSION, origin=Origin.LIMIT),
     Rule("nerdbank.id-parity", "The odd party offers odd ids, the other even ones.",
@@ -57,7 +57,7 @@ RULES: Final = (
          "Channel lifecycle"),
     Rule("nerdbank.unknown-channel", "A frame must name a channel that was offered.",
          "Channel lifecycle"),
-    Rule("nerdbank.window-exceeded", "Octets sent and not processed stay within the window.",
+    Rule("nerdbank.window-exceeded", "Bytes sent and not processed stay within the window.",
          "Backpressure", reaction=STREAM),
     Rule("nerdbank.window-shrunk", "A window only grows.", "Backpressure", WARNING),
     Rule("nerdbank.bad-window", "A window is above zero and not beyond belief.", "Backpressure",

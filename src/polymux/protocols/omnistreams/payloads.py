@@ -1,15 +1,15 @@
 # mypyc: compiled
 """What applications put into omnistreams messages: JSON, and byte streams cut into chunks.
 
-The protocol itself carries octets and leaves their meaning to both sides. Pure functions.
+The protocol itself carries bytes and leaves their meaning to both sides. Pure functions.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-DEFAULT_CHUNK_SIZE: Final = 16384  # octets of a message where a byte stream is cut into messages
-MAX_REQUEST_COUNT: Final = 255  # a request has one octet for its count
+DEFAULT_CHUNK_SIZE: Final = 16384  # bytes of a message where a byte stream is cut into messages
+MAX_REQUEST_COUNT: Final = 255  # a request has one byte for its count
 
 
 def encode_json(value: object) -> bytes:
@@ -32,7 +32,7 @@ def decode_json(data: bytes) -> object:
     try:
         value: object = json.loads(data.decode("utf-8"), parse_constant=reject_constant)
     except (ValueError, RecursionError) as problem:
-        raise ValueError(f"{len(data)} octets that are no JSON: {problem}") from None
+        raise ValueError(f"{len(data)} bytes that are no JSON: {problem}") from None
     return value
 
 
@@ -41,7 +41,7 @@ def reject_constant(name: str) -> object:
 
 
 def split_into_chunks(data: bytes, size: int = DEFAULT_CHUNK_SIZE) -> list[bytes]:
-    """A piece of a byte stream as messages of `size` octets, the last one shorter; none if empty.
+    """A piece of a byte stream as messages of `size` bytes, the last one shorter; none if empty.
 
     Each message costs one credit, so both sides must know the size: say it in the metadata.
     """
@@ -50,27 +50,27 @@ def split_into_chunks(data: bytes, size: int = DEFAULT_CHUNK_SIZE) -> list[bytes
 
 
 def rechunk(pieces: Iterable[bytes], size: int = DEFAULT_CHUNK_SIZE) -> Iterator[bytes]:
-    """Pieces of any sizes as messages of exactly `size` octets; only the last may be shorter."""
+    """Pieces of any sizes as messages of exactly `size` bytes; only the last may be shorter."""
     check_chunk_size(size)
     held: list[bytes] = []
-    octets = 0
+    byte_count = 0
     for piece in pieces:
         held.append(piece)
-        octets += len(piece)
-        if octets >= size:
+        byte_count += len(piece)
+        if byte_count >= size:
             joined = b"".join(held)
-            whole = octets - octets % size
+            whole = byte_count - byte_count % size
             for pos in range(0, whole, size):
                 yield joined[pos : pos + size]
             held = [joined[whole:]]
-            octets -= whole
-    if octets > 0:
+            byte_count -= whole
+    if byte_count > 0:
         yield b"".join(held)
 
 
 def check_chunk_size(size: int) -> None:
     if size < 1:
-        raise ValueError(f"a chunk has at least 1 octet, not {size}")
+        raise ValueError(f"a chunk has at least 1 byte, not {size}")
 
 
 def request_counts(amount: int) -> list[int]:

@@ -1,7 +1,7 @@
 # mypyc: compiled
 """omnistreams Multiplexer: one-way streams of messages, with credit counted in messages.
 
-A message is `type id payload`; a control message has no id. On octets (TCP, files, pipes) polymux
+A message is `type id payload`; a control message has no id. On bytes (TCP, files, pipes) polymux
 puts a 4-byte big-endian length before each; in WebSocket a message is a binary message.
 """
 
@@ -51,7 +51,7 @@ from polymux.protocols.omnistreams.state import (
     has_seen_end,
 )
 
-DEFAULT_MAX_MESSAGE_BYTES: Final = 1048576  # octets after type and id that we take
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1048576  # bytes after type and id that we take
 DEFAULT_WINDOW_MESSAGES: Final = 64  # messages a reader is ready for, unless it says otherwise
 LENGTH_PREFIX_BYTES: Final[i64] = 4
 CANCELLED_ID_RANK: Final[i64] = 1_000_000_000_000  # rank of an id whose stream the peer cancelled

@@ -45,7 +45,7 @@ RULES: Final = (
     Rule("omnistreams.unknown-type", "The types are 0 to 6 (legacy numbering: 0 to 5).",
          "Protocol"),
     Rule("omnistreams.bad-length",
-         "All but control messages have an id, and a request one octet of count after it.",
+         "All but control messages have an id, and a request one byte of count after it.",
          "Protocol"),
     Rule("omnistreams.message-too-long", "A message keeps to the limit.", "Protocol",
          reaction=Reaction.SESSION, origin=Origin.LIMIT),

@@ -43,7 +43,7 @@ from polymux.protocols.omnistreams.rules import (
 )
 
 KEY_COUNT: Final[i64] = 512  # 256 of each side
-MAX_REQUEST_COUNT: Final[i64] = 255  # one octet
+MAX_REQUEST_COUNT: Final[i64] = 255  # one byte
 MAX_REQUEST_AMOUNT: Final = 1048576  # messages asked for at once; that is 4113 requests on the wire
 REMEMBER_ALL: Final[i64] = 1_000_000_000_000  # as many as there will ever be
 

@@ -35,8 +35,8 @@ class HeaderLayout:
         self.length_bits: i64 = 0
         self.id_bits: i64 = 0
         self.timeout_tenths: i64 = 0  # tenths of a second; 0: unspecified
-        self.header_size: i64 = 0  # octets of a header
-        self.max_chunk_bytes: i64 = 0  # octets of a chunk at most
+        self.header_size: i64 = 0  # bytes of a header
+        self.max_chunk_bytes: i64 = 0  # bytes of a chunk at most
         self.max_id: i64 = 0
         self.fields_mask: i64 = 0  # the bits of a header that are length and id
 
@@ -75,15 +75,15 @@ def max_value_of_bits(count: i64) -> i64:
 
 
 def announced_header_size(initiator: bytes) -> i64:
-    """Octets of the headers that a good initiator announces."""
+    """Bytes of the headers that a good initiator announces."""
     return 2 if initiator[1] + initiator[2] == 14 else 4
 
 
 def initiator_violations(initiator: bytes) -> i64:
-    """The rules that four octets break as an initiator. Sums are not taken modulo 256."""
+    """The rules that four bytes break as an initiator. Sums are not taken modulo 256."""
     if len(initiator) != 4:
         return BAD_BIT_COUNTS
-    if initiator[0] != 1:  # what another version's octets mean is not known
+    if initiator[0] != 1:  # what another version's bytes mean is not known
         return BAD_VERSION
     total = initiator[1] + initiator[2]
     if initiator[1] == 0 or initiator[2] == 0 or (total != 14 and total != 30):

@@ -1,7 +1,7 @@
 # mypyc: compiled
 """Streamux: requests in chunks, replies in chunks, cancels; each side may ask and answer.
 
-Each side first announces in four octets how it splits a header between length and id. A header is
+Each side first announces in four bytes how it splits a header between length and id. A header is
 `T R length id`, 16 or 32 bits, little endian; requests are laid out as their sender announced, and
 so are the replies to them. A length of zero has a meaning of its own by T and R.
 """
@@ -258,7 +258,7 @@ class Streamux(StreamuxState):
     def end_error(self, side: i64, stream: StreamState) -> str:
         lane = stream.buffers
         if stream.serial < 0 and lane is not None and lane.queued_bytes == 0:
-            return "a request without data cannot be sent; send at least one octet, or abort it"
+            return "a request without data cannot be sent; send at least one byte, or abort it"
         return ""
 
     def end_frame(self, side: i64, stream: StreamState) -> Frame | None:
@@ -272,7 +272,7 @@ class Streamux(StreamuxState):
     def end_reply_frame(self, side: i64, stream: StreamState) -> Frame | None:
         """End the reply without more data; where the request still runs, as soon as it is whole.
 
-        The octets of an empty reply also end a reply that has begun.
+        The bytes of an empty reply also end a reply that has begun.
         """
         if stream.half(1 - side).state == ABORTED:
             return None

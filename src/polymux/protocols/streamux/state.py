@@ -87,7 +87,7 @@ class StreamuxState(StreamuxValidation):
             and other.status == INITIATOR_VALID
             and own.header_size != other.header_size
         ):
-            return f"mixed header sizes: {own.header_size} octets here, {other.header_size} the other way"
+            return f"mixed header sizes: {own.header_size} bytes here, {other.header_size} the other way"
         return ""
 
     # --- the asker's frames

@@ -54,7 +54,7 @@ from polymux.protocols.streamux.rules import (
     TRUNCATED,
 )
 
-MAX_CHUNK_BYTES: Final[i64] = 65536  # octets of a chunk we take at most
+MAX_CHUNK_BYTES: Final[i64] = 65536  # bytes of a chunk we take at most
 
 REQUEST_COMPLETE: Final[i64] = 1  # mark of a stream: the last chunk of its request has passed
 
@@ -296,7 +296,7 @@ class StreamuxValidation(Protocol):
             return f"Initiator {said.hex(' ')} of version {said[0]}"
         if rule == MIXED_HEADER_SIZES:
             width = self.layout_of(1 - sender).header_size
-            return f"Initiator {said.hex(' ')}: the other side's headers have {width} octets"
+            return f"Initiator {said.hex(' ')}: the other side's headers have {width} bytes"
         if self.layout_of(sender).status != INITIATOR_MISSING:
             return "Initiator: it has been sent already"
         if len(said) != 4:

@@ -212,7 +212,7 @@ def _add_capture_findings(overview: Overview, budget: Budget, findings: Findings
         findings.groups.append(finding)
     if overview.missing_bytes:
         finding = FindingGroup(
-            "note", "Octets are missing", cause="gap", count=overview.sessions_with_gaps
+            "note", "Bytes are missing", cause="gap", count=overview.sessions_with_gaps
         )
         finding.sentences.append(gap_sentence(overview.missing_bytes, overview.sessions_with_gaps))
         findings.groups.append(finding)

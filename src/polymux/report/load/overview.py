@@ -199,10 +199,8 @@ def _rank(batch: pa.RecordBatch, stalled: dict[str, tuple[int, int]]) -> tuple[p
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    octets = pc.add(
-        pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0)
-    )
-    weight = pc.min_element_wise(octets, pa.scalar(1 << 56, pa.int64()))
+    data = pc.add(pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0))
+    weight = pc.min_element_wise(data, pa.scalar(1 << 56, pa.int64()))
     for flag, bit in (
         (pc.greater(batch["violations"], 0), 1 << 60),
         (pc.is_valid(index_in(batch["session_id"], list(stalled))), 1 << 59),

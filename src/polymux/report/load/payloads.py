@@ -1,4 +1,4 @@
-"""What a report shows of the content: nothing, a hash, the first octets, or all of it.
+"""What a report shows of the content: nothing, a hash, the first bytes, or all of it.
 
 Nothing is the default: a report is mailed around, and content is nobody else's business.
 """
@@ -13,14 +13,14 @@ from polymux.report.load.tables import ReportError, Tables
 from polymux.report.load.top_rows import index_in
 
 _BATCH_ROWS: Final = 512  # content rows can be large, so few are held at a time
-_MAX_FRAME_BYTES: Final = 4096  # octets shown of one frame, even with `full`
+_MAX_FRAME_BYTES: Final = 4096  # bytes shown of one frame, even with `full`
 _HASH_DIGITS: Final = 16  # of the hash: enough to tell frames apart
 _KEY_STRIDE: Final = 1 << 44
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadOption:
-    """The choice: `none`, `hash`, `head:N` or `full`, with N as `octets`."""
+    """The choice: `none`, `hash`, `head:N` or `full`, with N as `bytes`."""
 
     mode: str
     max_bytes: int
@@ -60,7 +60,7 @@ def load_payloads(
     option: PayloadOption,
     max_chars: int,
 ) -> dict[tuple[int, str, int], str]:
-    """Content of the wanted frames (session, sender, ordinal), until `room` octets are used."""
+    """Content of the wanted frames (session, sender, ordinal), until `room` bytes are used."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -130,10 +130,8 @@ def _rank(batch: pa.RecordBatch, session: pa.Array, with_findings: StreamKeyInde
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    octets = pc.add(
-        pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0)
-    )
-    weight = pc.min_element_wise(octets, pa.scalar(1 << 58, pa.int64()))
+    data = pc.add(pc.fill_null(batch["bytes_dialer"], 0), pc.fill_null(batch["bytes_acceptor"], 0))
+    weight = pc.min_element_wise(data, pa.scalar(1 << 58, pa.int64()))
     flag = pc.is_valid(with_findings.index_of(session, batch["stream"])).cast(pa.int64())
     return pc.negate(pc.add(weight, pc.multiply(flag, 1 << 60)))
 

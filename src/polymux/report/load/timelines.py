@@ -2,7 +2,7 @@
 
 A lane is a text of two characters a bucket and side, so that a page with lanes has the same size
 whether a thousand frames lie behind it or ten million. The number behind two characters is 0 for
-nothing, 1 for frames without content, else 2 + 64 log2(octets): right to half a percent.
+nothing, 1 for frames without content, else 2 + 64 log2(bytes): right to half a percent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEYS: Final = ("lane", "side", "bucket")
 
 @dataclass(slots=True)
 class StreamTimeline:
-    """One lane: octets and frames of each bucket, per side, and when there was no leave."""
+    """One lane: bytes and frames of each bucket, per side, and when there was no leave."""
 
     content_bytes: tuple[list[int], list[int]] = field(
         default_factory=lambda: ([0] * TIMELINE_BUCKETS, [0] * TIMELINE_BUCKETS)
@@ -43,8 +43,8 @@ class StreamTimeline:
     def encode(self, side: int) -> str:
         """The cells of a side, two characters each."""
         return "".join(
-            _encode_cell(octets, frames)
-            for octets, frames in zip(self.content_bytes[side], self.frames[side], strict=True)
+            _encode_cell(size, frames)
+            for size, frames in zip(self.content_bytes[side], self.frames[side], strict=True)
         )
 
     def blocked_spans(self, width_us: int) -> list[list[int]]:
@@ -70,7 +70,7 @@ class SessionTimelines:
     other_streams: StreamTimeline
 
     def total_bytes(self, side: int) -> list[int]:
-        """Octets of each bucket over all streams."""
+        """Bytes of each bucket over all streams."""
         columns = [lane.content_bytes[side] for lane in (*self.timelines, self.other_streams)]
         return [sum(cells) for cells in zip(*columns, strict=True)]
 
@@ -95,11 +95,11 @@ def load_timelines(
     summed = _sum_cells(
         tables, [session.id for session in detailed], StreamKeyIndex(pairs), len(pairs)
     )
-    for lane, side, bucket, frames, octets, blocked in summed:
+    for lane, side, bucket, frames, size, blocked in summed:
         # Numbers past the lanes stand for the rest of a session.
         target = places[lane] if lane < len(places) else found[lane - len(places)].other_streams
         target.frames[side][bucket] += frames
-        target.content_bytes[side][bucket] += octets
+        target.content_bytes[side][bucket] += size
         if blocked:
             target.blocked.append((side, bucket, blocked))
     return found
@@ -108,7 +108,7 @@ def load_timelines(
 def _sum_cells(
     tables: Tables, ids: list[str], stream_keys: StreamKeyIndex, timeline_count: int
 ) -> list[tuple[int, int, int, int, int, int]]:
-    """(lane, side, bucket, frames, octets, blocked) for each cell that has anything."""
+    """(lane, side, bucket, frames, bytes, blocked) for each cell that has anything."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

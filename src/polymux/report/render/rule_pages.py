@@ -28,7 +28,7 @@ REACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExampleFrame:
-    """One frame of an example: its octets in hex, what it is, and whether it breaks the rule."""
+    """One frame of an example: its bytes in hex, what it is, and whether it breaks the rule."""
 
     sender: str
     hex_bytes: str

@@ -190,7 +190,7 @@ def capture_sentence(file: str, status: str, error: str | None, offset: int | No
         "damaged": ("is damaged", "; what stands before the damage was read"),
         "unreadable": ("could not be read", ""),
     }.get(status, (f"is {status}", ""))
-    where = f" at octet {offset:,}" if offset is not None else ""
+    where = f" at byte {offset:,}" if offset is not None else ""
     why = f" ({error})" if error else ""
     return f"{file} {told}{where}{why}{rest}"
 

@@ -48,7 +48,7 @@ class StageResult:
     findings: int = 0
     stalls: int = 0  # that are findings: an idle sender is none
     unfinished: int = 0  # streams not over at the end
-    unbalanced: list[str] = field(default_factory=list)  # sessions whose octets do not add up
+    unbalanced: list[str] = field(default_factory=list)  # sessions whose bytes do not add up
     unbalanced_count: int = 0
     failures: list[str] = field(default_factory=list)  # files that could not be read on
 

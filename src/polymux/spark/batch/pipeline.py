@@ -35,7 +35,7 @@ class Analysis:
 
     @property
     def conserved(self) -> bool:
-        """Is every octet of every session accounted for?"""
+        """Is every byte of every session accounted for?"""
         return self.total.unbalanced_count == 0
 
     @property
@@ -61,7 +61,7 @@ def analyze(
 
     `paths` is one file, directory or glob, or several. `protocol` is a protocol string or `auto`;
     `ports` says what runs behind a port, `filters` which flows are meant (`host:port`). `content`
-    also writes the payload. `task_octets` is about how much a task should read; 0 chooses. `stage`
+    also writes the payload. `task_bytes` is about how much a task should read; 0 chooses. `stage`
     is told the name of each stage as it begins. Nothing is published if anything raises.
     """
     if not hasattr(type(spark), "sparkContext") or "connect" in type(spark).__module__:

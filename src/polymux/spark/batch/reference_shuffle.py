@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 INDEX_FOLDER = "index"
 BUCKET_COUNT = 4096
-MAX_ROW_REF_BYTES = REF_BYTES << 15  # octets of references of a row; longer ones are cut
+MAX_ROW_REF_BYTES = REF_BYTES << 15  # bytes of references of a row; longer ones are cut
 OFFSET_SHIFT = int(CAPTURED_BITS)
 PACKET_COST = 500
 MAX_EAGER_REF_BYTES = (
     256 << 10
-)  # octets of a flow's references that are read at once; more, piece by piece
+)  # bytes of a flow's references that are read at once; more, piece by piece
 MAX_HELD_REF_BYTES = (
     4 << 20
-)  # octets that a walk holds of a flow at most: some references, and their order
-REF_BYTES_PER_ORDER_BYTE = 4  # octets of references for each octet of their order
+)  # bytes that a walk holds of a flow at most: some references, and their order
+REF_BYTES_PER_ORDER_BYTE = 4  # bytes of references for each byte of their order
 MAX_REPORTED_FLOWS = 16  # flows of a span that the driver is told of one by one
 
 
@@ -50,7 +50,7 @@ def bucket_of(flow: bytes) -> int:
 
 
 def cost_of(row: FlowRefs) -> int:
-    """About how much work a row is, in octets: packets count as 500 each, whatever they carry.
+    """About how much work a row is, in bytes: packets count as 500 each, whatever they carry.
 
     What a packet carries is in its reference, but adding that up costs more than it tells.
     """
@@ -158,7 +158,7 @@ class ReferenceLocation:
     size: int
 
     def read(self, start: int, size: int) -> bytes:
-        """Octets of the references."""
+        """Bytes of the references."""
         fd = os.open(self.path, os.O_RDONLY)  # as a file object it would take twice as long
         try:
             refs = os.pread(fd, size, self.start + start)
@@ -190,7 +190,7 @@ class StoredFlow:
 
     @property
     def held_bytes(self) -> int:
-        """About how many octets a walk of it holds of them."""
+        """About how many bytes a walk of it holds of them."""
         if self.stored_bytes <= MAX_EAGER_REF_BYTES:
             return self.stored_bytes
         return min(

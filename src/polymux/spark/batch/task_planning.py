@@ -24,7 +24,7 @@ from polymux.spark.batch.reference_shuffle import FlowSelection, IndexResult, bu
 
 MAX_TASK_BYTES = (
     1 << 30
-)  # octets of captures a task has at most: a Python task costs about 40 ms by itself
+)  # bytes of captures a task has at most: a Python task costs about 40 ms by itself
 MIN_TASK_BYTES = 4 << 20  # below this nothing is worth splitting further
 TASKS_PER_CORE = 2  # walk tasks for each core at least, beside those of heavy flows
 SPLIT_TOLERANCE = 1.25  # a file that is larger than its share by less than this is not cut
@@ -44,7 +44,7 @@ def plan_index_tasks(
 ) -> list[list[IndexSpan]]:
     """Spans grouped into tasks of about equal size; large files are cut, small ones share a task.
 
-    `target` octets a task; 0 chooses so that every core has work but no task is too small. Files
+    `target` bytes a task; 0 chooses so that every core has work but no task is too small. Files
     behind URLs are not cut: finding the cuts would mean reading them here.
     """
     total = sum(capture.size for capture in captures)

@@ -27,9 +27,9 @@ from polymux.spark.datasource.types import spark_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_PARTITION_BYTES = 256 << 20  # octets of captures a task should have
+DEFAULT_PARTITION_BYTES = 256 << 20  # bytes of captures a task should have
 MAX_BATCH_ROWS = 8192  # of a batch: the quickest between Python and Java
-MAX_INLINE_REF_BYTES = 64 << 20  # octets of references that go with the tasks
+MAX_INLINE_REF_BYTES = 64 << 20  # bytes of references that go with the tasks
 MIN_PARTITIONS = 8  # tasks that captures are cut into at least, if they are large enough
 
 

@@ -64,16 +64,16 @@ class SourceOptions:
         if len(set(columns)) != len(columns):
             raise BadOption(f"columns: {', '.join(columns)} names one twice")
         filters = _split_list(said.get("filter", ""))
-        octets = said.get("maxpartitionbytes", "0")
-        if not octets.isdecimal():
-            raise BadOption(f"maxPartitionBytes {octets!r} is no number of bytes")
+        data = said.get("maxpartitionbytes", "0")
+        if not data.isdecimal():
+            raise BadOption(f"maxPartitionBytes {data!r} is no number of bytes")
         try:
             ports = parse_ports(_ports(said.get("port", "")))
             FlowFilter(ports, filters)
         except ValueError as problem:
             raise BadOption(str(problem)) from None
         plan = AnalysisOptions(said.get("protocol", "auto"), ports, frozenset({table}))
-        return cls(_paths(said), table, columns, plan, filters, int(octets))
+        return cls(_paths(said), table, columns, plan, filters, int(data))
 
 
 def _split_list(text: str) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_MAX_BYTES_PER_TRIGGER = 256 << 20  # octets of captures in a micro-batch
+DEFAULT_MAX_BYTES_PER_TRIGGER = 256 << 20  # bytes of captures in a micro-batch
 UNLIMITED_BYTES = 1 << 62
 MAX_BATCH_ROWS = 8192
 SNAPSHOT_TABLES = frozenset({"sessions", "streams"})

@@ -28,7 +28,7 @@ def run_training_jobs(spark: "SparkSession", folder: str) -> None:
         def read(self, partition: InputPartition) -> Iterator["pa.RecordBatch"]:
             import pyarrow as pa
 
-            yield pa.RecordBatch.from_pydict({"key": [partition.value, 2], "octets": [b"a", b"b"]})
+            yield pa.RecordBatch.from_pydict({"key": [partition.value, 2], "bytes": [b"a", b"b"]})
 
     class Rehearsed(DataSource):
         @classmethod
@@ -36,7 +36,7 @@ def run_training_jobs(spark: "SparkSession", folder: str) -> None:
             return "polymux-rehearsal"
 
         def schema(self) -> str:
-            return "key bigint, octets binary"
+            return "key bigint, bytes binary"
 
         def reader(self, schema: object) -> Reader:
             return Reader()

@@ -11,7 +11,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_size(text: str) -> int:
-    """Octets of a size such as `512m`, `1g` or `1536mb`; the unit must be named, as in Spark."""
+    """Bytes of a size such as `512m`, `1g` or `1536mb`; the unit must be named, as in Spark."""
     found = re.fullmatch(r"(\d{1,12})([kmgt])b?", text.strip().lower())
     if found is None:
         raise PolymuxError(f"memory {text!r} is not a size; write for example 512m or 2g")
@@ -19,7 +19,7 @@ def parse_size(text: str) -> int:
 
 
 def size_text(size: int) -> str:
-    """`octets` for people: `1.5 GiB`, `700 MiB`."""
+    """`bytes` for people: `1.5 GiB`, `700 MiB`."""
     if size >= 1 << 30:
         return f"{size / (1 << 30):.1f} GiB"
     return f"{size / MIB:.0f} MiB"
@@ -28,7 +28,7 @@ def size_text(size: int) -> str:
 def available_memory(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Octets a new process can still have, or None where the system does not say.
+    """Bytes a new process can still have, or None where the system does not say.
 
     On Linux: memory and swap that are free or can be freed, and not more than the control groups
     this process lives in leave it. Elsewhere: all memory the machine has, an upper bound.

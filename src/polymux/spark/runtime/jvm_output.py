@@ -14,7 +14,7 @@ from contextlib import contextmanager
 log = logging.getLogger("polymux.spark")
 
 MAX_LINES_KEPT = 50  # lines, for the reason why Spark did not start
-MAX_LINE_BYTES = 64 * 1024  # octets of a line that are kept
+MAX_LINE_BYTES = 64 * 1024  # bytes of a line that are kept
 _LEVELS = {
     "FATAL": logging.CRITICAL,
     "ERROR": logging.ERROR,

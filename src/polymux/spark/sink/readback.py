@@ -163,7 +163,7 @@ def split_prefixed(data: bytes) -> tuple[list[bytes], bytes]:
     while len(data) - start >= 4:
         size = int.from_bytes(data[start : start + 4], "big")
         if size > MAX_ROW_BYTES:
-            raise PolymuxError(f"a row of {size} octets: this stream does not hold prefixed rows")
+            raise PolymuxError(f"a row of {size} bytes: this stream does not hold prefixed rows")
         if size > len(data) - start - 4:
             break
         rows.append(data[start + 4 : start + 4 + size])

@@ -20,7 +20,7 @@ _KEYS = ("job", "epoch", "partition", "attempt", "task", "framing")
 @dataclass(frozen=True, slots=True)
 class StreamLabel:
     """`task` is unlike that of any other attempt. `rows` says how rows are told apart: each after
-    its length (four octets, the highest first), each a message, or not at all."""
+    its length (four bytes, the highest first), each a message, or not at all."""
 
     stream: str
     job: str

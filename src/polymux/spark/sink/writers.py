@@ -50,7 +50,7 @@ SINK_OPTIONS = (
     "url", "protocol", "framing", "commit", "job", "timeout", "ca", "cert", "key", "servername",
     "path", "checkpointlocation", "queryname",
 )  # fmt: skip
-SEND_BATCH_BYTES = 64 * 1024  # octets of rows that are sent together where rows have a prefix
+SEND_BATCH_BYTES = 64 * 1024  # bytes of rows that are sent together where rows have a prefix
 MAX_OPEN_STREAMS = 100  # streams of a task at a time
 
 
@@ -283,7 +283,7 @@ class SinkSession:
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[tuple[str, bytes]]:
-    """Stream and octets of each row; a missing stream is the usual one, missing data is refused."""
+    """Stream and bytes of each row; a missing stream is the usual one, missing data is refused."""
     names = batch.schema.names
     data = batch.column(names.index("data")).to_pylist()
     streams = [DEFAULT_STREAM] * len(data)

@@ -62,7 +62,7 @@ class CaptureFolder:
     def new_data(
         self, offset: FolderOffset, now_ns: int, max_bytes: int, only: frozenset[str] | None = None
     ) -> list[NewData]:
-        """What came since `place`, the oldest first, about `most` octets of it and one file at
+        """What came since `place`, the oldest first, about `most` bytes of it and one file at
         least; of `only` these names, if they are given."""
         stats = []
         for name in self.file_names():

@@ -106,11 +106,11 @@ class FolderFollower:
         before = {known.session_id: known.packets for _, known in self._open_sessions.still_open()}
         late = self._open_sessions.late_packets
         over: list[SessionSelection] = []
-        octets = taken = 0
+        size = taken = 0
         for at, parts in end.arrivals():
             if at > start.clock_ms:
                 over += self._add_parts(end, at, parts)
-                octets += sum(part_size(end.files[name], number) for name, number in parts)
+                size += sum(part_size(end.files[name], number) for name, number in parts)
                 taken += len(parts)
         over += self._open_sessions.finish_due(end.clock_ms)
         captures = self._report_files(end)
@@ -129,7 +129,7 @@ class FolderFollower:
         first.status = {
             "clock": end.clock_ms,
             "newest": self._open_sessions.watermark_ns // 1_000_000,
-            "bytes": octets,
+            "bytes": size,
             "files": taken,
             "open": len(opened) + len(first.unchanged),
             "late_packets": self._open_sessions.late_packets - late,

@@ -20,7 +20,7 @@ class FilePart(NamedTuple):
 
     arrived_ms: int  # the clock of the batch that took it in
     modified_ms: int  # when the file was last written to, if that was after the batch before
-    end_offset: int  # octets of the file that are read with it
+    end_offset: int  # bytes of the file that are read with it
 
 
 @dataclass

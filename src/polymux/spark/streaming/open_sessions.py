@@ -70,7 +70,7 @@ class SessionSelection:
 
     @property
     def held_bytes(self) -> int:
-        """Octets of its references, which are all held, and of their order."""
+        """Bytes of its references, which are all held, and of their order."""
         return sum(len(row.refs) for row in self.rows) * 5 // 4
 
 

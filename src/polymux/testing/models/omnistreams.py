@@ -98,9 +98,9 @@ class OmnistreamsPeer(ModelPeer):
         self, verb: str, use: IdUse | None, body: bytes = b"", fault: Fault | None = None
     ) -> ModelFrame:
         code = LEGACY_CODES[verb] if self.model.legacy else VERBS.index(verb)
-        octets = bytes([code]) + (bytes([use.stream_id]) if use is not None else b"") + body
+        data = bytes([code]) + (bytes([use.stream_id]) if use is not None else b"") + body
         amount = body[0] if verb == "request" and body else len(body)
-        return self.write_frame(verb, self.encapsulate(octets), use, amount, fault=fault)
+        return self.write_frame(verb, self.encapsulate(data), use, amount, fault=fault)
 
     # --- conduct
 

@@ -1,6 +1,6 @@
 // The commands a benchmark uses: no digests, no events, only counts and seconds.
 
-import { octets } from './octets.mjs'
+import { bytes } from './bytes.mjs'
 import { secondsSince, whole } from './script.mjs'
 
 /** Share `total` as evenly as whole numbers allow. */
@@ -20,11 +20,11 @@ export async function pool (count, inFlight, act) {
 
 /**
  * Wait until `sink` holds as much as the command asks for, and report it. The clock runs from
- * the first octet (or first end) to the one that made it enough.
+ * the first byte (or first end) to the one that made it enough.
  */
 export function sunk (sink, command) {
   const wanted = {
-    octets: whole(command, 'octets', 0),
+    bytes: whole(command, 'bytes', 0),
     messages: whole(command, 'messages', 0),
     streams: whole(command, 'streams', 0)
   }
@@ -34,7 +34,7 @@ export function sunk (sink, command) {
       for (const unit in wanted) if (sink[unit] < wanted[unit]) return
       sink.watch = null
       resolve({
-        octets: sink.octets,
+        bytes: sink.bytes,
         messages: sink.messages,
         streams: sink.streams,
         seconds: sink.first === null ? 0 : secondsSince(sink.first)
@@ -47,14 +47,14 @@ export function sunk (sink, command) {
 
 export function benchCommands (desk) {
   return {
-    // Send OCTETS in writes of SIZE, spread over STREAMS; `seconds_sent` ends with our own
+    // Send BYTES in writes of SIZE, spread over STREAMS; `seconds_sent` ends with our own
     // end, `seconds` when the other side has ended too (unless "wait" is false).
     blast: async (command) => {
-      const total = whole(command, 'octets')
+      const total = whole(command, 'bytes')
       const size = whole(command, 'size', 65536)
       if (size === 0) throw new Error('"size" must be at least 1')
       const count = whole(command, 'streams', 1)
-      const message = octets(whole(command, 'seed', 0), 0, size)
+      const message = bytes(whole(command, 'seed', 0), 0, size)
       const lanes = []
       for (let i = 0; i < count; i++) {
         lanes.push(await desk.open(command, `blast-${i}`, true))
@@ -76,7 +76,7 @@ export function benchCommands (desk) {
         const lost = lanes.find((lane) => !lane.ended)
         if (lost) throw new Error(`stream ${lost.name} closed early: ${lost.error ?? 'no reason given'}`)
       }
-      return { octets: total, messages, streams: count, seconds_sent: sent, seconds: secondsSince(start) }
+      return { bytes: total, messages, streams: count, seconds_sent: sent, seconds: secondsSince(start) }
     },
 
     sink: (command) => {

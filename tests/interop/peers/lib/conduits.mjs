@@ -2,7 +2,7 @@
 // sends, and a Reader, which gives credit and receives.
 
 import { emit } from './script.mjs'
-import { Tally, octets, sha256 } from './octets.mjs'
+import { Tally, bytes, sha256 } from './bytes.mjs'
 
 export class Conduit {
   static #next = 0
@@ -102,7 +102,7 @@ export class Writer extends Conduit {
   /** `count` messages that together are the sequence of `seed`. */
   async sendMany (count, size, seed) {
     for (let i = 0; i < count; i++) {
-      if (!await this.send(octets(seed, i * size, size))) return false
+      if (!await this.send(bytes(seed, i * size, size))) return false
     }
     return true
   }
@@ -151,7 +151,7 @@ export class Reader extends Conduit {
       origin: 'remote',
       granted: this.granted,
       messages: this.tally.chunks,
-      received: this.tally.octets,
+      received: this.tally.bytes,
       sha256: this.tally.sha256
     }
   }
@@ -161,7 +161,7 @@ export class Reader extends Conduit {
     if (this.showMessages) {
       this.tell('message', {
         index: this.tally.chunks - 1,
-        octets: data.byteLength,
+        bytes: data.byteLength,
         sha256: sha256(data),
         hex: data.byteLength <= 64 ? Buffer.from(data).toString('hex') : null
       })

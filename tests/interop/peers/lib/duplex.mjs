@@ -6,7 +6,7 @@
 // hooks.fault(error) when the package gives up on the connection.
 
 import { emit, obey, secondsSince, text, whole } from './script.mjs'
-import { content, octets } from './octets.mjs'
+import { content, bytes } from './bytes.mjs'
 import { Lane } from './lane.mjs'
 import { carry } from './tcp.mjs'
 import { benchCommands } from './bench.mjs'
@@ -16,7 +16,7 @@ const MODES = ['echo', 'hold', 'stall', 'late', 'sink', 'reject']
 export class Desk {
   lanes = new Map() // number -> Lane
   sessions = []
-  sink = { octets: 0, messages: 0, streams: 0, first: null, last: null, watch: null }
+  sink = { bytes: 0, messages: 0, streams: 0, first: null, last: null, watch: null }
   #ways = { '': { incoming: 'echo' } } // exact name, '' for all others -> the mode command
 
   constructor (modes = MODES) {
@@ -110,7 +110,7 @@ export class Desk {
   }
 
   clearSink () {
-    Object.assign(this.sink, { octets: 0, messages: 0, streams: 0, first: null, last: null })
+    Object.assign(this.sink, { bytes: 0, messages: 0, streams: 0, first: null, last: null })
   }
 
   #sinking (lane) {
@@ -118,7 +118,7 @@ export class Desk {
     return {
       data: (chunk) => {
         sink.first ??= performance.now()
-        sink.octets += chunk.byteLength
+        sink.bytes += chunk.byteLength
         sink.messages++
         sink.watch?.()
       },
@@ -139,7 +139,7 @@ function names (command) {
   return Array.from({ length: count }, (_, i) => prefix + i)
 }
 
-/** Prove that the connection lives: send a few octets to an echo and wait for them. */
+/** Prove that the connection lives: send a few bytes to an echo and wait for them. */
 async function ping (desk, command) {
   const size = whole(command, 'size', 16)
   const limit = whole(command, 'timeout_ms', 5000)
@@ -152,11 +152,11 @@ async function ping (desk, command) {
   const fresh = command.stream === undefined && command.name === undefined
   async function exchange () {
     const lane = fresh ? await desk.open(command, 'ping') : desk.lane(command)
-    const before = lane.tally.octets
-    await lane.write(octets(whole(command, 'seed', 0), 0, size))
-    await lane.until(() => lane.tally.octets >= before + size)
-    const got = lane.tally.octets - before
-    if (got < size) throw new Error(`the stream was over after ${got} of ${size} octets`)
+    const before = lane.tally.bytes
+    await lane.write(bytes(whole(command, 'seed', 0), 0, size))
+    await lane.until(() => lane.tally.bytes >= before + size)
+    const got = lane.tally.bytes - before
+    if (got < size) throw new Error(`the stream was over after ${got} of ${size} bytes`)
     if (fresh) await lane.end()
     return lane
   }
@@ -217,10 +217,10 @@ export function duplexCommands (desk) {
       const tests = {
         end: () => lane.ended,
         close: () => lane.closed,
-        octets: () => lane.tally.octets >= whole(command, 'octets')
+        bytes: () => lane.tally.bytes >= whole(command, 'bytes')
       }
-      const test = tests[command.until ?? 'octets']
-      if (test === undefined) throw new Error('"until" is end, close or octets')
+      const test = tests[command.until ?? 'bytes']
+      if (test === undefined) throw new Error('"until" is end, close or bytes')
       await lane.until(test)
       return lane.status()
     }),

@@ -10,7 +10,7 @@
 //   echoPauses    whether an echo may stop reading while it cannot write
 
 import { emit } from './script.mjs'
-import { Tally, octets } from './octets.mjs'
+import { Tally, bytes } from './bytes.mjs'
 
 const CHUNK = 16384
 
@@ -45,7 +45,7 @@ export class Lane {
       },
       end: () => {
         this.ended = true
-        this.tell('end', { received: this.tally.octets, sha256: this.tally.sha256 })
+        this.tell('end', { received: this.tally.bytes, sha256: this.tally.sha256 })
         this.#behaviour.end?.()
         this.#changed()
       },
@@ -81,7 +81,7 @@ export class Lane {
       name: this.name,
       id: this.id,
       origin: this.origin,
-      received: this.tally.octets,
+      received: this.tally.bytes,
       chunks: this.tally.chunks,
       sha256: this.tally.sha256,
       sent: this.sent,
@@ -115,11 +115,11 @@ export class Lane {
     return !this.closed && !this.aborted
   }
 
-  /** Send `size` octets of `seed` in writes of `chunk` octets. */
+  /** Send `size` bytes of `seed` in writes of `chunk` bytes. */
   async send (size, seed, chunk = CHUNK) {
     for (let done = 0; done < size;) {
       const part = Math.min(chunk, size - done)
-      if (!await this.write(octets(seed, done, part))) return false
+      if (!await this.write(bytes(seed, done, part))) return false
       done += part
     }
     return true
@@ -168,7 +168,7 @@ export class Lane {
   /** Wait for the other side's end, and only then answer; without `size`, as much as came. */
   async answerLate (seed, size) {
     await this.until(() => this.ended)
-    await this.send(size ?? this.tally.octets, seed)
+    await this.send(size ?? this.tally.bytes, seed)
     await this.end()
   }
 }

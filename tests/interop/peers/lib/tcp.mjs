@@ -19,7 +19,7 @@ export function carry (args, attach) {
     socket.on('error', (error) => emit('error', { conn, message: text(error), code: error.code ?? null }))
     socket.on('close', () => {
       sockets.delete(socket)
-      emit('disconnected', { conn, octets_in: socket.bytesRead, octets_out: socket.bytesWritten })
+      emit('disconnected', { conn, bytes_in: socket.bytesRead, bytes_out: socket.bytesWritten })
     })
     emit('connected', { conn, port: socket.remotePort })
     attach(socket, conn)

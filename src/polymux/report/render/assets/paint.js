@@ -68,7 +68,7 @@ function paintLanes(canvas) {
     paintLabel(pen, layout, colours, lane, i, y);
     clipPlot(pen, layout, () => {
       paintLife(pen, layout, colours, lane, y);
-      paintOctets(pen, layout, colours, lane, y, peak);
+      paintBytes(pen, layout, colours, lane, y, peak);
     });
   });
   clipPlot(pen, layout, () => {
@@ -239,7 +239,7 @@ function paintEnd(pen, colours, ending, x, middle) {
 }
 
 /** The dialer's bytes stand up from the middle, the acceptor's hang down. */
-function paintOctets(pen, layout, colours, lane, y, peak) {
+function paintBytes(pen, layout, colours, lane, y, peak) {
   const middle = y + layout.row / 2;
   const room = layout.row / 2 - 3;
   for (const side of [0, 1]) {

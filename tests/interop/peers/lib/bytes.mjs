@@ -1,4 +1,4 @@
-// Octets a test can foretell, and digests of those that came.
+// Bytes a test can foretell, and digests of those that came.
 
 import { createHash } from 'node:crypto'
 
@@ -17,11 +17,11 @@ function table (seed) {
 }
 
 /**
- * Octets `start` to `start + size` of the endless sequence of `seed`, in which
- * octet i = (seed * 31 + i * 7 + (i >> 8)) & 255; it repeats every 65536 octets.
+ * Bytes `start` to `start + size` of the endless sequence of `seed`, in which
+ * byte i = (seed * 31 + i * 7 + (i >> 8)) & 255; it repeats every 65536 bytes.
  * The result may share memory with others: do not change it.
  */
-export function octets (seed, start, size) {
+export function bytes (seed, start, size) {
   const source = table(seed)
   const from = start % PERIOD
   if (size <= PERIOD) return source.subarray(from, from + size)
@@ -32,18 +32,18 @@ export function octets (seed, start, size) {
   return made
 }
 
-/** The content a command asks for: `text`, `hex`, or `size` octets of `seed`; else null. */
+/** The content a command asks for: `text`, `hex`, or `size` bytes of `seed`; else null. */
 export function content (command) {
   if (command.text !== undefined) return Buffer.from(command.text)
   if (command.hex !== undefined) return Buffer.from(command.hex, 'hex')
-  if (command.size !== undefined) return octets(command.seed ?? 0, 0, command.size)
+  if (command.size !== undefined) return bytes(command.seed ?? 0, 0, command.size)
   return null
 }
 
 /** Length and sha256 of what was added so far. With `digest` false only the length. */
 export class Tally {
   #hash
-  octets = 0
+  bytes = 0
   chunks = 0
 
   constructor (digest = true) {
@@ -51,7 +51,7 @@ export class Tally {
   }
 
   add (chunk) {
-    this.octets += chunk.byteLength
+    this.bytes += chunk.byteLength
     this.chunks++
     this.#hash?.update(chunk)
   }
