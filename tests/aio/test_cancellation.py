@@ -331,7 +331,7 @@ async def test_a_cancelled_acceptor_is_skipped_and_the_offer_stays_first() -> No
             finished, stream = await cut(far.accept("name"))
             if not finished:
                 stream = await far.accept("name")
-            assert stream.number == first.stream_id, cut
+            assert stream.stream_id == first.stream_id, cut
             await settled()
             assert len(far.offers()) == 1
 

@@ -224,7 +224,7 @@ async def test_answers_that_the_peer_does_not_read_end_the_session() -> None:
         assert far.transport is not None
         far.transport.pause_reading()  # it takes nothing any more
         mine = await near.offer("x")  # type: ignore[attr-defined]
-        mine.session._leaving.blocked = True
+        mine.session.socket_writer.blocked = True
         for number in range(1, 120):
             hears(near, OFFER.format(number) + f"93 04 {number:02x} 01")  # offered, withdrawn
             if near.failure is not None:

@@ -41,7 +41,7 @@ def _framing() -> list[Lie]:
         word = "cannot be" if length % 4 else "exceeds"
         lies.append((f"length-{length:x}", _block(6, length, body), word))
     for length in (16 << 20 | 4, 0x7FFFFFFC, 0xFFFFFFFC, 0x80000000):
-        lies.append((f"huge-{length:x}", _block(6, length, body), "limit block="))
+        lies.append((f"huge-{length:x}", _block(6, length, body), "limit max_block_bytes="))
     for trailer in (0, 68, 76, 0xFFFFFFFF):
         lies.append((f"trailer-{trailer:x}", _block(6, 72, body, trailer), "differ"))
     for kind in (1, 3, 0x0A0D0D0A, 5, 0xBAD):
@@ -78,7 +78,7 @@ def _content() -> list[Lie]:
         ("captured-over-block", packet(0, 5, 5, bytes(4)), "5 bytes in a block"),
         ("captured-4g", packet(0, 0xFFFFFFFF, 0xFFFFFFFF, bytes(4)), "in a block"),
         ("captured-2g", packet(0, 0x7FFFFFFF, 4, bytes(4)), "in a block"),
-        ("over-snap", packet(0, 262145, 262145, bytes(262148)), "limit snap="),
+        ("over-snap", packet(0, 262145, 262145, bytes(262148)), "limit max_packet_bytes="),
         ("packet-block-too-short", build.block(6, bytes(16)), "cannot be"),
         ("obsolete-too-short", build.block(2, bytes(16)), "cannot be"),
         ("empty-packet-block", build.block(6, b""), "cannot be"),
@@ -127,9 +127,9 @@ def _classic() -> list[Lie]:
 
     end = len(PCAP)
     return [
-        Lie("pcap-4g", PCAP + record(0xFFFFFFFF, 60, b""), "damaged", "limit snap=", end, 1),
-        Lie("pcap-2g", PCAP + record(0x7FFFFFFF, 60, bytes(60)), "damaged", "snap=", end, 1),
-        Lie("pcap-over-snap", PCAP + record(262145, 60, b""), "damaged", "snap=", end, 1),
+        Lie("pcap-4g", PCAP + record(0xFFFFFFFF, 60, b""), "damaged", "limit max_packet_bytes=", end, 1),
+        Lie("pcap-2g", PCAP + record(0x7FFFFFFF, 60, bytes(60)), "damaged", "max_packet_bytes=", end, 1),
+        Lie("pcap-over-snap", PCAP + record(262145, 60, b""), "damaged", "max_packet_bytes=", end, 1),
         Lie("pcap-torn", PCAP + record(262144, 60, b""), "truncated", "ends inside", end, 1),
         Lie("pcap-zeros", PCAP + bytes(64), "whole", "", None, 5),
         Lie("pcap-fraction-4g", PCAP + struct.pack("<IIII", 2**32 - 1, 2**32 - 1, 0, 0),

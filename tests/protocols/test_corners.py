@@ -159,7 +159,9 @@ def test_items_come_out_of_pieces_of_any_size(step: int) -> None:
 def test_an_item_of_the_limit_is_taken_and_one_byte_more_is_not() -> None:
     codec = Prefixed()
     assert ItemDecoder(codec, 11).feed(codec.encode(b"x" * 10)) == [b"x" * 10]
-    with pytest.raises(ValueError, match=r"more than 10 bytes; raise Items\(limit=...\)"):
+    with pytest.raises(
+        ValueError, match=r"more than 10 bytes; raise ItemDecoder\(max_item_bytes=...\)"
+    ):
         ItemDecoder(codec, 10).feed(codec.encode(b"x" * 10))
     with pytest.raises(ValueError, match="no item can begin like this"):
         ItemDecoder(codec).feed(b"\xff" * 9)

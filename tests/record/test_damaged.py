@@ -114,10 +114,10 @@ def bomb() -> bytes:
 
 
 WORST = {
-    "many-interfaces": (many_interfaces, "limit interfaces="),
+    "many-interfaces": (many_interfaces, "limit max_interfaces="),
     "largest-blocks": (largest_blocks, ""),
     "many-flows": (many_flows, ""),
-    "bomb": (bomb, "limit ratio=200"),
+    "bomb": (bomb, "limit max_compression_ratio=200"),
     "captured-4g": (lambda: {lie.name: lie.data for lie in CORPUS}["captured-4g"], "block"),
 }
 

@@ -150,7 +150,9 @@ def test_tables_from_before_a_column_was_added_are_still_read(tmp_path: Path) ->
     write_report(tables, tmp_path / "r.html")
     data = data_of(tmp_path / "r.html")
     assert data["notes"] == []
-    assert {count for detail in data["details"] for count in detail["streams"]["behindD"]} == {None}
+    assert {count for detail in data["details"] for count in detail["streams"]["holBlockedD"]} == {
+        None
+    }
 
 
 def test_streams_that_were_given_up_are_listed_with_who_and_why(tmp_path: Path) -> None:
@@ -226,7 +228,7 @@ def test_of_many_frames_those_around_trouble_are_kept(tmp_path: Path) -> None:
     assert 8000 < info.frames_shown <= 9000
     detail = data_of(tmp_path / "r.html")["details"][0]
     assert detail["allFrames"] is False
-    shown = set(detail["frames"]["frame_index"])
+    shown = set(detail["frames"]["index"])
     broken = detail["marks"][0][4]
     assert {broken + step for step in range(-3, 4)} <= shown
     assert {0, 1, 2, 30_001} <= shown  # the first and the last

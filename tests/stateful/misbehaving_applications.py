@@ -149,7 +149,9 @@ class AskingActor(Actor):
 
     async def request(self) -> None:
         with contextlib.suppress(TimeoutError):
-            await self.session.request(self.raw_bytes() or b"x", timeout=self.chance.choice([0, 0.5]))
+            await self.session.request(
+                self.raw_bytes() or b"x", timeout=self.chance.choice([0, 0.5])
+            )
 
     async def reply(self) -> None:
         calls = [stream for stream in self.streams if isinstance(stream, Call)]

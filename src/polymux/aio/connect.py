@@ -25,6 +25,7 @@ from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.aio.session.peer_diagnosis import missing_handshake_hint
 from polymux.aio.session.session import Session
 from polymux.aio.transports.process import start_process
@@ -52,6 +53,7 @@ class ConnectOptions(TypedDict, total=False):
     timeout: float
     wait: float
     opens_per_second: float
+    busy_poll: float
     recorder: RecorderFactory | None
     meter: SessionMeter | None
 
@@ -85,6 +87,7 @@ def connect(
     timeout: float = 10.0,
     wait: float = 0.0,
     opens_per_second: float = 0.0,
+    busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
 ) -> Pending[Session]:
@@ -94,6 +97,8 @@ def connect(
     connecting and the protocol's handshake. `wait` is for how many seconds to try again while
     nothing listens at `url` yet. `opens_per_second` keeps our openings apart, for peers
     that count them (js-libp2p ends a session at the sixth within a second: 4 is safe).
+    `busy_poll` is for how many seconds the event loop may spin after a send, instead of blocking,
+    while replies keep arriving within that time; 0 turns busy polling off.
     `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
     `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
     """
@@ -102,7 +107,9 @@ def connect(
     check_seconds(wait, "wait")
     address = parse_url(url)
     text = protocol_for_scheme(protocol, address.scheme)
-    make = session_factory(text, DIALER, limits, timeouts, opens_per_second, recorder, meter)
+    make = session_factory(
+        text, DIALER, limits, timeouts, opens_per_second, busy_poll, recorder, meter
+    )
 
     async def once() -> Session:
         session: Session | None = None

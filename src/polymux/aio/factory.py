@@ -5,12 +5,14 @@ import socket
 from collections.abc import Callable
 from typing import Any, Literal
 
+from polymux.aio.arguments import check_seconds
 from polymux.aio.hooks import RecorderFactory
 from polymux.aio.metering import SessionMeter
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.session.busy_poll import poll_budget_ns
 from polymux.aio.session.preamble import Preamble
 from polymux.aio.session.session import Session
 from polymux.core.endpoint import Endpoint
@@ -45,6 +47,7 @@ def session_factory(
     limits: Limits | None,
     timeouts: Timeouts | None,
     opens_per_second: float,
+    busy_poll: float = 0.0,
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
 ) -> Callable[[], Session]:
@@ -54,6 +57,7 @@ def session_factory(
         raise TypeError(f"opens_per_second is a number, not {given}")
     if not opens_per_second >= 0:
         raise ValueError(f"opens_per_second is 0 (no bound) or more, not {opens_per_second}")
+    check_seconds(busy_poll, "busy_poll")
     name = parse_protocol(protocol).name
     preamble = parse_protocol(protocol).options.get("preamble", "")
     if preamble:
@@ -67,6 +71,7 @@ def session_factory(
         own = Limits(**limits_as_dict(limits)) if limits is not None else Limits()
         endpoint = Endpoint(create(protocol, own, side), side, direct=True)
         session = kind(endpoint, timeouts if timeouts is not None else Timeouts(), opens_per_second)
+        session.busy_poller.budget_ns = poll_budget_ns(busy_poll)
         session.meter = meter
         if preamble:
             session.preamble = Preamble(preamble, name, side)

@@ -26,6 +26,7 @@ from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
 from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
+from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.aio.session.session import Session
 from polymux.aio.transports.stdio import open_stdio_session
 from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, UpgradeListener, protocol_for_scheme
@@ -183,6 +184,7 @@ class ServeOptions(TypedDict, total=False):
     limits: Limits | None
     timeouts: Timeouts | None
     tls: ssl.SSLContext | None
+    busy_poll: float
     recorder: RecorderFactory | None
     meter: SessionMeter | None
 
@@ -235,6 +237,7 @@ def serve(
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
     tls: ssl.SSLContext | None = None,
+    busy_poll: float = DEFAULT_BUSY_POLL_SECONDS,
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
 ) -> Pending[Server]:
@@ -250,7 +253,7 @@ def serve(
     check_session_options(protocol, limits, timeouts)
     address = parse_url(url)
     text = protocol_for_scheme(protocol, address.scheme)
-    make = session_factory(text, ACCEPTOR, limits, timeouts, 0.0, recorder, meter)
+    make = session_factory(text, ACCEPTOR, limits, timeouts, 0.0, busy_poll, recorder, meter)
 
     async def serve() -> Server:
         server = Server(address, handler)

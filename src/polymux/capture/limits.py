@@ -41,5 +41,5 @@ class CaptureLimits:
                 raise ValueError(f"limit {field.name} must be positive")
         if self.max_packet_bytes >= MIB:
             raise ValueError(
-                f"limit snap={self.max_packet_bytes} must be under {MIB}: references count so far"
+                f"limit max_packet_bytes={self.max_packet_bytes} must be under {MIB}: references count so far"
             )

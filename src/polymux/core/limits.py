@@ -83,7 +83,6 @@ class Timeouts:
     keepalive_interval: float = 15.0  # TCP keepalive interval; two missed probes end the connection
     slow_reader: float = 5.0  # how long a slow reader may hold up a session without credit
     close: float = 10.0  # for queued data to leave during a graceful close
-    awake: float = 0.0002  # to stay awake for an answer, where that gains a good deal; 0: never
 
     def __post_init__(self) -> None:
         for entry in fields(self):

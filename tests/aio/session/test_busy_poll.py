@@ -177,7 +177,7 @@ def test_who_gains_nothing_by_it_goes_back_to_sleep() -> None:
         vigil.on_receive()
         loop.turn()
         assert loop.sleeps
-        if not vigil.up:
+        if not vigil.active:
             break
         awake += 1
     assert 0 < awake < 10  # it is given the benefit of the doubt, but not for ever
@@ -291,9 +291,8 @@ async def ask(session: Session, times: int) -> None:
 
 
 async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: None) -> None:
-    policy = polymux.Timeouts(awake=0.5)
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
-        async with polymux.connect(server.url, protocol="mplex", timeouts=policy) as session:
+        async with polymux.connect(server.url, protocol="mplex", busy_poll=0.5) as session:
             vigil = session.busy_poller
             vigil.sleep_latency_ns = LONG  # with both sides on one loop nobody really sleeps
             await ask(session, 50)
@@ -302,11 +301,11 @@ async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: 
             async with asyncio.timeout(10):  # the server has nothing more to say
                 while vigil.poll_loop.spinning:
                     await asyncio.sleep(0.05)
-            assert not vigil.watch.awake
-            watch = vigil.watch
+            assert not vigil.poll_loop.spinning
+            watch = vigil.poll_loop
             await ask(session, 50)
-            assert watch.awake
-    assert not watch.awake
+            assert watch.spinning
+    assert not watch.spinning
 
 
 async def test_tcp_knows_how_far_away_a_peer_is(two_processors: None) -> None:
@@ -335,10 +334,9 @@ async def test_of_what_is_no_tcp_nobody_knows_how_far_it_is(tmp_path: Path) -> N
 
 
 async def test_who_wants_to_sleep_sleeps(two_processors: None) -> None:
-    sleepy = polymux.Timeouts(awake=0)
     place = "tcp://127.0.0.1:0"
-    async with await polymux.serve(echo, place, protocol="mplex", timeouts=sleepy) as server:
-        async with polymux.connect(server.url, protocol="mplex", timeouts=sleepy) as session:
+    async with await polymux.serve(echo, place, protocol="mplex", busy_poll=0) as server:
+        async with polymux.connect(server.url, protocol="mplex", busy_poll=0) as session:
             await ask(session, 50)
             assert session.busy_poller.fast_replies == 0
             assert not session.busy_poller.poll_loop.spinning

@@ -137,10 +137,10 @@ def test_a_bomb_stops_at_its_limit_and_leaves_nothing_on_disk(
     path = write(bomb(12 << 20), "bomb")
     ratio = index_file(path, limits=CaptureLimits(ratio_check_min_bytes=4 << 20)).summary
     assert ratio.status == "damaged"
-    assert "limit ratio=200" in (ratio.error or "")
-    assert "CaptureLimits(ratio=...)" in (ratio.error or "")
+    assert "limit max_compression_ratio=200" in (ratio.error or "")
+    assert "CaptureLimits(max_compression_ratio=...)" in (ratio.error or "")
     size = index_file(path, limits=CaptureLimits(max_decompressed_bytes=4 << 20)).summary
-    assert "limit inflated=4194304" in (size.error or "")
+    assert "limit max_decompressed_bytes=4194304" in (size.error or "")
     assert size.error_offset is not None
     assert size.error_offset < 24 << 20
 
@@ -160,7 +160,7 @@ def test_a_bomb_behind_a_session_costs_no_more_disk_than_the_session(
     assert len(packed) < 64 << 10
     path = write(packed, "bomb")
     with read_sessions([path], limits=CaptureLimits(ratio_check_min_bytes=4 << 20)) as reading:
-        assert "limit ratio=200" in (reading.files[0].error or "")
+        assert "limit max_compression_ratio=200" in (reading.files[0].error or "")
         (session,) = reading
         assert streams(session) == (b"hello" * 100, b"welcome" * 50)
         (file,) = spooled
@@ -207,7 +207,7 @@ def test_a_pipe_longer_than_the_limit_is_refused(tmp_path: Path) -> None:
     writer.start()
     with read_sessions([str(path)], limits=CaptureLimits(max_decompressed_bytes=1000)) as reading:
         assert reading.files[0].status == "unreadable"
-        assert "limit inflated=1000" in (reading.files[0].error or "")
+        assert "limit max_decompressed_bytes=1000" in (reading.files[0].error or "")
     writer.join()
 
 
@@ -237,7 +237,11 @@ def test_a_compressed_file_is_one_range(write: Callable[..., str]) -> None:
     same(index_range(path, span), write(DATA))
 
 
-@pytest.mark.parametrize("change", [{"block": 0}, {"snap": 1 << 20}, {"hole_wait_ns": -1}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [{"max_block_bytes": 0}, {"max_packet_bytes": 1 << 20}, {"hole_timeout_ns": -1}],
+    ids=str,
+)
 def test_a_limit_that_cannot_be_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="limit"):
         CaptureLimits(**change)

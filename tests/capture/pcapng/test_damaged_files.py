@@ -135,7 +135,7 @@ def test_a_million_interfaces_are_refused_at_the_limit() -> None:
     data = build.section() + build.interface() * 3000
     summary = index(data, CaptureLimits(max_interfaces=2000)).summary
     assert summary.status == "damaged"
-    assert "limit interfaces=2000" in (summary.error or "")
+    assert "limit max_interfaces=2000" in (summary.error or "")
     assert summary.error_offset == len(build.section()) + 2000 * len(build.interface())
 
 
@@ -145,7 +145,7 @@ def test_flows_beyond_the_limit_are_counted_as_other() -> None:
     found = index(build.pcapng(packets), CaptureLimits(max_flows=20))
     assert len(found.rows) == 20
     assert (found.summary.tcp_packets, found.summary.other_packets) == (20, 30)
-    assert "limit flows=20" in (found.summary.error or "")
+    assert "limit max_flows=20" in (found.summary.error or "")
 
 
 def test_more_comments_than_are_remembered_do_no_harm() -> None:

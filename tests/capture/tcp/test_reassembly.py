@@ -135,7 +135,7 @@ def test_packets_missing_from_the_capture_become_gaps_and_nothing_is_moved(
 
 
 @settings(max_examples=60, deadline=None)
-@given(case=disturbed(), bytes=st.integers(1, 4000))
+@given(case=disturbed(), size=st.integers(1, 4000))
 def test_batches_of_any_size_hold_the_same_events(
     tmp_path_factory: pytest.TempPathFactory,
     case: tuple[bytes, bytes, list[Packet]],
@@ -202,7 +202,7 @@ def test_a_hole_that_waited_three_seconds_is_a_gap(session: Callable[..., TcpSes
     late = session(timed(*frames, (3012, dialled(101, payload=b"hello"))))
     assert streams(late)[0] == b"?????world"
     patient = session(
-        timed(*frames, (3012, dialled(101, payload=b"hello"))), hole_wait_ns=4 * SECOND
+        timed(*frames, (3012, dialled(101, payload=b"hello"))), hole_timeout_ns=4 * SECOND
     )
     assert streams(patient)[0] == b"helloworld"
 
@@ -211,8 +211,12 @@ def test_too_much_behind_a_hole_makes_it_a_gap(session: Callable[..., TcpSession
     frames = [dialled(201 + 100 * n, payload=bytes([n]) * 100) for n in range(50)]
     hole = dialled(101, payload=bytes([255]) * 100)
     assert b"?" not in streams(session(timed(*frames, hole)))[0]
-    assert streams(session(timed(*frames, hole), out_of_order=4000))[0].startswith(b"?" * 100)
-    assert streams(session(timed(*frames, hole), held_segments=40))[0].startswith(b"?" * 100)
+    assert streams(session(timed(*frames, hole), max_out_of_order_bytes=4000))[0].startswith(
+        b"?" * 100
+    )
+    assert streams(session(timed(*frames, hole), max_out_of_order_segments=40))[0].startswith(
+        b"?" * 100
+    )
 
 
 def test_an_answer_to_bytes_never_captured_shows_the_gap_before_it(

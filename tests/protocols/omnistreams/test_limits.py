@@ -27,7 +27,7 @@ from polymux.protocols.registry import BadProtocolString, create
 def test_a_message_over_the_limit_ends_the_session_at_its_header() -> None:
     _, acceptor = ends()
     tell(acceptor, "0101")
-    with pytest.raises(PeerViolation, match=r"message-too-long.*1048576.*Limits\(frame="):
+    with pytest.raises(PeerViolation, match=r"message-too-long.*1048576.*Limits\(max_frame_bytes="):
         acceptor.receive(bytes.fromhex("00100003 0201"), 0.0)
 
 

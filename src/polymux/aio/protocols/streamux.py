@@ -307,7 +307,7 @@ class StreamuxSession(Session):
             self._ignore_call(state)  # no answer any more
         elif self.accept_queue.excess or self.exceeded_stream_limit():
             endpoint.counters.count("max_streams")
-            if not self._excess_streams.try_hold(state, "streams"):
+            if not self._excess_streams.try_hold(state, "max_streams"):
                 self._ignore_call(state)
                 endpoint.flood_guard.charge_forced_abort(endpoint.now)
         else:

@@ -9,7 +9,7 @@ from mypy_extensions import mypyc_attr
 
 from polymux.aio.errors import printable
 from polymux.aio.hooks import SessionRecorder, flush_before_read
-from polymux.aio.session.busy_poll import BusyPoller, poll_budget_ns, poll_loop_of
+from polymux.aio.session.busy_poll import BusyPoller, poll_loop_of
 from polymux.aio.session.open_allowance import OpenAllowance
 from polymux.aio.session.peer_diagnosis import explain_first_frame_error
 from polymux.aio.session.shutdown import Shutdown, resolve
@@ -69,7 +69,7 @@ class SessionBase:
         self.open_allowance = OpenAllowance(
             self.loop, endpoint.limits.max_own_streams, endpoint.limits.open_reset_rate
         )
-        self.busy_poller = BusyPoller(poll_loop_of(self.loop), poll_budget_ns(timeouts.awake))
+        self.busy_poller = BusyPoller(poll_loop_of(self.loop), 0)  # the factory sets its budget
         self.socket_writer = SocketWriter(
             endpoint,
             self.loop.call_soon,

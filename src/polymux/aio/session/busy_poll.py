@@ -20,6 +20,7 @@ from mypy_extensions import i64
 
 NS_PER_SECOND: Final = 1_000_000_000
 MAX_POLL_SECONDS: Final = 1.0  # seconds; nobody gains by more
+DEFAULT_BUSY_POLL_SECONDS: Final = 0.0002
 MIN_FAST_REPLIES: Final[i64] = 4  # answers that came at once before we stay awake for the next
 MAX_FAST_REPLIES: Final[i64] = 64
 NOTHING_SENT: Final[i64] = -1

@@ -195,8 +195,8 @@ class DecompressionStream:
         limits = self._limits
         if self._bytes_out > limits.max_decompressed_bytes:
             raise CaptureError(
-                f"inflates to more than the limit inflated={limits.max_decompressed_bytes}; raise it with "
-                "CaptureLimits(inflated=...) if the file is sound",
+                f"inflates to more than the limit max_decompressed_bytes={limits.max_decompressed_bytes}; raise it with "
+                "CaptureLimits(max_decompressed_bytes=...) if the file is sound",
                 self._path,
                 self._bytes_out,
             )
@@ -207,7 +207,7 @@ class DecompressionStream:
         ):
             raise CaptureError(
                 f"inflates {self._bytes_out // max(consumed, 1)}:1, more than the limit "
-                f"ratio={limits.max_compression_ratio}; raise it with CaptureLimits(ratio=...) if it is sound",
+                f"max_compression_ratio={limits.max_compression_ratio}; raise it with CaptureLimits(max_compression_ratio=...) if it is sound",
                 self._path,
                 self._bytes_out,
             )
@@ -258,8 +258,8 @@ def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits
                 total += len(data)
                 if total > limits.max_decompressed_bytes:
                     raise CaptureError(
-                        f"is longer than the limit inflated={limits.max_decompressed_bytes}; raise it with "
-                        "CaptureLimits(inflated=...) if it is meant to be",
+                        f"is longer than the limit max_decompressed_bytes={limits.max_decompressed_bytes}; raise it with "
+                        "CaptureLimits(max_decompressed_bytes=...) if it is meant to be",
                         path,
                         total,
                     )

@@ -258,8 +258,8 @@ def summary_of(
     status, error, offset = _read_status(source, scanner, span, reached, left, stopped)
     if error is None and table.flows.refused_packets > 0:
         error = (
-            f"{table.flows.refused_packets} packets of flows beyond the limit flows={table.flows.limit} "
-            "were left out; raise it with CaptureLimits(flows=...)"
+            f"{table.flows.refused_packets} packets of flows beyond the limit max_flows={table.flows.limit} "
+            "were left out; raise it with CaptureLimits(max_flows=...)"
         )
     form = _FORMAT_NAMES.get(int(scanner.file_format))
     return FileSummary(

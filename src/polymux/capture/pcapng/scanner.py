@@ -146,8 +146,8 @@ class Scanner:
             if captured > self.snap_limit:
                 self.abort(
                     base + pos,
-                    f"a packet of {captured} bytes exceeds the limit snap={self.snap_limit}; "
-                    "raise it with CaptureLimits(snap=...) if the file is sound",
+                    f"a packet of {captured} bytes exceeds the limit max_packet_bytes={self.snap_limit}; "
+                    "raise it with CaptureLimits(max_packet_bytes=...) if the file is sound",
                 )
                 break
             if captured > size - pos - 16:
@@ -206,8 +206,8 @@ class Scanner:
             if length > block_limit:
                 self.abort(
                     base + pos,
-                    f"a block of {length} bytes exceeds the limit block={block_limit}; "
-                    "raise it with CaptureLimits(block=...) if the file is sound",
+                    f"a block of {length} bytes exceeds the limit max_block_bytes={block_limit}; "
+                    "raise it with CaptureLimits(max_block_bytes=...) if the file is sound",
                 )
                 break
             if length > size - pos:
@@ -311,8 +311,8 @@ class Scanner:
             self.table.packets += 1
             self.record_error(
                 base + pos,
-                f"a packet of {captured} bytes exceeds the limit snap={self.snap_limit}; "
-                "raise it with CaptureLimits(snap=...) if the file is sound",
+                f"a packet of {captured} bytes exceeds the limit max_packet_bytes={self.snap_limit}; "
+                "raise it with CaptureLimits(max_packet_bytes=...) if the file is sound",
             )
             return None
         interface = self.interfaces[which]
@@ -369,8 +369,8 @@ class Scanner:
         if len(self.interfaces) >= self.interface_limit:
             self.abort(
                 base + pos,
-                f"more interfaces than the limit interfaces={self.interface_limit}; "
-                "raise it with CaptureLimits(interfaces=...) if the file is sound",
+                f"more interfaces than the limit max_interfaces={self.interface_limit}; "
+                "raise it with CaptureLimits(max_interfaces=...) if the file is sound",
             )
             return
         end = pos + length - 4

@@ -75,7 +75,7 @@ def read_back(spark: SparkSession, tables: AnyPath, job: str = "") -> DataFrame:
             for (session, stream), (label, skip) in wanted.items()
         ],
         "session_id string, stream string, job string, epoch long, partition int, label string, "
-        "rows string, skip long",
+        "framing string, skip long",
     )
     pieces = (
         content.select("session_id", "stream", "frame_index", "data")
