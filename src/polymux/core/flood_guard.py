@@ -7,11 +7,11 @@ alone would fill the memory.
 
 from mypy_extensions import i64
 
+from polymux.core.connection import Connection
 from polymux.core.direction import Direction
 from polymux.core.errors import LimitExceeded
 from polymux.core.frames import FrameHeader
 from polymux.core.limits import Counters, Limits, TokenBucket
-from polymux.core.proceedings import Proceedings
 from polymux.core.receive_queue import ReceiveQueue
 
 
@@ -37,7 +37,7 @@ class FloodGuard:
         receive_queue.guarded_direction = direction
         receive_queue.head = head
 
-    def charge_chunk(self, receive_queue: ReceiveQueue, connection: Proceedings, now: i64) -> None:
+    def charge_chunk(self, receive_queue: ReceiveQueue, connection: Connection, now: i64) -> None:
         """After a chunk. LimitExceeded when a bucket is empty: the session is to end."""
         resets, openings = receive_queue.peer_resets, receive_queue.peer_opens
         # Frames that bring something pay for as many that bring nothing.

@@ -68,7 +68,7 @@ class Observer:
                 == AWAITING_HANDSHAKE
             ):
                 c.stop_decoding(
-                    d, 0, d.offset, timestamp, "the other direction's handshake never came"
+                    d, 0, d.offset, timestamp, "the other direction's handshake never arrived"
                 )
                 continue
             left = len(d.pending) + (d.frame_bytes_seen if d.in_payload else 0)
