@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from librt.strings import BytesWriter
 
+from polymux.core.causality import Causality
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, NoFreeIds
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID
-from polymux.core.side import Causality, Vantage
+from polymux.core.side import Vantage
 from polymux.core.varint import INCOMPLETE, INVALID, put_varu64
 from polymux.protocols.minmux.item_codecs import MAX_PLAUSIBLE_SIZE, ItemDecoder, Prefixed
 from polymux.protocols.mplex.protocol import MAX_ID, Mplex

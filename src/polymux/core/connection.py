@@ -841,7 +841,7 @@ class Connection:
     def update_credit_after_content(
         self, stream: StreamState, half: HalfStream, timestamp: i64
     ) -> None:
-        """After content: update the peak in flight, and mark a half that has used all its credit."""
+        """After content: update the peak in flight; mark a half that has used all its credit."""
         granted = half.credit_granted
         if granted >= 0 and not self.credit_unknown:
             spent = half.credit_spent

@@ -12,6 +12,7 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from polymux.core.causality import Causality
 from polymux.core.frames import CONTROL, Frame, FrameHeader, FrameKind
 from polymux.core.limits import Limits
 from polymux.core.rules import (
@@ -23,8 +24,8 @@ from polymux.core.rules import (
     reaction_mask,
     severity_mask,
 )
-from polymux.core.side import Causality
-from polymux.core.streams import ABORTED, OPEN, StreamState, StreamTable, load_stream
+from polymux.core.stream_table import StreamTable
+from polymux.core.streams import ABORTED, OPEN, StreamState, load_stream
 
 NO_STREAM: Final[i64] = 255  # `head.opener` of a frame that belongs to no stream
 NO_ID: Final[i64] = -1

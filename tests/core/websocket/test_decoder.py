@@ -7,15 +7,9 @@ import pytest
 from polymux.core.rules import Origin, Reaction, Severity
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.websocket.decoder import CLOSED, FAILED, FINISHED, LOST, Decoder
-from polymux.core.websocket.events import (
-    FRAME_RULES,
-    TRUNCATED,
-    Close,
-    FrameViolation,
-    Message,
-    Ping,
-)
+from polymux.core.websocket.events import Close, FrameViolation, Message, Ping
 from polymux.core.websocket.frames import binary_frame, close_frame, encode_frame, ping_frame
+from polymux.core.websocket.rules import FRAME_RULES, TRUNCATED
 
 KEY = b"\x11\x22\x33\x44"
 

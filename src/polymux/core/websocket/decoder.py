@@ -9,9 +9,35 @@ extension. Frames on their way out are in `masking`, the HTTP exchange before th
 
 from typing import Final, TypeAlias
 
+from librt.strings import BytesWriter, read_i64_be
 from mypy_extensions import i64
 
+from polymux.core.side import DIALER
 from polymux.core.websocket.events import (
+    Close,
+    DecoderEvent,
+    DecodingLost,
+    FrameViolation,
+    Message,
+    Ping,
+    Pong,
+)
+from polymux.core.websocket.frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    FAST_MASK_MIN_BYTES,
+    FIN_BIT,
+    INCOMPLETE,
+    MAX_HEADER_BYTES,
+    PING,
+    PONG,
+    MaskFunction,
+    WebSocketFrameHeader,
+    masked,
+    write_masked,
+)
+from polymux.core.websocket.rules import (
     AFTER_CLOSE,
     BAD_LENGTH,
     FRAME_RULES,
@@ -19,31 +45,11 @@ from polymux.core.websocket.events import (
     STILL_READABLE,
     TRUNCATED,
     UNMASKED,
-    Close,
-    DecoderEvent,
-    DecodingLost,
     FrameRule,
-    FrameViolation,
-    MessageAssembly,
-    Ping,
-    Pong,
     describe_violation,
     read_close,
     validate_header,
 )
-from polymux.core.websocket.frames import (
-    BINARY,
-    CLOSE,
-    CONTINUATION,
-    FIN_BIT,
-    INCOMPLETE,
-    MAX_HEADER_BYTES,
-    PING,
-    PONG,
-    WebSocketFrameHeader,
-    masked,
-)
-from polymux.core.websocket.run import MessageRunDecoder
 
 READING: Final[i64] = 0
 CLOSED: Final[i64] = 1  # a close frame was read; what follows it is not looked at
@@ -51,12 +57,141 @@ FAILED: Final[i64] = 2  # a rule was broken, and this decoder is strict
 LOST: Final[i64] = 3  # where the next frame begins is not known
 FINISHED: Final[i64] = 4  # finish() was called
 
+SINGLE_FRAME_BINARY: Final[i64] = FIN_BIT | BINARY
+
 SKIP: Final[i64] = 0  # what becomes of the payload that is being read
 DATA: Final[i64] = 1
 CONTROL: Final[i64] = 2
 
 SNAPSHOT_FORMAT: Final = 1  # of a snapshot
 Snapshot: TypeAlias = tuple[tuple[int, ...], tuple[bytes, ...], tuple[tuple[int, int], ...]]
+
+
+class MessageAssembly:
+    """A message on its way: its frames' payloads, until the last has come."""
+
+    def __init__(self) -> None:
+        self.offset = 0  # where its first frame began
+        self.wire_bytes = 0  # of its whole frames so far, on the wire
+        self.missing_bytes = 0  # of these, not captured
+        self.payload_size: i64 = 0  # payload bytes so far
+        self.single_piece = b""  # the payload, where it came in one piece
+        self.body = BytesWriter()  # else
+        self.holes: list[tuple[int, int]] = []
+        self.fragmented = False  # more frames are to come
+        self.discarded = False  # it will not be delivered
+
+    def add(
+        self, data: bytes, start: i64, end: i64, head: WebSocketFrameHeader, phase: i64, last: bool,
+        fast_mask: MaskFunction | None,
+    ) -> None:  # fmt: skip
+        """Append a piece of payload; `last` if it ends its frame. `quick`: a quicker mask."""
+        key = head.masking_key
+        if key is not None and fast_mask is not None and end - start >= FAST_MASK_MIN_BYTES:
+            self.body.write(fast_mask(data[start:end], key[phase:] + key[:phase]))
+        elif self.payload_size == 0 and last and head.first_byte >= FIN_BIT:
+            self.single_piece = (
+                data[start:end] if key is None else masked(data, start, end, key, phase)
+            )
+        elif key is None:
+            self.body.write(data[start:end])
+        else:
+            write_masked(self.body, data, start, end, key, phase)
+        self.payload_size += end - start
+
+    def add_hole(self, size: i64) -> None:
+        """Append bytes that were not captured."""
+        start: int = self.payload_size
+        whole: int = size
+        if self.holes and sum(self.holes[-1]) == start:  # one hole, told in two parts
+            start, before = self.holes.pop()
+            whole += before
+        self.holes.append((start, whole))
+        self.body.write(bytes(size))
+        self.payload_size += size
+
+    def build_message(self) -> Message:
+        """The message, now that its last frame has come."""
+        return Message(
+            self.single_piece or self.body.getvalue(),
+            self.offset,
+            self.wire_bytes,
+            tuple(self.holes),
+        )
+
+    def clear(self) -> None:
+        """Make room for the next message."""
+        self.offset = 0
+        self.wire_bytes = 0
+        self.missing_bytes = 0
+        self.payload_size = 0
+        self.single_piece = b""
+        if len(self.body) > 0:
+            self.body = BytesWriter()
+        if self.holes:
+            self.holes = []
+        self.discarded = False
+
+
+class MessageRunDecoder:
+    """Reads such runs of one direction. `mask` is a quicker one than ours, if there is any."""
+
+    def __init__(self, sender: i64, max_message_bytes: i64) -> None:
+        self.sender: i64 = sender
+        self.max_message_bytes: i64 = max_message_bytes
+        self.fast_mask: MaskFunction | None = None
+        self.scratch = BytesWriter()
+
+    def read(self, data: bytes, pos: i64, end: i64, offset: int, events: list[DecoderEvent]) -> i64:
+        """Append the messages that begin at `pos`, which is `offset` in the direction.
+
+        Returns the position of the first frame that is not one of these, or not all there.
+        """
+        begin = pos
+        bit: i64 = 128 if self.sender == DIALER else 0
+        while end - pos >= 2:
+            second: i64 = data[pos + 1]
+            if data[pos] != SINGLE_FRAME_BINARY or second & 128 != bit:
+                break
+            size = second & 127
+            at = pos + 2
+            if size == 126:
+                if end - pos < 4:
+                    break
+                high: i64 = data[pos + 2]
+                low: i64 = data[pos + 3]
+                size = (high << 8) | low
+                at = pos + 4
+                if size < 126:  # not the shortest form
+                    break
+            elif size == 127:
+                if end - pos < 10:
+                    break
+                size = read_i64_be(data, pos + 2)
+                at = pos + 10
+                if size < 65536:
+                    break
+            if bit != 0:
+                at += 4
+            if size > self.max_message_bytes or size > end - at:
+                break
+            after = at + size
+            payload = data[at:after] if bit == 0 else self.unmask(data, at, after)
+            events.append(Message(payload, offset + (pos - begin), after - pos, ()))
+            pos = after
+        return pos
+
+    def unmask(self, data: bytes, start: i64, end: i64) -> bytes:
+        """A payload that follows its key."""
+        key = data[start - 4 : start]
+        quick = self.fast_mask
+        if quick is not None and end - start >= FAST_MASK_MIN_BYTES:
+            return quick(data[start:end], key)
+        out = self.scratch
+        write_masked(out, data, start, end, key)
+        payload = out.getvalue()
+        out.truncate(0)
+        return payload
 
 
 class Decoder:

@@ -18,14 +18,7 @@ from polymux.core.protocol import Protocol
 from polymux.core.rules import Certainty, Rule, Violation
 from polymux.core.side import DIALER, Side
 from polymux.core.websocket.decoder import Decoder
-from polymux.core.websocket.events import (
-    TRUNCATED,
-    Close,
-    DecodingLost,
-    FrameViolation,
-    Message,
-    Ping,
-)
+from polymux.core.websocket.events import Close, DecodingLost, FrameViolation, Message, Ping
 from polymux.core.websocket.handshake import (
     MAX_HEAD_BYTES,
     NEED_MORE,
@@ -34,6 +27,7 @@ from polymux.core.websocket.handshake import (
     detect_upgrade,
     http_head_size,
 )
+from polymux.core.websocket.rules import TRUNCATED
 
 WEBSOCKET: Final = "websocket"
 LENGTH_PREFIX: Final = "length"
