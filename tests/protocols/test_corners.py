@@ -103,7 +103,7 @@ def test_the_last_mplex_id_is_the_last(counting: bool, step: int) -> None:
 @pytest.mark.parametrize("text", ["nerdbank:version=1", "nerdbank:version=2", "streamux"])
 def test_before_the_handshakes_have_met_there_is_no_id_to_open_with(text: str) -> None:
     protocol = create(text, vantage=0)
-    with pytest.raises(LocalProtocolError, match="handshake has not come"):
+    with pytest.raises(LocalProtocolError, match="handshake has not arrived"):
         Endpoint(protocol, 0).open()
     assert protocol.allocate(0) == NO_ID
 
