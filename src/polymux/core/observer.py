@@ -141,14 +141,14 @@ class Observer:
         c = self.connection
         return {
             "protocol": self.protocol.save(),
-            "gone": [stream.save() for stream in self.protocol.streams.removed],
+            "removed": [stream.save() for stream in self.protocol.streams.removed],
             "dialer": c.dialer.save(),
             "acceptor": c.acceptor.save(),
-            "verdicts": c.violation_mask,
-            "doubt": c.uncertain,
-            "filled": int(c.zero_filled_bytes),
-            "serials": c.next_serial,
-            "carrier": self.websocket.save() if self.websocket is not None else None,
+            "violation_mask": c.violation_mask,
+            "uncertain": c.uncertain,
+            "zero_filled_bytes": int(c.zero_filled_bytes),
+            "next_serial": c.next_serial,
+            "websocket": self.websocket.save() if self.websocket is not None else None,
         }
 
     def restore(self, saved: dict[str, object]) -> None:
@@ -157,29 +157,32 @@ class Observer:
         The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
         """
         c = self.connection
-        state, verdicts, serials = saved["protocol"], saved["verdicts"], saved["serials"]
-        gone, filled = saved["gone"], saved["filled"]
-        assert isinstance(filled, int)
-        assert isinstance(state, dict)
-        assert isinstance(gone, list)
-        assert isinstance(verdicts, int)
-        assert isinstance(serials, int)
-        self.protocol.load(state)
-        c.violation_mask = verdicts
-        c.next_serial = serials
-        c.uncertain = bool(saved["doubt"])
-        c.zero_filled_bytes = filled
-        carried = saved["carrier"]
-        if self.websocket is not None and isinstance(carried, list):
-            self.websocket.load(carried)
+        protocol, removed, websocket = saved["protocol"], saved["removed"], saved["websocket"]
+        mask, serial, zeros = (
+            saved["violation_mask"],
+            saved["next_serial"],
+            saved["zero_filled_bytes"],
+        )
+        assert isinstance(protocol, dict)
+        assert isinstance(removed, list)
+        assert isinstance(mask, int)
+        assert isinstance(serial, int)
+        assert isinstance(zeros, int)
+        self.protocol.load(protocol)
+        c.violation_mask = mask
+        c.next_serial = serial
+        c.uncertain = bool(saved["uncertain"])
+        c.zero_filled_bytes = zeros
+        if self.websocket is not None and isinstance(websocket, list):
+            self.websocket.load(websocket)
         table = self.protocol.streams
-        table.removed = [load_stream(entry) for entry in gone]
+        table.removed = [load_stream(entry) for entry in removed]
         self.protocol.relink(table.removed)
         streams = {stream.serial: stream for stream in [*table.all(), *table.removed]}
         for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
-            kept = saved[name]
-            assert isinstance(kept, dict)
-            serial = kept["stream"]
-            assert isinstance(serial, int)
-            c.direction(side).load(kept, streams.get(serial))
+            direction = saved[name]
+            assert isinstance(direction, dict)
+            current = direction["stream"]
+            assert isinstance(current, int)
+            c.direction(side).load(direction, streams.get(current))
         c.credit_unknown = c.dialer.has_unseen_frames() or c.acceptor.has_unseen_frames()

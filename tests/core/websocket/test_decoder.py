@@ -179,7 +179,7 @@ def test_finish_is_final() -> None:
 def test_a_snapshot_is_refused_while_items_wait() -> None:
     decoder = Decoder(ACCEPTOR)
     decoder.feed(binary_frame(b"a"))
-    with pytest.raises(ValueError, match="take the 1 waiting items"):
+    with pytest.raises(ValueError, match="take the 1 pending events"):
         decoder.snapshot()
 
 

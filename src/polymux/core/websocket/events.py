@@ -11,11 +11,10 @@ from polymux.core.websocket.rules import FrameRule
 
 
 class Message:
-    """A whole message: unmasked, its fragments joined.
+    """A complete message, unmasked and with its fragments joined.
 
-    `offset` is where its first frame began, `bytes` the size of its frames on the wire without the
-    control frames between them. `holes` are (start, size) of bytes of `data` that were never seen
-    and stand as zeros; empty unless the capture has a gap there.
+    `offset` is where its first frame began. `wire_bytes` excludes control frames between its
+    fragments. `holes` are (start, size) of bytes of `data` that were not captured and are zeros.
     """
 
     def __init__(
@@ -31,20 +30,23 @@ class Message:
 
 
 class Ping:
-    """A ping. A live endpoint owes a pong with the same data."""
+    """A ping, which a live endpoint must answer with a pong of the same data.
+
+    `damaged`: some of `data` was not captured and is zeros.
+    """
 
     def __init__(self, data: bytes, offset: int, wire_bytes: int, damaged: bool) -> None:
         self.data = data
         self.offset = offset
         self.wire_bytes = wire_bytes
-        self.damaged = damaged  # some of `data` was never seen and stands as zeros
+        self.damaged = damaged
 
     def __repr__(self) -> str:
         return f"Ping({self.data!r}, {self.offset}, {self.wire_bytes}, {self.damaged})"
 
 
 class Pong:
-    """A pong, asked for or not."""
+    """A pong, solicited or not. `damaged`: some of `data` was not captured and is zeros."""
 
     def __init__(self, data: bytes, offset: int, wire_bytes: int, damaged: bool) -> None:
         self.data = data
@@ -57,7 +59,7 @@ class Pong:
 
 
 class Close:
-    """The close frame; code `NO_STATUS` where it has none, or where a gap hides it."""
+    """The close frame. Its code is `NO_STATUS` if it has none, or if that was not captured."""
 
     def __init__(self, code: int, reason: str, offset: int, wire_bytes: int, damaged: bool) -> None:
         self.code = code
@@ -73,7 +75,7 @@ class Close:
 
 
 class FrameViolation:
-    """A rule the sender broke in the frame that began at `offset`; `detail` is what was found."""
+    """A rule that the frame at `offset` breaks; `detail` says what was found."""
 
     def __init__(self, rule: FrameRule, detail: str, offset: int) -> None:
         self.rule = rule
@@ -89,7 +91,7 @@ class FrameViolation:
 
 
 class DecodingLost:
-    """From `offset` on nothing can be decoded, since the start of the next frame is not known."""
+    """Nothing can be decoded from `offset` on: the start of the next frame is not known."""
 
     def __init__(self, detail: str, offset: int) -> None:
         self.detail = detail

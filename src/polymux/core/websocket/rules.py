@@ -23,7 +23,7 @@ from polymux.core.websocket.frames import (
 
 
 class FrameRule(Rule):
-    """A rule of WebSocket framing, and the code a live endpoint closes with when it is broken."""
+    """A rule of WebSocket framing; `close_code` is sent by a live endpoint when it is broken."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class FrameRule(Rule):
         self.close_code = close_code
 
 
-# Bit n of a header's verdict is FRAME_RULES[n]; of several, the first is the one to close for.
+# Bit n of a mask is FRAME_RULES[n]; of several, the first one gives the close code.
 BAD_LENGTH: Final[i64] = 1
 RESERVED_BITS: Final[i64] = 2
 RESERVED_OPCODE: Final[i64] = 4
@@ -51,7 +51,7 @@ STRAY_CONTINUATION: Final[i64] = 256
 INTERRUPTED: Final[i64] = 512
 TEXT_MESSAGE: Final[i64] = 1024
 TOO_BIG: Final[i64] = 2048
-STILL_READABLE: Final[i64] = 8 + 16 + 32 + 512  # the frame at hand can be read all the same
+STILL_READABLE: Final[i64] = 8 + 16 + 32 + 512  # the frame can be read all the same
 
 FRAME_RULES: Final[tuple[FrameRule, ...]] = (
     FrameRule("bad-length", 1002, "5.2", "The top bit of a 64-bit length is 0."),
@@ -77,40 +77,44 @@ TRUNCATED: Final = FrameRule(
 
 
 def validate_header(head: WebSocketFrameHeader, sender: i64, fragmented: bool, room: i64) -> i64:
-    """The rules a frame breaks by its header.
+    """The mask of the rules that a frame's header breaks.
 
-    `fragmented`: a message waits to be continued; `room`: bytes it or a new one may still take.
+    Args:
+        head: the header.
+        sender: the side that sent it.
+        fragmented: a message is unfinished.
+        room: payload bytes that the current message (or a new one) may still have.
     """
     first, size = head.first_byte, head.payload_size
     opcode = first & 15
     if size < 0:
         return BAD_LENGTH
-    verdict: i64 = RESERVED_BITS if first & RSV_BITS else 0
+    mask: i64 = RESERVED_BITS if first & RSV_BITS else 0
     if not head.length_is_minimal:
-        verdict |= LONG_FORM
+        mask |= LONG_FORM
     if head.masking_key is None:
         if sender == DIALER:
-            verdict |= UNMASKED
+            mask |= UNMASKED
     elif sender != DIALER:
-        verdict |= MASKED
+        mask |= MASKED
     if opcode > PONG or BINARY < opcode < CLOSE:
-        return verdict | RESERVED_OPCODE
+        return mask | RESERVED_OPCODE
     if opcode >= CLOSE:
         if first < FIN_BIT:
-            verdict |= FRAGMENTED_CONTROL
-        return verdict | LONG_CONTROL if size > MAX_CONTROL_BYTES else verdict
+            mask |= FRAGMENTED_CONTROL
+        return mask | LONG_CONTROL if size > MAX_CONTROL_BYTES else mask
     if opcode == CONTINUATION:
         if not fragmented:
-            verdict |= STRAY_CONTINUATION
+            mask |= STRAY_CONTINUATION
     elif fragmented:
-        verdict |= INTERRUPTED
+        mask |= INTERRUPTED
     if opcode == TEXT:
-        verdict |= TEXT_MESSAGE
-    return verdict | TOO_BIG if size > room else verdict
+        mask |= TEXT_MESSAGE
+    return mask | TOO_BIG if size > room else mask
 
 
 def describe_violation(head: WebSocketFrameHeader, rule: i64, limit_name: str, limit: i64) -> str:
-    """What was found in a header that breaks this rule (a bit of its verdict), for an error."""
+    """What was found in a header that breaks this rule (a bit of its mask), for the user."""
     if rule == BAD_LENGTH:
         return "a payload length of 2^63 bytes or more"
     found = (
