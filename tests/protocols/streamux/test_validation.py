@@ -91,7 +91,7 @@ def test_bytes_are_held_only_up_to_the_limit() -> None:
     assert not observer.connection.dialer.decoding_stopped
     observer.feed(0, bytes(20), 0)
     assert observer.connection.dialer.decoding_stopped
-    assert observer.connection.dialer.stop_reason == "the other direction's handshake never came"
+    assert observer.connection.dialer.stop_reason == "the other direction's handshake never arrived"
     observer.feed(1, HELLO, 0)
     assert observer.accounts_for_all_bytes()
     assert names(observer) == []
@@ -240,7 +240,7 @@ def test_an_ack_still_owed_when_nothing_was_seen_to_end_is_only_possibly_missing
     assert violation.rule.name == "streamux.cancel-unanswered"
     assert violation.rule.severity is Severity.NOTE
     assert violation.certainty is Certainty.POSSIBLE
-    assert "since frame 2 of the other side" in violation.detail
+    assert "in reply to frame 2 of the other side" in violation.detail
 
 
 @pytest.mark.parametrize("vantage", [0, 1, 2])

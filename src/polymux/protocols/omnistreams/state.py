@@ -10,10 +10,10 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from polymux.core.causality import Causality
 from polymux.core.frames import FrameHeader
 from polymux.core.protocol import NO_STREAM
 from polymux.core.rules import CROSSED
-from polymux.core.side import Causality
 from polymux.core.streams import ABORTED, ENDED, OPEN, HalfStream, StreamState
 from polymux.core.websocket.layer import MessageProtocol
 from polymux.protocols.omnistreams.id_history import IdHistory, has_read, load_id_history
