@@ -43,7 +43,7 @@ from polymux.protocols.mplex.rules import (
     WRITE_AFTER_RESET,
     WRONG_ROLE_FLAG,
 )
-from polymux.protocols.options import parse_integer
+from polymux.protocols.option_values import parse_integer
 
 # --- frames
 

@@ -41,7 +41,7 @@ from polymux.protocols.nerdbank.codec import (
 )
 from polymux.protocols.nerdbank.rules import FRAME_TOO_LONG, PAYLOAD_TOO_LONG
 from polymux.protocols.nerdbank.state import NerdbankState
-from polymux.protocols.options import parse_integer
+from polymux.protocols.option_values import parse_integer
 
 MAX_ALLOCATED_ID: Final = 0x7FFFFFFF  # ids above this kill TypeScript peers
 WINDOW_GROWTH_FACTOR: Final = 4  # a window that is asked to grow becomes this many times as large
