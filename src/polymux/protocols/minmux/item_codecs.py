@@ -163,7 +163,8 @@ class ItemDecoder:
                 size == INCOMPLETE and end - pos > self.max_item_bytes
             ):
                 raise ValueError(
-                    f"an item of more than {self.max_item_bytes} bytes; raise ItemDecoder(max_item_bytes=...)"
+                    f"an item of more than {self.max_item_bytes} bytes; "
+                    "raise ItemDecoder(max_item_bytes=...)"
                 )
             if size == INCOMPLETE or size > end - pos:
                 self.bytes_needed = size if size > 0 else end - pos + 1

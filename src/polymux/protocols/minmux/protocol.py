@@ -1,28 +1,51 @@
 # mypyc: compiled
-"""Minmux: 2^64 one-way streams of items under credit, with limits and a last item.
+"""Minmux: 2^64 one-way streams of items, with credit, announced limits and a last item.
 
-Here are the verbs. The packets are in `minmux_packets`, the rules in `minmux_rules`, what items
-are in `minmux_profile` and `minmux_items`, the bytes in `minmux_wire`, the law in `minmux_law`.
+A packet is a header byte, the rest of a long id, one number and, in a Write, items. The length of a
+Write is not on the wire: the profile gives the size of an item, the writer's announced limit tells
+whether it is the last one, and items of variable size are measured as they arrive.
+
+The writer's half of a stream holds the credit account: `credit_granted` is all credit ever given,
+`credit_spent` what was written or forgone. `promised_limit` of a half is what its side announced
+that it will not exceed: items on the writer's half, credit on the reader's. `stream.protocol_state`
+is 1 + the content bytes before the last item once that item has begun, else 0.
+
+Packets are defined in `packets`, rules in `rules`, item encodings in `item_codecs`, instances in
+`profile`. `id_reuse` holds the state of ids that are used more than once.
 """
 
+from typing import Final
+
+from librt.strings import BytesWriter
 from mypy_extensions import i64
 
+from polymux.core.errors import LocalProtocolError
 from polymux.core.frames import Frame, FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID, Protocol
-from polymux.core.rules import PendingReply
+from polymux.core.rules import PendingReply, byte_count_text
 from polymux.core.side import DIALER, Side
-from polymux.core.streams import OPEN, StreamBuffers, StreamState
-from polymux.protocols.minmux.codec import MinmuxCodec
-from polymux.protocols.minmux.item_codecs import ENDLESS
+from polymux.core.streams import ENDED, NEVER, OPEN, HalfStream, StreamBuffers, StreamState
+from polymux.core.varint import I64_MAX, INCOMPLETE, INVALID, put_varu64, varu64, varu64_width
+from polymux.protocols.minmux.id_reuse import ReusedIds, is_last_item, is_unambiguous
+from polymux.protocols.minmux.item_codecs import ENDLESS, MAX_PLAUSIBLE_SIZE, PREFIXED, Codec
 from polymux.protocols.minmux.packets import (
+    FAST_COMPARE_BELOW,
     FORGO_CREDIT,
     GIVE_CREDIT,
+    ID_BIAS,
+    KINDS,
+    OOPS,
     STOP_READ,
     STOP_WRITE,
     U64_MAX,
+    U64_MODULUS,
     WRITE,
+    add_id_bias,
+    has_nonzero_amount,
     key_of,
+    put_u64,
+    remove_id_bias,
     writer_of,
 )
 from polymux.protocols.minmux.profile import (
@@ -32,11 +55,37 @@ from polymux.protocols.minmux.profile import (
     byte_profile,
     load_profile,
 )
+from polymux.protocols.minmux.rules import (
+    BAD_ITEM,
+    CREDIT_EXCEEDED,
+    CREDIT_OVERFLOW,
+    CREDIT_PAST_LIMIT,
+    ENDLESS_STREAM_STOPPED,
+    FORGO_EXCEEDS_CREDIT,
+    ITEM_TOO_LONG,
+    LAST_ITEM_MISSING,
+    LIMIT_RAISED,
+    PROMISE_PAST_LIMIT,
+    RULES,
+    TRUNCATED,
+    UNASSIGNED_STREAM,
+    VARINT_NONCANONICAL,
+    VARINT_OVERFLOW,
+    WRITE_PAST_LIMIT,
+)
+
+OVERFLOW_FREE_ITEMS: Final[i64] = (
+    0x20000000  # so many items of any fixed size are far from 2**63 bytes
+)
 
 
-class Minmux(MinmuxCodec):
-    """One conversation of an instance. Both sides may use every assigned stream at once, so
-    `reach` is how a program gets hold of one; `allocate` only finds one that is still unused."""
+class Minmux(Protocol):
+    """Minmux on one connection, for the instance that `profile` describes.
+
+    `canonical_only` accepts numbers only in their shortest form; `answers_oops` answers an Oops
+    with ForgoCredit. Both sides may use every assigned stream at once: `get_stream` returns the stream
+    with a given id, `allocate` only finds one that is unused.
+    """
 
     def __init__(
         self,
@@ -46,12 +95,482 @@ class Minmux(MinmuxCodec):
         canonical_only: bool = True,
         answers_oops: bool = True,
     ) -> None:
-        super().__init__(limits, vantage, profile, canonical_only, answers_oops)
+        super().__init__("minmux", RULES, KINDS, limits, vantage)
+        self.profile = profile
+        self.canonical_only = canonical_only
+        self.answers_oops = answers_oops
+        self.has_credit = True
+        self.two_way = False
+        self.max_frame_bytes = (
+            limits.max_frame_bytes if limits.max_frame_bytes > 0 else profile.max_item_bytes
+        )
+        self.max_sent_frame_bytes = 65536
+        self.too_long_rule = ITEM_TOO_LONG
+        self.truncated_rule = TRUNCATED
+        self.peer_dependent_rules = CREDIT_EXCEEDED | FORGO_EXCEEDS_CREDIT | CREDIT_OVERFLOW
+        if profile.reuse:  # whether a packet starts a new use depends on the peer's stop
+            self.peer_dependent_rules |= (
+                WRITE_PAST_LIMIT | CREDIT_PAST_LIMIT | LIMIT_RAISED | PROMISE_PAST_LIMIT
+            )
+        self.reserved_streams: dict[int, StreamState] = {}  # requested but unused, by key
+        self.reused_ids: ReusedIds = ReusedIds(self.causality)
+        self.pending_oops: dict[int, int] = {}  # maximum that the pending Oops names, by key
         self.next_dialer_id: i64 = 1
         self.next_acceptor_id: i64 = 0
-        self.next_frame_items: i64 = 0  # items in the piece that `cut` has just measured
+        self.next_frame_items: i64 = 0  # items that `next_frame_size` has just counted
 
-    # --- streams
+    # Decoding and encoding
+
+    def decode_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
+        if pos >= end:
+            return INCOMPLETE
+        byte: i64 = data[pos]
+        at = pos + 1
+        number = byte & 63
+        flaws: i64 = 0
+        value: i64
+        if number == ID_BIAS:
+            value, at = varu64(data, at, end)
+            if at < 0:
+                return INCOMPLETE
+            if -ID_BIAS <= value < 0:
+                return self.fail_decoding(head, VARINT_OVERFLOW, "a stream id past 2^64-1")
+            if self.canonical_only and at - pos - 1 != varu64_width(value):
+                flaws = VARINT_NONCANONICAL
+            number = add_id_bias(value)
+        value, start = varu64(data, at, end)
+        if start < 0:
+            return INCOMPLETE
+        if self.canonical_only and start - at > 1 and start - at != varu64_width(value):
+            flaws = VARINT_NONCANONICAL
+        writer = writer_of(number)
+        kind = (byte >> 6) * 2 + (1 if writer == sender else 0)
+        amount: int = value
+        if value < 0:
+            amount += U64_MODULUS
+        if has_nonzero_amount(kind):
+            if value == -1:
+                return self.fail_decoding(head, VARINT_OVERFLOW, "an amount of 2^64")
+            amount += 1
+        head.kind = kind
+        head.key = number
+        head.stream_id = number
+        head.opener = writer
+        head.payload_size = 0
+        head.trailer_size = 0
+        head.credit_cost = 0
+        head.parts_left = 0
+        head.amount = amount
+        head.text_size = -1
+        head.format_violations = flaws
+        return start if kind != WRITE else self.fill_write_size(sender, start, head)
+
+    def fill_write_size(self, sender: i64, start: i64, head: FrameHeader) -> i64:
+        """How long a Write is: its size, or the parts that are sized as they come."""
+        shape = self.profile.format_of(head.key)
+        if shape is None:
+            number: int = head.stream_id
+            if number < 0:
+                number += U64_MODULUS
+            reason = f"stream {number} is not in the profile, so its items have no known size"
+            return self.fail_decoding(head, UNASSIGNED_STREAM, reason)
+        form = shape.item_size
+        amount = head.amount
+        if shape.last_item_size != UNIT_LAST_ITEM or form == 0:
+            stream = self.streams.find(head.key)
+            if stream is not None:
+                own = stream.half(sender)
+                if is_last_item(own, amount, shape):
+                    if shape.last_item_size > 0:
+                        head.payload_size = shape.last_item_size
+                    else:
+                        head.parts_left = 1
+                    return start
+                if form == 0:  # no bytes bound the count of such items
+                    room: int = I64_MAX - own.content_units
+                    head.credit_cost = amount if amount < room else room
+                    return start
+        few: i64 = MAX_PLAUSIBLE_SIZE if amount > MAX_PLAUSIBLE_SIZE else i64(amount)
+        head.credit_cost = few
+        if form < 0:
+            head.parts_left = few
+        elif few > OVERFLOW_FREE_ITEMS and form > 0 and few > MAX_PLAUSIBLE_SIZE // form:
+            head.payload_size = MAX_PLAUSIBLE_SIZE  # never whole in anybody's lifetime
+        else:
+            head.payload_size = few * form
+        return start
+
+    def fail_decoding(self, head: FrameHeader, violation: i64, reason: str) -> i64:
+        """The next packet cannot be found."""
+        head.format_violations = violation
+        self.undecodable_reason = reason
+        return INVALID
+
+    def decode_part_size(
+        self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
+    ) -> i64:
+        """As many whole items as are there; or one that is not whole, or has a flaw, alone."""
+        shape = self.profile.format_of(head.key)
+        stream = self.streams.find(head.key)
+        assert shape is not None
+        codec = shape.item_codec
+        if shape.item_size >= 0 or (
+            shape.last_item_size < 0 and stream is not None and stream.protocol_state > 0
+        ):
+            codec = shape.last_item_codec
+        at = pos
+        while head.parts_left > 0 and at < end:
+            size, flaws = self.measure_item(codec, data, at, end)
+            if size < 0:
+                if at > pos:
+                    break
+                if size == INVALID:
+                    return self.fail_decoding(head, flaws, "an item's size cannot be read")
+                return INCOMPLETE
+            if flaws != 0 or size > end - at:
+                if at > pos:
+                    break
+                head.format_violations = flaws
+                head.parts_left -= 1
+                return size
+            head.parts_left -= 1
+            at += size
+        return at - pos if at > pos else INCOMPLETE
+
+    def measure_item(self, codec: Codec | None, data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
+        """Bytes of the item at `pos`, or SHORT or BAD; and what is wrong with it."""
+        size: i64
+        flaws: i64 = 0
+        if codec is not None and codec.item_size != PREFIXED:
+            size = codec.measure(data, pos, end)
+            if size == INVALID:
+                return INVALID, BAD_ITEM
+            if size == INCOMPLETE:
+                return (
+                    (INVALID, ITEM_TOO_LONG)
+                    if end - pos > self.max_frame_bytes
+                    else (INCOMPLETE, flaws)
+                )
+            return size, (ITEM_TOO_LONG if size > self.max_frame_bytes else flaws)
+        length, start = varu64(data, pos, end)
+        if start < 0:
+            return INCOMPLETE, flaws
+        if length < 0 or length > MAX_PLAUSIBLE_SIZE:
+            return INVALID, BAD_ITEM
+        if self.canonical_only and start - pos != varu64_width(length):
+            flaws = VARINT_NONCANONICAL
+        if length > self.max_frame_bytes:
+            flaws |= ITEM_TOO_LONG
+        return start - pos + length, flaws
+
+    def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
+        kind = head.kind
+        number = head.stream_id
+        amount = head.amount - 1 if has_nonzero_amount(kind) else head.amount
+        if amount < 0 or amount > U64_MAX:
+            raise LocalProtocolError(f"{self.kind_name(kind)} cannot carry {head.amount}")
+        group = (kind >> 1) * 64
+        if 0 <= number < ID_BIAS:
+            out.append(group + number)
+        else:
+            out.append(group + ID_BIAS)
+            put_varu64(out, remove_id_bias(number))
+        put_u64(out, amount)
+
+    def resolve_ids(self, sender: i64, head: FrameHeader) -> None:
+        head.stream_id = head.key
+        head.opener = writer_of(head.key)
+        head.credit_cost = 0
+        shape = self.profile.format_of(head.key)
+        if head.kind == WRITE and shape is not None:
+            stream = self.streams.find(head.key)
+            room: int = I64_MAX
+            if stream is not None:
+                own = stream.half(sender)
+                room = 0 if is_last_item(own, head.amount, shape) else I64_MAX - own.content_units
+            head.credit_cost = head.amount if 0 <= head.amount < room else room
+
+    def holds_items(
+        self, stream_format: StreamFormat, last: bool, amount: int, data: bytes
+    ) -> bool:
+        form = stream_format.last_item_size if last else stream_format.item_size
+        if form >= 0:
+            size: int = form
+            return len(data) == size * amount
+        codec = stream_format.last_item_codec if last else stream_format.item_codec
+        return self.count_encoded(codec, data, 0) == amount
+
+    def count_encoded(self, codec: Codec | None, data: bytes, pos: i64) -> int:
+        """Items in these bytes from `pos` on; -1 if they are not whole or over their limit."""
+        end: i64 = len(data)
+        items = 0
+        while pos < end:
+            size, flaws = self.measure_item(codec, data, pos, end)
+            if size < 0 or flaws != 0 or size > end - pos:
+                return -1
+            pos += size
+            items += 1
+        return items
+
+    # Validation
+
+    def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
+        kind = head.kind
+        shape = self.profile.format_of(head.key)
+        if shape is None:
+            return UNASSIGNED_STREAM
+        if kind == WRITE and stream is not None and head.text_size < 0:  # the usual packet
+            half = stream.half(sender)
+            if half.promised_limit < 0 and head.amount <= half.credit_granted - half.credit_spent:
+                return 0
+        if head.text_size >= 0:  # a packet of this process, not yet bytes
+            verdict = self.validate_encodable(sender, head, stream, shape)
+            if verdict != 0:
+                return verdict
+        if stream is None or self.starts_new_use(kind, stream):
+            return self.validate_first(kind, shape)
+        verdict = self.validate_on_known_stream(sender, head, stream, shape)
+        if verdict != 0 and self.profile.reuse:
+            return self.reused_ids.excuse_if_ambiguous(verdict, sender, head, stream)
+        return verdict
+
+    def validate_on_known_stream(
+        self, sender: i64, head: FrameHeader, stream: StreamState, stream_format: StreamFormat
+    ) -> i64:
+        kind = head.kind
+        own = stream.half(sender)
+        limit = own.promised_limit
+        if own.end_is_ambiguous and is_unambiguous(head, own, stream_format):
+            limit = -1
+        amount = head.amount
+        verdict: i64 = 0
+        if kind == WRITE:
+            if not is_last_item(own, amount, stream_format):
+                if 0 <= limit < amount:
+                    verdict = WRITE_PAST_LIMIT
+                if amount > self.reused_ids.available_credit(own, head.key):
+                    verdict |= CREDIT_EXCEEDED
+        elif kind == GIVE_CREDIT:
+            peer = stream.half(1 - sender)
+            if 0 <= limit < amount:
+                verdict = CREDIT_PAST_LIMIT
+            held = peer.credit_granted - peer.credit_spent + amount
+            if held >= FAST_COMPARE_BELOW and held > U64_MAX:
+                verdict |= CREDIT_OVERFLOW
+        elif kind == STOP_WRITE and stream_format.last_item_size == ENDLESS:
+            verdict = ENDLESS_STREAM_STOPPED
+        elif kind == STOP_READ or kind == STOP_WRITE:
+            if 0 <= limit < amount:
+                verdict = LIMIT_RAISED
+        elif kind == FORGO_CREDIT:
+            if amount > self.reused_ids.available_credit(own, head.key):
+                verdict = FORGO_EXCEEDS_CREDIT
+        elif kind != OOPS and 0 <= limit < amount:
+            verdict = PROMISE_PAST_LIMIT
+        return verdict
+
+    def validate_first(self, kind: i64, stream_format: StreamFormat) -> i64:
+        """A packet on a stream, or in a new use of it, of which nothing was heard."""
+        if kind == WRITE:
+            return CREDIT_EXCEEDED
+        if kind == STOP_WRITE and stream_format.last_item_size == ENDLESS:
+            return ENDLESS_STREAM_STOPPED
+        if kind == FORGO_CREDIT and not self.streams.has_evicted:
+            return FORGO_EXCEEDS_CREDIT
+        return 0
+
+    def validate_encodable(
+        self,
+        sender: i64,
+        head: FrameHeader,
+        stream: StreamState | None,
+        stream_format: StreamFormat,
+    ) -> i64:
+        """What cannot be said on the wire at all, or would be taken for something else."""
+        kind = head.kind
+        if not sender_has_role(sender, head):
+            return UNASSIGNED_STREAM
+        if head.amount > U64_MAX or head.amount < (1 if has_nonzero_amount(kind) else 0):
+            return VARINT_OVERFLOW
+        if kind != WRITE:
+            return BAD_ITEM if head.payload_size > 0 else 0
+        last = stream is not None and is_last_item(stream.half(sender), head.amount, stream_format)
+        return (
+            0 if self.holds_items(stream_format, last, head.amount, self.frame_text) else BAD_ITEM
+        )
+
+    def starts_new_use(self, kind: i64, stream: StreamState) -> bool:
+        """Does this packet begin a new use of the id? Not one that needs credit to make sense:
+        it is late, and speaks of the use that is over."""
+        return (
+            self.profile.reuse
+            and stream.dialer.state == ENDED
+            and stream.acceptor.state == ENDED
+            and kind != WRITE
+            and kind != FORGO_CREDIT
+            and kind != OOPS
+        )
+
+    # State changes
+
+    def apply(
+        self, sender: i64, head: FrameHeader, stream: StreamState | None, timestamp: i64
+    ) -> None:
+        kind = head.kind
+        shape = self.profile.format_of(head.key)
+        if shape is None or (head.text_size >= 0 and not sender_has_role(sender, head)):
+            return
+        if stream is None:
+            stream = self.open_use(sender, head.key, 1)
+        elif self.profile.reuse:
+            stream = self.select_use(sender, head, stream, shape)
+        self.frame_stream = stream
+        own = stream.half(sender)
+        amount = head.amount
+        if kind == WRITE:
+            self.apply_write(sender, head, stream, own, shape, timestamp)
+        elif kind == GIVE_CREDIT:
+            stream.half(1 - sender).credit_granted += amount
+            self.use_up_limit(sender, stream, own, amount, UNIT_LAST_ITEM, timestamp)
+        elif kind == STOP_READ:
+            self.lower_limit(sender, stream, own, amount, UNIT_LAST_ITEM, timestamp)
+        elif kind == STOP_WRITE:
+            if shape.last_item_size != ENDLESS:
+                self.lower_limit(sender, stream, own, amount, shape.last_item_size, timestamp)
+        elif kind == FORGO_CREDIT:
+            self.reply_received(sender, FORGO_CREDIT, stream.key)
+            leave = self.reused_ids.available_credit(own, stream.key)
+            if amount > leave:  # cut down by its reader, or dropped: told once, for this packet
+                own.credit_spent += leave
+                self.reused_ids.forgive_credit(stream.key, leave)
+            else:
+                own.credit_spent += amount
+                if own.end_is_ambiguous:
+                    self.reused_ids.forgive_late_forgo(stream.key, amount)
+        elif kind == OOPS:
+            writer = stream.half(1 - sender)
+            self.reply_received(1 - sender, FORGO_CREDIT, stream.key)
+            if (
+                self.answers_oops
+                and writer.state == OPEN
+                and amount < writer.credit_granted - writer.credit_spent
+            ):
+                self.pending_oops[stream.key] = amount
+                self.expect_reply(1 - sender, FORGO_CREDIT, stream.key, 0, timestamp)
+
+    def apply_write(
+        self,
+        sender: i64,
+        head: FrameHeader,
+        stream: StreamState,
+        own: HalfStream,
+        stream_format: StreamFormat,
+        timestamp: i64,
+    ) -> None:
+        if is_last_item(own, head.amount, stream_format):
+            self.content_counts = True
+            stream.protocol_state = own.content_bytes + 1
+            self.reply_received(sender, WRITE, stream.key)
+            own.stop(ENDED, self.causality.frames_sent(sender), False)
+        elif own.promised_limit != 0:
+            self.content_counts = True
+            own.credit_spent += head.amount
+            self.use_up_limit(
+                sender, stream, own, head.amount, stream_format.last_item_size, timestamp
+            )
+
+    def reply_received(self, side: i64, kind: i64, key: i64) -> None:
+        super().reply_received(side, kind, key)
+        if kind == FORGO_CREDIT:
+            self.pending_oops.pop(key, 0)
+
+    def use_up_limit(
+        self,
+        sender: i64,
+        stream: StreamState,
+        own: HalfStream,
+        amount: int,
+        last_item_size: i64,
+        timestamp: i64,
+    ) -> None:
+        """Items or credit have used up some of the announced limit."""
+        if own.promised_limit > 0:
+            own.promised_limit = own.promised_limit - amount if amount < own.promised_limit else 0
+            if own.promised_limit == 0:
+                self.limit_reached(sender, stream, own, last_item_size, timestamp)
+
+    def lower_limit(
+        self,
+        sender: i64,
+        stream: StreamState,
+        own: HalfStream,
+        amount: int,
+        last_item_size: i64,
+        timestamp: i64,
+    ) -> None:
+        """A limit is announced, or lowered."""
+        if own.promised_limit < 0 or amount < own.promised_limit:
+            own.promised_limit = amount
+            if amount == 0:
+                self.limit_reached(sender, stream, own, last_item_size, timestamp)
+
+    def limit_reached(
+        self, sender: i64, stream: StreamState, own: HalfStream, last_item_size: i64, timestamp: i64
+    ) -> None:
+        """Nothing is left of a limit: the half has ended, unless its last item is still to come."""
+        if last_item_size == UNIT_LAST_ITEM:
+            own.stop(ENDED, self.causality.frames_sent(sender), own.end_is_ambiguous)
+        else:
+            self.expect_reply(sender, WRITE, stream.key, LAST_ITEM_MISSING, timestamp)
+
+    def select_use(
+        self, sender: i64, head: FrameHeader, stream: StreamState, stream_format: StreamFormat
+    ) -> StreamState:
+        """The use that a packet on a known stream belongs to, begun if need be."""
+        late = False
+        if self.starts_new_use(head.kind, stream):
+            peer = stream.half(1 - sender)
+            late = not self.causality.had_seen(sender, peer.end_frame_index)
+            if stream.key not in self.reused_ids.ambiguous_ids and is_unambiguous(
+                head, stream.half(sender), stream_format
+            ):
+                self.causality.record_seen(sender, peer.end_frame_index)
+            self.reused_ids.keep_previous_credit(stream)
+            stream = self.open_use(sender, head.key, stream.incarnation + 1)
+        elif stream.incarnation > 1:
+            late = self.reused_ids.may_refer_to_previous_use(sender, stream)
+        own = stream.half(sender)
+        if is_unambiguous(head, own, stream_format):
+            if (
+                own.end_is_ambiguous and own.promised_limit == 0
+            ):  # that stop belonged to the use before
+                own.promised_limit = -1
+                own.stop(OPEN, NEVER, False)
+                self.reply_received(sender, WRITE, stream.key)
+            own.end_is_ambiguous = False
+        elif late:
+            own.end_is_ambiguous = True
+            if head.kind != OOPS:
+                self.reused_ids.ambiguous_ids.add(stream.key)
+        return stream
+
+    def open_use(self, sender: i64, key: i64, incarnation: i64) -> StreamState:
+        """A stream at its first packet, or at the first of a new use."""
+        made = self.reserved_streams.pop(key, None)
+        if made is None:
+            made = self.new_stream(key)
+        made.open_frame_index = self.causality.frames_sent(sender)
+        made.incarnation = incarnation
+        self.streams.insert(made)
+        return made
+
+    def new_stream(self, key: i64) -> StreamState:
+        writer = writer_of(key)
+        made = StreamState(key, key, writer, 0)
+        made.half(writer).credit_granted = 0
+        return made
+
+    # Streams and ids
 
     def get_stream(self, side: i64, stream_id: int) -> StreamState:
         """The stream with this id, for reading or writing: the current one, or the next use of an
@@ -106,7 +625,7 @@ class Minmux(MinmuxCodec):
         """Bytes of content before the last item, or -1 while that has not come."""
         return stream.protocol_state - 1
 
-    # --- verbs
+    # Frames to send
 
     def fill_content_header(
         self, side: i64, stream: StreamState, head: FrameHeader, final: bool
@@ -290,31 +809,68 @@ class Minmux(MinmuxCodec):
     def reply_discards_queued(self, reply: PendingReply) -> bool:
         return False
 
-    # --- saved state
+    # Descriptions
+
+    def ending(self, stream: StreamState) -> str:
+        if stream.half(stream.opener).state == ENDED:
+            return "clean"
+        return "half-closed" if stream.half(1 - stream.opener).state == ENDED else "open"
+
+    def explain(self, rule: i64, sender: i64, head: FrameHeader, stream: StreamState | None) -> str:
+        text = f"{self.kind_name(head.kind)} of {head.amount}"
+        if rule == UNASSIGNED_STREAM:
+            number: int = head.stream_id
+            if number < 0:
+                number += U64_MODULUS
+            if self.profile.format_of(head.key) is None:
+                return f"{text} on stream {number}, which the profile does not assign"
+            return f"{text} on stream {number}: the other side has that part in it"
+        if rule == BAD_ITEM:
+            are = "is" if head.payload_size == 1 else "are"
+            return f"{text}: {byte_count_text(head.payload_size)} {are} not its items"
+        if rule == VARINT_OVERFLOW:
+            return f"{text}: no number that this packet can carry"
+        credit, limit = 0, -1
+        if stream is not None and not self.starts_new_use(head.kind, stream):
+            half = stream.half(stream.opener)
+            credit = half.credit_granted - half.credit_spent
+            limit = stream.half(sender).promised_limit
+        if rule == CREDIT_EXCEEDED or rule == FORGO_EXCEEDS_CREDIT:
+            return f"{text}: there was credit for {credit if credit > 0 else 0}"
+        if rule == CREDIT_OVERFLOW:
+            return f"{text} on top of {credit}: more than 2^64-1"
+        if rule == WRITE_PAST_LIMIT and stream is not None:
+            if stream.half(sender).state == ENDED:
+                return f"{text}: the stream was finished"
+            return f"{text}: {limit} more were announced"
+        if rule == LIMIT_RAISED or rule == CREDIT_PAST_LIMIT or rule == PROMISE_PAST_LIMIT:
+            return f"{text}: {limit} more were announced"
+        return text
+
+    # Saved state
 
     def save(self) -> dict[str, object]:
         saved = super().save()
-        saved["next"] = [self.next_dialer_id, self.next_acceptor_id]
-        saved["wishes"] = list(self.pending_oops.items())
-        saved["murky"] = sorted(self.ambiguous_ids)
-        saved["left"] = list(self.previous_credit.items())
-        saved["slack"] = list(self.forgiven_credit.items())
+        saved["next_ids"] = [self.next_dialer_id, self.next_acceptor_id]
+        saved["pending_oops"] = list(self.pending_oops.items())
+        saved["reused_ids"] = self.reused_ids.save()
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
-        numbers, wishes = saved["next"], saved["wishes"]
-        murky, left, slack = saved["murky"], saved["left"], saved["slack"]
-        assert isinstance(numbers, list)
-        assert isinstance(wishes, list)
-        assert isinstance(murky, list)
-        assert isinstance(left, list)
-        assert isinstance(slack, list)
-        self.next_dialer_id, self.next_acceptor_id = numbers[0], numbers[1]
-        self.pending_oops = dict(wishes)
-        self.ambiguous_ids = set(murky)
-        self.previous_credit = dict(left)
-        self.forgiven_credit = dict(slack)
+        next_ids, oops, reused = saved["next_ids"], saved["pending_oops"], saved["reused_ids"]
+        # Saved state is untyped; `save` writes these lists.
+        assert isinstance(next_ids, list)
+        assert isinstance(oops, list)
+        assert isinstance(reused, list)
+        self.next_dialer_id, self.next_acceptor_id = next_ids[0], next_ids[1]
+        self.pending_oops = dict(oops)
+        self.reused_ids.load(reused)
+
+
+def sender_has_role(sender: i64, head: FrameHeader) -> bool:
+    """Does the sender have the part in this stream that the packet's kind belongs to?"""
+    return head.kind & 1 == (1 if writer_of(head.key) == sender else 0)
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:

@@ -7,6 +7,7 @@ from polymux.core.errors import LocalProtocolError, StreamEnded
 from polymux.core.events import Credit, Event
 from polymux.core.frames import Frame
 from polymux.core.streams import OPEN, StreamState
+from polymux.protocols.minmux.id_reuse import is_last_item
 from polymux.protocols.minmux.item_codecs import ENDLESS, Prefixed
 from polymux.protocols.minmux.packets import (
     FORGO_CREDIT,
@@ -172,7 +173,7 @@ class MinmuxDriver(Driver):
         if kind != WRITE or shape is None:
             return Frame(kind, key, b"", amount)
         form = shape.item_size
-        if stream is not None and self.protocol.is_last_item(stream.half(self.side), amount, shape):
+        if stream is not None and is_last_item(stream.half(self.side), amount, shape):
             form = shape.last_item_size
         return Frame(kind, key, self.random_items(form, amount), amount)
 
