@@ -416,7 +416,10 @@ class Streamux(Protocol):
             and other.status == INITIATOR_VALID
             and own.header_size != other.header_size
         ):
-            return f"mixed header sizes: {own.header_size} bytes here, {other.header_size} the other way"
+            return (
+                f"mixed header sizes: {own.header_size} bytes here, "
+                f"{other.header_size} the other way"
+            )
         return ""
 
     def apply_request(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
@@ -781,7 +784,10 @@ class Streamux(Protocol):
             return self.explain_initiator(rule, sender)
         text = f"{super().explain(rule, sender, head, stream)} on id {head.stream_id}"
         if rule == CHUNK_TOO_LONG:
-            return f"{text}: limit max_frame_bytes={self.max_frame_bytes}; raise it with Limits(max_frame_bytes=...)"
+            return (
+                f"{text}: limit max_frame_bytes={self.max_frame_bytes}; "
+                "raise it with Limits(max_frame_bytes=...)"
+            )
         if rule == BAD_BIT_COUNTS:
             layout = self.layout_of(sender if not head.kind & REPLY_BIT else 1 - sender)
             if layout.status != INITIATOR_VALID or self.layout_of(sender).status != INITIATOR_VALID:
