@@ -1,13 +1,25 @@
 # mypyc: compiled
-"""Reading the values in a protocol string."""
+"""Parse the option values of a protocol string.
+
+A module of its own because the protocols use it and `registry` imports the protocols.
+"""
 
 from typing import Final
 
-MAX_OPTION_VALUE: Final = 2**60  # larger numbers do not fit where they are counted with
+MAX_OPTION_VALUE: Final = 2**60  # keeps sums of option values within 64 bits
 
 
 def parse_integer(text: str, name: str, minimum: int) -> int:
-    """A whole number of at least `least` and at most 2**60, or a ValueError that says so."""
+    """Parse an integer from `minimum` to 2**60.
+
+    Args:
+        text: the value as written in the protocol string.
+        name: the option's name, for the error message.
+        minimum: the smallest value accepted.
+
+    Raises:
+        ValueError: `text` is not an integer or is out of range.
+    """
     try:
         value = int(text)
     except ValueError:

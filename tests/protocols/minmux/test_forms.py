@@ -35,7 +35,8 @@ def minmux(strict: bool = True) -> Minmux:
 @pytest.mark.parametrize(
     ("head", "size", "flaws"),
     [(b"\x00", 1, 0), (varu64(1), 2, 0), (varu64(LONGEST), 3 + LONGEST, 0),
-     (varu64(LONGEST + 1), 4 + LONGEST, ITEM_TOO_LONG), (varu64(MAX_PLAUSIBLE_SIZE), 9 + MAX_PLAUSIBLE_SIZE, ITEM_TOO_LONG),
+     (varu64(LONGEST + 1), 4 + LONGEST, ITEM_TOO_LONG),
+     (varu64(MAX_PLAUSIBLE_SIZE), 9 + MAX_PLAUSIBLE_SIZE, ITEM_TOO_LONG),
      (varu64(MAX_PLAUSIBLE_SIZE + 1), INVALID, BAD_ITEM), (varu64(2**64 - 1), INVALID, BAD_ITEM),
      (b"\xf8\x05", 7, VARINT_NONCANONICAL), (b"\xf9\x00\xf8", 251, VARINT_NONCANONICAL),
      (b"\xf8\xf8", 250, 0)],

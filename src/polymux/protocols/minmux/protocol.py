@@ -74,17 +74,16 @@ from polymux.protocols.minmux.rules import (
     WRITE_PAST_LIMIT,
 )
 
-OVERFLOW_FREE_ITEMS: Final[i64] = (
-    0x20000000  # so many items of any fixed size are far from 2**63 bytes
-)
+# Up to this many items, the size in bytes stays below 2**63 for every fixed item size.
+OVERFLOW_FREE_ITEMS: Final[i64] = 0x20000000
 
 
 class Minmux(Protocol):
     """Minmux on one connection, for the instance that `profile` describes.
 
     `canonical_only` accepts numbers only in their shortest form; `answers_oops` answers an Oops
-    with ForgoCredit. Both sides may use every assigned stream at once: `get_stream` returns the stream
-    with a given id, `allocate` only finds one that is unused.
+    with ForgoCredit. Both sides may use every assigned stream at once: `get_stream` returns the
+    stream with a given id, `allocate` only finds one that is unused.
     """
 
     def __init__(
@@ -127,7 +126,7 @@ class Minmux(Protocol):
         byte: i64 = data[pos]
         at = pos + 1
         number = byte & 63
-        flaws: i64 = 0
+        violations: i64 = 0
         value: i64
         if number == ID_BIAS:
             value, at = varu64(data, at, end)
@@ -136,13 +135,13 @@ class Minmux(Protocol):
             if -ID_BIAS <= value < 0:
                 return self.fail_decoding(head, VARINT_OVERFLOW, "a stream id past 2^64-1")
             if self.canonical_only and at - pos - 1 != varu64_width(value):
-                flaws = VARINT_NONCANONICAL
+                violations = VARINT_NONCANONICAL
             number = add_id_bias(value)
         value, start = varu64(data, at, end)
         if start < 0:
             return INCOMPLETE
         if self.canonical_only and start - at > 1 and start - at != varu64_width(value):
-            flaws = VARINT_NONCANONICAL
+            violations = VARINT_NONCANONICAL
         writer = writer_of(number)
         kind = (byte >> 6) * 2 + (1 if writer == sender else 0)
         amount: int = value
@@ -162,31 +161,31 @@ class Minmux(Protocol):
         head.parts_left = 0
         head.amount = amount
         head.text_size = -1
-        head.format_violations = flaws
+        head.format_violations = violations
         return start if kind != WRITE else self.fill_write_size(sender, start, head)
 
     def fill_write_size(self, sender: i64, start: i64, head: FrameHeader) -> i64:
-        """How long a Write is: its size, or the parts that are sized as they come."""
-        shape = self.profile.format_of(head.key)
-        if shape is None:
+        """Fill in the payload size of a Write, or the number of items to measure one by one."""
+        stream_format = self.profile.format_of(head.key)
+        if stream_format is None:
             number: int = head.stream_id
             if number < 0:
                 number += U64_MODULUS
             reason = f"stream {number} is not in the profile, so its items have no known size"
             return self.fail_decoding(head, UNASSIGNED_STREAM, reason)
-        form = shape.item_size
+        form = stream_format.item_size
         amount = head.amount
-        if shape.last_item_size != UNIT_LAST_ITEM or form == 0:
+        if stream_format.last_item_size != UNIT_LAST_ITEM or form == 0:
             stream = self.streams.find(head.key)
             if stream is not None:
                 own = stream.half(sender)
-                if is_last_item(own, amount, shape):
-                    if shape.last_item_size > 0:
-                        head.payload_size = shape.last_item_size
+                if is_last_item(own, amount, stream_format):
+                    if stream_format.last_item_size > 0:
+                        head.payload_size = stream_format.last_item_size
                     else:
                         head.parts_left = 1
                     return start
-                if form == 0:  # no bytes bound the count of such items
+                if form == 0:  # the payload size does not bound the count of empty items
                     room: int = I64_MAX - own.content_units
                     head.credit_cost = amount if amount < room else room
                     return start
@@ -195,13 +194,13 @@ class Minmux(Protocol):
         if form < 0:
             head.parts_left = few
         elif few > OVERFLOW_FREE_ITEMS and form > 0 and few > MAX_PLAUSIBLE_SIZE // form:
-            head.payload_size = MAX_PLAUSIBLE_SIZE  # never whole in anybody's lifetime
+            head.payload_size = MAX_PLAUSIBLE_SIZE  # such a payload never completes
         else:
             head.payload_size = few * form
         return start
 
     def fail_decoding(self, head: FrameHeader, violation: i64, reason: str) -> i64:
-        """The next packet cannot be found."""
+        """Record why decoding stops here: the start of the next packet is unknown."""
         head.format_violations = violation
         self.undecodable_reason = reason
         return INVALID
@@ -209,28 +208,32 @@ class Minmux(Protocol):
     def decode_part_size(
         self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
     ) -> i64:
-        """As many whole items as are there; or one that is not whole, or has a flaw, alone."""
-        shape = self.profile.format_of(head.key)
+        """Return the size of the next part of a Write with items of variable size.
+
+        A part is as many complete valid items as `data` holds, or else one item that is incomplete
+        or breaks a rule.
+        """
+        stream_format = self.profile.format_of(head.key)
         stream = self.streams.find(head.key)
-        assert shape is not None
-        codec = shape.item_codec
-        if shape.item_size >= 0 or (
-            shape.last_item_size < 0 and stream is not None and stream.protocol_state > 0
+        assert stream_format is not None
+        codec = stream_format.item_codec
+        if stream_format.item_size >= 0 or (
+            stream_format.last_item_size < 0 and stream is not None and stream.protocol_state > 0
         ):
-            codec = shape.last_item_codec
+            codec = stream_format.last_item_codec
         at = pos
         while head.parts_left > 0 and at < end:
-            size, flaws = self.measure_item(codec, data, at, end)
+            size, violations = self.measure_item(codec, data, at, end)
             if size < 0:
                 if at > pos:
                     break
                 if size == INVALID:
-                    return self.fail_decoding(head, flaws, "an item's size cannot be read")
+                    return self.fail_decoding(head, violations, "an item's size cannot be read")
                 return INCOMPLETE
-            if flaws != 0 or size > end - at:
+            if violations != 0 or size > end - at:
                 if at > pos:
                     break
-                head.format_violations = flaws
+                head.format_violations = violations
                 head.parts_left -= 1
                 return size
             head.parts_left -= 1
@@ -238,9 +241,9 @@ class Minmux(Protocol):
         return at - pos if at > pos else INCOMPLETE
 
     def measure_item(self, codec: Codec | None, data: bytes, pos: i64, end: i64) -> tuple[i64, i64]:
-        """Bytes of the item at `pos`, or SHORT or BAD; and what is wrong with it."""
+        """Return the size of the item at `pos` (or INCOMPLETE or INVALID) and its violations."""
         size: i64
-        flaws: i64 = 0
+        violations: i64 = 0
         if codec is not None and codec.item_size != PREFIXED:
             size = codec.measure(data, pos, end)
             if size == INVALID:
@@ -249,19 +252,19 @@ class Minmux(Protocol):
                 return (
                     (INVALID, ITEM_TOO_LONG)
                     if end - pos > self.max_frame_bytes
-                    else (INCOMPLETE, flaws)
+                    else (INCOMPLETE, violations)
                 )
-            return size, (ITEM_TOO_LONG if size > self.max_frame_bytes else flaws)
+            return size, (ITEM_TOO_LONG if size > self.max_frame_bytes else violations)
         length, start = varu64(data, pos, end)
         if start < 0:
-            return INCOMPLETE, flaws
+            return INCOMPLETE, violations
         if length < 0 or length > MAX_PLAUSIBLE_SIZE:
             return INVALID, BAD_ITEM
         if self.canonical_only and start - pos != varu64_width(length):
-            flaws = VARINT_NONCANONICAL
+            violations = VARINT_NONCANONICAL
         if length > self.max_frame_bytes:
-            flaws |= ITEM_TOO_LONG
-        return start - pos + length, flaws
+            violations |= ITEM_TOO_LONG
+        return start - pos + length, violations
 
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
         kind = head.kind
@@ -281,13 +284,17 @@ class Minmux(Protocol):
         head.stream_id = head.key
         head.opener = writer_of(head.key)
         head.credit_cost = 0
-        shape = self.profile.format_of(head.key)
-        if head.kind == WRITE and shape is not None:
+        stream_format = self.profile.format_of(head.key)
+        if head.kind == WRITE and stream_format is not None:
             stream = self.streams.find(head.key)
             room: int = I64_MAX
             if stream is not None:
                 own = stream.half(sender)
-                room = 0 if is_last_item(own, head.amount, shape) else I64_MAX - own.content_units
+                room = (
+                    0
+                    if is_last_item(own, head.amount, stream_format)
+                    else I64_MAX - own.content_units
+                )
             head.credit_cost = head.amount if 0 <= head.amount < room else room
 
     def holds_items(
@@ -301,12 +308,12 @@ class Minmux(Protocol):
         return self.count_encoded(codec, data, 0) == amount
 
     def count_encoded(self, codec: Codec | None, data: bytes, pos: i64) -> int:
-        """Items in these bytes from `pos` on; -1 if they are not whole or over their limit."""
+        """Count the items in `data` from `pos` on; -1 if one is incomplete or too long."""
         end: i64 = len(data)
         items = 0
         while pos < end:
-            size, flaws = self.measure_item(codec, data, pos, end)
-            if size < 0 or flaws != 0 or size > end - pos:
+            size, violations = self.measure_item(codec, data, pos, end)
+            if size < 0 or violations != 0 or size > end - pos:
                 return -1
             pos += size
             items += 1
@@ -316,23 +323,23 @@ class Minmux(Protocol):
 
     def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
         kind = head.kind
-        shape = self.profile.format_of(head.key)
-        if shape is None:
+        stream_format = self.profile.format_of(head.key)
+        if stream_format is None:
             return UNASSIGNED_STREAM
-        if kind == WRITE and stream is not None and head.text_size < 0:  # the usual packet
+        if kind == WRITE and stream is not None and head.text_size < 0:  # fast path
             half = stream.half(sender)
             if half.promised_limit < 0 and head.amount <= half.credit_granted - half.credit_spent:
                 return 0
-        if head.text_size >= 0:  # a packet of this process, not yet bytes
-            verdict = self.validate_encodable(sender, head, stream, shape)
-            if verdict != 0:
-                return verdict
+        if head.text_size >= 0:  # made by a caller, not decoded from bytes
+            violations = self.validate_encodable(sender, head, stream, stream_format)
+            if violations != 0:
+                return violations
         if stream is None or self.starts_new_use(kind, stream):
-            return self.validate_first(kind, shape)
-        verdict = self.validate_on_known_stream(sender, head, stream, shape)
-        if verdict != 0 and self.profile.reuse:
-            return self.reused_ids.excuse_if_ambiguous(verdict, sender, head, stream)
-        return verdict
+            return self.validate_first(kind, stream_format)
+        violations = self.validate_on_known_stream(sender, head, stream, stream_format)
+        if violations != 0 and self.profile.reuse:
+            return self.reused_ids.excuse_if_ambiguous(violations, sender, head, stream)
+        return violations
 
     def validate_on_known_stream(
         self, sender: i64, head: FrameHeader, stream: StreamState, stream_format: StreamFormat
@@ -343,34 +350,34 @@ class Minmux(Protocol):
         if own.end_is_ambiguous and is_unambiguous(head, own, stream_format):
             limit = -1
         amount = head.amount
-        verdict: i64 = 0
+        violations: i64 = 0
         if kind == WRITE:
             if not is_last_item(own, amount, stream_format):
                 if 0 <= limit < amount:
-                    verdict = WRITE_PAST_LIMIT
+                    violations = WRITE_PAST_LIMIT
                 if amount > self.reused_ids.available_credit(own, head.key):
-                    verdict |= CREDIT_EXCEEDED
+                    violations |= CREDIT_EXCEEDED
         elif kind == GIVE_CREDIT:
             peer = stream.half(1 - sender)
             if 0 <= limit < amount:
-                verdict = CREDIT_PAST_LIMIT
+                violations = CREDIT_PAST_LIMIT
             held = peer.credit_granted - peer.credit_spent + amount
             if held >= FAST_COMPARE_BELOW and held > U64_MAX:
-                verdict |= CREDIT_OVERFLOW
+                violations |= CREDIT_OVERFLOW
         elif kind == STOP_WRITE and stream_format.last_item_size == ENDLESS:
-            verdict = ENDLESS_STREAM_STOPPED
+            violations = ENDLESS_STREAM_STOPPED
         elif kind == STOP_READ or kind == STOP_WRITE:
             if 0 <= limit < amount:
-                verdict = LIMIT_RAISED
+                violations = LIMIT_RAISED
         elif kind == FORGO_CREDIT:
             if amount > self.reused_ids.available_credit(own, head.key):
-                verdict = FORGO_EXCEEDS_CREDIT
+                violations = FORGO_EXCEEDS_CREDIT
         elif kind != OOPS and 0 <= limit < amount:
-            verdict = PROMISE_PAST_LIMIT
-        return verdict
+            violations = PROMISE_PAST_LIMIT
+        return violations
 
     def validate_first(self, kind: i64, stream_format: StreamFormat) -> i64:
-        """A packet on a stream, or in a new use of it, of which nothing was heard."""
+        """Validate the first packet of a stream or of a new use of its id."""
         if kind == WRITE:
             return CREDIT_EXCEEDED
         if kind == STOP_WRITE and stream_format.last_item_size == ENDLESS:
@@ -386,7 +393,7 @@ class Minmux(Protocol):
         stream: StreamState | None,
         stream_format: StreamFormat,
     ) -> i64:
-        """What cannot be said on the wire at all, or would be taken for something else."""
+        """Reject what cannot be encoded, or would be decoded as something else."""
         kind = head.kind
         if not sender_has_role(sender, head):
             return UNASSIGNED_STREAM
@@ -400,8 +407,11 @@ class Minmux(Protocol):
         )
 
     def starts_new_use(self, kind: i64, stream: StreamState) -> bool:
-        """Does this packet begin a new use of the id? Not one that needs credit to make sense:
-        it is late, and speaks of the use that is over."""
+        """Return whether this packet starts a new use of the id.
+
+        One that needs credit (Write, ForgoCredit, Oops) does not: it is a late packet of the use
+        that is over.
+        """
         return (
             self.profile.reuse
             and stream.dialer.state == ENDED
@@ -417,32 +427,34 @@ class Minmux(Protocol):
         self, sender: i64, head: FrameHeader, stream: StreamState | None, timestamp: i64
     ) -> None:
         kind = head.kind
-        shape = self.profile.format_of(head.key)
-        if shape is None or (head.text_size >= 0 and not sender_has_role(sender, head)):
+        stream_format = self.profile.format_of(head.key)
+        if stream_format is None or (head.text_size >= 0 and not sender_has_role(sender, head)):
             return
         if stream is None:
             stream = self.open_use(sender, head.key, 1)
         elif self.profile.reuse:
-            stream = self.select_use(sender, head, stream, shape)
+            stream = self.select_use(sender, head, stream, stream_format)
         self.frame_stream = stream
         own = stream.half(sender)
         amount = head.amount
         if kind == WRITE:
-            self.apply_write(sender, head, stream, own, shape, timestamp)
+            self.apply_write(sender, head, stream, own, stream_format, timestamp)
         elif kind == GIVE_CREDIT:
             stream.half(1 - sender).credit_granted += amount
             self.use_up_limit(sender, stream, own, amount, UNIT_LAST_ITEM, timestamp)
         elif kind == STOP_READ:
             self.lower_limit(sender, stream, own, amount, UNIT_LAST_ITEM, timestamp)
         elif kind == STOP_WRITE:
-            if shape.last_item_size != ENDLESS:
-                self.lower_limit(sender, stream, own, amount, shape.last_item_size, timestamp)
+            if stream_format.last_item_size != ENDLESS:
+                self.lower_limit(
+                    sender, stream, own, amount, stream_format.last_item_size, timestamp
+                )
         elif kind == FORGO_CREDIT:
             self.reply_received(sender, FORGO_CREDIT, stream.key)
-            leave = self.reused_ids.available_credit(own, stream.key)
-            if amount > leave:  # cut down by its reader, or dropped: told once, for this packet
-                own.credit_spent += leave
-                self.reused_ids.forgive_credit(stream.key, leave)
+            credit = self.reused_ids.available_credit(own, stream.key)
+            if amount > credit:  # the excess is ignored; the violation is reported for this packet
+                own.credit_spent += credit
+                self.reused_ids.forgive_credit(stream.key, credit)
             else:
                 own.credit_spent += amount
                 if own.end_is_ambiguous:
@@ -493,7 +505,7 @@ class Minmux(Protocol):
         last_item_size: i64,
         timestamp: i64,
     ) -> None:
-        """Items or credit have used up some of the announced limit."""
+        """Subtract items or credit from the announced limit, if there is one."""
         if own.promised_limit > 0:
             own.promised_limit = own.promised_limit - amount if amount < own.promised_limit else 0
             if own.promised_limit == 0:
@@ -508,7 +520,7 @@ class Minmux(Protocol):
         last_item_size: i64,
         timestamp: i64,
     ) -> None:
-        """A limit is announced, or lowered."""
+        """Announce a limit, or lower it. A higher one is ignored."""
         if own.promised_limit < 0 or amount < own.promised_limit:
             own.promised_limit = amount
             if amount == 0:
@@ -517,7 +529,7 @@ class Minmux(Protocol):
     def limit_reached(
         self, sender: i64, stream: StreamState, own: HalfStream, last_item_size: i64, timestamp: i64
     ) -> None:
-        """Nothing is left of a limit: the half has ended, unless its last item is still to come."""
+        """The limit has reached 0: end the half, unless its last item is still to come."""
         if last_item_size == UNIT_LAST_ITEM:
             own.stop(ENDED, self.causality.frames_sent(sender), own.end_is_ambiguous)
         else:
@@ -526,7 +538,7 @@ class Minmux(Protocol):
     def select_use(
         self, sender: i64, head: FrameHeader, stream: StreamState, stream_format: StreamFormat
     ) -> StreamState:
-        """The use that a packet on a known stream belongs to, begun if need be."""
+        """Return the use that a packet on a known stream belongs to; start a new one if needed."""
         late = False
         if self.starts_new_use(head.kind, stream):
             peer = stream.half(1 - sender)
@@ -541,10 +553,8 @@ class Minmux(Protocol):
             late = self.reused_ids.may_refer_to_previous_use(sender, stream)
         own = stream.half(sender)
         if is_unambiguous(head, own, stream_format):
-            if (
-                own.end_is_ambiguous and own.promised_limit == 0
-            ):  # that stop belonged to the use before
-                own.promised_limit = -1
+            if own.end_is_ambiguous and own.promised_limit == 0:
+                own.promised_limit = -1  # that stop belonged to the previous use
                 own.stop(OPEN, NEVER, False)
                 self.reply_received(sender, WRITE, stream.key)
             own.end_is_ambiguous = False
@@ -555,7 +565,7 @@ class Minmux(Protocol):
         return stream
 
     def open_use(self, sender: i64, key: i64, incarnation: i64) -> StreamState:
-        """A stream at its first packet, or at the first of a new use."""
+        """Register the stream at its first packet, or at the first packet of a new use."""
         made = self.reserved_streams.pop(key, None)
         if made is None:
             made = self.new_stream(key)
@@ -565,6 +575,7 @@ class Minmux(Protocol):
         return made
 
     def new_stream(self, key: i64) -> StreamState:
+        """Return an unregistered stream without credit."""
         writer = writer_of(key)
         made = StreamState(key, key, writer, 0)
         made.half(writer).credit_granted = 0
@@ -573,8 +584,13 @@ class Minmux(Protocol):
     # Streams and ids
 
     def get_stream(self, side: i64, stream_id: int) -> StreamState:
-        """The stream with this id, for reading or writing: the current one, or the next use of an
-        id that is over and may be used again. ValueError if the id is not assigned."""
+        """Return the stream with this id, for reading or writing.
+
+        If its current use is over and the profile allows reuse, this is the next use.
+
+        Raises:
+            ValueError: the profile does not assign the id.
+        """
         key = key_of(stream_id)
         if self.profile.format_of(key) is None:
             raise ValueError(f"stream {stream_id} is not assigned by the profile")
@@ -594,7 +610,7 @@ class Minmux(Protocol):
         return waiting
 
     def allocate(self, side: i64) -> i64:
-        """An id this side writes that nobody has used; never 2^64-1, whose key is NO_ID."""
+        """Return an unused id that this side writes; never 2^64-1, whose key is NO_ID."""
         if self.profile.default is None:
             for number in self.profile.assigned_ids:
                 key = key_of(number)
@@ -617,12 +633,12 @@ class Minmux(Protocol):
         return stream is None or (self.profile.reuse and self.is_over(stream))
 
     def writer_credit(self, stream: StreamState) -> int:
-        """Credit the writer of a stream has now."""
+        """Return the credit in items that the stream's writer has now."""
         half = stream.half(stream.opener)
         return half.credit_granted - half.credit_spent
 
     def last_item_offset(self, stream: StreamState) -> i64:
-        """Bytes of content before the last item, or -1 while that has not come."""
+        """Return the bytes of content before the last item, or -1 if that has not begun."""
         return stream.protocol_state - 1
 
     # Frames to send
@@ -642,44 +658,47 @@ class Minmux(Protocol):
     def next_frame_size(
         self, side: i64, stream: StreamState, rest: i64, quantum: i64, last: bool
     ) -> i64:
-        """Whole items only, as many as there is credit and limit for; one at least fits a frame."""
+        """Return the size of as many complete items as credit, limit and `quantum` allow.
+
+        At least one item is sent if there is credit, however long it is.
+        """
         own = stream.half(side)
-        shape = self.profile.format_of(stream.key)
-        if shape is None or own.state != OPEN:
+        stream_format = self.profile.format_of(stream.key)
+        if stream_format is None or own.state != OPEN:
             return -1
         if own.promised_limit == 0:
             return rest
-        leave = own.credit_granted - own.credit_spent
-        if 0 <= own.promised_limit < leave:
-            leave = own.promised_limit
-        if leave <= 0:
+        credit = own.credit_granted - own.credit_spent
+        if 0 <= own.promised_limit < credit:
+            credit = own.promised_limit
+        if credit <= 0:
             return -1
         room: i64 = quantum if quantum < rest else rest
-        if shape.item_size > 0:
-            items: i64 = room // shape.item_size
+        if stream_format.item_size > 0:
+            items: i64 = room // stream_format.item_size
             if items == 0:
                 items = 1
             most: int = items
-            if leave < most:
-                items = i64(leave)
+            if credit < most:
+                items = i64(credit)
             self.next_frame_items = items
-            return items * shape.item_size
-        return self.next_variable_frame_size(stream, shape, room, leave)
+            return items * stream_format.item_size
+        return self.next_variable_frame_size(stream, stream_format, room, credit)
 
     def next_variable_frame_size(
         self, stream: StreamState, stream_format: StreamFormat, room: i64, credit: int
     ) -> i64:
-        """The same for items that say their own length: look at the piece itself."""
-        lane = stream.buffers
-        if lane is None:
+        """Do the same for items of variable size, by measuring the queued piece."""
+        buffers = stream.buffers
+        if buffers is None:
             return -1
-        piece = lane.outgoing[lane.next_piece]
-        start = lane.piece_bytes_sent
+        piece = buffers.outgoing[buffers.next_piece]
+        start = buffers.piece_bytes_sent
         pos = start
         end: i64 = len(piece)
         items: i64 = 0
         whole: int = end
-        most: i64 = i64(credit) if credit < whole else end  # no item is shorter than a byte
+        most: i64 = i64(credit) if credit < whole else end  # an item has at least 1 byte
         while pos < end and items < most:
             size, _ = self.measure_item(stream_format.item_codec, piece, pos, end)
             if size < 0 or (items > 0 and pos + size - start > room):
@@ -690,19 +709,19 @@ class Minmux(Protocol):
         return pos - start if items > 0 else -1
 
     def send_error(self, side: i64, stream: StreamState, data: bytes) -> str:
-        """Why this content could never leave: half an item, another's stream, past one's limit."""
-        shape = self.profile.format_of(stream.key)
-        if shape is None or stream.opener != side:
+        """Return why `data` can never be sent: partial item, peer's stream, announced limit."""
+        stream_format = self.profile.format_of(stream.key)
+        if stream_format is None or stream.opener != side:
             return f"stream {stream.label()} is written by the {Side(stream.opener).name.lower()}"
         limit = stream.half(side).promised_limit
-        queued = self.queued_items(side, stream) if limit >= 0 else 0  # counting walks the queue
+        queued = self.queued_items(side, stream) if limit >= 0 else 0  # counting is O(queue)
         if limit >= 0 and queued >= limit:
-            if shape.last_item_size == UNIT_LAST_ITEM or queued > limit:
+            if stream_format.last_item_size == UNIT_LAST_ITEM or queued > limit:
                 return f"stream {stream.label()} has announced its end: nothing more can follow"
-            if not self.holds_items(shape, True, 1, data):
+            if not self.holds_items(stream_format, True, 1, data):
                 return f"{len(data)} bytes are not the last item of stream {stream.label()}"
             return ""
-        items = self.count_items(shape, data)
+        items = self.count_items(stream_format, data)
         if items < 0:
             return f"{len(data)} bytes are no whole items of stream {stream.label()}"
         if 0 <= limit < queued + items:
@@ -710,7 +729,7 @@ class Minmux(Protocol):
         return ""
 
     def count_items(self, stream_format: StreamFormat, data: bytes) -> int:
-        """Regular items in these bytes, or -1 if they are not whole."""
+        """Return the number of regular items in `data`, or -1 if the last one is incomplete."""
         if stream_format.item_size > 0:
             return (
                 len(data) // stream_format.item_size
@@ -724,43 +743,48 @@ class Minmux(Protocol):
         )
 
     def queued_items(self, side: i64, stream: StreamState) -> int:
-        """Regular items that wait in the stream's lane; one more than the announced limit if the
-        last item waits behind them."""
-        lane = stream.buffers
-        shape = self.profile.format_of(stream.key)
-        if lane is None or shape is None or lane.queued_bytes == 0:
+        """Return the number of regular items in the send queue.
+
+        If the last item is queued behind them, this is the announced limit + 1.
+        """
+        buffers = stream.buffers
+        stream_format = self.profile.format_of(stream.key)
+        if buffers is None or stream_format is None or buffers.queued_bytes == 0:
             return 0
         limit = stream.half(side).promised_limit
-        size: int = shape.item_size
+        size: int = stream_format.item_size
         if size > 0:
-            waiting: int = lane.queued_bytes
+            waiting: int = buffers.queued_bytes
             return limit + 1 if 0 <= limit * size < waiting else waiting // size
         items = 0
-        sent = lane.piece_bytes_sent
-        for i in range(lane.next_piece, len(lane.outgoing)):
+        sent = buffers.piece_bytes_sent
+        for i in range(buffers.next_piece, len(buffers.outgoing)):
             if 0 <= limit <= items:
                 return limit + 1
-            items += self.count_encoded(shape.item_codec, lane.outgoing[i], sent)
+            items += self.count_encoded(stream_format.item_codec, buffers.outgoing[i], sent)
             sent = 0
         return items
 
     def stop_write_frame(self, side: i64, stream: StreamState) -> Frame:
-        """Announce that what is queued is all: the stream ends, or its last item may be sent, once
-        that has left. To be put at once; content sent after it is the last item."""
+        """Return a StopWrite that announces the queued items as the last regular ones.
+
+        When they are sent, the stream ends or its last item may follow. The caller sends the frame
+        at once; content sent after it is the last item.
+        """
         return Frame(STOP_WRITE, stream.key, b"", self.queued_items(side, stream))
 
     def end_frame(self, side: i64, stream: StreamState) -> Frame | None:
-        """The writer will write no more (its last item may follow), or the reader give no more."""
+        """Announce that no more items are written (but the last one), or no more credit given."""
         return self.abort_frame(side, stream, b"")
 
     def abort_frame(self, side: i64, stream: StreamState, text: bytes) -> Frame | None:
-        """Minmux has no abort: the nearest is a limit of 0. An endless stream has none at all."""
+        """Announce a limit of 0, the closest Minmux has to an abort; None on an endless stream."""
         if stream.opener != side:
             return self.stop_reading_frame(side, stream)
-        shape = self.profile.format_of(stream.key)
+        stream_format = self.profile.format_of(stream.key)
         if (
-            shape is None
-            or shape.last_item_size == ENDLESS
+            stream_format is None
+            or stream_format.last_item_size == ENDLESS
             or stream.half(side).promised_limit == 0
         ):
             return None
@@ -772,7 +796,7 @@ class Minmux(Protocol):
         return Frame(STOP_READ, stream.key, b"", 0)
 
     def credit_frame(self, side: i64, stream: StreamState, amount: int) -> Frame | None:
-        """Credit, as far as our own limit and 2^64-1 allow it."""
+        """Return a GiveCredit, capped by this side's announced limit and by 2^64-1."""
         if stream.opener == side:
             return None
         own, peer = stream.half(side), stream.half(stream.opener)
@@ -786,22 +810,22 @@ class Minmux(Protocol):
         return Frame(GIVE_CREDIT, stream.key, b"", amount)
 
     def reply_frame(self, reply: PendingReply) -> Frame | None:
-        """Answer an Oops with all credit above its wish; a last item only its writer can give.
+        """Answer an Oops by forgoing all credit above the maximum it names.
 
-        A reader that has announced a limit may never give that credit again, so nothing is given
-        up while items wait for it.
+        A missing last item has no automatic reply. A reader that has announced a limit may never
+        give the credit again, so nothing is forgone while items are queued.
         """
         stream = self.streams.find(reply.key)
         if reply.kind != FORGO_CREDIT or stream is None:
             return None
         reader = stream.half(1 - reply.side)
         amount = self.writer_credit(stream) - self.pending_oops.get(reply.key, 0)
-        waits = (
+        needs_credit = (
             reader.promised_limit >= 0
             and stream.buffers is not None
             and stream.buffers.queued_bytes > 0
         )
-        if amount <= 0 or waits or stream.half(reply.side).state != OPEN:
+        if amount <= 0 or needs_credit or stream.half(reply.side).state != OPEN:
             self.reply_received(reply.side, reply.kind, reply.key)
             return None
         return Frame(FORGO_CREDIT, reply.key, b"", amount, stream.incarnation)
@@ -869,13 +893,17 @@ class Minmux(Protocol):
 
 
 def sender_has_role(sender: i64, head: FrameHeader) -> bool:
-    """Does the sender have the part in this stream that the packet's kind belongs to?"""
+    """Return whether the sender has the role (writer or reader) that the packet belongs to."""
     return head.kind & 1 == (1 if writer_of(head.key) == sender else 0)
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:
-    """`profile=FILE.toml`; `canonical=no` also takes numbers that are longer than need be;
-    `oops=ignore` keeps credit that the reader would like to have back."""
+    """Make a `Minmux` from the options of a protocol string.
+
+    `profile=FILE.toml` describes the instance; without it, every id carries bytes. `canonical=no`
+    also accepts numbers that are not in shortest form. `oops=ignore` keeps the credit that an Oops
+    asks back.
+    """
     profile = load_profile(options["profile"]) if "profile" in options else byte_profile()
     canonical = options.get("canonical", "yes")
     if canonical not in ("yes", "no"):

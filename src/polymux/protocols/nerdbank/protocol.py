@@ -2,8 +2,9 @@
 """Nerdbank MultiplexingStream, versions 1, 2 and 3: one protocol over three encodings.
 
 Channels are offered by name, accepted or rejected, and carry content both ways under receive
-windows (not in version 1). A channel ends with writing-completed from both sides and one termination from
-each. `codec` holds the encodings of the three versions; validation and state are the same for all.
+windows (not in version 1). A channel ends with writing-completed from both sides and one
+termination from each. `codec` holds the encodings of the three versions; validation and state are
+the same for all.
 """
 
 from typing import Final
@@ -71,13 +72,12 @@ from polymux.protocols.nerdbank.rules import (
 )
 from polymux.protocols.option_values import parse_integer
 
-MAX_RECEIVED_PAYLOAD: Final = 65536  # what we take at most
-PREVIOUS_USE_POSSIBLE: Final[i64] = (
-    1  # mark of a channel: of its id's use before, frames may yet come
-)
+MAX_RECEIVED_PAYLOAD: Final = 65536  # bytes accepted by default
+# Flag in `StreamState.protocol_state`: frames of the id's previous use may still come.
+PREVIOUS_USE_POSSIBLE: Final[i64] = 1
 
-MAX_ALLOCATED_ID: Final = 0x7FFFFFFF  # ids above this kill TypeScript peers
-WINDOW_GROWTH_FACTOR: Final = 4  # a window that is asked to grow becomes this many times as large
+MAX_ALLOCATED_ID: Final = 0x7FFFFFFF  # TypeScript peers fail on larger ids
+WINDOW_GROWTH_FACTOR: Final = 4  # of a window, for each growth request
 
 
 class Nerdbank(Protocol):
@@ -132,7 +132,7 @@ class Nerdbank(Protocol):
             if len(self.dialer_random if sender == DIALER else self.acceptor_random) == 0:
                 return self.decode_handshake(data, pos, end, head)
             if not self.handshake_done:
-                return AWAITING_HANDSHAKE  # whose ids are odd is not known yet
+                return AWAITING_HANDSHAKE  # which side has the odd ids is not known yet
             if self.major_version == 2:
                 start = decode_header_v2_v3(data, pos, end, 2, self.max_frame_bytes, sender, head)
             else:
@@ -212,25 +212,25 @@ class Nerdbank(Protocol):
             return TERMINATED_TWICE if kind == TERMINATED else FRAME_AFTER_TERMINATION
         if kind == TERMINATED:
             return 0
-        verdict = self.validate_after_peer_termination(sender, peer)
+        violations = self.validate_after_peer_termination(sender, peer)
         if kind == ACCEPTED:
             if stream.opener == sender or stream.opener == NEITHER_SIDE or stream.accepted:
-                verdict |= BAD_ACCEPTANCE
+                violations |= BAD_ACCEPTANCE
         elif kind == WRITING_COMPLETED:
             if stream.opener == 1 - sender and not stream.accepted:
-                verdict |= CONTENT_BEFORE_ACCEPTANCE
+                violations |= CONTENT_BEFORE_ACCEPTANCE
             if own.state == ENDED:
-                verdict |= COMPLETED_TWICE
+                violations |= COMPLETED_TWICE
         elif kind == PROCESSED:
             if self.major_version == 1:
-                verdict |= BAD_FRAME
+                violations |= BAD_FRAME
             elif peer.credit_granted >= 0 and head.amount > peer.credit_spent - (
                 peer.credit_granted - peer.window
             ):
-                verdict |= ACKNOWLEDGED_TOO_MUCH
+                violations |= ACKNOWLEDGED_TOO_MUCH
         elif kind == WINDOW_ADJUST and 0 <= head.amount < peer.window:
-            verdict |= WINDOW_SHRUNK
-        return verdict
+            violations |= WINDOW_SHRUNK
+        return violations
 
     def validate_content(self, sender: i64, head: FrameHeader, stream: StreamState) -> i64:
         if stream.protocol_state != 0 and self.may_refer_to_previous_use(sender, stream):
@@ -238,18 +238,18 @@ class Nerdbank(Protocol):
         own = stream.half(sender)
         if own.last_frame_index != NEVER:
             return FRAME_AFTER_TERMINATION
-        verdict: i64 = 0
+        violations: i64 = 0
         peer = stream.half(1 - sender)
         if peer.last_frame_index != NEVER:
-            verdict = self.validate_after_peer_termination(sender, peer)
+            violations = self.validate_after_peer_termination(sender, peer)
         if not stream.accepted and stream.opener == 1 - sender:
-            verdict |= CONTENT_BEFORE_ACCEPTANCE
+            violations |= CONTENT_BEFORE_ACCEPTANCE
         if own.state != OPEN:
-            verdict |= CONTENT_AFTER_COMPLETED
-        size: int = head.payload_size  # no native number: a peer may grant more than 2^63
+            violations |= CONTENT_AFTER_COMPLETED
+        size: int = head.payload_size  # not i64: a peer may grant more than 2^63
         if own.credit_granted >= 0 and own.credit_spent + size > own.credit_granted:
-            verdict |= WINDOW_EXCEEDED
-        return verdict
+            violations |= WINDOW_EXCEEDED
+        return violations
 
     def validate_offer(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
         if head.opener != sender:
@@ -263,13 +263,13 @@ class Nerdbank(Protocol):
         return EQUAL_RANDOMS if len(other) > 0 and other == self.frame_text else 0
 
     def may_refer_to_previous_use(self, sender: i64, stream: StreamState) -> bool:
-        """May a frame of the side that did not offer this speak of the id's use before?"""
+        """Return whether a frame of the accepting side may belong to the id's previous use."""
         return sender != stream.opener and not self.causality.had_seen(
             sender, stream.open_frame_index
         )
 
     def validate_after_peer_termination(self, sender: i64, peer: HalfStream) -> i64:
-        """A frame behind the peer's termination: it crossed, or its sender had read that."""
+        """Validate a frame after the peer's termination: crossed in flight unless it was read."""
         if peer.last_frame_index == NEVER:
             return 0
         return (
@@ -341,9 +341,7 @@ class Nerdbank(Protocol):
                 peer.credit_granted += head.amount - peer.window
                 peer.window = head.amount
         elif kind == GROWTH_REQUEST:
-            if (
-                peer.last_frame_index == NEVER
-            ):  # behind its own termination nobody can answer any more
+            if peer.last_frame_index == NEVER:  # a terminated side cannot reply
                 self.expect_reply(1 - sender, WINDOW_ADJUST, stream.key, 0, timestamp)
         elif kind == READING_COMPLETED:
             if peer.state == OPEN:
@@ -399,7 +397,7 @@ class Nerdbank(Protocol):
         self.frame_stream = made
 
     def open_seeded_channel(self, channel_id: i64) -> StreamState:
-        """A channel both sides were configured with; made at its first use."""
+        """Return a seeded channel; register it at its first use."""
         key = channel_id * 4 + NEITHER_SIDE
         stream = self.streams.find(key)
         if stream is not None:
@@ -409,7 +407,7 @@ class Nerdbank(Protocol):
         return made
 
     def new_seeded_channel(self, channel_id: i64) -> StreamState:
-        """A seeded channel on which nothing has passed."""
+        """Return an unused seeded channel: accepted, with the configured windows."""
         made = StreamState(channel_id * 4 + NEITHER_SIDE, channel_id, NEITHER_SIDE, 0)
         made.accepted = True
         if self.seeded_windows is not None:
@@ -428,7 +426,9 @@ class Nerdbank(Protocol):
             self.peer_unblocked = True
 
     def is_reportable(self, reply: PendingReply, stream: StreamState | None) -> bool:
-        if reply.rule == NOT_TERMINATED and stream is not None:  # owed by both: said once
+        if (
+            reply.rule == NOT_TERMINATED and stream is not None
+        ):  # expected of both sides: reported once
             return reply.side == (DIALER if stream.opener == NEITHER_SIDE else stream.opener)
         return reply.rule != 0
 
@@ -460,7 +460,7 @@ class Nerdbank(Protocol):
 
     def accept_frame(self, side: i64, stream: StreamState, window: int) -> Frame | None:
         if stream.half(1 - side).last_frame_index != NEVER:
-            return None  # withdrawn: only our own termination may follow
+            return None  # withdrawn: only this side's termination may follow
         return Frame(ACCEPTED, stream.key, b"", window if self.has_credit else -1)
 
     def fill_content_header(
@@ -506,20 +506,21 @@ class Nerdbank(Protocol):
         return reply.kind == WINDOW_ADJUST
 
     def grown_window(self, side: i64, stream: StreamState) -> int:
-        """The window to answer a growth request with; the same again is a refusal.
+        """Return the window that answers a growth request; the current one refuses it.
 
-        It grows only while the reader keeps up, and within what all channels may grow together.
+        It grows only while the reader keeps up, and within the total growth that
+        `max_window_growth_total` allows for all channels.
         """
         window = stream.half(1 - side).window
-        lane = stream.buffers
-        wish = min(window * WINDOW_GROWTH_FACTOR, self.limits.max_receive_window)
-        if wish <= window or (lane is not None and lane.unread_bytes > 0):
+        buffers = stream.buffers
+        target = min(window * WINDOW_GROWTH_FACTOR, self.limits.max_receive_window)
+        if target <= window or (buffers is not None and buffers.unread_bytes > 0):
             return window
         grown = 0
         for other in self.streams.slots:
             if not other.over and other.half(1 - side).window > self.receive_window:
                 grown += other.half(1 - side).window - self.receive_window
-        return wish if grown + wish - window <= self.limits.max_window_growth_total else window
+        return target if grown + target - window <= self.limits.max_window_growth_total else window
 
     # Descriptions
 
@@ -551,31 +552,32 @@ class Nerdbank(Protocol):
     def save(self) -> dict[str, object]:
         saved = super().save()
         saved["randoms"] = [self.dialer_random, self.acceptor_random]
-        saved["numbers"] = [self.odd_id_side, self.next_dialer_id, self.next_acceptor_id]
+        saved["ids"] = [self.odd_id_side, self.next_dialer_id, self.next_acceptor_id]
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
-        randoms, numbers = saved["randoms"], saved["numbers"]
+        randoms, ids = saved["randoms"], saved["ids"]
+        # Saved state is untyped; `save` writes these lists.
         assert isinstance(randoms, list)
-        assert isinstance(numbers, list)
+        assert isinstance(ids, list)
         self.dialer_random, self.acceptor_random = randoms[0], randoms[1]
-        self.odd_id_side, self.next_dialer_id, self.next_acceptor_id = (
-            numbers[0],
-            numbers[1],
-            numbers[2],
-        )
+        self.odd_id_side, self.next_dialer_id, self.next_acceptor_id = ids[0], ids[1], ids[2]
 
 
 def grant_window(half: HalfStream, amount: int, has_credit: bool) -> None:
-    """Announce a window to a half; none announced is no leave at all."""
+    """Announce a window to a half; without an amount it has no credit at all."""
     if has_credit:
         half.window = amount if amount > 0 else 0
         half.credit_granted = half.window
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:
-    """`version=1|2|3`; `window` we announce; `seeded=102400+500`, the seeded channels' windows."""
+    """Make a `Nerdbank` from the options of a protocol string.
+
+    `version=1|2|3`; `window` is the receive window to announce, in bytes; `seeded=102400+500` gives
+    the windows of the seeded channels.
+    """
     version = parse_integer(options.get("version", "3"), "version", 1)
     if version > 3:
         raise ValueError(f"version is 1, 2 or 3, not {version}")

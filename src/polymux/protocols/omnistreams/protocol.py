@@ -56,18 +56,17 @@ from polymux.protocols.omnistreams.rules import (
     UNKNOWN_TYPE,
 )
 
-KEY_COUNT: Final[i64] = 512  # 256 of each side
+KEY_COUNT: Final[i64] = 512  # 256 ids of each side
 MAX_REQUEST_COUNT: Final[i64] = 255  # one byte
-MAX_REQUEST_AMOUNT: Final = 1048576  # messages asked for at once; that is 4113 requests on the wire
-REMEMBER_ALL: Final[i64] = 1_000_000_000_000  # as many as there will ever be
+MAX_REQUEST_AMOUNT: Final = 1048576  # messages per request frame; encoded as up to 4113 requests
+REMEMBER_ALL: Final[i64] = 1_000_000_000_000  # effectively unlimited
 
-DEFAULT_MAX_MESSAGE_BYTES: Final = 1048576  # bytes after type and id that we take
-DEFAULT_WINDOW_MESSAGES: Final = 64  # messages a reader is ready for, unless it says otherwise
+DEFAULT_MAX_MESSAGE_BYTES: Final = 1048576  # bytes after type and id
+DEFAULT_WINDOW_MESSAGES: Final = 64  # messages a reader requests by default
 LENGTH_PREFIX_BYTES: Final[i64] = 4
-CANCELLED_ID_RANK: Final[i64] = 1_000_000_000_000  # rank of an id whose stream the peer cancelled
-UNCONFIRMED_ID_RANK: Final[i64] = (
-    2_000_000_000_000  # and of one whose end the peer may not have read
-)
+# Added to the rank of a closed id in `allocate`, which picks the lowest:
+CANCELLED_ID_RANK: Final[i64] = 1_000_000_000_000  # the peer cancelled its stream
+UNCONFIRMED_ID_RANK: Final[i64] = 2_000_000_000_000  # the peer may not have read its end
 
 
 class Omnistreams(MessageProtocol):
@@ -107,7 +106,7 @@ class Omnistreams(MessageProtocol):
             CREATE_ON_OPEN_ID | CREDIT_EXCEEDED | REQUEST_ON_UNKNOWN_ID | CANCEL_ON_UNKNOWN_ID
         )
         self.history_dependent_rules = DATA_ON_UNKNOWN_ID | END_ON_UNKNOWN_ID | SENT_AFTER_CANCEL
-        self.streams.max_closed = REMEMBER_ALL  # there are only 512 ids, and the last of each stays
+        self.streams.max_closed = REMEMBER_ALL  # at most 512: the last stream of each id is kept
 
     # Decoding and encoding
 
@@ -220,67 +219,67 @@ class Omnistreams(MessageProtocol):
             return self.validate_data(sender, head, stream)
         if kind == UNKNOWN_MESSAGE:
             return EMPTY_MESSAGE if head.payload_size == 0 else UNKNOWN_TYPE
-        verdict: i64 = 0
+        violations: i64 = 0
         if head.payload_size > self.max_control_bytes:
-            verdict = MESSAGE_TOO_LONG
+            violations = MESSAGE_TOO_LONG
         if head.opener == NO_STREAM:
-            return verdict  # a control message, or one without an id (its header has said so)
+            return violations  # a control message, or one without an id (reported by decode_header)
         if kind == CREATE:
             if head.payload_size > self.limits.max_metadata_bytes:
-                verdict |= METADATA_TOO_LONG
+                violations |= METADATA_TOO_LONG
             if stream is not None and not self.is_over(stream):
-                past = self.id_histories[stream.key]
-                doubtful = past is not None and past.cancel_is_ambiguous
-                verdict |= CROSSED if doubtful else CREATE_ON_OPEN_ID
+                history = self.id_histories[stream.key]
+                ambiguous = history is not None and history.cancel_is_ambiguous
+                violations |= CROSSED if ambiguous else CREATE_ON_OPEN_ID
         elif kind == DATA:
-            verdict |= DATA_ON_UNKNOWN_ID
+            violations |= DATA_ON_UNKNOWN_ID
         elif kind == END:
             if head.payload_size > 0:
-                verdict |= END_WITH_PAYLOAD
-            verdict |= self.validate_writer_stop(
+                violations |= END_WITH_PAYLOAD
+            violations |= self.validate_writer_stop(
                 sender, stream, END_ON_UNKNOWN_ID, SENT_AFTER_CANCEL
             )
         elif kind == CANCEL_RECEIVE:
             if head.payload_size > 0:
-                verdict |= CANCEL_WITH_PAYLOAD
+                violations |= CANCEL_WITH_PAYLOAD
             if self.legacy:
-                verdict |= UNKNOWN_TYPE
-            verdict |= self.validate_writer_stop(
+                violations |= UNKNOWN_TYPE
+            violations |= self.validate_writer_stop(
                 sender, stream, CANCEL_ON_UNKNOWN_ID, CANCEL_ON_UNKNOWN_ID
             )
         elif kind == CANCEL_SEND:
             if head.payload_size > 0:
-                verdict |= CANCEL_WITH_PAYLOAD
+                violations |= CANCEL_WITH_PAYLOAD
             if (sender, CANCEL_SEND, head.key) not in self.pending_replies:
-                verdict |= self.validate_reader_message(sender, stream, CANCEL_ON_UNKNOWN_ID)
+                violations |= self.validate_reader_message(sender, stream, CANCEL_ON_UNKNOWN_ID)
         else:
             if head.payload_size != 1 or head.amount < 0 or head.amount > MAX_REQUEST_AMOUNT:
-                verdict |= BAD_LENGTH
-            verdict |= self.validate_reader_message(sender, stream, REQUEST_ON_UNKNOWN_ID)
-        return verdict
+                violations |= BAD_LENGTH
+            violations |= self.validate_reader_message(sender, stream, REQUEST_ON_UNKNOWN_ID)
+        return violations
 
     def validate_data(self, sender: i64, head: FrameHeader, stream: StreamState) -> i64:
         own = stream.half(sender)
-        verdict: i64 = 0
+        violations: i64 = 0
         if own.state != OPEN:
             return DATA_ON_UNKNOWN_ID
         peer = stream.half(1 - sender)
         if peer.state != OPEN:
-            verdict = (
+            violations = (
                 SENT_AFTER_CANCEL
                 if self.causality.had_seen(sender, peer.end_frame_index)
                 else CROSSED
             )
         if own.credit_spent >= own.promised_limit:
-            verdict |= CREDIT_EXCEEDED
+            violations |= CREDIT_EXCEEDED
         if head.payload_size > self.max_frame_bytes:
-            verdict |= MESSAGE_TOO_LONG
-        return verdict
+            violations |= MESSAGE_TOO_LONG
+        return violations
 
     def validate_writer_stop(
         self, sender: i64, stream: StreamState | None, unknown_id_rule: i64, after_cancel_rule: i64
     ) -> i64:
-        """The initiator ends or cancels: a stream it has not, or one that it knows is cancelled."""
+        """Validate END or CANCEL_RECEIVE: the stream is unknown, or its cancel was read."""
         if stream is None or stream.half(sender).state != OPEN:
             return unknown_id_rule
         peer = stream.half(1 - sender)
@@ -293,7 +292,7 @@ class Omnistreams(MessageProtocol):
     def validate_reader_message(
         self, sender: i64, stream: StreamState | None, unknown_id_rule: i64
     ) -> i64:
-        """The acceptor asks or cancels: too late only if it can be shown to know that."""
+        """Validate REQUEST or CANCEL_SEND of the acceptor: late only if it had seen the end."""
         if stream is None:
             return unknown_id_rule
         own = stream.half(sender)
@@ -352,18 +351,16 @@ class Omnistreams(MessageProtocol):
         made = StreamState(head.key, head.stream_id, sender, self.causality.frames_sent(sender))
         own = made.half(sender)
         own.credit_granted = 0
-        past = self.id_history(head.key)
-        own.promised_limit = past.start_new_use(sender, self.causality)
+        history = self.id_history(head.key)
+        own.promised_limit = history.start_new_use(sender, self.causality)
         if stream is not None:
             made.incarnation = stream.incarnation + 1
             if has_seen_end(stream, 1 - sender, self.causality):
-                if has_read(1 - sender, past.last_stray_data_index, self.causality):
-                    past.had_stray_data = False
+                if has_read(1 - sender, history.last_stray_data_index, self.causality):
+                    history.had_stray_data = False
             elif has_cancelled(stream, 1 - sender):
                 if stream.half(sender).credit_spent > 0:
-                    past.had_stray_data = (
-                        True  # to the letter, data that it cancelled is cancelled again
-                    )
+                    history.had_stray_data = True  # the spec has it cancel that data again
             else:
                 made.answerable_open_index = stream.answerable_open_index
             if not self.is_over(stream):
@@ -385,64 +382,71 @@ class Omnistreams(MessageProtocol):
                 writer = stream.half(1 - sender)
                 writer.credit_granted += amount
                 writer.promised_limit += amount
-        while amount > MAX_REQUEST_COUNT:  # our own: on the wire it is as many messages as it takes
+        while amount > MAX_REQUEST_COUNT:  # sent by this endpoint: several messages on the wire
             self.causality.record_sent(sender)
             amount -= MAX_REQUEST_COUNT
 
     def apply_cancel_send(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
-        past = self.id_history(head.key)
-        past.last_cancel_index = self.causality.frames_sent(sender)
-        past.cancelled_since_create = True
-        past.cancelled_silently = False
+        history = self.id_history(head.key)
+        history.last_cancel_index = self.causality.frames_sent(sender)
+        history.cancelled_since_create = True
+        history.cancelled_silently = False
         self.reply_received(sender, CANCEL_SEND, head.key)
         if stream is None:
             return
         self.frame_stream = stream
-        vague = past.had_stray_data or may_refer_to_previous_use(stream, sender, self.causality)
-        if not past.had_stray_data:  # else it may answer data that came before the stream
+        ambiguous = history.had_stray_data or may_refer_to_previous_use(
+            stream, sender, self.causality
+        )
+        if not history.had_stray_data:  # else it may answer data from before this stream
             stream.record_reply(sender, self.causality)
         own = stream.half(sender)
-        if own.state == OPEN or (own.end_is_ambiguous and not vague):
-            own.stop(ABORTED, self.causality.frames_sent(sender), vague)
+        if own.state == OPEN or (own.end_is_ambiguous and not ambiguous):
+            own.stop(ABORTED, self.causality.frames_sent(sender), ambiguous)
             if stream.reset_by < 0:
                 stream.reset_by = sender
             self.record_ending(stream, "cancelled")
 
     def apply_stray_data(self, sender: i64, key: i64, timestamp: i64) -> None:
-        """Data for no stream: the other side owes one cancel, until the id is used again."""
-        past = self.id_history(key)
-        past.had_stray_data = True
-        past.last_stray_data_index = self.causality.frames_sent(sender)
-        if not past.cancelled_since_create:
+        """Handle data for no open stream: expect one cancel, unless the id is reused first."""
+        history = self.id_history(key)
+        history.had_stray_data = True
+        history.last_stray_data_index = self.causality.frames_sent(sender)
+        if not history.cancelled_since_create:
             self.expect_reply(1 - sender, CANCEL_SEND, key, DATA_UNANSWERED, timestamp)
 
     def use_requested_credit(self, sender: i64, stream: StreamState, own: HalfStream) -> None:
-        """Data needs leave from the next request, which its sender has therefore read."""
-        past = self.id_history(stream.key)
+        """Take credit from the next requests; the data's sender has therefore read them."""
+        history = self.id_history(stream.key)
         while own.credit_spent > stream.protocol_state:
-            amount = past.use_next_request(sender, self.causality)
+            amount = history.use_next_request(sender, self.causality)
             if amount == 0:
                 return
             stream.protocol_state += amount
 
     def record_ending(self, stream: StreamState, ending: str) -> None:
-        """What passes first decides how a stream ended."""
+        """Record how a stream ended. The first frame that ends it decides."""
         if not stream.ending:
             stream.ending = ending
             self.streams_closed += 1
             self.id_history(stream.key).close_order = self.streams_closed
 
     def id_history(self, key: i64) -> IdHistory:
-        found = self.id_histories[key]
-        if found is None:
-            found = IdHistory()
-            self.id_histories[key] = found
-        return found
+        """Return the history of an id; create it if there is none."""
+        history = self.id_histories[key]
+        if history is None:
+            history = IdHistory()
+            self.id_histories[key] = history
+        return history
 
     # Frames to send
 
     def allocate(self, side: i64) -> i64:
-        """An id never used; else one the peer has provably let go of; else the longest free."""
+        """Return an id that was never used, or else the one that is the safest to reuse.
+
+        Preferred are ids whose end the peer has provably read, then ids that the peer cancelled;
+        among equals, the one closed longest ago. NO_ID if all are in use.
+        """
         best = NO_ID
         best_rank: i64 = 0
         for number in range(256):
@@ -450,10 +454,10 @@ class Omnistreams(MessageProtocol):
             stream = self.streams.find(key)
             if stream is None:
                 return key
-            past = self.id_history(key)
-            if not self.is_over(stream) or past.cancelled_silently:
+            history = self.id_history(key)
+            if not self.is_over(stream) or history.cancelled_silently:
                 continue
-            rank = past.close_order
+            rank = history.close_order
             if not has_seen_end(stream, 1 - side, self.causality):
                 rank += (
                     CANCELLED_ID_RANK if has_cancelled(stream, 1 - side) else UNCONFIRMED_ID_RANK
@@ -467,7 +471,7 @@ class Omnistreams(MessageProtocol):
         return Frame(CREATE, key, name)
 
     def accept_frame(self, side: i64, stream: StreamState, window: int) -> Frame | None:
-        """The first request; from then on `read` keeps the writer supplied with as many."""
+        """Return the first request; `Endpoint.read` then keeps `window` messages requested."""
         if stream.buffers is not None:
             stream.buffers.target_window = window
         return self.credit_frame(side, stream, window)
@@ -488,16 +492,16 @@ class Omnistreams(MessageProtocol):
             or self.is_cancelled_silently(stream)
         ):
             return -1
-        return rest  # a message is sent whole or not at all
+        return rest  # a message is never split
 
     def end_frame(self, side: i64, stream: StreamState) -> Frame | None:
         return None if self.is_cancelled_silently(stream) else Frame(END, stream.key)
 
     def abort_frame(self, side: i64, stream: StreamState, text: bytes) -> Frame | None:
-        """Cancel, as writer or as reader; `text` has no place in the message.
+        """Cancel as writer or as reader. The message cannot carry `text`.
 
-        The legacy numbering has no word for the writer's cancel: nothing is sent, and the id stays
-        taken until the peer cancels too.
+        The legacy numbering has no writer's cancel: nothing is sent, and the id stays in use until
+        the peer cancels too.
         """
         if stream.opener != side:
             return self.stop_reading_frame(side, stream)
@@ -512,10 +516,10 @@ class Omnistreams(MessageProtocol):
         return Frame(CANCEL_SEND, stream.key, b"", -1, stream.incarnation)
 
     def credit_frame(self, side: i64, stream: StreamState, amount: int) -> Frame | None:
-        """Ask for `amount` more messages; above 255 this is several messages on the wire."""
+        """Request `amount` more messages; above 255 this takes several messages on the wire."""
         if stream.opener == side or amount <= 0 or self.is_over(stream):
             return None
-        if self.streams.find(stream.key) is not stream:  # its id was used again
+        if self.streams.find(stream.key) is not stream:  # the id was reused
             return None
         return Frame(REQUEST, stream.key, b"", amount, stream.incarnation)
 
@@ -526,8 +530,9 @@ class Omnistreams(MessageProtocol):
         )
 
     def is_cancelled_silently(self, stream: StreamState) -> bool:
-        past = self.id_histories[stream.key]
-        return past is not None and past.cancelled_silently
+        """Return whether the writer aborted without a message (legacy numbering)."""
+        history = self.id_histories[stream.key]
+        return history is not None and history.cancelled_silently
 
     # Descriptions
 
@@ -561,46 +566,51 @@ class Omnistreams(MessageProtocol):
 
     def save(self) -> dict[str, object]:
         saved = super().save()
-        saved["freed"] = int(self.streams_closed)
-        kept: list[object] = []
+        saved["streams_closed"] = int(self.streams_closed)
+        histories: list[object] = []
         for key in range(KEY_COUNT):
-            past = self.id_histories[key]
-            if past is not None:
-                kept.append([key, past.save()])
-        saved["pasts"] = kept
+            history = self.id_histories[key]
+            if history is not None:
+                histories.append([key, history.save()])
+        saved["id_histories"] = histories
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
-        freed, kept = saved["freed"], saved["pasts"]
-        assert isinstance(freed, int)
-        assert isinstance(kept, list)
-        self.streams_closed = freed
-        for key, past in kept:
-            self.id_histories[key] = load_id_history(past)
+        closed, histories = saved["streams_closed"], saved["id_histories"]
+        # Saved state is untyped; `save` writes these types.
+        assert isinstance(closed, int)
+        assert isinstance(histories, list)
+        self.streams_closed = closed
+        for key, entry in histories:
+            self.id_histories[key] = load_id_history(entry)
 
 
 def may_refer_to_previous_use(stream: StreamState, reader: i64, causality: Causality) -> bool:
-    """May a message of the acceptor still speak of an earlier use of the id?"""
+    """Return whether a message of the acceptor may belong to an earlier use of the id."""
     return stream.answerable_open_index != stream.open_frame_index and not causality.had_seen(
         reader, stream.open_frame_index
     )
 
 
 def has_seen_end(stream: StreamState, reader: i64, causality: Causality) -> bool:
-    """Has the acceptor provably read that this stream is over, and all that came before?"""
+    """Return whether the acceptor has provably read the end of this stream."""
     writer = stream.half(1 - reader)
     return writer.state != OPEN and has_read(reader, writer.end_frame_index, causality)
 
 
 def has_cancelled(stream: StreamState, reader: i64) -> bool:
-    """Has the acceptor cancelled this very use of the id?"""
+    """Return whether the acceptor has certainly cancelled this use of the id."""
     own = stream.half(reader)
     return own.state != OPEN and not own.end_is_ambiguous
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:
-    """`numbering=spec|legacy` of the types; `carrier=websocket|length`, without it found."""
+    """Make an `Omnistreams` from the options of a protocol string.
+
+    `numbering=spec|legacy` selects the type numbers; `carrier=websocket|length` the encapsulation,
+    which is detected if the option is absent.
+    """
     numbering = options.get("numbering", "spec")
     if numbering not in ("spec", "legacy"):
         raise ValueError(f"numbering is spec or legacy, not {numbering!r}")

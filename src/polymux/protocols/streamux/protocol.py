@@ -70,19 +70,19 @@ from polymux.protocols.streamux.rules import (
     TRUNCATED,
 )
 
-MAX_CHUNK_BYTES: Final[i64] = 65536  # bytes of a chunk we take at most
+MAX_CHUNK_BYTES: Final[i64] = 65536  # longest chunk accepted by default
 
-REQUEST_COMPLETE: Final[i64] = 1  # mark of a stream: the last chunk of its request has passed
+REQUEST_COMPLETE: Final[i64] = 1  # flag in `protocol_state`: the request's last chunk was seen
 
-# What an id is to a request chunk:
+# State of an id for its owner (`id_status`):
 ID_FREE: Final[i64] = 0
 ID_REQUESTING: Final[i64] = 1
 ID_BUSY: Final[i64] = 2
 
-# Who is not blamed on an id any more, because the other side broke its order:
+# Roles whose violations on an id are excused after a violation of the other side:
 REQUESTER: Final[i64] = 1
 REPLIER: Final[i64] = 2
-REPLIER_ACKS: Final[i64] = 4  # the replier, but only for acks
+REPLIER_ACKS: Final[i64] = 4  # the replier, for acks only
 
 U32_MAX: Final[i64] = 0xFFFFFFFF
 
@@ -137,11 +137,11 @@ class Streamux(Protocol):
         self.keys_without_stream: OrderedDict[int, None] = OrderedDict()
 
     def layout_of(self, side: i64) -> HeaderLayout:
-        """What `side` announced; its requests and the replies to them are laid out so."""
+        """Return the layout that `side` announced for its requests and the replies to them."""
         return self.dialer_layout if side == DIALER else self.acceptor_layout
 
     def update_shared_layout(self) -> None:
-        """Both sides usually announce the same; their headers are then read the short way."""
+        """Enable the header fast path if both sides announced the same 4-byte layout."""
         one, other = self.dialer_layout, self.acceptor_layout
         if one.header_size == 4 and other.header_size == 4 and one.id_bits == other.id_bits:
             self.shared_fields_mask = one.fields_mask
@@ -157,31 +157,31 @@ class Streamux(Protocol):
         if end - pos >= 4 and self.shared_fields_mask > 0:
             word = i64(read_i32_le(data, pos)) & U32_MAX
             size = (word & self.shared_fields_mask) >> self.shared_id_bits
-            if size > 0:  # the usual: a chunk that is not empty
+            if size > 0:  # not one of the special messages
                 flags = word >> 30
-                asker = sender ^ (flags & 1)
+                opener = sender ^ (flags & 1)
                 number = word & self.shared_max_id
                 head.kind = (flags >> 1) | ((flags & 1) << 1)
                 head.stream_id = number
-                head.opener = asker
-                head.key = number * 2 + asker
+                head.opener = opener
+                head.key = number * 2 + opener
                 head.payload_size = size
                 head.credit_cost = size
                 head.trailer_size = 0
                 head.parts_left = 0
                 head.amount = -1
                 head.text_size = -1
-                flaws: i64 = 0
+                violations: i64 = 0
                 if size > self.max_frame_bytes:
-                    flaws = CHUNK_TOO_LONG
-                head.format_violations = flaws
+                    violations = CHUNK_TOO_LONG
+                head.format_violations = violations
                 return pos + 4
         return self.decode_header_slow(sender, data, pos, end, head)
 
     def decode_header_slow(
         self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
     ) -> i64:
-        """Initiators, short headers, empty chunks and the messages that have no content."""
+        """Decode initiators, 2-byte headers, empty chunks and special messages."""
         own = self.dialer_layout if sender == DIALER else self.acceptor_layout
         other = self.acceptor_layout if sender == DIALER else self.dialer_layout
         head.clear()
@@ -190,10 +190,10 @@ class Streamux(Protocol):
             head.opener = NO_STREAM
             return pos + 4 if end - pos >= 4 else INCOMPLETE
         if other.status == INITIATOR_MISSING:
-            return AWAITING_HANDSHAKE  # how replies are laid out is not known yet
+            return AWAITING_HANDSHAKE  # the layout of replies is not known yet
         width = own.header_size
         if width == 0:
-            return INVALID  # behind a bad initiator
+            return INVALID  # after a bad initiator
         if width > end - pos:
             return INCOMPLETE
         low: i64 = data[pos]
@@ -273,7 +273,7 @@ class Streamux(Protocol):
             and head.payload_size == 0
             and not self.ends_started_message(sender, kind, stream)
         ):
-            return BAD_BIT_COUNTS  # would be read as one of the special messages
+            return BAD_BIT_COUNTS  # would be decoded as a special message
         if kind <= REQUEST_LAST:
             if self.id_status(head.key, stream) != ID_BUSY:
                 return 0
@@ -295,7 +295,10 @@ class Streamux(Protocol):
         return self.excuse_if_ambiguous(head.key, REQUESTER, KEEPALIVE_BUSY_ID)
 
     def fits_header(self, sender: i64, head: FrameHeader) -> bool:
-        """Can the header say this? What came in one always fits; what a caller made may not."""
+        """Return whether id and length fit the header.
+
+        Received frames always do; a frame made by a caller may not.
+        """
         own = self.layout_of(sender)
         layout = own if not head.kind & REPLY_BIT else self.layout_of(1 - sender)
         return (
@@ -308,10 +311,10 @@ class Streamux(Protocol):
 
     def validate_initiator(self, sender: i64) -> i64:
         if self.layout_of(sender).status != INITIATOR_MISSING:
-            return BAD_BIT_COUNTS  # a second one would be read as a header
-        flaws = initiator_violations(self.frame_text)
-        if flaws != 0:
-            return flaws
+            return BAD_BIT_COUNTS  # a second one would be decoded as a header
+        violations = initiator_violations(self.frame_text)
+        if violations != 0:
+            return violations
         other = self.layout_of(1 - sender)
         mixed = other.status == INITIATOR_VALID and other.header_size != announced_header_size(
             self.frame_text
@@ -321,19 +324,19 @@ class Streamux(Protocol):
     def validate_reply(self, sender: i64, key: i64, stream: StreamState | None) -> i64:
         if stream is None:
             return self.excuse_if_ambiguous(key, REPLIER, REPLY_UNKNOWN)
-        verdict: i64 = 0
+        violations: i64 = 0
         if stream.half(sender).last_frame_index != NEVER:
-            verdict = REPLY_UNKNOWN
+            violations = REPLY_UNKNOWN
         elif not stream.protocol_state & REQUEST_COMPLETE:
-            verdict = REPLY_BEFORE_END
+            violations = REPLY_BEFORE_END
         else:
-            asker = stream.half(1 - sender)
-            if asker.state != ABORTED:
+            requester = stream.half(1 - sender)
+            if requester.state != ABORTED:
                 return 0
-            if not self.causality.had_seen(sender, asker.end_frame_index):
+            if not self.causality.had_seen(sender, requester.end_frame_index):
                 return CROSSED
-            verdict = REPLY_AFTER_CANCEL
-        return self.excuse_if_ambiguous(key, REPLIER, verdict)
+            violations = REPLY_AFTER_CANCEL
+        return self.excuse_if_ambiguous(key, REPLIER, violations)
 
     def validate_cancel(self, sender: i64, key: i64, stream: StreamState | None) -> i64:
         if key in self.locked_keys:
@@ -345,13 +348,16 @@ class Streamux(Protocol):
         return CROSSED if self.final_reply_in_flight(sender, stream) else CANCEL_UNKNOWN
 
     def final_reply_in_flight(self, sender: i64, stream: StreamState) -> bool:
-        """Was the final reply still on its way to the asker that cancels now?"""
+        """Return whether the final reply was in flight when the requester cancelled."""
         reply = stream.half(1 - sender)
         late = stream.half(sender).state != ABORTED and reply.state == ENDED
         return late and not self.causality.had_seen(sender, reply.end_frame_index)
 
     def excuse_if_ambiguous(self, key: i64, role: i64, violation_mask: i64) -> i64:
-        """The verdict, or CROSSED where the other side's fault may have misled this one."""
+        """Return `violation_mask`, or CROSSED if this role is excused on this id.
+
+        It is excused if a violation of the other side may have led to this frame.
+        """
         if self.ambiguous_everywhere & role or (
             self.ambiguous_ids and self.ambiguous_ids.get(key, 0) & role
         ):
@@ -359,28 +365,28 @@ class Streamux(Protocol):
         return violation_mask
 
     def id_status(self, key: i64, stream: StreamState | None) -> i64:
-        """What this id is to its owner: free, in the middle of a request, or in flight."""
+        """Return the state of an id for its owner: free, sending a request, or busy."""
         if self.locked_keys and key in self.locked_keys:
             return ID_BUSY
         if stream is None:
             return ID_FREE
-        if stream.serial < 0:  # prepared: its first content would open it
-            filed = self.streams.find(key)
-            return ID_FREE if filed is None or self.is_over(filed) else ID_BUSY
+        if stream.serial < 0:  # reserved: its first content opens it
+            previous = self.streams.find(key)
+            return ID_FREE if previous is None or self.is_over(previous) else ID_BUSY
         if self.is_over(stream):
             return ID_FREE
         return ID_REQUESTING if stream.half(stream.opener).state == OPEN else ID_BUSY
 
     def ends_started_message(self, sender: i64, kind: i64, stream: StreamState | None) -> bool:
-        """Is a chunk without data the end of a message that has begun?"""
+        """Return whether a chunk without data ends a message that has begun."""
         if stream is None or not kind & TERMINATION_BIT:
             return False
         half = stream.half(sender)
         return half.state == OPEN and half.last_frame_index == NEVER and half.credit_spent > 0
 
     def is_over(self, stream: StreamState) -> bool:
-        asker, replier = stream.half(stream.opener), stream.half(1 - stream.opener)
-        return asker.state != OPEN and replier.last_frame_index != NEVER
+        requester, replier = stream.half(stream.opener), stream.half(1 - stream.opener)
+        return requester.state != OPEN and replier.last_frame_index != NEVER
 
     # State changes
 
@@ -424,13 +430,13 @@ class Streamux(Protocol):
 
     def apply_request(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
         key = head.key
-        standing = self.id_status(key, stream)
-        if standing == ID_BUSY:
+        status = self.id_status(key, stream)
+        if status == ID_BUSY:
             if self.excuse_if_ambiguous(key, REQUESTER, ID_IN_FLIGHT) == ID_IN_FLIGHT:
                 self.mark_ambiguous(key, 1 - sender, REPLIER)
-                return  # dropped: it belongs to nothing
+                return  # dropped: it belongs to no stream
             self.unlock(key)
-        if stream is None or standing != ID_REQUESTING:
+        if stream is None or status != ID_REQUESTING:
             stream = self.open_exchange(sender, head, stream)
         own = stream.half(sender)
         own.credit_spent += head.payload_size
@@ -438,13 +444,13 @@ class Streamux(Protocol):
         if head.kind == REQUEST_LAST:
             own.stop(ENDED, self.causality.frames_sent(sender), False)
             stream.protocol_state |= REQUEST_COMPLETE
-            if stream.half(1 - sender).last_frame_index != NEVER:  # answered before it was asked
+            if stream.half(1 - sender).last_frame_index != NEVER:  # replied too early
                 self.ids_of(sender).release(head.stream_id)
 
     def open_exchange(
         self, sender: i64, head: FrameHeader, stream: StreamState | None
     ) -> StreamState:
-        """A request's first chunk opens a stream: the one prepared for it, or a new one."""
+        """Open the stream of a request at its first chunk: the reserved one, or a new one."""
         made: StreamState
         if stream is not None and stream.serial < 0:
             made = stream
@@ -452,17 +458,17 @@ class Streamux(Protocol):
             made = StreamState(head.key, head.stream_id, sender, 0)
         made.open_frame_index = self.causality.frames_sent(sender)
         made.answerable_open_index = made.open_frame_index
-        before = self.streams.find(head.key)
-        if before is not None:
-            made.incarnation = before.incarnation + 1
-            over = self.is_over(before)
-            if not over:  # excused: the other side's fault made the asker believe that it was
-                before.ending = "abandoned"
+        previous = self.streams.find(head.key)
+        if previous is not None:
+            made.incarnation = previous.incarnation + 1
+            over = self.is_over(previous)
+            if not over:  # excused: a violation of the other side made it look over
+                previous.ending = "abandoned"
             if over and head.key not in self.ambiguous_ids and self.ambiguous_everywhere == 0:
-                # The asker has read the last word about the former use; nobody can answer that now.
-                self.causality.record_seen(sender, before.half(1 - sender).last_frame_index)
+                # The requester has read the end of the previous use: no late reply can follow.
+                self.causality.record_seen(sender, previous.half(1 - sender).last_frame_index)
             else:
-                made.answerable_open_index = before.answerable_open_index
+                made.answerable_open_index = previous.answerable_open_index
         self.ids_of(sender).reserved.discard(head.stream_id)
         self.streams.insert(made)
         self.frame_stream = made
@@ -472,9 +478,9 @@ class Streamux(Protocol):
         self, sender: i64, key: i64, stream: StreamState | None, timestamp: i64
     ) -> None:
         server = 1 - sender
-        ordinal = self.causality.frames_sent(sender)
+        frame_index = self.causality.frames_sent(sender)
         count = 0
-        first: int = ordinal
+        first: int = frame_index
         if key in self.unacknowledged_cancels:
             count, first = self.unacknowledged_cancels[key]
         self.unacknowledged_cancels[key] = (count + 1, first)
@@ -482,9 +488,9 @@ class Streamux(Protocol):
             count <= self.limits.max_queued_replies
             and self.repeated_pending_acks < self.max_repeated_pending_acks
         ):
-            # Each is answered, so each is a duty of its own.
-            duty = PendingReply(server, CANCEL_ACK, key, CANCEL_UNANSWERED, ordinal, timestamp)
-            self.pending_replies[(server, CANCEL_ACK + 256 * count, key)] = duty
+            # Every cancel has its own ack, so each is a pending reply of its own.
+            reply = PendingReply(server, CANCEL_ACK, key, CANCEL_UNANSWERED, frame_index, timestamp)
+            self.pending_replies[(server, CANCEL_ACK + 256 * count, key)] = reply
             if count > 0:
                 self.repeated_pending_acks += 1
         if key in self.locked_keys:
@@ -492,21 +498,21 @@ class Streamux(Protocol):
         else:
             self.lock(key)
             if stream is not None and not self.is_over(stream):
-                stream.half(sender).stop(ABORTED, ordinal, False)
+                stream.half(sender).stop(ABORTED, frame_index, False)
                 stream.ending = "cancelled"
                 stream.reset_by = sender
                 self.reply_received(server, EMPTY_REPLY, key)
             elif stream is not None and self.final_reply_in_flight(sender, stream):
-                # The asker discards the reply. A live replier has closed the call already.
+                # The requester discards the reply. A live replier has closed the call already.
                 if self.streams.keep_removed:
-                    stream.half(sender).stop(ABORTED, ordinal, False)
+                    stream.half(sender).stop(ABORTED, frame_index, False)
                 stream.ending = "cancelled"
                 stream.reset_by = sender
         if stream is None:
             self.track_key_without_stream(key)
 
     def lock(self, key: i64) -> None:
-        """Cancelled: the id may not be used before the ack."""
+        """Lock a cancelled id: it may not be used before the ack."""
         self.locked_keys.add(key)
         if key & 1 == DIALER:
             self.dialer_locked_count += 1
@@ -514,6 +520,7 @@ class Streamux(Protocol):
             self.acceptor_locked_count += 1
 
     def unlock(self, key: i64) -> None:
+        """Unlock an id, if it is locked."""
         if key in self.locked_keys:
             self.locked_keys.remove(key)
             if key & 1 == DIALER:
@@ -522,7 +529,7 @@ class Streamux(Protocol):
                 self.acceptor_locked_count -= 1
 
     def locked_count(self, side: i64) -> int:
-        """How many ids this side has cancelled and waits for the ack of."""
+        """Return the number of ids that this side has cancelled without an ack so far."""
         return self.dialer_locked_count if side == DIALER else self.acceptor_locked_count
 
     def apply_reply(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
@@ -545,7 +552,7 @@ class Streamux(Protocol):
         if key not in self.unacknowledged_cancels:
             if not self.ambiguous_everywhere & REPLIER_ACKS:
                 self.mark_ambiguous(key, 1 - sender, REQUESTER)
-            elif self.causality.vantage != 1 - sender:  # for a forgotten cancel, or for nothing
+            elif self.causality.vantage != 1 - sender:  # for an evicted cancel, or for none
                 self.ambiguous_everywhere |= REQUESTER
             return
         count, first = self.unacknowledged_cancels[key]
@@ -567,7 +574,10 @@ class Streamux(Protocol):
             self.keys_without_stream.pop(key, None)
 
     def mark_ambiguous(self, key: i64, misled_side: i64, role: i64) -> None:
-        """A fault on this id may mislead the other side, unless we see just what it sees."""
+        """Excuse `role` on this id from now on, after a violation that may mislead that side.
+
+        Nothing is excused at the vantage point of the misled side: what it read is known there.
+        """
         if self.causality.vantage != misled_side:
             self.ambiguous_ids[key] = self.ambiguous_ids.get(key, 0) | role
             if self.streams.find(key) is None:
@@ -576,6 +586,7 @@ class Streamux(Protocol):
     # State of ids without a stream
 
     def has_key_state(self, key: i64) -> bool:
+        """Return whether anything besides a stream is kept for this key."""
         return (
             key in self.unacknowledged_cancels
             or key in self.locked_keys
@@ -583,7 +594,7 @@ class Streamux(Protocol):
         )
 
     def track_key_without_stream(self, key: i64) -> None:
-        """Something is kept of an id without a stream; an observer bounds that, oldest first."""
+        """Note that state is kept for a key without a stream; an observer evicts the oldest."""
         if not self.streams.keep_removed:
             return
         self.keys_without_stream[key] = None
@@ -593,7 +604,11 @@ class Streamux(Protocol):
                 self.forget_key(oldest)
 
     def forget_key(self, key: i64) -> None:
-        """Forget an id. Who was excused on it, or owed an ack, cannot be told from now on."""
+        """Drop the state of a key.
+
+        Which role was excused on it, or had an ack pending, is unknown from now on, so these roles
+        are excused on every key.
+        """
         self.streams.has_evicted = True
         self.expire_replies(key, None)
         self.ambiguous_everywhere |= self.ambiguous_ids.pop(key, 0)
@@ -608,15 +623,15 @@ class Streamux(Protocol):
             for count in range(
                 1, min(self.unacknowledged_cancels[key][0], self.limits.max_queued_replies + 1)
             ):
-                duty = self.pending_replies.pop((server, CANCEL_ACK + 256 * count, key), None)
-                if duty is not None:
+                reply = self.pending_replies.pop((server, CANCEL_ACK + 256 * count, key), None)
+                if reply is not None:
                     self.repeated_pending_acks -= 1
-                    self.report_expired(duty, stream)
+                    self.report_expired(reply, stream)
         if stream is not None and self.has_key_state(key):
             self.track_key_without_stream(key)
 
     def is_reportable(self, reply: PendingReply, stream: StreamState | None) -> bool:
-        """Acks that are owed, except by a side that cannot be read: it may have sent them."""
+        """Report missing acks, unless their sender cannot be decoded: it may have sent them."""
         return reply.rule != 0 and not self.why_undecodable(reply.side)
 
     # Frames to send
@@ -625,7 +640,7 @@ class Streamux(Protocol):
         return Frame(INITIATOR, 0, self.initiator)
 
     def next_free_key(self, side: i64) -> i64:
-        """The key of the free id this side would use next, or NO_ID."""
+        """Return the key of the free id that this side uses next, or NO_ID if none is free."""
         ids = self.ids_of(side)
         ids.active = True
         layout = self.layout_of(side)
@@ -650,25 +665,25 @@ class Streamux(Protocol):
         return key
 
     def keep_alive_frame(self, side: i64) -> Frame | None:
-        """A sign of life on the next free id; None if all are taken: the channel is not idle."""
+        """Return a keep alive on the next free id, or None if no id is free (so: not idle)."""
         key = self.next_free_key(side)
         return None if key == NO_ID else Frame(KEEP_ALIVE, key)
 
     def timeout_seconds(self, side: i64) -> float:
-        """Seconds this side means to wait for a reply; 0: it did not say."""
+        """Return the seconds that this side waits for a reply; 0 if it announced none."""
         tenths: int = self.layout_of(side).timeout_tenths
         return tenths / 10.0
 
     def keep_alive_interval(self, side: i64) -> float:
-        """Seconds of silence after which this side should send a keep alive.
+        """Return the idle time in seconds after which this side should send a keep alive.
 
-        A third of the time after which the other side may call it lagged, but at least a second;
-        half a minute where the other side did not say.
+        That is a third of the other side's announced timeout, but at least 1 s; 30 s if the other
+        side announced none.
         """
-        patience = self.timeout_seconds(1 - side)
-        if patience == 0.0:
+        timeout = self.timeout_seconds(1 - side)
+        if timeout == 0.0:
             return 30.0
-        return max(1.0, patience / 3.0)
+        return max(1.0, timeout / 3.0)
 
     def open_frame(self, side: i64, key: i64, name: bytes, window: int) -> Frame | None:
         if len(name) > 0:
@@ -680,13 +695,13 @@ class Streamux(Protocol):
         return StreamState(key, key >> 1, side, 0)
 
     def release_id(self, side: i64, stream_id: i64) -> None:
-        """An id that was drawn is not wanted after all."""
+        """Return an allocated id that was not used."""
         ids = self.ids_of(side)
         ids.reserved.discard(stream_id)
         ids.release(stream_id)
 
     def cancel_unsent(self, side: i64, stream: StreamState) -> None:
-        """A request of which nothing was sent is given up; nobody need know."""
+        """Abort a request of which nothing was sent. The peer is not told."""
         self.release_id(side, stream.stream_id)
         stream.half(side).stop(ABORTED, NEVER, False)
         stream.over = True
@@ -707,33 +722,33 @@ class Streamux(Protocol):
             and not stream.protocol_state & REQUEST_COMPLETE
             and not stream.over
         ):
-            return -1  # nothing is answered before it is asked
-        longest = self.layout_of(stream.opener).max_chunk_bytes
+            return -1  # the reply waits for the end of the request
+        limit = self.layout_of(stream.opener).max_chunk_bytes
         size = rest if rest < quantum else quantum
-        if size > longest:
-            size = longest
+        if size > limit:
+            size = limit
         if last and size == rest:
-            return -1  # it may become the last chunk, and only the last chunk can say so
+            return -1  # held back: it may become the last chunk, which carries the termination bit
         return size
 
     def end_error(self, side: i64, stream: StreamState) -> str:
-        lane = stream.buffers
-        if stream.serial < 0 and lane is not None and lane.queued_bytes == 0:
+        buffers = stream.buffers
+        if stream.serial < 0 and buffers is not None and buffers.queued_bytes == 0:
             return "a request without data cannot be sent; send at least one byte, or abort it"
         return ""
 
     def end_frame(self, side: i64, stream: StreamState) -> Frame | None:
-        """Where nothing is left to carry the termination bit: an empty reply, mostly."""
+        """End a half that has no data left to carry the termination bit: mostly an empty reply."""
         if stream.serial < 0:
-            return None  # what was queued could not be sent
+            return None  # the queued data could not be sent
         if stream.opener == side:
             return Frame(REQUEST_LAST, stream.key, b"", -1, stream.incarnation)
         return self.end_reply_frame(side, stream)
 
     def end_reply_frame(self, side: i64, stream: StreamState) -> Frame | None:
-        """End the reply without more data; where the request still runs, as soon as it is whole.
+        """End the reply without more data, or as soon as the request is complete.
 
-        The bytes of an empty reply also end a reply that has begun.
+        An empty reply has the same bytes as the end of a reply that has begun.
         """
         if stream.half(1 - side).state == ABORTED:
             return None
@@ -743,7 +758,7 @@ class Streamux(Protocol):
         return Frame(EMPTY_REPLY, stream.key, b"", -1, stream.incarnation)
 
     def abort_frame(self, side: i64, stream: StreamState, text: bytes) -> Frame | None:
-        """Cancel our own request; of the peer's, drop the rest and answer without more."""
+        """Cancel a request of this side; end the reply to a request of the peer."""
         if stream.opener != side:
             return self.end_reply_frame(side, stream)
         if stream.serial < 0:
@@ -770,7 +785,7 @@ class Streamux(Protocol):
         )
 
     def dialect(self) -> str:
-        """How each side splits its headers, the dialer first."""
+        """Return how each side divides its headers (length/id bits), the dialer first."""
         splits: list[str] = []
         for layout in (self.dialer_layout, self.acceptor_layout):
             if layout.status == INITIATOR_VALID:
@@ -805,17 +820,18 @@ class Streamux(Protocol):
         return text
 
     def explain_initiator(self, rule: i64, sender: i64) -> str:
-        said = self.frame_text
+        initiator = self.frame_text
         if rule == BAD_VERSION:
-            return f"Initiator {said.hex(' ')} of version {said[0]}"
+            return f"Initiator {initiator.hex(' ')} of version {initiator[0]}"
         if rule == MIXED_HEADER_SIZES:
             width = self.layout_of(1 - sender).header_size
-            return f"Initiator {said.hex(' ')}: the other side's headers have {width} bytes"
+            return f"Initiator {initiator.hex(' ')}: the other side's headers have {width} bytes"
         if self.layout_of(sender).status != INITIATOR_MISSING:
             return "Initiator: it has been sent already"
-        if len(said) != 4:
-            return f"Initiator of {byte_count_text(len(said))}"
-        return f"Initiator {said.hex(' ')} of {said[1]} length bits and {said[2]} id bits"
+        if len(initiator) != 4:
+            return f"Initiator of {byte_count_text(len(initiator))}"
+        length_bits, id_bits = initiator[1], initiator[2]
+        return f"Initiator {initiator.hex(' ')} of {length_bits} length bits and {id_bits} id bits"
 
     # Saved state
 
@@ -823,32 +839,33 @@ class Streamux(Protocol):
         saved = super().save()
         saved["layouts"] = [self.dialer_layout.save(), self.acceptor_layout.save()]
         saved["ids"] = [self.dialer_ids.save(), self.acceptor_ids.save()]
-        saved["locked"] = sorted(self.locked_keys)
-        saved["owed"] = [
-            [key, owed[0], owed[1]] for key, owed in self.unacknowledged_cancels.items()
+        saved["locked_keys"] = sorted(self.locked_keys)
+        saved["unacknowledged_cancels"] = [
+            [key, count, first] for key, (count, first) in self.unacknowledged_cancels.items()
         ]
-        saved["muddled"] = [[key, who] for key, who in self.ambiguous_ids.items()]
-        saved["misled"] = [int(self.ambiguous_everywhere)]
-        saved["strays"] = list(self.keys_without_stream)
-        saved["places"] = [
-            place[1] for place in self.pending_replies
-        ]  # many acks may be owed on one id
+        saved["ambiguous_ids"] = [[key, roles] for key, roles in self.ambiguous_ids.items()]
+        saved["ambiguous_everywhere"] = int(self.ambiguous_everywhere)
+        saved["keys_without_stream"] = list(self.keys_without_stream)
+        # One id may have several pending acks, told apart only by the middle part of their keys.
+        saved["reply_slots"] = [slot[1] for slot in self.pending_replies]
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
-        layouts, ids, duties = saved["layouts"], saved["ids"], saved["duties"]
-        locked, owed, muddled = saved["locked"], saved["owed"], saved["muddled"]
-        misled, strays, places = saved["misled"], saved["strays"], saved["places"]
+        layouts, ids, locked = saved["layouts"], saved["ids"], saved["locked_keys"]
+        replies, slots = saved["duties"], saved["reply_slots"]
+        cancels, ambiguous = saved["unacknowledged_cancels"], saved["ambiguous_ids"]
+        everywhere, without_stream = saved["ambiguous_everywhere"], saved["keys_without_stream"]
+        # Saved state is untyped; `save` writes these types.
         assert isinstance(layouts, list)
         assert isinstance(ids, list)
-        assert isinstance(duties, list)
         assert isinstance(locked, list)
-        assert isinstance(owed, list)
-        assert isinstance(muddled, list)
-        assert isinstance(misled, list)
-        assert isinstance(strays, list)
-        assert isinstance(places, list)
+        assert isinstance(replies, list)
+        assert isinstance(slots, list)
+        assert isinstance(cancels, list)
+        assert isinstance(ambiguous, list)
+        assert isinstance(everywhere, int)
+        assert isinstance(without_stream, list)
         self.dialer_layout.load(layouts[0])
         self.acceptor_layout.load(layouts[1])
         self.update_shared_layout()
@@ -856,21 +873,24 @@ class Streamux(Protocol):
         self.acceptor_ids.load(ids[1])
         for key in locked:
             self.lock(key)
-        self.ambiguous_everywhere = misled[0]
-        self.keys_without_stream = OrderedDict.fromkeys(strays)
-        self.unacknowledged_cancels = {entry[0]: (entry[1], entry[2]) for entry in owed}
-        self.ambiguous_ids = {entry[0]: entry[1] for entry in muddled}
+        self.unacknowledged_cancels = {entry[0]: (entry[1], entry[2]) for entry in cancels}
+        self.ambiguous_ids = {entry[0]: entry[1] for entry in ambiguous}
+        self.ambiguous_everywhere = everywhere
+        self.keys_without_stream = OrderedDict.fromkeys(without_stream)
         self.pending_replies = {}
-        for d, place in zip(duties, places, strict=True):
-            self.pending_replies[(d[0], place, d[2])] = PendingReply(
-                d[0], d[1], d[2], d[3], d[4], d[5]
+        for r, slot in zip(replies, slots, strict=True):
+            self.pending_replies[(r[0], slot, r[2])] = PendingReply(
+                r[0], r[1], r[2], r[3], r[4], r[5]
             )
-            if place >= 256:
+            if slot >= 256:
                 self.repeated_pending_acks += 1
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:
-    """What we announce: `length_bits`, `id_bits`, and `timeout` in seconds (0: unspecified)."""
+    """Make a `Streamux` from the options of a protocol string.
+
+    `length_bits`, `id_bits` and `timeout` (seconds, 0: unspecified) are announced to the peer.
+    """
     length_bits = parse_integer(options.get("length_bits", "16"), "length_bits", 1)
     id_bits = parse_integer(options.get("id_bits", "14"), "id_bits", 1)
     if length_bits + id_bits != 14 and length_bits + id_bits != 30:
@@ -882,7 +902,11 @@ def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Proto
 
 
 def parse_timeout_tenths(text: str) -> int:
-    """Seconds as the initiator says them, in tenths."""
+    """Parse seconds as an initiator carries them: 0 to 25.5, in tenths.
+
+    Raises:
+        ValueError: not a number, out of range, or more than one decimal place.
+    """
     try:
         seconds = float(text)
     except ValueError:
