@@ -47,14 +47,14 @@ Found = tuple[object, ...]
 def seen(observer: Observer) -> Found:
     """All that a watcher has to say, but for its sentences."""
     observer.finish(10**15, True, False)
-    said = sorted(
+    violations = sorted(
         (v.rule.name, int(v.sender), v.frame_index, v.byte_offset, v.stream, str(v.certainty))
         for v in observer.take_violations()
     )
     streams = [
         s.save() for s in (*observer.take_removed_streams(), *observer.protocol.streams.all())
     ]
-    return take_rows(observer), said, streams, observer.accounts_for_all_bytes()
+    return take_rows(observer), violations, streams, observer.accounts_for_all_bytes()
 
 
 def lived(protocol: str, chance: Random) -> Found:

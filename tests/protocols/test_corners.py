@@ -49,11 +49,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), WRONG)
-def test_a_protocol_string_that_makes_no_sense_says_what_would(text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_a_protocol_string_that_makes_no_sense_says_what_would(text: str, message: str) -> None:
     with pytest.raises(BadProtocolString) as caught:
         create(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_options_reach_their_protocol() -> None:

@@ -64,7 +64,7 @@ class NpmPeer:
         self.newest: dict[tuple[int, int], Channel] = {}
         self.out: list[Frame] = []
 
-    def say(self, kind: str, channel: Channel, payload: bytes = b"") -> None:
+    def send(self, kind: str, channel: Channel, payload: bytes = b"") -> None:
         self.out.append(Frame(self.side, kind, channel, payload))
 
     def act(self) -> None:
@@ -78,22 +78,22 @@ class NpmPeer:
         channel = self.rng.choice(self.held)
         if pick < 0.6:
             if not channel.finished:
-                self.say(MESSAGE, channel, bytes(self.rng.choice([0, 1, 3, 200])))
+                self.send(MESSAGE, channel, bytes(self.rng.choice([0, 1, 3, 200])))
         elif pick < 0.85:
             self.finish(channel)
         else:
-            self.say(RESET, channel, self.rng.choice([b"", b"why"]))
+            self.send(RESET, channel, self.rng.choice([b"", b"why"]))
             channel.reset = True
             self.free(channel)
 
-    def lie(self) -> tuple[Frame, str] | None:
+    def violate(self) -> tuple[Frame, str] | None:
         """Send what must not follow this side's own close or reset, and the rule it breaks."""
         stopped = [each for each in self.newest.values() if each.finished or each.reset]
         if not stopped:
             return None
         channel = self.rng.choice(stopped)
         kind = self.rng.choice([MESSAGE, CLOSE])
-        self.say(kind, channel, b"lie" if kind == MESSAGE else b"")
+        self.send(kind, channel, b"lie" if kind == MESSAGE else b"")
         if channel.reset:
             return self.out[-1], "mplex.write-after-reset"
         after = "mplex.write-after-close" if kind == MESSAGE else "mplex.close-twice"
@@ -107,12 +107,12 @@ class NpmPeer:
         channel = Channel(self.side, number, self.uses[number])
         self.current[self.side, number] = self.newest[self.side, number] = channel
         self.held.append(channel)
-        self.say(NEW, channel, b"%d" % channel.use)
+        self.send(NEW, channel, b"%d" % channel.use)
 
     def finish(self, channel: Channel) -> None:
         if not channel.finished and not channel.dead:
             channel.finished = True
-            self.say(CLOSE, channel)
+            self.send(CLOSE, channel)
             if channel.ended:
                 self.free(channel)
 
@@ -176,7 +176,7 @@ class Conversation:
         faulty: bool = False,
     ) -> None:
         self.rng = Random(seed)
-        self.lie: tuple[Frame, str] | None = None
+        self.violate: tuple[Frame, str] | None = None
         half_open = self.rng.random() < 0.7
         self.peers = [NpmPeer(side, self.rng, zombies, half_open, lags) for side in (0, 1)]
         self.near: list[list[Frame]] = [[], []]  # written, not yet seen in the middle
@@ -191,8 +191,8 @@ class Conversation:
         eagerness = self.rng.choice([0.2, 0.5, 0.8])  # of links, so of frames that cross
         for turn in range(steps):
             self.step(eagerness)
-            if faulty and self.lie is None and turn > 20:
-                self.lie = self.rng.choice(self.peers).lie()
+            if faulty and self.violate is None and turn > 20:
+                self.violate = self.rng.choice(self.peers).violate()
         while any(self.near) or any(self.far) or any(peer.out for peer in self.peers):
             self.step(1.0)
 

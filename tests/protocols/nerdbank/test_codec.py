@@ -204,11 +204,11 @@ def test_the_first_handshake_is_its_magic_and_sixteen_bytes() -> None:
     head = FrameHeader()
     assert decode_handshake_v1(b"?" + data, 1, 21, head) == 5
     assert head.payload_size == 16
-    for place in range(4):
-        assert decode_handshake_v1(data, 0, place, FrameHeader()) == INCOMPLETE
+    for position in range(4):
+        assert decode_handshake_v1(data, 0, position, FrameHeader()) == INCOMPLETE
         bad = FrameHeader()
         wrong = bytearray(data)
-        wrong[place] ^= 1
+        wrong[position] ^= 1
         assert decode_handshake_v1(bytes(wrong), 0, 20, bad) == INVALID
         assert bad.format_violations == BAD_MAGIC
 
@@ -353,9 +353,9 @@ def test_a_window_beyond_belief_is_said_and_may_be_used(adjusted: bool) -> None:
         observer.feed(1, wire.frame(WINDOW_ADJUST, 1, b"\x91" + msgpack_uint(large), -1), 2)
     for _ in range(3):
         observer.feed(0, wire.frame(CONTENT_FRAME, 1, bytes(20480)), 3)
-    said = [(v.rule.name, v.sender, v.rule.origin) for v in observer.take_violations()]
+    reported = [(v.rule.name, v.sender, v.rule.origin) for v in observer.take_violations()]
     limit = ("nerdbank.bad-window", 1, Origin.LIMIT)
-    assert said == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
+    assert reported == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
     stream = observer.protocol.streams.find(4)
     assert stream is not None
     assert (stream.dialer.window, stream.dialer.credit_spent) == (large, 3 * 20480)

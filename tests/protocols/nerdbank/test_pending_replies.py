@@ -37,20 +37,20 @@ def test_a_wish_for_a_wider_window_that_crosses_our_termination_is_not_owed_for_
 
 def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotten() -> None:
     observer = Observer(create("nerdbank", Limits(closed_streams_remembered=3)))
-    said = []
+    reported = []
     for number in range(1, 11):
         observer.feed(0, bytes.fromhex(OFFER.format(number)), 0)
         observer.feed(1, bytes.fromhex(ACCEPTED.format(number)), 0)
         observer.feed(0, bytes.fromhex(COMPLETED.format(number, "01")), 0)
         observer.feed(1, bytes.fromhex(COMPLETED.format(number, "ff")), 0)
         assert len(observer.protocol.pending_replies) <= 2 * 3
-        said += observer.take_violations()
-    assert len(said) == 7
+        reported += observer.take_violations()
+    assert len(reported) == 7
     observer.finish(1, True, True)
-    said += observer.take_violations()
-    assert {violation.rule.name for violation in said} == {"nerdbank.not-terminated"}
-    assert [violation.stream for violation in said] == [f"d{number}" for number in range(1, 11)]
-    sure = [violation.certainty is Certainty.CERTAIN for violation in said]
+    reported += observer.take_violations()
+    assert {violation.rule.name for violation in reported} == {"nerdbank.not-terminated"}
+    assert [violation.stream for violation in reported] == [f"d{number}" for number in range(1, 11)]
+    sure = [violation.certainty is Certainty.CERTAIN for violation in reported]
     assert sure == [False] * 7 + [True] * 3  # what was forgotten may have been terminated later
 
 

@@ -45,13 +45,13 @@ def live(text: str, side: int = 0, odd: int = 0) -> Endpoint:
     return end
 
 
-def hear(end: Endpoint, text: str) -> bytes:
+def receive_hex(end: Endpoint, text: str) -> bytes:
     end.receive(bytes.fromhex(text), 0.0)
     return end.data_to_send()
 
 
 def offered(end: Endpoint, text: str, key: int) -> StreamState:
-    hear(end, text)
+    receive_hex(end, text)
     stream = end.protocol.streams.find(key)
     assert stream is not None
     return stream
@@ -107,27 +107,27 @@ def test_a_frame_is_written_as_its_version_has_it(
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("number", "opener"), [(1, 0), (2, 1), (7, 0), (8, 1)])
-@pytest.mark.parametrize("said", [0, 1, 2, 3])
+@pytest.mark.parametrize("side_bits", [0, 1, 2, 3])
 def test_in_the_older_versions_the_number_alone_says_whose_channel_it_is(
-    version: int, number: int, opener: int, said: int
+    version: int, number: int, opener: int, side_bits: int
 ) -> None:
     protocol = live(f"nerdbank:version={version}").protocol
     head = FrameHeader()
-    head.kind, head.key = CONTENT_FRAME, number * 4 + said
+    head.kind, head.key = CONTENT_FRAME, number * 4 + side_bits
     protocol.resolve_ids(0, head)
     assert (head.stream_id, head.opener, head.key) == (number, opener, number * 4 + opener)
 
 
 @pytest.mark.parametrize("sender", [0, 1])
-@pytest.mark.parametrize("said", [0, 1, 2, 3])
+@pytest.mark.parametrize("side_bits", [0, 1, 2, 3])
 def test_version_3_can_say_three_sources_and_a_fourth_becomes_the_other_sides(
-    sender: int, said: int
+    sender: int, side_bits: int
 ) -> None:
     protocol = live("nerdbank").protocol
     head = FrameHeader()
-    head.kind, head.key = CONTENT_FRAME, 9 * 4 + said
+    head.kind, head.key = CONTENT_FRAME, 9 * 4 + side_bits
     protocol.resolve_ids(sender, head)
-    assert (head.stream_id, head.opener) == (9, said if said < 3 else 1 - sender)
+    assert (head.stream_id, head.opener) == (9, side_bits if side_bits < 3 else 1 - sender)
     assert head.key == 9 * 4 + head.opener
 
 
@@ -191,13 +191,13 @@ def test_accepted_without_a_window_nothing_leaves_until_there_is_one() -> None:
     stream = end.open(b"x")
     end.send(stream, b"hello")
     end.data_to_send()
-    assert hear(end, "94 01 01 ff c4 01 90") == b""
+    assert receive_hex(end, "94 01 01 ff c4 01 90") == b""
     end.resume(stream)
     assert end.data_to_send() == b""
-    hear(end, "94 07 01 ff c4 02 91 02")
+    receive_hex(end, "94 07 01 ff c4 02 91 02")
     end.resume(stream)
     assert end.data_to_send().hex(" ") == "94 02 01 01 c4 02 68 65"
-    hear(end, "94 05 01 ff c4 02 91 01")
+    receive_hex(end, "94 05 01 ff c4 02 91 01")
     end.resume(stream)
     assert end.data_to_send().hex(" ") == "94 02 01 01 c4 01 6c"
 
@@ -206,7 +206,7 @@ def test_version_1_needs_no_leave_and_writes_full_frames() -> None:
     end = live("nerdbank:version=1")
     stream = end.open(b"x")
     end.data_to_send()
-    hear(end, "01 00000001 0000")
+    receive_hex(end, "01 00000001 0000")
     end.send(stream, b"a" * 20482)
     assert end.data_to_send() == (
         bytes.fromhex("02 00000001 5000") + b"a" * 20480 + bytes.fromhex("02 00000001 0002 6161")
@@ -218,7 +218,7 @@ def test_version_1_can_neither_refuse_content_nor_give_leave() -> None:
     stream = offered(end, "00 00000001 0001 78", D1)
     end.accept(stream)
     assert end.data_to_send().hex(" ") == "01 00 00 00 01 00 00"
-    hear(end, "02 00000001 0003 616263")
+    receive_hex(end, "02 00000001 0003 616263")
     end.read(stream, 3)
     end.stop_reading(stream)
     assert end.data_to_send() == b""

@@ -27,11 +27,11 @@ def messages(data: bytes) -> list[str]:
     return found
 
 
-def said(end: Endpoint) -> list[str]:
+def sent_messages(end: Endpoint) -> list[str]:
     return messages(end.data_to_send())
 
 
-def tell(end: Endpoint, *texts: str) -> list[Event]:
+def receive_messages(end: Endpoint, *texts: str) -> list[Event]:
     """Give an endpoint messages of its peer."""
     data = b""
     for text in texts:

@@ -35,7 +35,7 @@ class Peer:
         self.reading: set[int] = set()
         self.out: list[bytes] = []
 
-    def say(self, kind: int, *rest: int) -> None:
+    def send(self, kind: int, *rest: int) -> None:
         self.out.append(bytes([LEGACY[kind] if self.legacy else kind, *rest]))
 
     def act(self) -> None:
@@ -44,26 +44,26 @@ class Peer:
         pick = rng.random()
         if number not in self.writing and pick < 0.5:
             self.writing[number] = 0
-            self.say(CREATE, number)
+            self.send(CREATE, number)
         elif number in self.writing and pick < 0.3:
             while self.writing[number] > 0 and rng.random() < 0.8:
                 self.writing[number] -= 1
-                self.say(DATA, number, 7)
+                self.send(DATA, number, 7)
         elif number in self.writing and pick < 0.45:
             del self.writing[number]
             if self.legacy or rng.random() < 0.7:
-                self.say(END, number)
+                self.send(END, number)
             else:
-                self.say(CANCEL_RECEIVE, number)
+                self.send(CANCEL_RECEIVE, number)
         elif number in self.reading and pick < 0.8:
-            self.say(REQUEST, number, rng.choice([0, 1, 1, 2, 9]))
+            self.send(REQUEST, number, rng.choice([0, 1, 1, 2, 9]))
         elif number in self.reading and pick < 0.9:
             self.reading.discard(number)
-            self.say(CANCEL_SEND, number)
+            self.send(CANCEL_SEND, number)
         elif pick > 0.97:
-            self.say(0)
+            self.send(0)
 
-    def hear(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         code, number = message[0], message[1] if len(message) > 1 else -1
         kinds = {old: new for new, old in LEGACY.items()}
         kind = kinds[code] if self.legacy else code
@@ -72,14 +72,14 @@ class Peer:
         elif kind in (END, CANCEL_RECEIVE):
             self.reading.discard(number)
         elif kind == DATA and number not in self.reading and self.literal:
-            self.say(CANCEL_SEND, number)
+            self.send(CANCEL_SEND, number)
         elif kind == REQUEST and number in self.writing:
             self.writing[number] += message[2]
         elif kind == CANCEL_SEND:
             self.writing.pop(number, None)
 
 
-class Line:
+class ObservedLink:
     """Two peers, and watchers beside each and in the middle. Messages are cut and delayed."""
 
     def __init__(self, seed: int, legacy: bool = False, middle: Vantage = Vantage.MIDDLE) -> None:
@@ -118,7 +118,7 @@ class Line:
                 size = int.from_bytes(self.taken[side][:4], "big")
                 if len(self.taken[side]) == size + 4:
                     message, self.taken[side] = self.taken[side][4:], b""
-                    self.peers[1 - side].hear(message)
+                    self.peers[1 - side].receive(message)
                     self.flush(1 - side)
 
     def run(self, steps: int) -> None:
@@ -154,7 +154,7 @@ class Line:
 def test_honest_peers_that_reuse_ids_at_once_are_convicted_from_nowhere(legacy: bool) -> None:
     uses = 0
     for seed in range(750 if COMPILED else 150):
-        line = Line(seed, legacy)
+        line = ObservedLink(seed, legacy)
         line.run(250)
         assert line.findings() == [], f"seed {seed}"
         uses = max(uses, line.uses())
@@ -165,7 +165,7 @@ def test_a_watcher_who_takes_all_that_passed_for_read_convicts_them() -> None:
     """So the runs above do contain messages that cross."""
     wrong = set()
     for seed in range(60):
-        line = Line(seed, middle=Vantage.DIALER)
+        line = ObservedLink(seed, middle=Vantage.DIALER)
         line.run(250)
         wrong |= {text.split(":")[0].split(" ")[0] for text in line.findings()}
     assert wrong >= {"omnistreams.credit-exceeded", "omnistreams.sent-after-cancel"}

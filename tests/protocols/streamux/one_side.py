@@ -17,19 +17,19 @@ def side(which: int = 0, text: str = "streamux:length_bits=10,id_bits=4,timeout=
     endpoint.start()
     endpoint.data_to_send()
     if peer:
-        hear(endpoint, peer)
+        receive_hex(endpoint, peer)
     return endpoint
 
 
-def hear(endpoint: Endpoint, data: str) -> list[Event]:
+def receive_hex(endpoint: Endpoint, data: str) -> list[Event]:
     return endpoint.receive(bytes.fromhex(data), 0.0)
 
 
-def said(endpoint: Endpoint) -> str:
+def sent_hex(endpoint: Endpoint) -> str:
     return endpoint.data_to_send().hex()
 
 
-def ask(endpoint: Endpoint, data: bytes = b"?") -> StreamState:
+def send_request(endpoint: Endpoint, data: bytes = b"?") -> StreamState:
     """A whole request in one chunk."""
     stream = endpoint.open()
     endpoint.send(stream, data)
@@ -37,7 +37,7 @@ def ask(endpoint: Endpoint, data: bytes = b"?") -> StreamState:
     return stream
 
 
-def called(events: list[Event]) -> StreamState:
+def opened_stream(events: list[Event]) -> StreamState:
     stream = next(event.stream for event in events if isinstance(event, Opened))
     assert stream is not None
     return stream
