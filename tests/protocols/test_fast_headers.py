@@ -1,4 +1,4 @@
-"""The short way through a usual header reads what the general reader reads, for any bytes."""
+"""The header fast paths decode the same as the slow paths, for any bytes."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

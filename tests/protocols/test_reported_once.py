@@ -1,4 +1,4 @@
-"""What is reported of one fault, and what is not: once a frame, and never of the other side."""
+"""A fault is reported once per frame, and only about its sender."""
 
 import pytest
 
@@ -10,7 +10,7 @@ Pieces = list[tuple[int, str]]
 
 
 def watched(text: str, pieces: Pieces, vantage: int = Vantage.MIDDLE, cut: int = 0) -> Observer:
-    """An observer that was fed these pieces, in bites of `cut` bytes or whole."""
+    """Return an observer that was fed these pieces, split into `cut` bytes or unsplit."""
     observer = Observer(create(text, vantage=vantage))
     for at, (side, raw) in enumerate(pieces):
         data = bytes.fromhex(raw)
@@ -94,7 +94,7 @@ TWICE: Pieces = [
 
 
 @pytest.mark.parametrize("seen_from", [Vantage.MIDDLE, Vantage.DIALER])
-def test_frames_that_cross_a_second_offer_of_their_channel_are_not_blamed(
+def test_frames_that_cross_a_second_offer_of_their_channel_are_not_reported(
     seen_from: Vantage,
 ) -> None:
     assert reported(watched("nerdbank", TWICE, seen_from)) == [("nerdbank.id-reused", 0, 1, "d1.2")]

@@ -1,4 +1,4 @@
-"""Conversations as data: every vector is run whole, cut at every byte, and byte by byte."""
+"""Conversations as data: every vector is run unsplit, split at every byte, and byte by byte."""
 
 import json
 from pathlib import Path
@@ -31,9 +31,11 @@ def label(vector: Vector) -> str:
 
 
 def observe(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
-    """Run one vector's bytes through an observer; say what it saw."""
+    """Feed one vector's bytes to an observer and return what it reports."""
     vantage = Vantage[vector.get("vantage", "middle").upper()]
-    text = vector["protocol"].replace("tests/vectors", str(VECTORS))  # profiles lie beside vectors
+    text = vector["protocol"].replace(
+        "tests/vectors", str(VECTORS)
+    )  # profiles are stored with the vectors
     observer = Observer(create(text, vantage=vantage))
     at = 0
     for side, data in pieces:
@@ -84,7 +86,7 @@ def raw_bytes(text: str) -> bytes:
 
 
 def cuts(steps: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
-    """The conversation with one step cut in two, at every place; and all of it byte by byte."""
+    """The conversation with one step split at every byte; and all of it byte by byte."""
     ways: list[list[tuple[int, bytes]]] = []
     total = sum(len(data) for _, data in steps)
     for i, (side, data) in enumerate(steps):
@@ -99,7 +101,7 @@ def cuts(steps: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
 
 
 @pytest.mark.parametrize("vector", load(), ids=label)
-def test_a_conversation_is_judged_as_its_vector_says(vector: Vector) -> None:
+def test_a_conversation_is_validated_as_its_vector_says(vector: Vector) -> None:
     seen = observe(vector, steps_of(vector))
     assert seen["violations"] == sorted(vector.get("violations", []))
     assert seen["lost"] == vector.get("lost", [])

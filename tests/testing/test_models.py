@@ -1,4 +1,4 @@
-"""The model peers themselves: their bytes are the protocols' own, and their truth has teeth."""
+"""The model peers: their bytes are valid, and their expectations detect wrong reports."""
 
 import pytest
 
@@ -59,7 +59,7 @@ def test_a_seed_makes_the_same_conversation_every_time(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "streamux", "omnistreams"])
-def test_an_observer_that_is_told_the_wrong_place_reports_honest_peers(protocol: str) -> None:
+def test_an_observer_with_the_wrong_vantage_reports_honest_peers(protocol: str) -> None:
     reported = 0
     for seed in range(200):
         conversation = ModelConversation(MODELS[protocol], seed)

@@ -22,7 +22,7 @@ class Pair:
         )
 
     def pass_on(self) -> tuple[list[Event], list[Event]]:
-        """Everything that waits goes over: what the dialer and the acceptor saw."""
+        """Deliver everything. Return the events of the dialer and of the acceptor."""
         seen: tuple[list[Event], list[Event]] = ([], [])
         while True:
             there, back = self.dialer.data_to_send(), self.acceptor.data_to_send()

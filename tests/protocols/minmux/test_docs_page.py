@@ -1,4 +1,4 @@
-"""The page about Minmux says what the code does, and its examples run."""
+"""The documentation page of Minmux agrees with the code, and its examples run."""
 
 import re
 from pathlib import Path

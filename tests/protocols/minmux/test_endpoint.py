@@ -1,4 +1,4 @@
-"""A live side of Minmux: how items leave, end, and are refused."""
+"""A live side of Minmux: how items are sent, ended and rejected."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from polymux.protocols.registry import create
 SHAPES = Path(__file__).parent.parent.parent / "vectors" / "minmux" / "shapes.toml"
 
 
-def test_items_wait_for_credit_and_leave_within_it() -> None:
+def test_items_wait_for_credit_and_are_sent_within_it() -> None:
     pair = Pair()
     stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"hello")
@@ -80,7 +80,7 @@ def test_items_that_size_themselves_are_cut_between_items_too() -> None:
     assert pair.implementations[0].last_item_offset(pair.implementations[0].streams.all()[0]) == 8
 
 
-def test_an_item_larger_than_a_turn_leaves_whole() -> None:
+def test_an_item_larger_than_a_quantum_is_not_split() -> None:
     pair = Pair(profile_of(Fixed(200_000)))
     stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, bytes(600_000))
@@ -130,7 +130,7 @@ def test_end_stops_writing_after_what_is_queued() -> None:
     assert [type(event) for event in seen] == [Control, Ended, Closed]
 
 
-def test_content_that_could_never_leave_is_refused_at_once() -> None:
+def test_content_that_could_never_be_sent_is_rejected_at_once() -> None:
     pair = Pair(profile_of(Fixed(2), Fixed(3)))
     stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     with pytest.raises(LocalProtocolError, match="no whole items"):

@@ -1,6 +1,6 @@
-"""Two honest ends, links that delay and cut at will, watchers beside and between: nobody is blamed.
+"""Two honest endpoints over links that delay and split: no observer reports a violation.
 
-endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
+endpoint | observer ---- near ---- middle observer ---- far ---- observer | endpoint
 """
 
 from hypothesis import HealthCheck, example, given, settings
@@ -47,7 +47,7 @@ def instance(reuse: bool, last: bool) -> Profile:
 
 
 class Sea:
-    """Everything between and including the two ends, driven step by step."""
+    """Two endpoints, their links and observers, driven step by step."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
@@ -88,7 +88,7 @@ class Sea:
         data, self.far[side] = self.far[side][: size + 1], self.far[side][size + 1 :]
         reader = 1 - side
         if data:
-            self.flush(reader)  # what was formed before reading leaves before it
+            self.flush(reader)  # frames encoded before the read are sent before it
             self.observers[reader].feed(side, data, 0)
             try:
                 for event in self.ends[reader].receive(data, 0.0):
@@ -97,7 +97,7 @@ class Sea:
             except PeerViolation as violation:
                 self.blame.append(f"end {reader}: {violation}")
 
-    # --- honest acts: within one's own word, and within what one has read
+    # Legal actions: within announced limits and the credit read so far
 
     def act(self, what: int, side: int, number: int, size: int) -> None:
         implementation, end = self.implementations[side], self.ends[side]
@@ -108,7 +108,7 @@ class Sea:
             else:
                 self.read(what, implementation, end, stream, size)
         except (LocalProtocolError, StreamEnded):
-            pass  # told no before anything was sent
+            pass  # rejected before anything was sent
 
     def read(
         self, what: int, implementation: Minmux, end: Endpoint, stream: StreamState, size: int
@@ -125,7 +125,7 @@ class Sea:
         elif what == 4:
             if limit < 0 or limit > size:
                 end.send_frame(Frame(PROMISE_READ, stream.key, b"", size + 1))
-        elif what == 5:  # said again, where a repetition cannot be taken for anything else
+        elif what == 5:  # a repetition, where it is not ambiguous
             if limit > 0 or (limit == 0 and self.may_repeat(stream)):
                 end.send_frame(Frame(STOP_READ, stream.key, b"", limit))
         elif limit != 0:
@@ -149,7 +149,7 @@ class Sea:
         elif what == 3:
             if (
                 implementation.writer_credit(stream) > 0
-            ):  # also after its own end, where nobody needs it
+            ):  # also after its own end, where it is not needed
                 end.send_frame(
                     Frame(
                         FORGO_CREDIT,
@@ -171,11 +171,11 @@ class Sea:
             )
 
     def may_repeat(self, stream: StreamState) -> bool:
-        """Where ids are used again, a stop said twice could be taken for one of the next use."""
+        """Return whether a stop may be repeated: with reuse, it would belong to the next use."""
         return not stream.over and not self.profile.reuse
 
     def settle(self) -> None:
-        """Everything that can go over goes over."""
+        """Deliver everything and end all streams."""
         for _ in range(6):
             for side in (0, 1):
                 self.flush(side)

@@ -1,4 +1,4 @@
-"""A live side of Minmux: rules kept and enforced, wishes, promises, and giving up."""
+"""A live side of Minmux: rules kept and enforced, Oops, promises, and forgone credit."""
 
 import pytest
 from tests.protocols.minmux.endpoint_pair import ACCEPTOR, DIALER, Pair, content, profile_of
@@ -131,7 +131,7 @@ def test_an_item_that_its_codec_refuses_ends_the_session() -> None:
         pair.dialer.receive(bytes.fromhex("0001 6161 ff61"), 0.0)
 
 
-def test_an_item_whose_end_never_shows_is_given_up_at_the_limit() -> None:
+def test_an_item_whose_end_never_shows_stops_decoding_at_the_limit() -> None:
     pair = Pair(profile_of(Sized(lambda data, pos, end: 0)))
     pair.dialer.send_frame(give_credit(0, 10))
     pair.dialer.receive(b"\x00\x00" + bytes(60_000), 0.0)
@@ -177,7 +177,7 @@ def test_credit_that_may_never_come_back_is_kept_while_items_wait_for_it() -> No
     assert pair.implementations[1].pending_replies == {}
 
 
-def test_an_oops_about_nothing_owes_nothing() -> None:
+def test_an_oops_without_effect_expects_no_reply() -> None:
     pair = Pair()
     for number in range(0, 40, 2):
         pair.dialer.send_frame(oops(number, 0))

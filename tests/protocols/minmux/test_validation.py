@@ -1,4 +1,4 @@
-"""What an observer of Minmux says: bits, sentences, reasons, time without credit, late packets."""
+"""What an observer of Minmux reports: rules, messages, time without credit, late packets."""
 
 from pathlib import Path
 
@@ -103,17 +103,17 @@ def test_a_reader_is_never_blocked() -> None:
     assert observer.protocol.streams.all()[0].dialer.blocked_since == -1
 
 
-def test_an_id_that_was_forgotten_for_age_convicts_nobody_of_giving_up_credit() -> None:
+def test_a_forgo_on_an_evicted_id_is_not_a_violation() -> None:
     limits = Limits(closed_streams_remembered=1)
     steps = [(0, "0000 4000"), (1, "4000"), (0, "0200 4200"), (1, "4200")]
     observer = observe(*steps, (1, "8000"), limits=limits)
     assert reported(observer) == []
-    assert reported(observe(*steps, (1, "8000"))) == []  # remembered: the credit is still held
+    assert reported(observe(*steps, (1, "8000"))) == []  # not evicted: the credit is still held
     assert reported(observe(*steps, (1, "8001")))
 
 
 def test_a_late_forgo_excuses_no_more_than_what_was_left_over() -> None:
-    """A liar that gives credit up in each use cannot save it and write it all at once."""
+    """A writer that forgoes credit in each use cannot save it up and write it all at once."""
     implementation = Minmux(Limits(), Vantage.DIALER, reusable())
     reader = Endpoint(implementation, 0)
     reader.send_frame(give_credit(0, 5))
@@ -121,7 +121,7 @@ def test_a_late_forgo_excuses_no_more_than_what_was_left_over() -> None:
     reader.receive(b"\x40\x00", 0.0)  # finished, with 5 left over
     for _ in range(4):
         reader.send_frame(give_credit(0, 5))
-        reader.receive(b"\x80\x04", 0.0)  # given up, perhaps late
+        reader.receive(b"\x80\x04", 0.0)  # forgone, perhaps late
     reader.send_frame(give_credit(0, 5))
     with pytest.raises(PeerViolation, match="credit-exceeded"):
         reader.receive(b"\x00\x0a" + bytes(11), 0.0)
@@ -140,7 +140,7 @@ def test_giving_up_more_than_either_use_had_is_no_accident() -> None:
 
 
 def test_credit_past_its_range_is_excused_in_later_uses_only() -> None:
-    """There the reader may have counted a ForgoCredit that was meant for the use before."""
+    """The reader may have counted a ForgoCredit that belongs to the previous use."""
     text = f"minmux:profile={VECTORS}/reuse.toml"
     most = "00 fffffffffffffffffe"
     assert "credit-overflow" in reported(observe((0, most), (0, most), text=text))[0]
@@ -161,7 +161,7 @@ def test_uses_survive_a_snapshot() -> None:
     assert observer.snapshot() == other.snapshot()
 
 
-def test_an_oops_storm_with_nobody_reading_our_answers_is_ended() -> None:
+def test_an_oops_flood_with_unread_replies_is_ended() -> None:
     implementation = Minmux(Limits(), Vantage.ACCEPTOR, byte_profile())
     writer = Endpoint(implementation, 1)
     storm: list[bytes] = []

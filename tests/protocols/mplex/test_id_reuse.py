@@ -1,4 +1,4 @@
-"""mplex ids that are used again, as npm `multiplex` does, while frames cross."""
+"""mplex: reuse of ids, as npm `multiplex` does it, while frames cross in flight."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_peers_that_use_ids_again_are_never_accused(zombies: bool, lags: bool) -
     assert again > RUNS
 
 
-def test_a_watcher_beside_a_peer_accuses_neither() -> None:
+def test_an_observer_at_a_peer_reports_neither() -> None:
     for seed in range(RUNS // 2):
         conversation = Conversation(seed)
         for side in (0, 1):
@@ -126,7 +126,7 @@ def message(number: int, data: bytes) -> bytes:
     return bytes([number * 8 + 1, len(data)]) + data
 
 
-def test_a_live_side_lets_a_peer_that_was_misled_open_the_id_again() -> None:
+def test_a_live_side_lets_a_misled_peer_reuse_the_id() -> None:
     end = Endpoint(create("mplex", vantage=1), 1)
     (opened,) = end.receive(bytes.fromhex("0000"), 0.0)
     assert opened.stream is not None
@@ -153,7 +153,7 @@ def test_a_live_side_refuses_an_id_that_its_opener_knows_is_taken() -> None:
 
 
 def closed_before(log: list[Passing], use: int) -> bool:
-    """Did some earlier use end without a reset of the opener? Then it may be what was reset."""
+    """Return whether an earlier use, ended without a reset of its opener, may be meant."""
     resets = {
         p.frame.use for p in log if p.frame.kind == "reset" and p.frame.sender == p.frame.opener
     }
@@ -171,7 +171,7 @@ def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() 
         (ordinal,) = (p.ordinal for p in log if p.frame is frame)
         until = next(i for i, p in enumerate(log) if p.frame is frame) + 1
         if frame.sender != frame.opener and (
-            any(readings(of_receiver(log[:until])))  # it may as well be about another use
+            any(readings(of_receiver(log[:until])))  # it may also belong to another use
             or (rule == "mplex.write-after-reset" and closed_before(log, frame.use))
         ):
             excused += 1

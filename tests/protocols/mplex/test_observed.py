@@ -36,7 +36,7 @@ def ended(observer: Observer) -> tuple[str, int]:
     return observer.protocol.ending(stream), stream.reset_by
 
 
-# --- what passes first decides
+# The first stop decides the ending
 
 
 @pytest.mark.parametrize("vantage", [0, 1, 2])
@@ -50,7 +50,7 @@ def test_a_reset_of_a_stream_that_both_sides_closed_changes_nothing(
     assert newest(observer).error is None
 
 
-def test_a_reset_by_who_has_closed_ends_a_stream_that_the_other_side_has_not() -> None:
+def test_a_reset_after_ones_own_close_ends_a_stream_that_the_peer_has_not_closed() -> None:
     assert ended(observe((0, OPENED + HALF_CLOSED + RESET))) == ("reset", 0)
     assert ended(observe((0, OPENED), (1, CLOSED_BACK), (0, RESET))) == ("reset", 0)
 
@@ -60,7 +60,7 @@ def test_a_close_that_may_be_about_an_earlier_use_does_not_keep_a_reset_from_cou
     assert ended(observe((0, again), (1, CLOSED_BACK), (0, RESET))) == ("reset", 0)
 
 
-# --- long texts
+# Long texts
 
 
 @pytest.mark.parametrize("step", [1000, 70_000, 10**6])

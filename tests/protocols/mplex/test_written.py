@@ -46,7 +46,7 @@ def test_a_frame_is_its_flag_its_length_and_its_payload_once(frame: Frame, expec
 
 @pytest.mark.parametrize("sender", [0, 1])
 @pytest.mark.parametrize("kind", range(8))
-def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> None:
+def test_the_flag_tells_which_side_opened_the_stream_both_ways(kind: int, sender: int) -> None:
     opener = sender if kind % 2 == 0 else 1 - sender
     implementation = Mplex(Limits(), 2)
     data = bytes([5 * 8 + kind, 2]) + b"ab"
@@ -60,7 +60,7 @@ def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> N
         0,
         2,
     )
-    resolved.kind, resolved.key = kind, 5 * 2  # whatever the key says of the opener
+    resolved.kind, resolved.key = kind, 5 * 2  # the opener in the key is ignored
     implementation.resolve_ids(sender, resolved)
     assert (resolved.stream_id, resolved.key) == (5, 5 * 2 + opener)
     assert read.opener == resolved.opener == (NO_STREAM if kind == UNDEFINED else opener)
@@ -77,7 +77,7 @@ def test_the_smallest_frame_may_be_asked_for() -> None:
     assert create("mplex:max_frame=1").max_frame_bytes == 1
 
 
-def test_ids_are_kept_with_the_conversation() -> None:
+def test_next_ids_are_saved_with_the_connection() -> None:
     before, after = create("mplex"), create("mplex")
     assert [before.allocate(side) >> 1 for side in (0, 0, 1)] == [1, 3, 0]
     after.load(before.save())

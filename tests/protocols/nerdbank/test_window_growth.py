@@ -1,4 +1,4 @@
-"""A wish for a wider window: what a live side answers, byte by byte."""
+"""Window growth requests: what a live side replies, byte by byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ READING_COMPLETED = "93 06 {:02x} 01"
 
 
 def widened(number: int, window: int) -> bytes:
-    """The acceptor's answer, for windows of 128 to 65535 bytes."""
+    """Return the acceptor's reply, for windows of 128 to 65535 bytes."""
     return bytes.fromhex(f"94 07 {number:02x} ff c4 04 91 cd {window:04x}")
 
 
@@ -58,7 +58,7 @@ def test_each_wish_makes_the_window_four_times_as_large_up_to_the_limit() -> Non
     assert (stream.dialer.window, stream.dialer.credit_granted) == (17_000, 17_000)
 
 
-def test_a_wish_is_answered_by_whether_what_came_with_it_was_read_before_the_answer_leaves() -> (
+def test_a_growth_request_is_answered_by_whether_earlier_content_was_read_before_the_reply() -> (
     None
 ):
     side = Acceptor()
@@ -75,7 +75,7 @@ def test_a_wish_is_answered_by_whether_what_came_with_it_was_read_before_the_ans
     assert not side.end.pending()
 
 
-def test_a_wish_whose_channel_ends_before_the_answer_leaves_keeps_nobody_waiting() -> None:
+def test_a_growth_request_whose_channel_ends_before_the_reply_is_dropped() -> None:
     side = Acceptor()
     side.channel(1)
     side.end.receive(bytes.fromhex(WISH.format(1)), 0.0)
@@ -164,18 +164,16 @@ def test_what_a_channel_had_grown_is_there_for_others_when_it_is_over() -> None:
     ("window", "violations"),
     [(-1, 0), (0, WINDOW_SHRUNK), (999, WINDOW_SHRUNK), (1000, 0), (1001, 0)],
 )
-def test_a_smaller_window_than_before_is_named_before_it_leaves(
-    window: int, violations: int
-) -> None:
+def test_a_smaller_window_is_a_violation_before_it_is_sent(window: int, violations: int) -> None:
     side = Acceptor()
     frame = Frame(WINDOW_ADJUST, side.channel(1).key, b"", window)
     assert side.end.connection.validate_outgoing(1, frame, 0) == violations
 
 
-# --- what an answer does to what waits
+# Replies and queued content
 
 
-def test_an_answer_to_a_wish_leaves_what_waits_for_leave_where_it_is() -> None:
+def test_a_reply_to_a_growth_request_keeps_content_that_waits_for_credit() -> None:
     side = Acceptor()
     stream = side.channel(1)
     side.end.send(stream, b"a" * 1200)
@@ -186,7 +184,7 @@ def test_an_answer_to_a_wish_leaves_what_waits_for_leave_where_it_is() -> None:
     assert side.end.data_to_send() == bytes.fromhex("94 02 01 ff c4 c8") + b"a" * 200
 
 
-def test_one_who_reads_no_more_gets_nothing_of_what_waits_but_the_end() -> None:
+def test_a_peer_that_stops_reading_gets_no_queued_content_but_the_end() -> None:
     side = Acceptor()
     stream = side.channel(1)
     side.end.send(stream, b"a" * 1200)

@@ -32,7 +32,7 @@ MAGICS = {1: "2fdf1d50", 2: "92920200c410"}
 
 
 def live(text: str, side: int = 0, odd: int = 0) -> Endpoint:
-    """A side whose handshake has met the other's."""
+    """Return an endpoint whose handshake is complete."""
     end = Endpoint(create(text, Limits(receive_window=1000), vantage=side), side, direct=True)
     protocol = end.protocol
     assert isinstance(protocol, Nerdbank)
@@ -57,7 +57,7 @@ def offered(end: Endpoint, text: str, key: int) -> StreamState:
     return stream
 
 
-# --- frames
+# Frames
 
 D1, A1, SEEDED = 1 * 4, 1 * 4 + 1, 0 * 4 + 2  # keys: number and opener
 WRITTEN = [
@@ -152,7 +152,7 @@ def test_version_3_begins_with_its_first_offer() -> None:
     assert end.data_to_send().hex(" ") == "94 00 01 01 c4 09 92 a4 65 63 68 6f cd 03 e8"
 
 
-# --- ids
+# Ids
 
 
 @pytest.mark.parametrize(("text", "step"), [("nerdbank:version=2", 2), ("nerdbank", 1)])
@@ -172,7 +172,7 @@ def test_the_last_id_is_the_last(text: str, step: int, side: int) -> None:
     assert protocol.allocate(side) == NO_ID
 
 
-def test_ids_and_handshakes_are_kept_with_the_conversation() -> None:
+def test_ids_and_handshakes_are_saved_with_the_connection() -> None:
     before = live("nerdbank:version=2").protocol
     after = create("nerdbank:version=2")
     assert isinstance(before, Nerdbank)
@@ -183,10 +183,10 @@ def test_ids_and_handshakes_are_kept_with_the_conversation() -> None:
     assert [after.allocate(side) >> 2 for side in (0, 1, 1)] == [5, 4, 6]
 
 
-# --- leave
+# Credit
 
 
-def test_accepted_without_a_window_nothing_leaves_until_there_is_one() -> None:
+def test_accepted_without_a_window_nothing_is_sent_until_there_is_one() -> None:
     end = live("nerdbank")
     stream = end.open(b"x")
     end.send(stream, b"hello")
@@ -202,7 +202,7 @@ def test_accepted_without_a_window_nothing_leaves_until_there_is_one() -> None:
     assert end.data_to_send().hex(" ") == "94 02 01 01 c4 01 6c"
 
 
-def test_version_1_needs_no_leave_and_writes_full_frames() -> None:
+def test_version_1_needs_no_credit_and_writes_full_frames() -> None:
     end = live("nerdbank:version=1")
     stream = end.open(b"x")
     end.data_to_send()
@@ -213,7 +213,7 @@ def test_version_1_needs_no_leave_and_writes_full_frames() -> None:
     )
 
 
-def test_version_1_can_neither_refuse_content_nor_give_leave() -> None:
+def test_version_1_can_neither_stop_content_nor_grant_credit() -> None:
     end = live("nerdbank:version=1", side=1)
     stream = offered(end, "00 00000001 0001 78", D1)
     end.accept(stream)
@@ -247,7 +247,7 @@ def test_an_offer_that_was_withdrawn_is_not_accepted_any_more() -> None:
     end = live("nerdbank", side=1)
     stream = offered(end, "94 00 01 01 c4 05 92 a0 cd 03e8", D1)
     end.receive(bytes.fromhex("93 04 01 01"), 0.0)
-    end.accept(stream)  # before our own termination has left
+    end.accept(stream)  # before its own termination was sent
     assert end.data_to_send().hex(" ") == "93 04 01 ff"
     end.accept(stream)
     assert end.data_to_send() == b""
@@ -259,7 +259,7 @@ def test_a_wish_on_a_channel_that_is_forgotten_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_nothing_is_cut_for_one_who_terminated_or_has_not_accepted(side: int) -> None:
+def test_nothing_is_sent_to_a_peer_that_terminated_or_has_not_accepted(side: int) -> None:
     protocol = create("nerdbank")
     stream = StreamState(D1, 1, 0, 0)
     own, peer = stream.half(side), stream.half(1 - side)

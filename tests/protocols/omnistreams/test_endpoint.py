@@ -1,4 +1,4 @@
-"""omnistreams: an endpoint's verbs, from creation to the end or a cancel."""
+"""omnistreams: what an endpoint sends, from creation to the end or a cancel."""
 
 import pytest
 from tests.protocols.omnistreams.endpoint_pair import (
@@ -54,7 +54,7 @@ def test_a_stream_from_creation_to_end(text: str, first: str, asked: str, rest: 
     assert [event.data for event in events if isinstance(event, Data)] == [b"hello", b""]
 
 
-def test_a_message_waits_for_leave_and_then_goes_whole() -> None:
+def test_a_message_waits_for_credit_and_is_never_split() -> None:
     dialer, _ = ends()
     stream = dialer.open()
     big = bytes(100_000)
@@ -101,7 +101,7 @@ def test_reading_asks_again_at_half_the_window() -> None:
     (opened,) = carry(dialer, acceptor)
     assert opened.stream is not None
     acceptor.accept(opened.stream)
-    assert sent_messages(acceptor) == ["050040"]  # 64 messages unless somebody says otherwise
+    assert sent_messages(acceptor) == ["050040"]  # 64 messages by default
     receive_messages(dialer, "050040")
     for _ in range(40):
         dialer.send(stream, b"x")
@@ -164,7 +164,7 @@ def test_a_legacy_writer_cancels_in_silence_and_keeps_the_id_until_the_peer_lets
     assert dialer.open().label() == "d0.2"
 
 
-def test_the_legacy_numbering_has_no_word_for_a_writers_cancel() -> None:
+def test_the_legacy_numbering_has_no_writers_cancel() -> None:
     dialer, _ = ends(LEGACY)
     dialer.open()
     with pytest.raises(LocalProtocolError, match="unknown-type"):
@@ -190,7 +190,7 @@ def test_create_on_an_open_id_aborts_the_old_stream_and_opens_the_new() -> None:
     assert events[1].stream is first.stream
     assert events[0].stream is not first.stream
     assert first.stream is not None
-    acceptor.abort(first.stream)  # of no effect on the new one
+    acceptor.abort(first.stream)  # has no effect on the new stream
     acceptor.read(first.stream, 1)
     acceptor.accept(first.stream)
     assert sent_messages(acceptor) == []

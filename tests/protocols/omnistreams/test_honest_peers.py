@@ -1,8 +1,8 @@
-"""Honest peers that use few ids again and again, over links with delays, convict nobody.
+"""Honest peers that reuse few ids, over links with delays, cause no violation reports.
 
-The peers are written from the spec and know nothing of polymux: two dictionaries each. They free an
-id as soon as the spec lets them, so that late requests credit, and late cancels kill, the next
-stream on the same id.
+The peers are written from the spec, without polymux: two dictionaries each. They free an id as soon
+as the spec allows it, so that late requests give credit to, and late cancels end, the next stream
+on the same id.
 """
 
 from random import Random
@@ -80,7 +80,7 @@ class Peer:
 
 
 class ObservedLink:
-    """Two peers, and watchers beside each and in the middle. Messages are cut and delayed."""
+    """Two peers, with observers at each and in the middle. Messages are split and delayed."""
 
     def __init__(self, seed: int, legacy: bool = False, middle: Vantage = Vantage.MIDDLE) -> None:
         rng = self.rng = Random(seed)
@@ -139,9 +139,9 @@ class ObservedLink:
             observer.finish(0, False, False)
             for violation in observer.take_violations():
                 if violation.rule.name == "omnistreams.truncated":
-                    continue  # the run stops anywhere
+                    continue  # the run may stop with replies pending
                 if self.literal and violation.rule.severity is Severity.NOTE:
-                    continue  # that a stream was cancelled again is worth a note
+                    continue  # a repeated cancel is a note
                 found.append(str(violation))
             assert observer.accounts_for_all_bytes()
         return found
@@ -151,7 +151,9 @@ class ObservedLink:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_honest_peers_that_reuse_ids_at_once_are_convicted_from_nowhere(legacy: bool) -> None:
+def test_honest_peers_that_reuse_ids_at_once_have_no_violations_from_any_vantage(
+    legacy: bool,
+) -> None:
     uses = 0
     for seed in range(750 if COMPILED else 150):
         line = ObservedLink(seed, legacy)
@@ -161,8 +163,8 @@ def test_honest_peers_that_reuse_ids_at_once_are_convicted_from_nowhere(legacy: 
     assert uses >= 12, "the ids were not reused enough to show anything"
 
 
-def test_a_watcher_who_takes_all_that_passed_for_read_convicts_them() -> None:
-    """So the runs above do contain messages that cross."""
+def test_an_observer_that_takes_all_that_passed_for_read_reports_them() -> None:
+    """So the runs above contain messages that cross in flight."""
     wrong = set()
     for seed in range(60):
         line = ObservedLink(seed, middle=Vantage.DIALER)
@@ -176,7 +178,7 @@ class FewIds(OmnistreamsDriver):
 
 
 @pytest.mark.parametrize("carrier", ["length", "websocket"])
-def test_honest_endpoints_of_our_own_that_reuse_ids_at_once_are_convicted_from_nowhere(
+def test_honest_endpoints_that_reuse_ids_at_once_have_no_violations_from_any_vantage(
     carrier: str,
 ) -> None:
     for seed in range(300 if COMPILED else 40):

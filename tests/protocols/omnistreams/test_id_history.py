@@ -1,4 +1,4 @@
-"""omnistreams: which id is used next, and what is done about ids that nobody opened."""
+"""omnistreams: which id is allocated next, and how messages for unopened ids are answered."""
 
 import pytest
 from tests.protocols.omnistreams.endpoint_pair import ends, fill, receive_messages, sent_messages
@@ -74,7 +74,7 @@ def test_an_id_whose_end_the_peer_has_provably_read_is_preferred_to_all() -> Non
     finish(dialer, streams[9])
     finish(dialer, streams[70])
     dialer.open()  # id 255, after these ends
-    receive_messages(dialer, "0603", "05ff01")  # whoever asks for 255 has read them
+    receive_messages(dialer, "0603", "05ff01")  # a request for 255 proves that they were read
     finish(dialer, streams[5])
     assert [dialer.open().stream_id for _ in range(4)] == [9, 70, 3, 5]
 

@@ -1,4 +1,4 @@
-"""omnistreams: limits, strange messages and wrong options."""
+"""omnistreams: limits, malformed messages and invalid options."""
 
 import pytest
 from tests.protocols.omnistreams.endpoint_pair import (
@@ -105,7 +105,7 @@ def test_a_tester_may_send_anything() -> None:
 
 
 @pytest.mark.parametrize("text", ["omnistreams:numbering=3", "omnistreams:carrier=tcp"])
-def test_a_wrong_option_says_what_would_do(text: str) -> None:
+def test_a_wrong_option_names_the_accepted_values(text: str) -> None:
     with pytest.raises(BadProtocolString, match=r"numbering is spec or|carrier is websocket or"):
         create(text)
 
@@ -114,7 +114,7 @@ def test_the_dialect_is_the_numbering() -> None:
     assert [create(text).dialect() for text in (SPEC, LEGACY)] == ["spec", "legacy"]
 
 
-def test_the_end_of_a_stream_is_told_once() -> None:
+def test_the_end_of_a_stream_is_reported_once() -> None:
     _, acceptor = ends()
     receive_messages(acceptor, "0101")
     assert [type(e) for e in receive_messages(acceptor, "0301")] == [Ended, Closed]
@@ -128,7 +128,7 @@ def test_an_amount_beyond_reason_is_refused() -> None:
         acceptor.send_frame(Frame(REQUEST, 2, b"", 1 << 30))
 
 
-def test_time_without_leave_ends_with_the_stream() -> None:
+def test_time_without_credit_ends_with_the_stream() -> None:
     """However it ends: by its end, a cancel, or another stream on its id."""
     for last in ("0301", "0401", "0101"):
         observer = Observer(create(SPEC))

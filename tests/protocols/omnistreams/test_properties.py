@@ -1,4 +1,4 @@
-"""omnistreams: what holds for any messages at all, however their bytes are cut."""
+"""omnistreams: properties that hold for any messages, however their bytes are split."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from polymux.testing.properties import take_rows
 
 SPEC, LEGACY = "omnistreams:carrier=length", "omnistreams:numbering=legacy,carrier=length"
 
-# Few ids and short payloads, so that messages meet; types beyond the known ones too.
+# Few ids and short payloads, so that messages interact; undefined types too.
 MESSAGE = st.one_of(
     st.tuples(st.integers(0, 8), st.integers(0, 2), st.binary(max_size=4)).map(
         lambda parts: bytes([parts[0], parts[1]]) + parts[2]
@@ -56,7 +56,7 @@ def test_any_split_gives_the_same_rows(
 
 @given(conversation=TALK)
 @settings(max_examples=50, deadline=None)
-def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(conversation: Messages) -> None:
+def test_as_encapsulated_messages_they_are_validated_the_same(conversation: Messages) -> None:
     data, messages = Observer(create(SPEC)), Observer(create("omnistreams:carrier=websocket"))
     offsets = [0, 0]
     for side, message in conversation:
@@ -70,7 +70,7 @@ def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(conversation: M
 @given(conversation=TALK)
 @settings(max_examples=50, deadline=None)
 def test_the_two_numberings_say_the_same_things(conversation: Messages) -> None:
-    """All but the writer's cancel, for which the legacy numbering has no word."""
+    """For all messages but the writer's cancel, which the legacy numbering does not have."""
     types = {0: 5, 1: 0, 2: 1, 3: 2, 5: 4, 6: 3}
     spec, legacy = Observer(create(SPEC)), Observer(create(LEGACY))
     for side, message in conversation:
@@ -82,7 +82,7 @@ def test_the_two_numberings_say_the_same_things(conversation: Messages) -> None:
 
 @given(conversation=TALK, last=st.tuples(st.integers(0, 1), MESSAGE))
 @settings(max_examples=50, deadline=None)
-def test_judging_changes_nothing(conversation: Messages, last: tuple[int, bytes]) -> None:
+def test_validation_changes_nothing(conversation: Messages, last: tuple[int, bytes]) -> None:
     observer = Observer(create(SPEC))
     for side, message in conversation:
         observer.feed(side, framed(message), 5)
@@ -101,8 +101,8 @@ def test_judging_changes_nothing(conversation: Messages, last: tuple[int, bytes]
 
 @given(conversation=TALK)
 @settings(max_examples=50, deadline=None)
-def test_the_ledger_of_a_stream_is_what_passed(conversation: Messages) -> None:
-    """Credit and data counted by hand: the newest use of an id gets what passes on it."""
+def test_the_credit_account_of_a_stream_is_what_passed(conversation: Messages) -> None:
+    """Credit and data, counted independently, belong to the newest use of an id."""
     observer = Observer(create(SPEC))
     granted: dict[tuple[int, int], int] = {}
     spent: dict[tuple[int, int], int] = {}

@@ -1,4 +1,4 @@
-"""A live Streamux side that cancels, is cancelled, and uses its ids again."""
+"""A live Streamux side that cancels, is cancelled, and reuses its ids."""
 
 import pytest
 from tests.protocols.streamux.one_side import (
@@ -21,7 +21,7 @@ FOUR_IDS = "streamux:length_bits=12,id_bits=2"
 TWO_IDS = "streamux:length_bits=13,id_bits=1"
 
 
-# --- cancels
+# Cancels
 
 
 def test_a_cancel_drops_what_is_queued_and_locks_the_id() -> None:
@@ -93,7 +93,7 @@ def test_an_empty_reply_that_a_cancel_overtook_is_not_sent() -> None:
     assert sent_hex(endpoint) == "0140"
 
 
-def test_a_request_given_up_before_anything_left_is_never_heard_of() -> None:
+def test_a_request_aborted_before_anything_was_sent_sends_nothing() -> None:
     endpoint = side(text=TWO_IDS)
     stream = endpoint.open()
     endpoint.send(stream, b"x")
@@ -102,7 +102,7 @@ def test_a_request_given_up_before_anything_left_is_never_heard_of() -> None:
     assert [endpoint.open().stream_id, endpoint.open().stream_id] == [1, 0]
 
 
-def test_giving_up_a_call_that_was_cancelled_half_way_leaves_nothing_owed() -> None:
+def test_aborting_a_call_that_was_cancelled_half_way_leaves_no_pending_reply() -> None:
     endpoint = side(1)
     stream = opened_stream(receive_hex(endpoint, "1100 21"))
     receive_hex(endpoint, "0100")
@@ -111,7 +111,7 @@ def test_giving_up_a_call_that_was_cancelled_half_way_leaves_nothing_owed() -> N
     assert not endpoint.protocol.pending_replies
 
 
-# --- ids
+# Ids
 
 
 def test_ids_are_drawn_in_order_and_used_again_longest_free_first() -> None:
@@ -154,7 +154,7 @@ def test_an_id_taken_by_put_is_not_drawn_until_it_is_free() -> None:
 def test_an_id_that_waits_for_its_first_chunk_is_not_drawn_twice() -> None:
     endpoint = side(text=TWO_IDS, peer="010d0100")
     stream = endpoint.open()
-    endpoint.send_frame(Frame(CANCEL, stream.key))  # for nothing, which is allowed
+    endpoint.send_frame(Frame(CANCEL, stream.key))  # without effect, which is allowed
     receive_hex(endpoint, "0040")
     assert endpoint.open().stream_id == 1
     with pytest.raises(NoFreeIds):
@@ -175,7 +175,7 @@ def test_a_saved_side_goes_on_drawing_ids_where_it_stopped() -> None:
     assert second.save()["ids"] == first.protocol.save()["ids"]
 
 
-def test_a_second_use_of_an_id_is_told_like_the_first() -> None:
+def test_a_second_use_of_an_id_has_the_same_events_as_the_first() -> None:
     for cut in range(1, 7):
         endpoint = side(1)
         endpoint.end(opened_stream(receive_hex(endpoint, "1580 21")))
@@ -196,7 +196,7 @@ def test_ids_that_wait_do_not_pile_up() -> None:
         endpoint.data_to_send()
         endpoint.receive((0xC0000000 + number).to_bytes(4, "little"), 0.0)
     ids = protocol(endpoint).dialer_ids
-    assert len(drawn) == ids.next_unused == 4096  # then those that were freed longest ago
+    assert len(drawn) == ids.next_unused == 4096  # then those released longest ago
     assert len(ids.freed) <= 2 * 4097
 
 
@@ -214,4 +214,4 @@ def test_a_flood_of_cancels_meets_the_bound_of_unread_answers() -> None:
     receive_hex(endpoint, "0500" * 30)
     assert len(endpoint.scheduler.control_queue) == 20
     with pytest.raises(LimitExceeded, match="max_queued_replies"):
-        receive_hex(endpoint, "0500")  # none of them was taken in the meantime
+        receive_hex(endpoint, "0500")  # none of them was allocated in the meantime

@@ -1,4 +1,4 @@
-"""A live Streamux side: what its verbs send, what it answers, what it refuses."""
+"""A live Streamux side: what it sends, replies and rejects."""
 
 import pytest
 from tests.protocols.streamux.one_side import (
@@ -33,7 +33,7 @@ from polymux.protocols.streamux.rules import (
     REQUEST_LAST,
 )
 
-# --- initiators
+# Initiators
 
 
 def test_the_first_bytes_are_the_initiator() -> None:
@@ -47,7 +47,7 @@ def test_nothing_is_opened_before_the_peers_initiator_has_come() -> None:
     with pytest.raises(LocalProtocolError, match="handshake"):
         endpoint.open()
     assert sent_hex(endpoint) == ""
-    endpoint.send_frame(Frame(REQUEST_LAST, 0, b"early"))  # allowed: only our own layout is needed
+    endpoint.send_frame(Frame(REQUEST_LAST, 0, b"early"))  # allowed: only its own layout is needed
     assert sent_hex(endpoint) == "5080" + b"early".hex()
 
 
@@ -76,7 +76,7 @@ def test_a_second_initiator_is_refused() -> None:
         side().send_frame(Frame(INITIATOR, 0, bytes.fromhex(HELLO)))
 
 
-# --- requests
+# Requests
 
 
 def test_a_short_request_is_one_chunk_with_the_termination_bit() -> None:
@@ -124,7 +124,7 @@ def test_a_name_is_refused_and_takes_no_id() -> None:
     assert [endpoint.open().stream_id for _ in range(2)] == [1, 0]
 
 
-# --- replies
+# Replies
 
 
 def test_a_reply_is_laid_out_as_the_asker_announced() -> None:
@@ -184,7 +184,7 @@ def test_dropping_a_call_in_mid_reply_ends_the_reply() -> None:
     assert protocol(endpoint).ending(stream) == "clean"
 
 
-# --- keep alives
+# Keep alives
 
 
 def test_a_keep_alive_goes_out_on_the_next_free_id_and_does_not_take_it() -> None:
@@ -208,7 +208,7 @@ def test_no_keep_alive_without_a_free_id() -> None:
     assert protocol(endpoint).keep_alive_frame(0) is None
 
 
-# --- what put refuses
+# Frames that send_frame rejects
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_put_refuses_an_id_in_flight_and_a_keep_alive_on_it() -> None:
     assert sent_hex(endpoint) == "0000"
 
 
-# --- what the peer does wrong
+# Violations of the peer
 
 
 def test_strays_are_dropped_and_counted_and_the_session_goes_on() -> None:

@@ -1,9 +1,9 @@
-"""Honest Streamux peers over links with delays: no watcher anywhere convicts one of them.
+"""Honest Streamux peers over links with delays: no observer reports a violation.
 
-    endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
+    endpoint | observer ---- near ---- middle observer ---- far ---- observer | endpoint
 
 Every move is drawn by Hypothesis, so that a failure shrinks to the shortest conversation that
-shows it. With few ids the same ones are used again and again.
+shows it. With few ids the same ones are reused often.
 """
 
 from hypothesis import given, settings
@@ -35,7 +35,7 @@ Move = tuple[str, int, int]
 
 
 class Peer:
-    """One honest side: an endpoint, its streams, and what it said and heard on each."""
+    """One honest side: an endpoint, its streams, and the bytes sent and received on each."""
 
     def __init__(self, text: str, side: int) -> None:
         self.endpoint = Endpoint(create(text, vantage=side), side)
@@ -100,13 +100,15 @@ class Peer:
                     and stream.buffers is not None
                     and stream.buffers.queued_bytes == 0
                 ):
-                    self.endpoint.abort(stream)  # a liar took its id, so nothing was sent
+                    self.endpoint.abort(
+                        stream
+                    )  # the violating side took its id, so nothing was sent
                 else:
                     self.endpoint.end(stream)
 
 
 class ObservedLink:
-    """Two people, two delayed links, three watchers."""
+    """Two peers, two delayed links, three observers."""
 
     def __init__(self, dialer: str, acceptor: str) -> None:
         self.people = [Peer(dialer, 0), Peer(acceptor, 1)]
@@ -126,7 +128,7 @@ class ObservedLink:
         self.far[side] += data
 
     def read(self, side: int, size: int) -> None:
-        """The other side reads; what it had already formed leaves before that."""
+        """Deliver to the other side; frames it has already encoded are sent before that."""
         data, self.far[side] = self.far[side][:size], self.far[side][size:]
         self.write(1 - side, 0)
         self.beside[1 - side].feed(side, data, 0)
@@ -143,7 +145,7 @@ class ObservedLink:
             try:
                 self.people[side].move(name, pick)
             except (LocalProtocolError, StreamEnded):
-                return  # told no, and nothing has changed
+                return  # rejected, with no effect
 
     def drain(self) -> None:
         for _ in range(30):
@@ -169,7 +171,7 @@ def lines(draw: st.DrawFn) -> ObservedLink:
 
 @given(lines(), st.lists(MOVES, max_size=150))
 @settings(max_examples=150, deadline=None)
-def test_honest_peers_are_convicted_of_nothing_from_anywhere(
+def test_honest_peers_have_no_violations_from_any_vantage(
     line: ObservedLink, moves: list[Move]
 ) -> None:
     for name, side, pick in moves:
@@ -191,7 +193,7 @@ def test_honest_peers_are_convicted_of_nothing_from_anywhere(
 
 @given(lines(), st.lists(MOVES, max_size=120))
 @settings(max_examples=100, deadline=None)
-def test_what_is_heard_is_what_was_said(line: ObservedLink, moves: list[Move]) -> None:
+def test_what_is_received_is_what_was_sent(line: ObservedLink, moves: list[Move]) -> None:
     for name, side, pick in moves:
         line.move(name, side, pick)
     line.drain()
@@ -200,7 +202,7 @@ def test_what_is_heard_is_what_was_said(line: ObservedLink, moves: list[Move]) -
         calls = {stream.label(): stream for stream in server.calls}
         for stream in asker.asked:
             if stream.serial < 0:
-                continue  # given up before anything was sent
+                continue  # aborted before anything was sent
             call = calls[stream.label()]
             asked, received = asker.sent[id(stream)], server.received.get(id(call), b"")
             replied, got = server.sent.get(id(call), b""), asker.received.get(id(stream), b"")
@@ -221,7 +223,7 @@ LIES = st.tuples(st.integers(0, EMPTY_REPLY), st.integers(0, 3), st.booleans())
     st.lists(st.tuples(MOVES, st.none() | LIES), max_size=120),
 )
 @settings(max_examples=150, deadline=None)
-def test_a_liar_gets_nobody_else_convicted(
+def test_a_violation_causes_no_report_about_the_other_side(
     texts: tuple[str, str], moves: list[tuple[Move, tuple[int, int, bool] | None]]
 ) -> None:
     line = ObservedLink(*texts)
@@ -239,13 +241,13 @@ def test_a_liar_gets_nobody_else_convicted(
 
 
 def send_any(violator: Endpoint, kind: int, number: int, long: bool) -> None:
-    """Send a frame that the wire can say, whether or not it is allowed now."""
+    """Send a frame that can be encoded, whether or not it is legal now."""
     protocol = violator.protocol
     assert isinstance(protocol, Streamux)
     key = number * 2 + (1 - violator.side if kind & REPLY_BIT else violator.side)
     if kind == KEEP_ALIVE and protocol.ends_started_message(
         violator.side, REQUEST_LAST, protocol.streams.find(key)
     ):
-        return  # would be the end of that request
+        return  # would be decoded as the end of that request
     data = b"" if kind > 3 else b"lies" if long else b"l"
     violator.send_frame(Frame(kind, key, data), force=True)

@@ -1,4 +1,4 @@
-"""Streamux on the wire: initiators, headers in every split, and what the strings announce."""
+"""Streamux encoding: initiators, headers in every layout, and protocol strings."""
 
 import re
 from pathlib import Path
@@ -52,7 +52,7 @@ HEADERS = [
 
 
 def connected(dialer: tuple[int, int], acceptor: tuple[int, int]) -> Streamux:
-    """A conversation whose initiators have passed."""
+    """Return a protocol whose initiators have been exchanged."""
     observer = Observer(create("streamux"))
     for side, (length_bits, id_bits) in enumerate((dialer, acceptor)):
         observer.feed(side, bytes([1, length_bits, id_bits, 0]), 0)

@@ -1,4 +1,4 @@
-"""Streamux watched: what is kept of ids that no request was made with."""
+"""Streamux observed: state of ids without a request."""
 
 from tests.protocols.streamux.one_side import protocol, receive_hex, send_request, sent_hex, side
 
@@ -108,11 +108,11 @@ def test_replies_to_nothing_are_remembered_up_to_the_bound() -> None:
         == [n * 2 for n in range(500 - MOST, 500)]
     )
     observer.take_violations()
-    feed(observer, 0, REQUEST, 0, 0)  # the asker may have taken an early reply for an answer
+    feed(observer, 0, REQUEST, 0, 0)  # the requester may have taken an early reply for its own
     assert observer.take_violations() == []
 
 
-def test_an_id_that_is_cancelled_again_and_again_leaves_few_duties() -> None:
+def test_an_id_that_is_cancelled_repeatedly_leaves_few_pending_replies() -> None:
     observer = greeted()
     feed(observer, 0, REQUEST, *range(50))
     feed(observer, 0, CANCEL, *(number for number in range(50) for _ in range(30)))
@@ -129,7 +129,7 @@ def test_an_id_that_is_cancelled_again_and_again_leaves_few_duties() -> None:
     assert findings(observer, "ack-not-cancelled") == []
 
 
-def test_an_ack_still_owed_when_its_request_is_forgotten_is_told_of_then() -> None:
+def test_an_ack_pending_when_its_request_is_evicted_is_reported_then() -> None:
     observer = greeted(3)
     feed(observer, 0, REQUEST, 1)
     feed(observer, 1, REPLY, 1)

@@ -1,4 +1,4 @@
-"""Streamux watched: what is held, what is forgotten, and that no split changes the rows."""
+"""Streamux observed: held bytes, eviction, and rows that do not depend on splits."""
 
 import re
 from pathlib import Path
@@ -50,7 +50,7 @@ def rows_of(observer: Observer) -> list[tuple[int, ...]]:
 
 
 def everything(observer: Observer) -> tuple[object, ...]:
-    """All that an observer says at the end, comparable."""
+    """Finish the observer and return all its reports in comparable form."""
     observer.finish(1, True, True)
     assert observer.accounts_for_all_bytes()
     streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
@@ -74,7 +74,7 @@ def test_each_bit_stands_for_the_rule_it_is_named_after() -> None:
     ]
 
 
-# --- bytes held until both initiators are known
+# Bytes held until both initiators are known
 
 
 def test_held_bytes_are_read_in_the_order_of_their_arrival() -> None:
@@ -110,7 +110,7 @@ def test_mixed_header_sizes_say_why_nothing_more_is_read() -> None:
     assert "01 11 0d 32: the other side's headers have 2 bytes" in str(violation)
 
 
-# --- no split changes anything
+# Splits do not matter
 
 CHUNKS = st.builds(
     lambda side, flags, number, data: (
@@ -127,7 +127,7 @@ HELLOS = st.sampled_from([HELLO, HELLO, HELLO, HELLO, b"\x01\x0a\x05\x00", b"\x0
 
 @st.composite
 def conversations(draw: st.DrawFn) -> Pieces:
-    """Any frames in any order on few ids, honest or not; initiators at the front of each side."""
+    """Any frames in any order on few ids, legal or not, after the initiators."""
     steps = draw(st.lists(CHUNKS, max_size=40))
     hellos = [(side, draw(HELLOS)) for side in draw(st.permutations([0, 1]))]
     late = [step for step in steps[: draw(st.integers(0, 3))] if step[0] == hellos[0][0]]
@@ -136,7 +136,7 @@ def conversations(draw: st.DrawFn) -> Pieces:
 
 
 def cut(pieces: Pieces, places: list[int]) -> Pieces:
-    """The same bytes in the same order, cut at other places."""
+    """The same bytes in the same order, split elsewhere."""
     out: Pieces = []
     turn = 0
     for side, data in pieces:
@@ -210,7 +210,7 @@ def test_an_end_inside_a_header_belongs_to_no_stream_however_it_was_cut() -> Non
         assert (violation.rule.name, violation.stream) == ("streamux.truncated", "")
 
 
-# --- what was not seen
+# Incomplete captures
 
 
 def test_a_reply_to_a_request_that_was_forgotten_is_only_possibly_wrong() -> None:
@@ -235,7 +235,7 @@ def test_a_gap_makes_what_follows_only_possible() -> None:
     assert violation.certainty is Certainty.POSSIBLE
 
 
-def test_an_ack_still_owed_when_nothing_was_seen_to_end_is_only_possibly_missing() -> None:
+def test_an_ack_pending_without_an_observed_end_is_only_possibly_missing() -> None:
     observer = observe([(0, HELLO), (1, HELLO), (0, b"\x11\x80?\x01\x00")])
     observer.finish(1, True, False)
     (violation,) = observer.take_violations()
