@@ -1,4 +1,4 @@
-"""Compiled and interpreted, Minmux reads and writes the same, at every boundary of 64 bits."""
+"""Compiled and interpreted, Minmux decodes and encodes the same at every 64-bit boundary."""
 
 import os
 import shutil
