@@ -223,7 +223,8 @@ async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_n
             return start(stream)
 
         far.stream_task_runner.start = start_and_cancel  # type: ignore[method-assign]
-        far.stream_task_runner._dismiss_idle_tasks()  # a task that stands by has begun before it can be cancelled
+        # Without idle tasks, which have made their first step before they can be cancelled.
+        far.stream_task_runner._dismiss_idle_tasks()
         asking = asyncio.create_task(exchange(near, "early", b"data"))
         await asyncio.wait([working])
         assert working.cancelled()
@@ -277,7 +278,7 @@ async def test_only_one_may_work_on_a_sessions_streams() -> None:
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="somebody else"):
+        with pytest.raises(RuntimeError, match="another serve_streams"):
             await far.serve_streams(echo)
         await near.close()
         await working

@@ -214,9 +214,9 @@ async def test_who_waits_for_the_peer_can_be_told_from_the_task() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
-        assert "waiting: what a peer sends" in repr(reading)
+        assert "waiting: data from the peer" in repr(reading)
         reading.cancel()
-        assert repr(theirs.read_waiter) == "<cancelled: what a peer sends>"
+        assert repr(theirs.read_waiter) == "<cancelled: data from the peer>"
 
 
 @virtual
