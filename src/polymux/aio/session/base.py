@@ -16,6 +16,7 @@ from polymux.aio.session.shutdown import Shutdown, resolve
 from polymux.aio.session.socket_options import limit_unsent_bytes
 from polymux.aio.session.socket_writer import SocketWriter
 from polymux.aio.session.wakeups import WakeupQueue
+from polymux.aio.streams.base import StreamBase
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import PolymuxError, SessionClosed
@@ -218,7 +219,7 @@ class SessionBase:
             limit_unsent_bytes(self.transport)
         return stream
 
-    def remove_if_finished(self, stream: Stream) -> None:
+    def remove_if_finished(self, stream: StreamBase) -> None:
         """A stream that is over and read to the end leaves nothing behind here."""
         record = stream.state
         if record.over and not stream.buffers.unread_bytes and record in self.streams:
@@ -229,7 +230,7 @@ class SessionBase:
                 if self.accept_queue.on_stream_removed is not None:
                     self.accept_queue.on_stream_removed()
 
-    def on_stream_released(self, stream: Stream) -> None:
+    def on_stream_released(self, stream: StreamBase) -> None:
         """A stream was given up or closed: what it held is free again."""
         self.remove_if_finished(stream)
         if self.read_backpressure.paused_at:
