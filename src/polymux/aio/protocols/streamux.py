@@ -1,9 +1,9 @@
 """`StreamuxSession`: requests and replies in both directions, and keep-alives.
 
-Ids may be few (each side announces its `id_bits`) and come back late: an id is free again when its reply has arrived, and
-after a cancel only when the peer has acknowledged it. So there are two queues for new requests: one
-for the number of open streams (`open_waiters`) and one for free ids (`_id_waiters`). A wakeup in
-the latter stands for one id; a waiter that is cancelled passes it on.
+Ids may be few (each side announces its `id_bits`) and come back late: an id is free again when its
+reply has arrived, and after a cancel only when the peer has acknowledged it. So there are two
+queues for new requests: one for the number of open streams (`open_waiters`) and one for free ids
+(`_id_waiters`). A wakeup in the latter stands for one id; a waiter that is cancelled passes it on.
 """
 
 import asyncio
@@ -158,7 +158,7 @@ class StreamuxSession(Session):
         """
         check_stream_window(self.protocol, window)
         if name:
-            raise Unsupported("Streamux has no stream names: put the name into the request")
+            raise Unsupported("Streamux has no names: put the name into the request")
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self.check_open()
