@@ -132,6 +132,21 @@ class RotatingWriter:
     def sync(self) -> bool:
         return self.current_writer.sync()
 
+    def submit_sync(self, on_done: Callable[[], object]) -> None:
+        """Sync everything written so far in the background thread.
+
+        That thread works in order, so files that were rotated out before are synced first. Needs
+        `background=True`.
+
+        Args:
+            on_done: Called in the background thread when the sync has ended. `sync_error` and
+                `loss` then say whether anything failed.
+        """
+        assert self.worker is not None, "a sync in the background needs background=True"
+        current = self.current_writer
+        running = self.worker.submit(current.sync_descriptor, current.fd)
+        running.add_done_callback(lambda _: on_done())
+
     def rotate(self, timestamp: int = 0) -> None:
         """Publish the current file and begin the next.
 
