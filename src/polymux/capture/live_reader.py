@@ -15,7 +15,7 @@ from typing import Final
 
 from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.file_summary import FileSummary, merge_summaries
+from polymux.capture.packets.file_summary import WHOLE, FileSummary, merge_summaries
 from polymux.capture.packets.flow_filter import FlowFilter
 from polymux.capture.packets.indexer import (
     FileRange,
@@ -39,7 +39,7 @@ from polymux.capture.tcp.events import PAYLOAD, TcpEvents
 from polymux.capture.tcp.flow_order import ConnectionSplitter, DuplicateFilter, FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
 from polymux.capture.tcp.ref_storage import RefBlock, RefWindowCache
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 from polymux.capture.tcp.sessions import StreamBatch, TcpSession
 
 MAX_TRACKED_FLOWS: Final = (
@@ -227,7 +227,7 @@ class LiveCapture:
         limits: CaptureLimits | None = None,
         wanted: FlowFilter | None = None,
     ) -> None:
-        self.summary = FileSummary(pipe.path, None, "whole")
+        self.summary = FileSummary(pipe.path, None, WHOLE)
         self._pipe = pipe
         self._limits = limits or CaptureLimits()
         self._wanted = wanted or FlowFilter()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator
 
-from polymux.capture.io.file_pool import FilePool, find_captures
+from polymux.capture.io.discovery import find_captures
+from polymux.capture.io.file_pool import FilePool
 from polymux.capture.io.paths import AnyPaths
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import UNREADABLE, FileSummary

@@ -33,9 +33,11 @@ LOW32: Final[i64] = 0xFFFFFFFF
 # What makes two references the same packet: everything of word 3 but the comment's number.
 SAME_PACKET_MASK: Final[i64] = -0xFF000001
 
+# TCP flags, as in the header.
 FIN: Final[i64] = 1
 SYN: Final[i64] = 2
 RST: Final[i64] = 4
+PSH: Final[i64] = 8
 ACK: Final[i64] = 16
 
 ROW_WORDS: Final[i64] = 5

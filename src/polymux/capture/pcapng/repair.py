@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from polymux.capture.io.atomic_write import PART_SUFFIX, publish
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.io.sources import COPY_BYTES, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.byteorder import u32
 from polymux.capture.packets.indexer import FileRange, scan_windows, scanner_for
 from polymux.capture.pcapng.scanner import PCAPNG, Scanner
-from polymux.capture.pcapng.writer import PART_SUFFIX, publish
 from polymux.core.errors import CaptureError
 
 _KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, 0x0A0D0D0A))

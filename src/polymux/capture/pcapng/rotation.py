@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng.split_index import write_index
-from polymux.capture.pcapng.writer import PART_SUFFIX, PcapngWriter, WriteLoss
+from polymux.capture.pcapng.writer import PcapngWriter, WriteLoss
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 

@@ -16,17 +16,19 @@ from mypy_extensions import i64
 from polymux.capture.packets.byteorder import u16, u32
 from polymux.capture.packets.decoder import PacketTable
 from polymux.capture.packets.packet_refs import LOW32
+from polymux.capture.pcapng.block_types import (
+    BYTE_ORDER_MAGIC,
+    ENHANCED_PACKET,
+    INTERFACE,
+    OLD_PACKET,
+    SECTION,
+    SIMPLE_PACKET,
+)
 from polymux.capture.pcapng.interfaces import Interface, timestamp_options
 
 UNKNOWN_FORMAT: Final[i64] = 0
 PCAP: Final[i64] = 1
 PCAPNG: Final[i64] = 2
-
-SECTION: Final[i64] = 0x0A0D0D0A
-INTERFACE: Final[i64] = 1
-OLD_PACKET: Final[i64] = 2
-SIMPLE_PACKET: Final[i64] = 3
-ENHANCED_PACKET: Final[i64] = 6
 
 SECOND_NS: Final[i64] = 1000000000
 # A hint is a comment of ours; a range remembers so many different ones of at most so many bytes.
@@ -195,10 +197,10 @@ class Scanner:
                 length = (word >> 32) & LOW32
             if kind == SECTION:
                 mark = u32(data, pos + 8, True)
-                if mark != 0x1A2B3C4D and mark != 0x4D3C2B1A:
+                if mark != BYTE_ORDER_MAGIC and mark != 0x4D3C2B1A:
                     self.abort(base + pos, "a section without its byte-order mark")
                     break
-                big = mark == 0x1A2B3C4D
+                big = mark == BYTE_ORDER_MAGIC
                 length = u32(data, pos + 4, big)
             if length < 12 or length & 3 != 0:
                 self.abort(base + pos, f"a block of {length} bytes cannot be")

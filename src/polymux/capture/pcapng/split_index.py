@@ -7,7 +7,6 @@ few megabytes; it is trusted only while the file's size and its ends still fit.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -15,7 +14,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.atomic_write import write_atomically
+from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, one_path
 from polymux.capture.io.sources import CompressedSource, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.indexer import MAGICS, FileRange, range_at, scan_windows, scanner_for
@@ -87,16 +87,10 @@ def write_index(
         }
     finally:
         source.close()
-    name = f"{path}.idx"
+    name = path + INDEX_SUFFIX
     try:
-        with open(f"{name}.part", "w", encoding="utf-8") as file:
-            json.dump(written, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{name}.part", name)
+        write_atomically(name, json.dumps(written).encode())
     except OSError as failure:
-        with contextlib.suppress(OSError):
-            os.unlink(f"{name}.part")
         raise CaptureError(f"cannot be written: {failure.strerror}", name) from None
     return name
 
@@ -154,7 +148,7 @@ def _fingerprint(source: PlainSource, size: int) -> str:
 
 def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[FileRange] | None:
     """The marks of `FILE.idx`, or None if there are none or they do not fit the file."""
-    name = f"{path}.idx"
+    name = path + INDEX_SUFFIX
     try:
         if not isinstance(source, PlainSource) or os.path.getsize(name) > _MAX_INDEX_BYTES:
             return None

@@ -18,13 +18,13 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Literal
 
+from polymux.capture.io.atomic_write import PART_SUFFIX, publish, sync_directory
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng import blocks
 from polymux.capture.pcapng.split_index import MARK_INTERVAL_BYTES
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 
-PART_SUFFIX = ".part"
 # How long on_full="block" waits before it tries again.
 RETRY_SECONDS = 0.1
 _DISK_FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT))
@@ -297,18 +297,3 @@ class PcapngWriter:
         for counts in (self.loss, self._unreported_loss):
             counts.packets += packets
             counts.bytes += packet_bytes
-
-
-def publish(part: str, name: str) -> None:
-    """Give a file that is already synced its final name, and make that last."""
-    os.replace(part, name)
-    sync_directory(name)
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in the directory of `path` last."""
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

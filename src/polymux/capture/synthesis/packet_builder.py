@@ -11,19 +11,14 @@ from mypy_extensions import i64, u8
 
 from polymux.capture.packets import checksum
 from polymux.capture.packets.checksum import fold, word_sum
+from polymux.capture.packets.packet_refs import LOW32
+from polymux.capture.pcapng.block_types import ENHANCED_PACKET
 from polymux.core.varint import put_big_endian
 
-FIN: Final[i64] = 1
-SYN: Final[i64] = 2
-RST: Final[i64] = 4
-PSH: Final[i64] = 8
-ACK: Final[i64] = 16
 # IPv4 counts its own header and TCP's in a 16-bit total length.
 MAX_PAYLOAD_BYTES: Final[i64] = 65535 - 20 - 20
 LOW16: Final[i64] = 0xFFFF
-LOW32: Final[i64] = 0xFFFFFFFF
 ADVERTISED_WINDOW: Final[i64] = 65535  # that our packets offer
-ENHANCED_PACKET: Final[i64] = 6
 BLOCK_HEADER_BYTES: Final[i64] = 28  # bytes of an enhanced packet block before the packet
 BLOCK_TRAILER_BYTES: Final[i64] = 4  # and after it, its padding and its options
 MACS: Final = (b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2")

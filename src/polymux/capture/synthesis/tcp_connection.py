@@ -4,18 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from polymux.capture.packets.packet_refs import ACK, FIN, PSH, RST, SYN
 from polymux.capture.pcapng import blocks
-from polymux.capture.synthesis.packet_builder import (
-    ACK,
-    FIN,
-    PSH,
-    RST,
-    SYN,
-    HeaderTemplate,
-    PacketBurst,
-)
+from polymux.capture.synthesis.packet_builder import HeaderTemplate, PacketBurst
+from polymux.core.side import ACCEPTOR, DIALER
 
-DIALER, ACCEPTOR = 0, 1
 # Packets written at once. Two parts each, and Linux takes 1,024 parts in one call.
 MAX_BURST_PACKETS = 64
 

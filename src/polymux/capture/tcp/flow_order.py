@@ -20,7 +20,6 @@ from polymux.capture.packets.packet_refs import (
     CAPTURED_MASK,
     FIN,
     LOW32,
-    REF_BYTES,
     RST,
     SAME_PACKET_MASK,
     SYN,
@@ -33,7 +32,7 @@ from polymux.capture.tcp.ref_storage import (
     SpoolFactory,
     StoredRefs,
 )
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 
 NO_SESSION_START: Final[i64] = -1
 # Packets of one instant that are remembered to find a second copy of one of them.
@@ -102,16 +101,7 @@ class FlowOrder:
         self.interleaved: bool = False
         self.duplicate_packets: i64 = 0  # packets that were there before
 
-    def add_file(self, ranges: list[tuple[bytes, bytes]]) -> None:
-        """The references of file 0, then 1, ...: both directions of each range in order."""
-        given: list[tuple[StoredRefs, StoredRefs]] = []
-        for forth, back in ranges:
-            given.append(
-                ((forth, None, len(forth) // REF_BYTES), (back, None, len(back) // REF_BYTES))
-            )
-        self.add_stored_file(given)
-
-    def add_stored_file(self, ranges: list[tuple[StoredRefs, StoredRefs]]) -> None:
+    def add_file(self, ranges: list[tuple[StoredRefs, StoredRefs]]) -> None:
         """The same, of references that may be stored elsewhere."""
         cursor = FileCursor(len(self.cursors))
         for forth, back in ranges:

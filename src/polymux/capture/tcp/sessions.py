@@ -20,9 +20,8 @@ from polymux.capture.tcp.events import FINISHED, GAP, PAYLOAD, TcpEvents
 from polymux.capture.tcp.flow_order import FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
 from polymux.capture.tcp.ref_storage import SpoolFactory, StoredRefs
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 
-DIALER, ACCEPTOR = 0, 1
 # Bytes of payload read at a time. Flows walked in turns share what they look at of a file: the
 # less each takes, the less of it has to be brought anew for the next.
 BATCH_BYTES = 256 * 1024
@@ -257,7 +256,7 @@ def sessions_of(
     ranges: list[tuple[StoredRefs, StoredRefs]] = []
     for place in sorted(places):
         if files and place[0] != files[-1]:
-            order.add_stored_file(ranges)
+            order.add_file(ranges)
             ranges = []
         if not ranges:
             files.append(place[0])
@@ -265,7 +264,7 @@ def sessions_of(
         ranges.append((_stored(forth), _stored(back)))
         hints += (forth.hints, back.hints)
     if ranges:
-        order.add_stored_file(ranges)
+        order.add_file(ranges)
     order.arrange()
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
