@@ -11,7 +11,7 @@ from polymux.core.errors import MissingExtra
 
 
 def detect_compression(head: bytes) -> str:
-    """The compression of a file with these first four bytes: 'gzip', 'zstd', 'xz', 'bzip2' or ''."""
+    """The compression of a file by its first four bytes: 'gzip', 'zstd', 'xz', 'bzip2' or ''."""
     if head[:2] == b"\x1f\x8b":
         return "gzip"
     if head == b"\x28\xb5\x2f\xfd" or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18"):

@@ -23,7 +23,7 @@ class CapturePipe:
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.compression = ""
-        """How the data is compressed: see `detect_compression`. Empty until the first bytes are read."""
+        """How the data is compressed (see `detect_compression`), once the first bytes are read."""
         self.decompression_error = ""
         """Why the decompressed bytes ended early; '' if they did not."""
         self._fd = fd

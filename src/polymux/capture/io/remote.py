@@ -168,7 +168,7 @@ class UrlFilePool:
         return source
 
     def reader(self, path: str) -> Callable[[int, int], bytes]:
-        """A function that reads exactly `size` bytes at `offset`, reopening the file if necessary."""
+        """A function that reads exactly `size` bytes at `offset`; reopens the file if necessary."""
         if not is_url(path):
             return self._local_pool.reader(path)
 
