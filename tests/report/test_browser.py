@@ -205,7 +205,7 @@ def test_a_session_shows_how_long_its_requests_took(told: Path, open_alone: Open
     page.run(f"{found}.find((row) => row.textContent.includes('streamux')).click()")
     facts = text(page, "#session-facts")
     assert "requests of the dialer 31, 30 answered" in facts
-    assert "half within 1.20 ms, 90 % within 4.00 ms, 99 % within 9.10 ms, longest 12.3 ms" in facts
+    assert "half within 1.2 ms, 90 % within 4 ms, 99 % within 9.1 ms, longest 12 ms" in facts
 
 
 def test_a_victim_shows_what_waiting_behind_others_cost(told: Path, open_alone: Opener) -> None:

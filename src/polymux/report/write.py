@@ -11,12 +11,12 @@ from typing import Final
 from polymux.capture.io.paths import open_private
 from polymux.core.errors import UnwritableOutput
 from polymux.report.budget import MAX_REPORT_BYTES, Budget
-from polymux.report.load.aborted_streams import load_stream_endings
 from polymux.report.load.findings import load_findings
 from polymux.report.load.frame_selection import select_frames
 from polymux.report.load.overview import load_overview
 from polymux.report.load.payloads import PayloadOption, load_payloads
-from polymux.report.load.protocol_doubts import load_protocol_mismatches
+from polymux.report.load.protocol_mismatches import load_protocol_mismatches
+from polymux.report.load.stream_endings import load_stream_endings
 from polymux.report.load.stream_selection import select_streams
 from polymux.report.load.tables import ReportError, Tables
 from polymux.report.load.timelines import load_timelines

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polymux.analysis.detection.sample import SessionSample, Trial
+from polymux.analysis.schema.tables import SIDES
 from polymux.core.websocket.handshake import IS_UPGRADE, detect_upgrade
 
 Hints = Callable[[Trial], list[str]]
@@ -77,7 +78,7 @@ def _omnistreams_marker(sample: SessionSample) -> str:
 
 def _mplex_hints(trial: Trial) -> list[str]:
     said = []
-    for side, word in enumerate(("dialer", "acceptor")):
+    for side, word in enumerate(SIDES):
         streams = [s for s in trial.streams if s.opener == side and s.name is not None]
         if not streams:
             continue
@@ -99,7 +100,7 @@ def _mplex_hints(trial: Trial) -> list[str]:
 
 def _nerdbank_hints(trial: Trial) -> list[str]:
     said = []
-    for side, word in enumerate(("dialer", "acceptor")):
+    for side, word in enumerate(SIDES):
         windows = {s.half(1 - side).window for s in trial.streams}
         if 102400 in windows:
             said.append(f"the {word} has the window of npm or of .NET up to 2.13")

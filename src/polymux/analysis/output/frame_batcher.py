@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow.batches import frames_batch, kind_names
-from polymux.analysis.output.frame_page import FramePage
-from polymux.analysis.output.shared_page import SharedFramePage
+from polymux.analysis.output.frame_page import FramePage, SharedFramePage
 from polymux.core.protocol import Protocol
 
 MAX_PENDING_TEXT_BYTES: Final = 1 << 20  # of texts, which may be long: more of them do not wait

@@ -5,9 +5,9 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker
+from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, side_name
 from polymux.core.protocol import Protocol
-from polymux.core.side import DIALER
+from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.streams import ABORTED, ID_MODULUS, NOT_YET, OPEN, HalfStream, StreamState
 
 MAX_DECIMAL20: Final = 99_999_999_999_999_999_999  # what decimal(20,0) can hold
@@ -88,7 +88,7 @@ class StreamColumns:
         number: int = stream.stream_id
         self.row_count += 1
         self.stream.append(tracker.label)
-        self.opener.append(side_name(stream.opener))
+        self.opener.append(nullable_side_name(stream.opener))
         self.stream_id.append(number if number >= 0 else number + ID_MODULUS)
         self.incarnation.append(int(stream.incarnation))
         self.name.append(stream.name)
@@ -96,7 +96,7 @@ class StreamColumns:
         self.accepted_at.append(timestamp_us(stream.accepted_at))
         self.closed_at.append(timestamp_us(stream.closed_at))
         self.ending.append(protocol.ending(stream))
-        self.reset_by.append(side_name(stream.reset_by))
+        self.reset_by.append(nullable_side_name(stream.reset_by))
         self.error.append(stream.error)
         self.dialer.add(stream.dialer, tracker.dialer, rtt_ns)
         self.acceptor.add(stream.acceptor, tracker.acceptor, rtt_ns)
@@ -114,7 +114,6 @@ def bits_per_second(size: int, ns: i64) -> int | None:
     return min(size * 8_000_000_000 // int(ns), MAX_INT64)
 
 
-def side_name(side: i64) -> str | None:
-    if side == DIALER:
-        return "dialer"
-    return "acceptor" if side == 1 else None
+def nullable_side_name(side: i64) -> str | None:
+    """The name of a side; None for any other number (a seeded stream's opener, no reset)."""
+    return side_name(side) if side == DIALER or side == ACCEPTOR else None

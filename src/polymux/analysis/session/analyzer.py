@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 
 from polymux.analysis.detection.detector import Detection
-from polymux.analysis.options import AnalysisOptions, select_protocol
+from polymux.analysis.detection.selection import select_protocol
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.content_rows import ContentCollector
 from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.session_rows import Emit, SessionRows, make_session_id

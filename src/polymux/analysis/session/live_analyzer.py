@@ -17,15 +17,16 @@ from polymux.analysis.detection.sample import (
     SessionSample,
     add_pieces,
 )
-from polymux.analysis.options import AUTO, AnalysisOptions, select_protocol
+from polymux.analysis.detection.selection import select_protocol
+from polymux.analysis.options import AUTO, AnalysisOptions
 from polymux.analysis.output.frame_dicts import Row, take_frame_rows
-from polymux.analysis.output.frame_page import SkippedPrefix
 from polymux.analysis.output.session_rows import Emit, make_session_id
 from polymux.analysis.session.analyzer import (
     CLOSED_STREAMS_REMEMBERED,
     MAX_OPEN_STREAMS,
     open_stream_count,
 )
+from polymux.analysis.tracking.session_tracker import SkippedPrefix
 from polymux.capture import StreamBatch
 from polymux.capture.live_reader import LiveSession
 from polymux.capture.tcp.events import GAP, PAYLOAD

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.analysis.session.summary import SessionSummary
 from polymux.analysis.tracking.session_tracker import SessionTracker
 from polymux.capture import TcpSession
@@ -58,7 +59,7 @@ def session_note(
     """
     said = [text for text in (summary.note, session.note) if text]
     conversation = observer.connection
-    for side, word in enumerate(("dialer", "acceptor")):
+    for side, word in enumerate(SIDES):
         direction = conversation.direction(side)
         if session.missing_bytes[side]:
             said.append(f"{session.missing_bytes[side]} bytes of the {word} were not captured")

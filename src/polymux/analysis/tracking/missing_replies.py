@@ -22,7 +22,7 @@ from polymux.analysis.tracking.stall_rows import (
     SLOW_READER,
     StallRows,
 )
-from polymux.analysis.tracking.stream_tracker import StreamTracker
+from polymux.analysis.tracking.stream_tracker import StreamTracker, side_name
 from polymux.core.side import DIALER, NEITHER_SIDE
 from polymux.core.streams import NEVER, NOT_YET, OPEN
 from polymux.text.units import duration_text, size_text
@@ -249,7 +249,3 @@ class MissingReplyDetector:
         if answered:
             return f"the answer came {waited} after the {peer} had ended its half"
         return f"no answer for {waited} after the {peer} had ended its half"
-
-
-def side_name(side: i64) -> str:
-    return "dialer" if side == DIALER else "acceptor"

@@ -4,12 +4,7 @@
 from mypy_extensions import i64
 
 from polymux.analysis.output.content_rows import ContentCollector
-from polymux.analysis.output.frame_page import FramePage, PartialFrame, SkippedPrefix
-from polymux.analysis.tracking.looks import (
-    report_silences,
-    report_state_changes,
-    update_blocked_time,
-)
+from polymux.analysis.output.frame_page import FramePage
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, StreamTrackerTable
 from polymux.analysis.tracking.timeline import Timeline
@@ -20,7 +15,95 @@ from polymux.core.events import EventSink
 from polymux.core.frames import FrameRowBatches, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.protocol import NO_STREAM
-from polymux.core.streams import NOT_YET, StreamState
+from polymux.core.streams import ABORTED, ENDED, NOT_YET, StreamState
+
+
+class PartialFrame:
+    """The frame of one direction that has begun and is not whole."""
+
+    def __init__(self) -> None:
+        self.frame_index: i64 = -1
+        self.started_at: i64 = 0
+        self.last_at: i64 = NOT_YET  # when bytes of this direction last came
+        self.silences: list[tuple[int, int]] = []
+
+
+class SkippedPrefix:
+    """Bytes of each side before the first frame: a negotiation, or the rest of a frame whose
+    beginning was not captured."""
+
+    def __init__(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
+        self.remaining: i64 = dialer_bytes + acceptor_bytes
+        self.dialer_remaining: i64 = dialer_bytes
+        self.acceptor_remaining: i64 = acceptor_bytes
+        self.is_overhead: bool = is_overhead
+
+    def consume(self, d: Direction, size: i64) -> i64:
+        """Count the part of the next `size` bytes of a direction that lies before its first
+        frame; returns how many they are."""
+        left = self.dialer_remaining if d.side == 0 else self.acceptor_remaining
+        cut = size if size < left else left
+        if d.side == 0:
+            self.dialer_remaining -= cut
+        else:
+            self.acceptor_remaining -= cut
+        self.remaining -= cut
+        d.total_bytes += cut
+        d.offset += cut
+        if self.is_overhead:
+            d.overhead_bytes += cut
+        else:
+            d.undecoded_bytes += cut
+        return cut
+
+
+def update_blocked_time(
+    stalls: StallDetector, timeline: Timeline, track: StreamTracker, side: i64, timestamp: i64
+) -> None:
+    """Has one side of the stream lost or regained its leave since the last look?
+
+    Leave moves only with frames of the stream, and every one of them is followed by a look, so a
+    time without leave that is over ended just now.
+    """
+    own = track.half(side)
+    half = own.half
+    if half.blocked_ns != own.seen_blocked_ns:
+        lasted = half.blocked_ns - own.seen_blocked_ns
+        began = own.seen_blocked_since if own.seen_blocked_since != NOT_YET else timestamp - lasted
+        stalls.on_unblocked(track, side, began, began + lasted)
+        own.seen_blocked_ns = half.blocked_ns
+    if half.credit_granted != own.seen_granted:
+        stalls.on_credit(track, side, timestamp)
+        own.seen_granted = half.credit_granted
+    own.seen_blocked_since = half.blocked_since
+    if own.seen_blocked_since != NOT_YET and not track.is_blocked:
+        timeline.mark_blocked(track)
+
+
+def report_state_changes(
+    stalls: StallDetector, track: StreamTracker, side: i64, timestamp: i64
+) -> None:
+    """Was an offer accepted, or has a side ended its half, reset or given up the stream?"""
+    stream = track.stream
+    if stream.accepted and not track.seen_accepted:
+        track.seen_accepted = True
+        stalls.on_accepted(track, timestamp)
+    own = track.half(side)
+    state = own.half.state
+    if state == ENDED and stream.reset_by == side:  # it had ended its half before
+        state = ABORTED
+    if state != own.seen_state:
+        stalls.on_half_ended(track, side, state, timestamp)
+
+
+def report_silences(
+    stalls: StallDetector, partial_frame: PartialFrame, track: StreamTracker, side: i64
+) -> None:
+    """The frame that was passing is whole: its stream stood still while nothing came."""
+    if track.stream.serial >= 0:
+        for since, until in partial_frame.silences:
+            stalls.on_mid_frame_silence(track, side, since, until)
+    partial_frame.silences = []
 
 
 class SessionTracker(EventSink):

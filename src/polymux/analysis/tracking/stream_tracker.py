@@ -21,6 +21,11 @@ INCARNATION_MULTIPLIER: Final[i64] = 2862933555777941757
 NO_GRANTS: Final[list[tuple[int, int]]] = []  # shared: nearly no half ever has others
 
 
+def side_name(side: i64) -> str:
+    """`dialer` or `acceptor`, as the tables name the sides."""
+    return "dialer" if side == DIALER else "acceptor"
+
+
 class HalfTracker:
     """One side of a stream: what its half showed at the last look, and what has passed since."""
 

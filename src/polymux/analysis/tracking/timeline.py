@@ -10,11 +10,12 @@ from typing import Final
 from mypy_extensions import i64
 
 from polymux.analysis.output.timeline_rows import TimelineRows
+from polymux.analysis.schema.tables import TIMELINE_BUCKETS
 from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.streams import NOT_YET, StreamState
 
-LAST_BUCKET: Final[i64] = 499
+LAST_BUCKET: Final[i64] = TIMELINE_BUCKETS - 1
 # Streams without leave have a row in every bucket. Beyond so many of them at once the rest get
 # rows only where something passes: a flood of offers must not become five hundred times as many.
 MAX_BLOCKED_STREAMS: Final[i64] = 4096

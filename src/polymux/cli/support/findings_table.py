@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polymux.analysis.options import MISMATCH_PREFIX
+from polymux.analysis.detection.selection import MISMATCH_PREFIX
 from polymux.analysis.session.summary import UNFINISHED_ENDINGS
 from polymux.cli.support.output import TableColumn, console, format_value, print_table
 from polymux.report.render.wording import (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.budget import Budget, fair_shares
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS, Findings
 from polymux.report.load.overview import SessionRow
@@ -34,7 +35,7 @@ FRAME_COLUMNS: Final = (
 )
 _FRAMES_AROUND_VIOLATION: Final = 3  # frames shown before and after a violation, in its direction
 _EVENT_COLUMNS: Final = ("opened_at", "accepted_at", "closed_at")
-_KEY_STRIDE: Final = 1 << 44  # more frames than a direction ever has
+KEY_STRIDE: Final = 1 << 44  # more than a direction has frames or a session microseconds
 _HASH_MASK: Final = (1 << 32) - 1
 _HASH_MULTIPLIER: Final = 2654435761  # Knuth's multiplier: neighbours land far apart
 
@@ -111,7 +112,7 @@ class _FrameCollectors:
         if not batch.num_rows:
             return
         ordinal, at = batch["frame_index"], batch["time"]
-        side = pc.fill_null(index_in(batch["sender"], ("dialer", "acceptor")), 0)
+        side = pc.fill_null(index_in(batch["sender"], SIDES), 0)
         since = pc.subtract(at, self.session_starts.take(session))
         scattered = pc.bit_wise_and(
             pc.add(
@@ -120,11 +121,11 @@ class _FrameCollectors:
             _HASH_MASK,
         )
         self.complete_sessions.add(session, ordinal, batch)
-        frame = _frame_key(session, side, ordinal)
+        frame = frame_keys(session, side, ordinal)
         self.around_violations.add(
             _where_key_in(session, frame, self.violation_keys), ordinal, batch
         )
-        moment = pc.add(pc.multiply(session, _KEY_STRIDE), since)
+        moment = pc.add(pc.multiply(session, KEY_STRIDE), since)
         self.at_events.add(_where_key_in(session, moment, self.event_keys), scattered, batch)
         stream = self.stream_keys.index_of(session, batch["stream"])
         self.first.add(stream, since, batch)
@@ -161,18 +162,17 @@ def _frames_per_stream(rooms: list[int], streams_by_session: list[list[StreamRow
 
 
 def _violation_keys(findings: Findings) -> set[int]:
-    sender, ordinal = VIOLATION_COLUMNS.index("sender"), VIOLATION_COLUMNS.index("frame_index")
+    sender = VIOLATION_COLUMNS.index("sender")
+    frame_index = VIOLATION_COLUMNS.index("frame_index")
     keys: set[int] = set()
     for group, marks in enumerate(findings.session_violations):
         for row in marks:
             side = 1 if row[sender] == "acceptor" else 0
-            place = row[ordinal] if isinstance(row[ordinal], int) else 0
-            assert isinstance(place, int)
-            low = max(0, place - _FRAMES_AROUND_VIOLATION)
-            keys |= {
-                (group * 2 + side) * _KEY_STRIDE + n
-                for n in range(low, place + _FRAMES_AROUND_VIOLATION + 1)
-            }
+            index = row[frame_index]
+            index = index if isinstance(index, int) else 0
+            first = max(0, index - _FRAMES_AROUND_VIOLATION)
+            last = index + _FRAMES_AROUND_VIOLATION
+            keys |= {(group * 2 + side) * KEY_STRIDE + n for n in range(first, last + 1)}
     return keys
 
 
@@ -191,15 +191,16 @@ def _event_keys(
             if isinstance(start, int) and isinstance(length, int):
                 moments |= {start, start + length}
         for at in moments:
-            if at is not None and 0 <= at - session.started_us < _KEY_STRIDE:
-                keys.add(group * _KEY_STRIDE + at - session.started_us)
+            if at is not None and 0 <= at - session.started_us < KEY_STRIDE:
+                keys.add(group * KEY_STRIDE + at - session.started_us)
     return keys
 
 
-def _frame_key(session: pa.Array, side: pa.Array, frame_index: pa.Array) -> pa.Array:
+def frame_keys(session: pa.Array, side: pa.Array, frame_index: pa.Array) -> pa.Array:
+    """Session, side and frame index of each row as one int64; null where any of them is null."""
     import pyarrow.compute as pc
 
-    return pc.add(pc.multiply(pc.add(pc.multiply(session, 2), side), _KEY_STRIDE), frame_index)
+    return pc.add(pc.multiply(pc.add(pc.multiply(session, 2), side), KEY_STRIDE), frame_index)
 
 
 def _where_key_in(group: pa.Array, key: pa.Array, wanted: pa.Array) -> pa.Array:

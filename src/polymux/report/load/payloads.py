@@ -9,13 +9,14 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
+from polymux.analysis.schema.tables import SIDES
+from polymux.report.load.frame_selection import KEY_STRIDE, frame_keys
 from polymux.report.load.tables import ReportError, Tables
 from polymux.report.load.top_rows import index_in
 
 _BATCH_ROWS: Final = 512  # content rows can be large, so few are held at a time
 _MAX_FRAME_BYTES: Final = 4096  # bytes shown of one frame, even with `full`
 _HASH_DIGITS: Final = 16  # of the hash: enough to tell frames apart
-_KEY_STRIDE: Final = 1 << 44
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +68,14 @@ def load_payloads(
     shown: dict[tuple[int, str, int], str] = {}
     if option.mode == "none" or not wanted:
         return shown
-    sides = ("dialer", "acceptor")
     keys = pa.array(
-        sorted((g * 2 + sides.index(side)) * _KEY_STRIDE + n for g, side, n in wanted), pa.int64()
+        sorted((g * 2 + SIDES.index(side)) * KEY_STRIDE + n for g, side, n in wanted), pa.int64()
     )
     columns = ("session_id", "sender", "frame_index", "data")
     for batch in tables.batches("content", columns, rows=_BATCH_ROWS):
         session = index_in(batch["session_id"], ids)
-        side = index_in(batch["sender"], sides)
-        place = pc.add(pc.multiply(session, 2), side)
-        key = pc.add(pc.multiply(place, _KEY_STRIDE), batch["frame_index"])
+        side = index_in(batch["sender"], SIDES)
+        key = frame_keys(session, side, batch["frame_index"])
         mask = pc.is_in(key, value_set=keys)
         for code, data in zip(
             key.filter(mask).to_pylist(), batch["data"].filter(mask).to_pylist(), strict=True
@@ -85,6 +84,6 @@ def load_payloads(
             max_chars -= len(text)
             if max_chars < 0:
                 return shown
-            group, half = divmod(code // _KEY_STRIDE, 2)
-            shown[group, sides[half], code % _KEY_STRIDE] = text
+            group, half = divmod(code // KEY_STRIDE, 2)
+            shown[group, SIDES[half], code % KEY_STRIDE] = text
     return shown

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.schema.tables import TIMELINE_BUCKETS, bucket_width_us
+from polymux.analysis.schema.tables import SIDES, TIMELINE_BUCKETS, bucket_width_us
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.load.tables import Tables
@@ -119,7 +119,7 @@ def _sum_cells(
         lane = pc.coalesce(
             stream_keys.index_of(session, batch["stream"]), pc.add(session, timeline_count)
         )
-        side = index_in(batch["sender"], ("dialer", "acceptor"))
+        side = index_in(batch["sender"], SIDES)
         bucket = batch["bucket"]
         table = pa.table(
             [lane, side, bucket, *(pc.fill_null(batch[name], 0) for name in _SUMS)],

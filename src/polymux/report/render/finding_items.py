@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from polymux.report.load.aborted_streams import ENDING_HEADLINES, ending_item
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS, FindingGroup
 from polymux.report.load.overview import SessionRow
-from polymux.report.load.protocol_doubts import MISMATCH_CAUSE, mismatch_item
+from polymux.report.load.protocol_mismatches import MISMATCH_CAUSE, mismatch_item
+from polymux.report.load.stream_endings import ENDING_HEADLINES, ending_item
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.load.top_rows import Row
-from polymux.report.render.report_data import MAX_KEY_CHARS, SIDES, Json, ReportData, location_of
+from polymux.report.render.report_data import MAX_KEY_CHARS, Json, ReportData, location_of
 from polymux.report.render.wording import (
     Stall,
     is_window_limited,

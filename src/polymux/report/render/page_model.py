@@ -6,11 +6,12 @@ them.
 
 from __future__ import annotations
 
-from polymux.report.load.aborted_streams import count_unfinished
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.load.findings import VIOLATION_COLUMNS
 from polymux.report.load.overview import SessionRow
+from polymux.report.load.stream_endings import count_unfinished
 from polymux.report.render.finding_items import findings_json
-from polymux.report.render.report_data import SIDES, Json, ReportData
+from polymux.report.render.report_data import Json, ReportData
 from polymux.report.render.session_details import session_details_json
 from polymux.report.render.wording import no_findings_sentence, unfinished_sentence
 

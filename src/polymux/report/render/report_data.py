@@ -15,7 +15,6 @@ from polymux.text.sanitize import escape_hidden
 
 Json = dict[str, object]
 
-SIDES: Final = ("dialer", "acceptor")
 MAX_KEY_CHARS: Final = 40  # characters of a stream's key: more than any of ours has
 
 

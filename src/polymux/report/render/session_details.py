@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS
 from polymux.report.load.frame_selection import FRAME_COLUMNS
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.render.finding_items import stall_row_text, violation_row_text
-from polymux.report.render.report_data import MAX_KEY_CHARS, SIDES, Json, ReportData, us_since_start
+from polymux.report.render.report_data import MAX_KEY_CHARS, Json, ReportData, us_since_start
 from polymux.report.render.wording import STALL_HEADLINES
 
 _CAUSES: Final = tuple(STALL_HEADLINES)

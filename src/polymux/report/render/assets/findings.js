@@ -67,7 +67,7 @@ function findingSums(finding) {
   if (finding.cause === "capture") return "";
   if (finding.count > 1) parts.push(`${count(finding.count)} times`);
   if (finding.possible) parts.push(`${count(finding.possible)} only possible`);
-  if (finding.lasted) parts.push(`${span(finding.lasted)} together`);
+  if (finding.lasted) parts.push(`${durationText(finding.lasted)} together`);
   return parts.join(", ");
 }
 

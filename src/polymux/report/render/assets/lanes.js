@@ -146,7 +146,7 @@ function showReadout() {
   const bucket = Math.min(BUCKETS - 1, Math.floor(view.cursor / view.detail.width));
   const sent = lane.sides.map((cells, side) => {
     const cell = cells[bucket];
-    return `${SIDES[side]} ${cell > 0 ? bytesText(Math.round(cell)) : cell < 0 ? "frames without content" : "nothing"}`;
+    return `${SIDES[side]} ${cell > 0 ? sizeText(Math.round(cell)) : cell < 0 ? "frames without content" : "nothing"}`;
   });
   const from = bucket * view.detail.width;
   const near = ((view.to - view.from) / laneLayout.plot) * 6;

@@ -19,7 +19,7 @@ function showFacts() {
     fact("wire", pair([totals.bytes_dialer, totals.bytes_acceptor])),
     totals.protocols.map(([protocol, n]) => fact(protocol, many(n, "session"))),
     totals.started === null ? null : fact("from", date(totals.started)),
-    totals.started === null ? null : fact("over", span(totals.ended - totals.started)));
+    totals.started === null ? null : fact("over", durationText(totals.ended - totals.started)));
   fill(byId("notes"), data.notes.map((note) => el("p", { class: "plain" }, note)));
 }
 

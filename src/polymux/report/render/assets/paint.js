@@ -187,7 +187,7 @@ function paintLabel(pen, layout, colours, lane, i, y) {
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "right";
     pen.fillStyle = colours.dim;
-    pen.fillText(bytesText(lane.stream.bytesD + lane.stream.bytesA), layout.width - 8, middle);
+    pen.fillText(sizeText(lane.stream.bytesD + lane.stream.bytesA), layout.width - 8, middle);
   }
 }
 

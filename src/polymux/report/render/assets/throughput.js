@@ -38,7 +38,7 @@ function drawThroughput() {
       { show: false },
       {
         size: GUTTER, side: 3, stroke: colour("--dim"), font: "11px system-ui, sans-serif",
-        grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, space: 28, values: (_, ticks) => ticks.map((bits) => (bits ? rate(bits) : "0")),
+        grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, space: 28, values: (_, ticks) => ticks.map((bits) => (bits ? rateText(bits) : "0")),
       },
     ],
     series: [{}, curve("--dialer", "--dialer-pale"), curve("--acceptor", "--acceptor-pale")],
