@@ -74,8 +74,8 @@ def test_what_is_wrong_comes_first_with_its_causes(told: Path, open_alone: Opene
     for sentence in (
         "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s",
         "acceptor did not read d3: dialer waited 5 s (slow-reader)",
-        "dialer sent d1 (upload/video) first: d5 waited 312 ms (head-of-line)",
-        "acceptor gave no credit on d5: dialer waited 800 ms (no-credit)",
+        "dialer's d5 was head-of-line blocked by d1 (upload/video) for 312 ms (head-of-line)",
+        "acceptor granted no credit on d5: dialer was blocked for 800 ms (no-credit)",
         "acceptor did not answer dialer on d9 for 4 s (no-reply)",
         "dialer broke nerdbank.window-exceeded on d5: 20 bytes past a window",
         "acceptor reset d5: disk quota exceeded",

@@ -52,7 +52,7 @@ class StreamFinding:
             told = stall_sentence(replace(told, blocking_stream_name=blocking_stream_name))
         if self.count == 1:
             return told
-        together = f", {duration_text(self.duration_us * 1000)} in all" if self.duration_us else ""
+        together = f", {duration_text(self.duration_us * 1000)} in total" if self.duration_us else ""
         return f"{told}; {self.count} times{together}"
 
 

@@ -107,7 +107,7 @@ def _stall_item(data: ReportData, row: Row) -> Json:
 
 def _window_finding(data: ReportData) -> tuple[FindingGroup, list[Json]] | None:
     """Streams that went as fast as their window let them, and no faster: a pace, not a stall."""
-    finding = FindingGroup("note", "Streams were held to the pace of their window", cause="window")
+    finding = FindingGroup("note", "Streams were limited by their window", cause="window")
     items: list[tuple[int, Json]] = []
     for session, streams in zip(data.detailed, data.streams, strict=True):
         for stream in streams:

@@ -1,4 +1,4 @@
-// Elements and texts. Everything that comes from the data reaches the page through a text node.
+// Elements and texts. Data reaches the page through text nodes only.
 
 /** Make an element: attributes (class, data-..., aria-..., on: {event: handler}), then children. */
 function el(tag, attributes, ...children) {
@@ -29,7 +29,7 @@ function fill(node, ...children) {
 
 const byId = (id) => document.getElementById(id);
 
-/** A text of unknown origin: kept apart, so that right-to-left letters do not move its neighbours. */
+/** A text from a capture, isolated so that right-to-left letters do not affect the text around it. */
 const name = (text) => el("bdi", { class: "name" }, text);
 
 function count(n) {
@@ -80,7 +80,7 @@ function durationText(us) {
   return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
-/** When, from the session's start, with as many decimals as the step between neighbours needs. */
+/** A time in microseconds from the session's start, with the decimals that a step of `step` needs. */
 function moment(us, step) {
   if (us === null || us === undefined) return "";
   const decimals = step >= 1e6 ? 0 : step >= 1e5 ? 1 : step >= 1e4 ? 2 : step >= 1e3 ? 3 : 6;

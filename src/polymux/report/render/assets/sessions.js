@@ -1,4 +1,4 @@
-// The list of sessions, and the facts of the chosen one.
+// The list of sessions, and the facts of the selected one.
 
 let sessionGrid = null;
 
@@ -35,10 +35,10 @@ function showSessions() {
   sessionGrid.show(rows);
   const hidden = data.totals.sessions - data.sessions.length;
   fill(byId("session-count"), `${count(rows.length)} of ${count(data.totals.sessions)}`,
-    hidden > 0 ? `; ${count(hidden)} quieter ones are not listed` : "");
+    hidden > 0 ? `; ${count(hidden)} with fewer findings or less traffic are not listed` : "");
 }
 
-/** Findings as one number to sort by: an error outweighs a thousand warnings. */
+/** Findings as one number for sorting: errors, then warnings, then stalls. */
 function weightOf(row) {
   return row.found[0] * 1e6 + row.found[1] * 1e3 + row.found[2];
 }
@@ -62,11 +62,11 @@ function fact(label, value) {
   return el("li", {}, el("span", { class: "dim" }, label), " ", value instanceof Node ? value : el("b", {}, value));
 }
 
-/** How long requests took: [asker, requests, answered, half, nine tenths, 99 of 100, longest]. */
-function requestFact([asker, asked, answered, half, most, nearly, longest]) {
-  const open = asked > answered ? `, ${count(answered)} answered` : "";
-  const times = longest === null ? "" : `: half within ${durationText(half)}, 90 % within ${durationText(most)}, 99 % within ${durationText(nearly)}, longest ${durationText(longest)}`;
-  return fact(`requests of the ${asker}`, `${count(asked)}${open}${times}`);
+/** The latency of requests: [requester, requests, answered, p50, p90, p99, longest]. */
+function requestFact([requester, requests, answered, p50, p90, p99, longest]) {
+  const open = requests > answered ? `, ${count(answered)} answered` : "";
+  const times = longest === null ? "" : `: half within ${durationText(p50)}, 90 % within ${durationText(p90)}, 99 % within ${durationText(p99)}, longest ${durationText(longest)}`;
+  return fact(`requests of the ${requester}`, `${count(requests)}${open}${times}`);
 }
 
 function pair(values) {
@@ -97,5 +97,5 @@ function showSessionFacts() {
   absent.hidden = view.detail !== null;
   byId("drawing").hidden = view.detail === null;
   for (const id of ["streams", "frames"]) byId(id).hidden = view.detail === null;
-  fill(absent, `Lanes, streams and frames are in this report for the ${count(data.details.length)} most telling sessions only; this one is listed.`);
+  fill(absent, `Lanes, streams and frames are in this report for the ${count(data.details.length)} most significant sessions only; this one is only listed.`);
 }
