@@ -9,8 +9,11 @@ from polymux.core.frames import FrameRows
 
 
 class FramePage:
-    """A batch of rows with what the frames table needs besides: instants in microseconds, and
-    each row's stream as a place in `labels` (-1: none)."""
+    """A batch of frame rows with the columns that the `frames` table needs in addition.
+
+    `time_us` is each row's time in microseconds, `label_index` its stream as an index into `labels`
+    (-1: none). The first `row_count` rows are filled.
+    """
 
     def __init__(self, batch: FrameRows, page_id: i64) -> None:
         self.batch: FrameRows = batch
@@ -22,10 +25,10 @@ class FramePage:
 
 
 class SharedFramePage:
-    """Rows of several sessions of one protocol, copied from their own pages in the order they come.
+    """Rows of several sessions of one protocol, copied from their own pages in order of arrival.
 
-    `session` is the place of each row's session among `sessions`. The page is handed on whole and
-    never reused.
+    `session_index` is each row's session as an index into `sessions`. The page is emitted as one
+    batch and never reused, because Arrow arrays refer to its memory.
     """
 
     def __init__(self, capacity: i64) -> None:
@@ -36,16 +39,16 @@ class SharedFramePage:
         self.page.labels = self.stream_labels.strings
 
     def has_room(self, page: FramePage) -> bool:
-        """Can the rows of this page be added?"""
+        """Whether the rows of this page can be added."""
         return page.row_count <= self.page.batch.capacity - self.page.row_count
 
     def add(self, page: FramePage, session_id: str) -> None:
-        """Copy the rows of a page, for which there must be room."""
+        """Copy the rows of a page; `has_room` must be true for it."""
         assert self.has_room(page)
         own = i32(self.sessions.setdefault(session_id, len(self.sessions)))
-        places: vec[i64] = vec[i64]([0] * len(page.labels))
+        label_indices: vec[i64] = vec[i64]([0] * len(page.labels))
         for n in range(i64(len(page.labels))):
-            places[n] = self.stream_labels.index_of(page.labels[n])
+            label_indices[n] = self.stream_labels.index_of(page.labels[n])
         new = self.page
         to = new.batch
         rows = page.batch
@@ -59,7 +62,7 @@ class SharedFramePage:
             to.size[end] = rows.size[i]
             to.kind[end] = rows.kind[i]
             stream = page.label_index[i]
-            new.label_index[end] = places[stream] if stream >= 0 else stream
+            new.label_index[end] = label_indices[stream] if stream >= 0 else stream
             to.amount[end] = rows.amount[i]
             to.payload_bytes[end] = rows.payload_bytes[i]
             to.verdict[end] = rows.verdict[i]

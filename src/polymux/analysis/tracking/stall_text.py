@@ -16,6 +16,12 @@ def window_closed_text(duration_ns: i64) -> str:
     return f"the peer's TCP window was closed for {duration_text(duration_ns)}"
 
 
+def hol_blocked_text(blocking_bytes: i64, blocking_stream: str, duration_ns: i64) -> str:
+    """What another stream sent while this one was head-of-line blocked."""
+    sent = f"{size_text(blocking_bytes)} of {blocking_stream} passed first"
+    return f"{sent}, in {duration_text(duration_ns)}"
+
+
 def no_credit_text(own: HalfTracker, rtt_ns: i64, duration_ns: i64, size: i64) -> str:
     """Why there was no credit for a frame of `size` bytes.
 
