@@ -284,8 +284,7 @@ def test_what_is_chosen_is_in_the_address_and_comes_back_with_it(
     page.click("#session-grid tbody tr:nth-child(1)")
     page.click("#stream-grid tbody tr:nth-child(5)")
     assert page.run("location.hash") == "#session=5f0c3a7be1d24c88&stream=d5"
-    page.run("location.reload()")
-    page.wait("document.documentElement?.dataset.ready !== undefined")
+    page.reload()
     assert "nerdbank" in text(page, "#session-title")
     assert "d5 thumbnails" in text(page, "#scope")
     page.run("history.back()")

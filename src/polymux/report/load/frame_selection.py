@@ -1,8 +1,8 @@
-"""Which frames the report holds.
+"""Select the frames that the report shows.
 
-All of them while they fit. Otherwise, of every session its share: the frames around each shown
-violation, the frames at which streams opened, ended, stalled and went on, and of every listed
-stream its first frames, its last ones and an even sample of the rest.
+All of them if they fit. Otherwise each session has a share: the frames around each shown violation,
+the frames at which streams opened, ended, stalled and resumed, and of every listed stream its first
+and last frames and an even sample of the rest.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ FRAME_COLUMNS: Final = (
     "payload_bytes",
     "verdict",
 )
-_FRAMES_AROUND_VIOLATION: Final = 3  # frames shown before and after a violation, in its direction
+_FRAMES_AROUND_VIOLATION: Final = 3  # before and after it, in its direction
 _EVENT_COLUMNS: Final = ("opened_at", "accepted_at", "closed_at")
 KEY_STRIDE: Final = 1 << 44  # more than a direction has frames or a session microseconds
 _HASH_MASK: Final = (1 << 32) - 1
-_HASH_MULTIPLIER: Final = 2654435761  # Knuth's multiplier: neighbours land far apart
+_HASH_MULTIPLIER: Final = 2654435761  # Knuth's multiplicative hash
 
 
 @dataclass(slots=True)
 class SelectedFrames:
-    """The frames shown of one session, in order of time; `all` if none was left out."""
+    """The frames shown of one session, in order of time; `complete` if none was left out."""
 
     rows: list[Row]
     complete: bool
@@ -55,22 +55,22 @@ def select_frames(
     findings: Findings,
     budget: Budget,
 ) -> list[SelectedFrames]:
-    """Read `frames` once and keep at most the budget."""
+    """Read `frames` once and select at most the budget."""
     ids = [session.id for session in detailed]
     counts = [session.integer("frames") for session in detailed]
     shares = fair_shares(counts, budget.frames)
-    whole = [count <= part for count, part in zip(counts, shares, strict=True)]
-    collectors = _FrameCollectors(detailed, streams_by_session, findings, shares, whole)
+    complete = [count <= part for count, part in zip(counts, shares, strict=True)]
+    collectors = _FrameCollectors(detailed, streams_by_session, findings, shares, complete)
     for batch in tables.batches("frames", ("session_id", *FRAME_COLUMNS)):
         collectors.add(index_in(batch["session_id"], ids), batch.select(list(FRAME_COLUMNS)))
     return [
-        SelectedFrames(collectors.select(group, shares[group]), whole[group])
+        SelectedFrames(collectors.select(group, shares[group]), complete[group])
         for group in range(len(ids))
     ]
 
 
 class _FrameCollectors:
-    """One collector a reason; a frame that several want is shown once."""
+    """One collector per reason to show a frame; a frame with several reasons is shown once."""
 
     def __init__(
         self,
@@ -111,29 +111,25 @@ class _FrameCollectors:
         batch, session = batch.filter(known), session.filter(known)
         if not batch.num_rows:
             return
-        ordinal, at = batch["frame_index"], batch["time"]
+        index, at = batch["frame_index"], batch["time"]
         side = pc.fill_null(index_in(batch["sender"], SIDES), 0)
         since = pc.subtract(at, self.session_starts.take(session))
-        scattered = pc.bit_wise_and(
-            pc.add(
-                pc.multiply(ordinal, _HASH_MULTIPLIER), pc.multiply(side, _HASH_MULTIPLIER >> 3)
-            ),
+        hashed = pc.bit_wise_and(
+            pc.add(pc.multiply(index, _HASH_MULTIPLIER), pc.multiply(side, _HASH_MULTIPLIER >> 3)),
             _HASH_MASK,
         )
-        self.complete_sessions.add(session, ordinal, batch)
-        frame = frame_keys(session, side, ordinal)
-        self.around_violations.add(
-            _where_key_in(session, frame, self.violation_keys), ordinal, batch
-        )
+        self.complete_sessions.add(session, index, batch)
+        frame = frame_keys(session, side, index)
+        self.around_violations.add(_where_key_in(session, frame, self.violation_keys), index, batch)
         moment = pc.add(pc.multiply(session, KEY_STRIDE), since)
-        self.at_events.add(_where_key_in(session, moment, self.event_keys), scattered, batch)
+        self.at_events.add(_where_key_in(session, moment, self.event_keys), hashed, batch)
         stream = self.stream_keys.index_of(session, batch["stream"])
         self.first.add(stream, since, batch)
         self.last.add(stream, pc.negate(since), batch)
-        self.sample.add(stream, scattered.cast(pa.int64()), batch)
+        self.sample.add(stream, hashed.cast(pa.int64()), batch)
 
     def select(self, group: int, limit: int) -> list[Row]:
-        """The session's frames in order of time: first what stands near trouble, then by stream."""
+        """The session's frames in order of time; those near findings are selected first."""
         rows: dict[tuple[object, object], Row] = {}
         for best in (self.complete_sessions, self.around_violations, self.at_events):
             rows |= {(row[0], row[1]): row for row in best.rows(group)}
@@ -152,13 +148,13 @@ class _FrameCollectors:
 
 
 def _frames_per_stream(rooms: list[int], streams_by_session: list[list[StreamRow]]) -> list[int]:
-    """Frames each listed stream may show: two, and what is left goes to those with lanes."""
+    """Frames per listed stream: two, and the rest divided among those with timelines."""
     each: list[int] = []
     for room, streams in zip(rooms, streams_by_session, strict=True):
         wants = [stream.frames if stream.has_timeline else 0 for stream in streams]
         spare = fair_shares(wants, max(0, room - 2 * len(streams)))
         each += [(2 if room else 0) + more for more in spare]
-    return each + [room // 16 for room in rooms]  # frames on no stream: handshakes and such
+    return each + [room // 16 for room in rooms]  # frames on no stream, such as handshakes
 
 
 def _violation_keys(findings: Findings) -> set[int]:
@@ -179,7 +175,7 @@ def _violation_keys(findings: Findings) -> set[int]:
 def _event_keys(
     detailed: list[SessionRow], streams_by_session: list[list[StreamRow]], findings: Findings
 ) -> set[int]:
-    """Session and microseconds since its start, as one number, of all that is worth a frame."""
+    """Session and microseconds since its start, as one number, of the events to show frames of."""
     began, lasted = STALL_COLUMNS.index("started_at"), STALL_COLUMNS.index("duration_us")
     keys: set[int] = set()
     for group, session in enumerate(detailed):
@@ -204,7 +200,7 @@ def frame_keys(session: pa.Array, side: pa.Array, frame_index: pa.Array) -> pa.A
 
 
 def _where_key_in(group: pa.Array, key: pa.Array, wanted: pa.Array) -> pa.Array:
-    """The group where the key is wanted, else null."""
+    """The group where the key is one of `wanted`, else null."""
     import pyarrow.compute as pc
 
     return pc.if_else(pc.is_in(key, value_set=wanted), group, None)
