@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from polymux.analysis.options import MISMATCH_PREFIX
+from polymux.analysis.detection.selection import MISMATCH_PREFIX
 from polymux.analysis.session.summary import UNFINISHED_ENDINGS
 from polymux.cli.support.output import TableColumn, console, format_value, print_table
 from polymux.report.render.wording import (
@@ -52,7 +52,9 @@ class StreamFinding:
             told = stall_sentence(replace(told, blocking_stream_name=blocking_stream_name))
         if self.count == 1:
             return told
-        together = f", {duration_text(self.duration_us * 1000)} in all" if self.duration_us else ""
+        together = (
+            f", {duration_text(self.duration_us * 1000)} in total" if self.duration_us else ""
+        )
         return f"{told}; {self.count} times{together}"
 
 
