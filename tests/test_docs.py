@@ -4,6 +4,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from dataclasses import fields
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -13,6 +14,7 @@ from tools import docs
 from tools.rule_examples import as_json
 
 import polymux
+from polymux.core.limits import LIMIT_DOCS, TIMEOUT_DOCS, Limits, Timeouts
 from polymux.metrics import Meter
 from polymux.protocols.registry import create, protocol_names
 from polymux.report.render.rule_pages import EXAMPLES_PATH, all_rules, page_for_rule
@@ -69,6 +71,13 @@ def test_the_api_page_has_every_public_name(package: str) -> None:
     told = re.findall(r"^### (\w+)$", part[1], re.M)
     assert sorted(told) == sorted(module.__all__)
     assert set(module.__all__) <= set(dir(module))
+
+
+def test_every_limit_and_timeout_is_described_in_the_order_of_its_field() -> None:
+    assert list(LIMIT_DOCS) == [field.name for field in fields(Limits)]
+    assert list(TIMEOUT_DOCS) == [field.name for field in fields(Timeouts)]
+    for doc in [*LIMIT_DOCS.values(), *TIMEOUT_DOCS.values()]:
+        assert all(doc), doc
 
 
 def test_the_page_about_metrics_has_every_figure() -> None:
