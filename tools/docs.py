@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from tools.api_reference import api_page
 from tools.json_page import json_page
 from tools.rule_examples import as_json
 
@@ -110,7 +109,6 @@ def pages() -> dict[str, str]:
         "commands.md": commands(),
         "json.md": json_page(),
         "limits.md": limits_page(),
-        "api.md": api_page(),
         "rules/index.md": rules_index(),
     }
     for page in map(page_for_rule, all_rules()):

@@ -121,6 +121,7 @@ class Collector:
 
     @property
     def urls(self) -> list[str]:
+        """The URLs that the collector listens on."""
         return [server.url for server in self._servers]
 
     @property

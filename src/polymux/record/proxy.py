@@ -121,6 +121,7 @@ class RecordingProxy:
 
     @property
     def url(self) -> str:
+        """The URL that the proxy listens on, with the port that was bound."""
         return str(self.address)
 
     async def start(self) -> None:

@@ -44,6 +44,7 @@ class Stream(StreamBase):
 
     @property
     def stream_id(self) -> int:
+        """The id of the stream on the wire."""
         return self.state.stream_id
 
     @property
