@@ -141,6 +141,21 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
+@pytest.mark.parametrize("page", ["architecture.md", "threat-model.md"])
+def test_every_source_file_that_is_named_exists(page: str) -> None:
+    named = re.findall(r"`([a-z_]+(?:/[a-z_]+)+\.py)`", (DOCS / page).read_text())
+    for path in named:
+        assert (ROOT / "src" / "polymux" / path).exists() or (ROOT / path).exists(), path
+    assert named
+
+
+@pytest.mark.parametrize("picture", sorted(DOCS.glob("*.svg")), ids=lambda path: path.name)
+def test_every_source_file_in_a_picture_exists(picture: Path) -> None:
+    files = {path.as_posix() for path in (ROOT / "src" / "polymux").rglob("*.py")}
+    for name in re.findall(r">([a-z_/]+\.py)", picture.read_text()):
+        assert any(path.endswith(f"/{name}") for path in files), name
+
+
 def test_the_docs_build_without_a_warning(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-b", "dummy"]
     done = subprocess.run(
