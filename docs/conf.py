@@ -36,7 +36,8 @@ def convert_docstring(
     """
     escaped = [escape_markup(line) for line in lines]
     kind: Any = "method" if what in ("attribute", "data", "property") else what
-    config: Any = Config()  # the defaults of napoleon
+    # An "Attributes" section is a list of fields: members of their own would be described twice.
+    config: Any = Config(napoleon_use_ivar=True)
     lines[:] = GoogleDocstring(escaped, config, app, kind, name, obj, options).lines()
 
 
