@@ -1,4 +1,4 @@
-"""What the tests of Minmux sessions say over and over."""
+"""Helpers for the tests of Minmux sessions."""
 
 from __future__ import annotations
 

@@ -100,8 +100,11 @@ class ExcessStreams(SessionComponent[SessionInterface]):
         excess = self._accept_queue.excess
         log.warning(
             "%s: %d streams rejected, there was no room for them for %g s: %s",
-            session, len(excess), session.timeouts.slow_reader, limits.describe(self._limit),
-        )  # fmt: skip
+            session,
+            len(excess),
+            session.timeouts.slow_reader,
+            limits.describe(self._limit),
+        )
         try:
             while excess:
                 stream = excess.popleft()
