@@ -45,10 +45,10 @@ async def joined(
     protocol: str,
     *,
     limits: polymux.Limits | None = None,
-    policy: polymux.Timeouts | None = None,
+    timeouts: polymux.Timeouts | None = None,
 ) -> AsyncIterator[tuple[Session, Session]]:
     """Two sessions connected in memory, closed at the end."""
-    near, far = await polymux.pipe(protocol, limits=limits, timeouts=policy)
+    near, far = await polymux.pipe(protocol, limits=limits, timeouts=timeouts)
     try:
         yield near, far
     finally:

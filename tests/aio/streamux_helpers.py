@@ -23,10 +23,10 @@ async def pair(
     *,
     other: str | None = None,
     limits: polymux.Limits | None = None,
-    policy: polymux.Timeouts | None = None,
+    timeouts: polymux.Timeouts | None = None,
 ) -> AsyncIterator[tuple[StreamuxSession, StreamuxSession]]:
     """Two Streamux sessions connected in memory, aborted at the end."""
-    near, far = await polymux.pipe(protocol, other=other, limits=limits, timeouts=policy)
+    near, far = await polymux.pipe(protocol, other=other, limits=limits, timeouts=timeouts)
     try:
         yield cast(StreamuxSession, near), cast(StreamuxSession, far)
     finally:

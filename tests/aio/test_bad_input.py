@@ -313,9 +313,9 @@ async def test_client_certificates_are_asked_for_and_checked_both_ways() -> None
 
 async def test_a_plain_client_at_a_tls_server_and_the_other_way_round() -> None:
     tls = server_context(AUTHORITY, "127.0.0.1")
-    policy = polymux.Timeouts(handshake=0.3)
+    timeouts = polymux.Timeouts(handshake=0.3)
     async with await polymux.serve(
-        echo, "tls://127.0.0.1:0", protocol="mplex", tls=tls, timeouts=policy
+        echo, "tls://127.0.0.1:0", protocol="mplex", tls=tls, timeouts=timeouts
     ) as server:
         plain = server.url.replace("tls:", "tcp:")
         session = await polymux.connect(plain, protocol="mplex")
