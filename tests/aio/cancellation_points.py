@@ -1,14 +1,14 @@
 """Cancel a coroutine wherever it can be cancelled.
 
     async for cut in everywhere():
-        ...set the scene...
+        ...prepare a session...
         finished, result = await cut(session.open("x"))
-        ...the scene must still be in order...
+        ...check that the session is still in order...
 
-The body runs again and again: the coroutine is cancelled after its first step of the event loop,
-its second, and so on; then at each of its own suspensions, at once, and at each a moment too late:
-when what it waited for has come and it has not been told yet. It ends with a run in which the
-coroutine finished.
+The body runs again and again. The coroutine is cancelled at each of its own suspensions, first at
+once and then a moment too late: when what it waited for is done and it has not been resumed yet.
+Then it is cancelled after its first event-loop iteration, its second, and so on. Each way ends with
+a run in which the coroutine finished.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine, Generator
 from typing import Any
 
-MOST = 400  # steps that no coroutine here should need
-QUICK = 40  # steps before time has to pass too
+MAX_STEPS = 400  # more than any coroutine here needs
+QUICK_STEPS = 40  # steps without a delay
 
 
 class Cut:
@@ -33,12 +33,12 @@ class Cut:
         return f"cancelled {self.way} {self.number}"
 
     async def __call__(self, work: Coroutine[Any, Any, Any]) -> tuple[bool, Any]:
-        """Run `work`, cancelled; was it finished before, and with what?"""
+        """Run `work` and cancel it. Return whether it finished before, and its result."""
         if self.way == "after step":
             task = asyncio.create_task(work)
             for step in range(self.number):
                 if not task.done():
-                    await asyncio.sleep(0 if step < QUICK else 0.1)
+                    await asyncio.sleep(0 if step < QUICK_STEPS else 0.1)
             self.finished = task.done()
             task.cancel()
         else:
@@ -91,11 +91,13 @@ class Suspending:
 
 
 async def everywhere(steps: bool = True) -> AsyncIterator[Cut]:
-    """Every way at every opportunity, each until the coroutine finishes. `steps`: also between
-    suspensions; only where the clock is virtual, or it would have to be waited for."""
+    """Yield every way of cancelling at every opportunity, each until the coroutine finishes.
+
+    With `steps`, also between suspensions: only for a virtual clock, since it takes time.
+    """
     ways = ["at suspension", "too late at suspension"] + (["after step"] if steps else [])
     for way in ways:
-        for number in range(MOST):
+        for number in range(MAX_STEPS):
             cut = Cut(way, number)
             yield cut
             if cut.finished:

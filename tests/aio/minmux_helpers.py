@@ -1,4 +1,4 @@
-"""What the tests of Minmux sessions say over and over."""
+"""Helpers for the tests of Minmux sessions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ last = 3
 
 @contextlib.asynccontextmanager
 async def pair(
-    protocol: str = "minmux", limits: Limits | None = None, policy: Timeouts | None = None
+    protocol: str = "minmux", limits: Limits | None = None, timeouts: Timeouts | None = None
 ) -> AsyncIterator[tuple[MinmuxSession, MinmuxSession]]:
-    async with joined(protocol, limits=limits, policy=policy) as (near, far):
+    async with joined(protocol, limits=limits, timeouts=timeouts) as (near, far):
         yield cast(MinmuxSession, near), cast(MinmuxSession, far)
 
 

@@ -1,4 +1,4 @@
-"""omnistreams sessions that send messages back, and what is sent to them."""
+"""An echo server for omnistreams sessions, and a client for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MESSAGES = [b"", b"x", bytes(100_000), b"", *[bytes([i]) * i for i in range(200)
 
 
 async def answer(session: Session) -> None:
-    """Send every stream back on one with the same metadata; one that fails harms no other."""
+    """Echo every stream on a new one with the same metadata. One that fails affects no other."""
     ours = cast(OmnistreamsSession, session)
 
     async def one(receiver: MessageReceiver) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of live sessions say over and over."""
+"""Helpers for the tests of live sessions."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ Handler = Callable[[Session], Awaitable[None]]
 
 
 async def answer(stream: Stream) -> None:
-    """Send back what comes, and end when the other side has ended."""
+    """Echo a stream, and end when the peer has ended."""
     async with stream:
         async for chunk in stream:
             await stream.send(chunk)
 
 
 async def echo(session: Session) -> None:
-    """Answer every stream."""
+    """Echo every stream of a session."""
     async with asyncio.TaskGroup() as tasks:
         async for stream in session.incoming:
             tasks.create_task(answer(stream))
 
 
 async def exchange(session: Session, name: str, data: bytes) -> bytes:
-    """Send `data` on a fresh stream, end it, and read the answer to its end."""
+    """Send `data` on a new stream, end it, and return the complete reply."""
     stream = await session.open(name)
     async with asyncio.TaskGroup() as tasks:
         reply = tasks.create_task(stream.receive_all())
@@ -45,10 +45,10 @@ async def joined(
     protocol: str,
     *,
     limits: polymux.Limits | None = None,
-    policy: polymux.Timeouts | None = None,
+    timeouts: polymux.Timeouts | None = None,
 ) -> AsyncIterator[tuple[Session, Session]]:
-    """Two sessions joined in memory, closed at the end."""
-    near, far = await polymux.pipe(protocol, limits=limits, timeouts=policy)
+    """Two sessions connected in memory, closed at the end."""
+    near, far = await polymux.pipe(protocol, limits=limits, timeouts=timeouts)
     try:
         yield near, far
     finally:
@@ -59,7 +59,7 @@ async def joined(
 
 
 async def opened(near: Session, far: Session, name: str = "s") -> tuple[Stream, Stream]:
-    """A stream that `near` opens, as both ends hold it."""
+    """Open a stream from `near` to `far`. Return both ends of it."""
     async with asyncio.TaskGroup() as tasks:
         mine = tasks.create_task(near.open(name))
         theirs = tasks.create_task(far.accept())
@@ -67,11 +67,11 @@ async def opened(near: Session, far: Session, name: str = "s") -> tuple[Stream, 
 
 
 def channels(*sessions: Session) -> tuple[NerdbankSession, ...]:
-    """The same sessions, for their Nerdbank verbs."""
+    """The same sessions, typed as NerdbankSession."""
     return tuple(cast(NerdbankSession, session) for session in sessions)
 
 
 async def settled(times: int = 20) -> None:
-    """Let everything that can happen now happen."""
+    """Run a few event-loop iterations, so that everything that is ready has run."""
     for _ in range(times):
         await asyncio.sleep(0)

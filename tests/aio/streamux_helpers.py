@@ -1,4 +1,4 @@
-"""What the tests of live Streamux sessions say over and over."""
+"""Helpers for the tests of live Streamux sessions."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ async def pair(
     *,
     other: str | None = None,
     limits: polymux.Limits | None = None,
-    policy: polymux.Timeouts | None = None,
+    timeouts: polymux.Timeouts | None = None,
 ) -> AsyncIterator[tuple[StreamuxSession, StreamuxSession]]:
-    """Two Streamux sessions joined in memory, ended at the end."""
-    near, far = await polymux.pipe(protocol, other=other, limits=limits, timeouts=policy)
+    """Two Streamux sessions connected in memory, aborted at the end."""
+    near, far = await polymux.pipe(protocol, other=other, limits=limits, timeouts=timeouts)
     try:
         yield cast(StreamuxSession, near), cast(StreamuxSession, far)
     finally:
@@ -39,7 +39,7 @@ async def pair(
 async def answering(
     protocol: str = "streamux", *, other: str | None = None, limits: polymux.Limits | None = None
 ) -> AsyncIterator[StreamuxSession]:
-    """A session whose peer sends back what it is asked."""
+    """A session whose peer echoes every request."""
     async with pair(protocol, other=other, limits=limits) as (near, far):
         task = asyncio.create_task(far.serve_calls(echo))
         yield near
@@ -49,7 +49,7 @@ async def answering(
 
 
 def held(session: StreamuxSession) -> dict[str, int]:
-    """What a session still keeps for exchanges: all of it is 0 once everything is over."""
+    """What a session still holds for exchanges: all counts are 0 once everything is closed."""
     protocol = session.protocol
     return {
         "exchanges": len(session.streams),
@@ -65,7 +65,7 @@ def held(session: StreamuxSession) -> dict[str, int]:
 
 
 async def all_free(session: StreamuxSession, ids: int) -> None:
-    """Every id can be drawn at once, and one more must wait."""
+    """Check that all ids can be taken without waiting, and that one more has to wait."""
     assert session.endpoint.limits.max_own_streams > ids
     async with asyncio.timeout(5):
         drawn = [await session.open() for _ in range(ids)]

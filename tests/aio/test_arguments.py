@@ -1,4 +1,4 @@
-"""What a caller cannot have meant is refused at the call with a clear line, and changes nothing."""
+"""Invalid arguments raise at the call, with a clear message, and change nothing."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.aio.virtual_clock import virtual
 import polymux
 from polymux import Limits, MinmuxSession, OmnistreamsSession, Session, StreamuxSession, Timeouts
 
-ANY: Any = None  # what a type checker would refuse
+ANY: Any = None  # for what a type checker rejects
 
 
 @pytest.mark.parametrize("name", Limits().names())
-def test_a_limit_is_a_whole_number_of_0_or_more(name: str) -> None:
+def test_a_limit_is_an_integer_of_0_or_more(name: str) -> None:
     Limits(**{name: 0})
     for value in (-1, 1 << 63):
         with pytest.raises(ValueError, match=f"limit {name} is 0 to 2\\^60, not {value}"):
@@ -32,7 +32,7 @@ def test_a_limit_is_a_whole_number_of_0_or_more(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["handshake", "frame", "write", "keepalive_interval", "slow_reader", "close"]
 )
-def test_a_time_of_a_policy_is_0_or_more_seconds(name: str) -> None:
+def test_a_timeout_is_0_or_more_seconds(name: str) -> None:
     Timeouts(**{name: 0})
     for value in (-0.5, math.nan):
         with pytest.raises(ValueError, match=f"{name} is 0 or more seconds, not {value}"):
@@ -63,7 +63,7 @@ def test_connecting_refuses_wrong_arguments(
 
 
 def plain(_: Session) -> None:
-    """No coroutine."""
+    """Not a coroutine function."""
 
 
 async def yielding(_: Session) -> AsyncIterator[int]:
@@ -71,7 +71,7 @@ async def yielding(_: Session) -> AsyncIterator[int]:
 
 
 async def fine(_: Session) -> None:
-    """What a handler is."""
+    """A valid handler."""
 
 
 @wraps(fine)
@@ -79,16 +79,16 @@ def wrapped(session: Session) -> Any:
     return fine(session)
 
 
-def says_so(session: Session) -> Awaitable[None]:
+def annotated(session: Session) -> Awaitable[None]:
     return fine(session)
 
 
 class Served:
     async def __call__(self, _: Session) -> None:
-        """An object can be called, too."""
+        """A callable object is a valid handler."""
 
     async def method(self, _: Session) -> None:
-        """And a method."""
+        """A method is a valid handler."""
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ class Served:
         (7, "is an async function, not int"),
     ],
 )
-async def test_a_handler_that_is_no_coroutine_is_refused(handler: Any, text: str) -> None:
+async def test_a_handler_that_is_no_coroutine_function_is_refused(handler: Any, text: str) -> None:
     with pytest.raises(TypeError, match=text):
         await polymux.serve(handler, "tcp://127.0.0.1:0", protocol="mplex")
     async with joined("mplex") as (near, _), joined("streamux") as (asking, _):
@@ -120,19 +120,19 @@ async def test_a_handler_that_is_no_coroutine_is_refused(handler: Any, text: str
     [
         fine,
         wrapped,
-        says_so,
+        annotated,
         partial(fine),
         Served(),
         Served().method,
         lambda session: fine(session),
     ],
 )
-async def test_a_handler_that_can_be_awaited_is_taken(handler: Any) -> None:
+async def test_a_handler_that_can_be_awaited_is_accepted(handler: Any) -> None:
     await (await polymux.serve(handler, "tcp://127.0.0.1:0", protocol="mplex")).close()
 
 
 @virtual
-async def test_work_on_fewer_than_one_stream_at_once_is_refused() -> None:
+async def test_max_concurrent_below_one_is_refused() -> None:
     async with joined("mplex") as (near, _):
         with pytest.raises(ValueError, match="max_concurrent is 1 or more, not 0"):
             await near.serve_streams(fine, max_concurrent=0)

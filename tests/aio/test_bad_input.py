@@ -1,4 +1,4 @@
-"""Whatever comes in: one clear line for that session, and the others do not notice."""
+"""Invalid input ends its session with one clear message, and affects no other session."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polymux.aio import factory as making
 async def served(
     protocol: str, problems: list[str], **options: object
 ) -> AsyncIterator[polymux.Server]:
-    """A server that notes how its sessions failed."""
+    """A server that records how its sessions failed."""
 
     async def handle(session: Session) -> None:
         try:
@@ -82,14 +82,14 @@ async def test_garbage_ends_that_session_with_the_rule_it_broke(
     ("ours", "theirs"),
     [("nerdbank:version=1", "nerdbank:version=2"), ("nerdbank:version=2", "nerdbank:version=1")],
 )
-async def test_versions_that_do_not_match_are_told_apart(ours: str, theirs: str) -> None:
+async def test_mismatched_versions_are_reported(ours: str, theirs: str) -> None:
     async with served(theirs, []) as server:
         with pytest.raises(polymux.SessionClosed) as problem:
             await polymux.connect(server.url, protocol=ours, timeout=3)
         assert "\n" not in str(problem.value)
 
 
-async def test_our_own_random_bytes_echoed_back_decide_nothing() -> None:
+async def test_this_sides_random_bytes_echoed_back_are_an_error() -> None:
     async def mirror(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(1000):
@@ -105,7 +105,7 @@ async def test_our_own_random_bytes_echoed_back_decide_nothing() -> None:
     await server.wait_closed()
 
 
-async def test_a_server_that_says_nothing_is_unreachable_in_time() -> None:
+async def test_a_server_that_sends_nothing_is_unreachable_after_the_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
@@ -127,7 +127,7 @@ ADDRESSES = [
 
 
 @pytest.mark.parametrize(("url", "text"), ADDRESSES)
-async def test_nobody_there_is_one_clear_line(url: str, text: str) -> None:
+async def test_an_unreachable_url_is_one_clear_message(url: str, text: str) -> None:
     with pytest.raises(polymux.Unreachable) as problem:
         await polymux.connect(url, protocol="mplex", timeout=5)
     assert text in str(problem.value)
@@ -175,7 +175,7 @@ def test_a_bad_protocol_string_is_refused_before_anything_happens(text: str, sai
     assert said in str(problem.value)
 
 
-def test_a_protocol_without_live_sessions_says_which_have_them(
+def test_the_error_for_a_protocol_without_live_sessions_names_those_with_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delitem(making.SESSION_CLASSES, "mplex")
@@ -183,7 +183,7 @@ def test_a_protocol_without_live_sessions_says_which_have_them(
         polymux.connect("tcp://127.0.0.1:1", protocol="mplex")
 
 
-async def test_a_port_that_is_taken_is_one_clear_line() -> None:
+async def test_a_port_in_use_is_one_clear_message() -> None:
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
         with pytest.raises(polymux.Unreachable, match="cannot listen there"):
             await polymux.serve(echo, server.url, protocol="mplex")
@@ -233,7 +233,7 @@ async def test_a_peer_that_is_killed_ends_its_session_only(protocol: str) -> Non
         await child.wait()
 
 
-# --- TLS
+# TLS
 
 
 def server_context(
@@ -255,7 +255,7 @@ LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
 
 def refused(case: str) -> tuple[ssl.SSLContext, ssl.SSLContext, str]:
-    """The server's context, the client's, and what the client is told."""
+    """Return the server's context, the client's, and the client's error message."""
     server, client = server_context(AUTHORITY, "127.0.0.1"), client_context(AUTHORITY)
     if case == "unknown authority":
         return server, client_context(trustme.CA()), "certificate is not trusted: unable to get"
@@ -302,7 +302,9 @@ async def test_client_certificates_are_asked_for_and_checked_both_ways() -> None
         for context in (unknown, none):
             session = await polymux.connect(server.url, protocol="mplex", tls=context)
             stream = await session.open("x")
-            with pytest.raises(polymux.SessionClosed) as problem:  # TLS 1.3 tells it by then
+            with pytest.raises(
+                polymux.SessionClosed
+            ) as problem:  # with TLS 1.3 the error comes after the handshake
                 await stream.receive()
             assert "_ssl.c" not in str(problem.value)
             assert "\n" not in str(problem.value)
@@ -311,9 +313,9 @@ async def test_client_certificates_are_asked_for_and_checked_both_ways() -> None
 
 async def test_a_plain_client_at_a_tls_server_and_the_other_way_round() -> None:
     tls = server_context(AUTHORITY, "127.0.0.1")
-    policy = polymux.Timeouts(handshake=0.3)
+    timeouts = polymux.Timeouts(handshake=0.3)
     async with await polymux.serve(
-        echo, "tls://127.0.0.1:0", protocol="mplex", tls=tls, timeouts=policy
+        echo, "tls://127.0.0.1:0", protocol="mplex", tls=tls, timeouts=timeouts
     ) as server:
         plain = server.url.replace("tls:", "tcp:")
         session = await polymux.connect(plain, protocol="mplex")

@@ -1,4 +1,4 @@
-"""Whatever is cancelled, wherever: the session is usable or closed, and nothing was lost."""
+"""Any call cancelled at any point leaves the session usable or closed, and loses nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 async def works(near: Session, far: Session) -> None:
-    """The session is in order: a fresh stream carries bytes both ways and leaves nothing."""
+    """Check the session: a new stream transfers bytes both ways and leaves nothing."""
     mine, theirs = await opened(near, far, "works")
     await mine.send(b"question")
     await mine.end()
@@ -30,7 +30,7 @@ async def works(near: Session, far: Session) -> None:
 
 
 def idle(*sessions: Session) -> bool:
-    """Nothing is open, waiting, queued or owed."""
+    """Return whether nothing is open, waiting, queued or pending."""
     return all(
         not s.streams
         and s.peer_stream_count == 0
@@ -93,7 +93,7 @@ async def test_a_cancelled_open_withdraws_its_offer() -> None:
 
 
 @virtual
-async def test_paced_openings_can_be_cancelled() -> None:
+async def test_rate_limited_opens_can_be_cancelled() -> None:
     async for cut in everywhere():
         maker = polymux.aio.factory.session_factory
         near = maker("mplex", 0, None, None, 2.0)()
@@ -128,7 +128,7 @@ async def test_a_cancelled_accept_loses_no_stream(protocol: str) -> None:
 
 
 @virtual
-async def test_a_wake_up_that_comes_too_late_goes_to_the_next_in_line() -> None:
+async def test_a_wakeup_that_comes_too_late_goes_to_the_next_waiter() -> None:
     async for cut in everywhere():
         async with joined("mplex") as (near, far):
             opening = asyncio.create_task(near.open("x"))
@@ -174,7 +174,7 @@ async def test_a_cancelled_send_has_queued_nothing(protocol: str) -> None:
             assert far.transport is not None
             far.transport.pause_reading()
             for _ in range(20):
-                mine.send_nowait(bytes(50_000))  # more than there is room or leave for
+                mine.send_nowait(bytes(50_000))  # more than there is room or credit for
             asyncio.get_running_loop().call_later(1, far.transport.resume_reading)
 
             async def slowly(theirs: polymux.Stream = theirs) -> int:
@@ -197,13 +197,13 @@ async def test_room_that_was_meant_for_a_cancelled_sender_goes_to_the_next(
 ) -> None:
     monkeypatch.setattr(
         memory, "PIPE_HIGH_WATER_BYTES", 10_000_000
-    )  # a transport that takes everything at once
+    )  # a transport that accepts everything at once
     async for cut in everywhere():
         async with joined("mplex") as (near, _):
             streams = [await near.open(name) for name in "abcd"]
             await settled()
             near.pause_writing()
-            streams[0].send_nowait(bytes(10_000))  # these two leave later
+            streams[0].send_nowait(bytes(10_000))  # these two are sent later
             streams[1].send_nowait(bytes(SESSION_SEND_BUFFER_BYTES - 5_000))
             sending = asyncio.create_task(
                 cut(streams[2].send(bytes(2 * SESSION_SEND_BUFFER_BYTES)))
@@ -272,7 +272,7 @@ async def test_a_cancelled_receive_all_leaves_the_stream_readable(protocol: str)
 @every
 @pytest.mark.parametrize("verb", ["end", "close"])
 @virtual
-async def test_a_cancelled_end_or_close_of_a_stream_is_done_or_not_begun(
+async def test_a_cancelled_end_or_close_of_a_stream_is_done_or_not_started(
     protocol: str, verb: str
 ) -> None:
     async for cut in everywhere():
@@ -298,7 +298,7 @@ async def test_a_cancelled_close_of_a_session_closes_it_anyway(protocol: str) ->
             reading = asyncio.create_task(theirs.receive_all())
             await cut(near.close())
             if cut.way == "after step" and cut.number == 0:
-                await near.close()  # it had not even begun
+                await near.close()  # it had not started
             async with asyncio.timeout(1):
                 await near.wait_closed()
                 await far.wait_closed()
@@ -355,7 +355,7 @@ async def test_a_cancelled_wait_for_acceptance_leaves_the_offer_standing() -> No
 
 
 @virtual
-async def test_cancelled_offers_and_acceptances_by_id_are_done_or_not_begun() -> None:
+async def test_cancelled_offers_and_acceptances_by_id_are_done_or_not_started() -> None:
     async for cut in everywhere():
         async with joined("nerdbank") as sessions:
             near, far = channels(*sessions)

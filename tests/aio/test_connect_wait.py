@@ -36,14 +36,14 @@ async def test_connect_waits_for_a_server_that_starts_later(scheme: str, tmp_pat
             assert session.open_streams == 0
 
 
-async def test_a_wait_that_is_over_says_how_long_it_was() -> None:
+async def test_the_error_after_a_wait_says_how_long_it_was() -> None:
     begun = time.monotonic()
     with pytest.raises(Unreachable, match=r"nothing listens there, for 0\.3 s"):
         await polymux.connect(f"tcp://127.0.0.1:{free_port()}", protocol="mplex", wait=0.3)
     assert 0.3 <= time.monotonic() - begun < 5
 
 
-async def test_without_wait_the_first_refusal_is_told() -> None:
+async def test_without_wait_the_first_refusal_raises() -> None:
     with pytest.raises(Unreachable, match=r"nothing listens there$"):
         await polymux.connect(f"tcp://127.0.0.1:{free_port()}", protocol="mplex")
 
@@ -57,8 +57,8 @@ async def test_a_wait_can_be_cancelled() -> None:
         await task
 
 
-async def test_a_peer_that_listens_and_cannot_be_talked_to_is_told_at_once() -> None:
-    """Waiting helps where nothing listens, not where TLS fails or a command is not there."""
+async def test_an_error_of_a_peer_that_listens_raises_at_once() -> None:
+    """`wait` applies where nothing listens, not where TLS fails or a command does not exist."""
     with contextlib.closing(socket.create_server(("127.0.0.1", 0))) as plain:
         loop = asyncio.get_running_loop()
         plain.setblocking(False)

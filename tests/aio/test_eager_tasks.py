@@ -1,8 +1,7 @@
-"""Loops whose tasks begin inside `create_task` (asyncio.eager_task_factory, Python 3.12 and later).
+"""Loops whose tasks start inside `create_task` (asyncio.eager_task_factory, Python 3.12 and later).
 
-What polymux starts may be done, or may have given something up, before its task is at hand, and
-in the middle of whatever the peer's bytes have brought. conftest.py collects this file only where
-there are such loops.
+A task that polymux starts may finish, or abort a stream, before `create_task` returns, while a
+received chunk is being processed. conftest.py collects this file only where there are such loops.
 """
 
 from __future__ import annotations
@@ -45,10 +44,10 @@ async def send_back(stream: Stream) -> None:
 
 
 async def do_nothing(stream: Stream) -> None:
-    """Done before anybody has its task."""
+    """Finishes before `create_task` returns."""
 
 
-# --- servers
+# Servers
 
 
 @every
@@ -64,14 +63,16 @@ async def test_a_server_answers_every_stream(protocol: str) -> None:
 @every
 @eager
 async def test_a_handler_that_returns_at_once_closes_its_session(protocol: str) -> None:
-    async def leave(session: Session) -> None:
+    async def return_at_once(session: Session) -> None:
         pass
 
-    async with await polymux.serve(leave, "tcp://127.0.0.1:0", protocol=protocol) as server:
+    async with await polymux.serve(
+        return_at_once, "tcp://127.0.0.1:0", protocol=protocol
+    ) as server:
         for _ in range(3):
             try:
                 session = await polymux.connect(server.url, protocol=protocol)
-            except polymux.SessionClosed:  # it was gone before the handshake was looked at
+            except polymux.SessionClosed:  # closed before the handshake was processed
                 continue
             await session.wait_closed()
             assert session.failure is None
@@ -82,7 +83,7 @@ async def test_a_handler_that_returns_at_once_closes_its_session(protocol: str) 
 
 @every
 @eager
-async def test_a_handler_that_fails_at_once_harms_no_other(
+async def test_a_handler_that_fails_at_once_affects_no_other_session(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = 0
@@ -99,20 +100,20 @@ async def test_a_handler_that_fails_at_once_harms_no_other(
             try:
                 first = await polymux.connect(server.url, protocol=protocol)
                 await first.wait_closed()
-            except polymux.PolymuxError:  # cut before the handshake was looked at
+            except polymux.PolymuxError:  # aborted before the handshake was processed
                 pass
         assert "of the handler" in caplog.text
         async with polymux.connect(server.url, protocol=protocol) as session:
             assert await exchange(session, "good", b"data") == b"data"
 
 
-# --- each
+# serve_streams
 
 
 @every
 @virtual
 @eager
-async def test_each_answers_every_stream(protocol: str) -> None:
+async def test_serve_streams_handles_every_stream(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         working = asyncio.create_task(far.serve_streams(send_back))
         for number in range(20):
@@ -125,7 +126,9 @@ async def test_each_answers_every_stream(protocol: str) -> None:
 @every
 @virtual
 @eager
-async def test_any_number_in_line_that_are_done_at_once_have_their_turn(protocol: str) -> None:
+async def test_any_number_of_queued_streams_with_instant_handlers_are_handled(
+    protocol: str,
+) -> None:
     limits = polymux.Limits(max_streams=2000, accept_backlog=2000, max_own_streams=2000)
     async with joined(protocol, limits=limits) as (near, far):
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(1500)]
@@ -142,11 +145,11 @@ async def test_any_number_in_line_that_are_done_at_once_have_their_turn(protocol
 @every
 @virtual
 @eager
-async def test_a_stream_that_is_given_up_with_its_opening_is_not_worked_on(protocol: str) -> None:
+async def test_a_stream_reset_in_the_chunk_that_opens_it_is_not_handled(protocol: str) -> None:
     names: list[str] = []
     ends: list[str] = []
 
-    async def work(stream: Stream) -> None:
+    async def handler(stream: Stream) -> None:
         names.append(stream.name)
         try:
             await stream.receive_all()
@@ -155,9 +158,9 @@ async def test_a_stream_that_is_given_up_with_its_opening_is_not_worked_on(proto
             ends.append("reset")
 
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         assert far.transport is not None
-        far.transport.pause_reading()  # so that both come in one piece
+        far.transport.pause_reading()  # so that both arrive in one chunk
         if protocol == "mplex":
             stream = await near.open("gone")
         else:
@@ -181,13 +184,13 @@ async def test_a_stream_that_is_given_up_with_its_opening_is_not_worked_on(proto
 @every
 @virtual
 @eager
-async def test_work_may_end_its_session_at_once(protocol: str) -> None:
+async def test_a_handler_may_end_its_session_at_once(protocol: str) -> None:
     async with joined(protocol) as (near, far):
 
-        async def work(stream: Stream) -> None:
-            far.abort("the work wants no more")
+        async def handler(stream: Stream) -> None:
+            far.abort("the handler wants no more")
 
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(3)]
         with pytest.raises(polymux.SessionClosed, match="wants no more"):
             await working
@@ -197,7 +200,7 @@ async def test_work_may_end_its_session_at_once(protocol: str) -> None:
         assert not asyncio.all_tasks() - {asyncio.current_task()}
 
 
-# --- answering
+# serve_calls
 
 
 @pytest.mark.parametrize("at_once", [1, 64])
@@ -206,13 +209,13 @@ async def test_work_may_end_its_session_at_once(protocol: str) -> None:
 async def test_calls_are_answered_once_each(at_once: int) -> None:
     asked: list[bytes] = []
 
-    async def work(call: Call) -> None:
+    async def handler(call: Call) -> None:
         data = await call.read()
         asked.append(data)
         await call.reply(data)
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.serve_calls(work, max_concurrent=at_once))
+        working = asyncio.create_task(far.serve_calls(handler, max_concurrent=at_once))
         async with asyncio.TaskGroup() as tasks:
             for number in range(200):
                 tasks.create_task(near.request(b"%d" % number))
@@ -225,10 +228,10 @@ async def test_calls_are_answered_once_each(at_once: int) -> None:
 
 @virtual
 @eager
-async def test_a_call_that_the_peer_cancels_ends_the_work_on_it() -> None:
+async def test_a_call_that_the_peer_cancels_ends_its_handler() -> None:
     stopped: list[bytes] = []
 
-    async def work(call: Call) -> None:
+    async def handler(call: Call) -> None:
         data = await call.read()
         try:
             await asyncio.sleep(1000)
@@ -236,7 +239,7 @@ async def test_a_call_that_the_peer_cancels_ends_the_work_on_it() -> None:
             stopped.append(data)
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.serve_calls(work))
+        working = asyncio.create_task(far.serve_calls(handler))
         with pytest.raises(TimeoutError):
             await near.request(b"slow", timeout=1)
         await settled()
@@ -247,18 +250,18 @@ async def test_a_call_that_the_peer_cancels_ends_the_work_on_it() -> None:
 
 @virtual
 @eager
-async def test_a_call_cancelled_while_it_waited_for_its_turn_is_not_worked_on() -> None:
+async def test_a_call_cancelled_while_queued_is_not_handled() -> None:
     begun = 0
     go_on = asyncio.Event()
 
-    async def work(call: Call) -> None:
+    async def handler(call: Call) -> None:
         nonlocal begun
         begun += 1
         await go_on.wait()
         await call.reply(await call.read())
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.serve_calls(work, max_concurrent=1))
+        working = asyncio.create_task(far.serve_calls(handler, max_concurrent=1))
         first = asyncio.create_task(near.request(b"first"))
         await settled()
         with pytest.raises(TimeoutError):
@@ -274,16 +277,16 @@ async def test_a_call_cancelled_while_it_waited_for_its_turn_is_not_worked_on() 
 
 @virtual
 @eager
-async def test_work_that_drops_its_call_at_once_may_go_on() -> None:
+async def test_a_handler_that_drops_its_call_at_once_may_continue() -> None:
     cleaned = asyncio.Event()
 
-    async def work(call: Call) -> None:
+    async def handler(call: Call) -> None:
         call.drop("not this one")
         await asyncio.sleep(1)
         cleaned.set()
 
     async with pair() as (near, far):
-        working = asyncio.create_task(far.serve_calls(work))
+        working = asyncio.create_task(far.serve_calls(handler))
         with pytest.raises(TimeoutError):
             await near.request(b"x", timeout=2)
         assert cleaned.is_set()
@@ -305,13 +308,13 @@ async def test_a_streamux_server_answers() -> None:
         assert [reply.result() for reply in replies] == [b"%d" % n * 999 for n in range(50)]
 
 
-# --- asyncio's streams
+# asyncio's streams
 
 
 @every
 @virtual
 @eager
-async def test_what_has_come_already_is_read_behind_a_stream_reader(protocol: str) -> None:
+async def test_data_received_before_is_read_through_a_stream_reader(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         mine, theirs = await opened(near, far)
         await mine.send(b"early\n")

@@ -1,4 +1,4 @@
-"""Each protocol has a door of its own, which opens to its own kind of session."""
+"""The entry points of each protocol, and the session class they return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import polymux
 from polymux import MinmuxSession, NerdbankSession, OmnistreamsSession, Session, StreamuxSession
 
-DOORS: dict[str, tuple[Any, type[Session]]] = {
+ENTRY_POINTS: dict[str, tuple[Any, type[Session]]] = {
     "mplex": (polymux.mplex, Session),
     "nerdbank": (polymux.nerdbank, NerdbankSession),
     "omnistreams": (polymux.omnistreams, OmnistreamsSession),
@@ -21,9 +21,9 @@ DOORS: dict[str, tuple[Any, type[Session]]] = {
 }
 
 
-@pytest.mark.parametrize("name", DOORS)
-async def test_a_door_gives_the_session_class_of_its_protocol(name: str) -> None:
-    door, kind = DOORS[name]
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+async def test_an_entry_point_returns_the_session_class_of_its_protocol(name: str) -> None:
+    door, kind = ENTRY_POINTS[name]
     met: asyncio.Future[Session] = asyncio.get_running_loop().create_future()
 
     async def handle(session: Session) -> None:
@@ -36,7 +36,7 @@ async def test_a_door_gives_the_session_class_of_its_protocol(name: str) -> None
             assert type(await met) is kind
 
 
-async def test_options_go_behind_the_name() -> None:
+async def test_options_follow_the_name() -> None:
     async def answer(session: StreamuxSession) -> None:
         async for call in session.calls:
             await call.reply(await call.read())
@@ -81,14 +81,14 @@ async def test_a_profile_may_be_a_path(tmp_path: Path) -> None:
     await far.close()
 
 
-async def test_a_keyword_goes_before_the_same_option_in_the_text() -> None:
+async def test_a_keyword_overrides_the_same_option_in_the_text() -> None:
     near, far = await polymux.nerdbank.pipe("version=1", version=2)
     assert near.endpoint.protocol.version() == "2"
     await near.close()
     await far.close()
 
 
-async def test_a_wrong_option_is_told_at_the_call() -> None:
+async def test_an_invalid_option_raises_at_the_call() -> None:
     url = "tcp://127.0.0.1:1"
     with pytest.raises(polymux.BadProtocolString, match="version is 1, 2 or 3, not 4"):
         polymux.nerdbank.connect(url, version=4)  # type: ignore[arg-type]
@@ -98,9 +98,9 @@ async def test_a_wrong_option_is_told_at_the_call() -> None:
         polymux.nerdbank.connect(url, versoin=3)  # type: ignore[call-arg]
 
 
-@pytest.mark.parametrize("name", DOORS)
-def test_help_shows_every_keyword_of_a_door(name: str) -> None:
-    door, _ = DOORS[name]
+@pytest.mark.parametrize("name", ENTRY_POINTS)
+def test_help_shows_every_keyword_of_an_entry_point(name: str) -> None:
+    door, _ = ENTRY_POINTS[name]
     for verb in ("connect", "serve", "pipe"):
         shown = inspect.signature(getattr(door, verb)).parameters
         general = inspect.signature(getattr(polymux, verb)).parameters

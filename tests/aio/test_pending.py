@@ -1,4 +1,4 @@
-"""What `connect`, `serve` and `open` give can be awaited, and entered with `async with`."""
+"""The results of `connect`, `serve` and `open` can be awaited or entered with `async with`."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def test_a_server_that_was_awaited_is_closed_by_its_user() -> None:
     await server.close()
 
 
-async def test_a_stream_is_closed_at_the_end_of_its_block_and_given_up_by_an_error() -> None:
+async def test_a_stream_is_closed_at_the_end_of_its_block_and_aborted_by_an_error() -> None:
     near, far = await polymux.pipe("mplex")
     async with near.open("a") as stream:
         theirs = await far.accept()
@@ -80,7 +80,7 @@ async def test_an_exchange_is_cancelled_at_the_end_of_its_block() -> None:
     await far.close()
 
 
-async def test_tasks_gather_and_timeouts_take_what_open_gives() -> None:
+async def test_tasks_gather_and_timeouts_accept_the_result_of_open() -> None:
     near, far = await polymux.pipe("mplex")
     task = asyncio.create_task(near.open("a"))
     first, second = await asyncio.gather(near.open("b"), asyncio.wait_for(near.open("c"), 5))
@@ -134,7 +134,7 @@ CALLS: dict[str, Callable[[Session], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_what_was_never_awaited_is_told_by_its_name(name: str) -> None:
+async def test_the_warning_of_what_was_never_awaited_has_its_name(name: str) -> None:
     near, far = await polymux.pipe("mplex")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -147,7 +147,7 @@ async def test_what_was_never_awaited_is_told_by_its_name(name: str) -> None:
     await far.close()
 
 
-async def test_a_bad_argument_is_told_at_the_call_and_leaves_no_warning() -> None:
+async def test_a_bad_argument_raises_at_the_call_and_leaves_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(polymux.BadUrl):
@@ -159,7 +159,7 @@ async def test_a_bad_argument_is_told_at_the_call_and_leaves_no_warning() -> Non
         gc.collect()
 
 
-async def test_sessions_streams_and_servers_say_what_they_are() -> None:
+async def test_the_reprs_of_sessions_streams_and_servers() -> None:
     async with polymux.serve(answer, "tcp://127.0.0.1:0", protocol="mplex") as server:
         assert str(server) == f"server at {server.url}"
         assert repr(server) == f"<polymux server at {server.url}, sessions open: 0>"

@@ -1,4 +1,4 @@
-"""Sessions over real transports, with our own peer at both ends."""
+"""Sessions over real transports, with polymux at both ends."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 
 async def echoes(session: Session) -> None:
-    """Ten streams at once, a mebibyte each, come back unchanged."""
+    """Check that ten concurrent streams of a mebibyte each are echoed unchanged."""
     data = bytes(range(256)) * 4096
     names = ["", "ascii", "grüße ✓", *map(str, range(7))]
     async with asyncio.TaskGroup() as tasks:
@@ -78,7 +78,7 @@ async def test_ten_streams_echo_a_mebibyte_in_memory(protocol: str) -> None:
 
 
 @virtual
-async def test_limits_and_policy_are_each_sessions_own() -> None:
+async def test_each_session_has_its_own_limits_and_timeouts() -> None:
     limits = polymux.Limits(receive_window=5000)
     near, far = await polymux.pipe("nerdbank", limits=limits, timeouts=polymux.Timeouts(close=1))
     assert near.endpoint.limits is not far.endpoint.limits
@@ -108,7 +108,7 @@ async def test_incoming_ends_quietly_with_the_session_and_raises_if_it_failed() 
 
 
 @virtual
-async def test_late_content_of_a_stream_that_was_given_up_is_dropped_and_not_kept() -> None:
+async def test_late_content_of_an_aborted_stream_is_discarded() -> None:
     async with joined("mplex") as (near, _):
         near.data_received(bytes.fromhex("0000"))
         stream = await near.accept()

@@ -43,7 +43,7 @@ async def read_items(session: MinmuxSession, number: int) -> None:
 
 
 async def serve_all(session: Session) -> None:
-    """The acceptor's side: an answer to everything, where the protocol can answer."""
+    """The acceptor's side: reply to everything, where the protocol has replies."""
     if isinstance(session, StreamuxSession):
         await session.serve_calls(reply)
     elif isinstance(session, OmnistreamsSession):
@@ -56,7 +56,7 @@ async def serve_all(session: Session) -> None:
 
 
 async def converse(session: Session, number: int) -> None:
-    """The dialer's side: a stream that sends a little, is answered where it can be, and ends."""
+    """The dialer's side: use one stream for a little data and its reply, and end it."""
     text = b"number %d" % number
     if isinstance(session, StreamuxSession):
         assert await session.request(text) == text
@@ -113,7 +113,7 @@ async def test_thousands_of_streams_at_once_all_succeed(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_a_server_that_takes_one_stream_after_the_other_loses_none(protocol: str) -> None:
+async def test_a_server_that_accepts_one_stream_after_the_other_loses_none(protocol: str) -> None:
     async def one_by_one(session: Session) -> None:
         async for stream in session.incoming:
             await answer(stream)
@@ -124,14 +124,14 @@ async def test_a_server_that_takes_one_stream_after_the_other_loses_none(protoco
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_streams_that_the_server_gives_up_are_not_held_against_the_peer(
+async def test_streams_that_the_server_aborts_do_not_count_against_the_peer(
     protocol: str,
 ) -> None:
-    async def give_up(stream: Stream) -> None:
+    async def abort(stream: Stream) -> None:
         stream.abort()
 
     async def refuse(session: Session) -> None:
-        await session.serve_streams(give_up)
+        await session.serve_streams(abort)
 
     async with over_tcp(protocol, refuse) as (near, far):
         work = [converse(near, number) for number in range(1500)]
@@ -141,7 +141,7 @@ async def test_streams_that_the_server_gives_up_are_not_held_against_the_peer(
 
 
 @pytest.mark.parametrize("protocol", [*PROTOCOLS, "omnistreams", "streamux"])
-async def test_giving_up_thousands_at_once_leaves_the_session_whole(protocol: str) -> None:
+async def test_aborting_thousands_at_once_leaves_the_session_usable(protocol: str) -> None:
     async def never(session: Session) -> None:
         await session.wait_closed()
 
@@ -181,20 +181,20 @@ async def test_opening_waits_for_room_and_is_cancelled_timed_out_or_closed() -> 
 
 
 @virtual
-async def test_a_caller_cancelled_as_its_turn_comes_leaves_it_to_the_next() -> None:
+async def test_a_caller_cancelled_as_it_is_woken_passes_the_room_on() -> None:
     async with joined("mplex", limits=Limits(max_own_streams=1)) as (near, _):
         only = await near.open()
         first, second = (asyncio.create_task(near.open(name)) for name in ("first", "second"))
         await settled()
         only.abort()
-        while near.open_streams:  # its reset has left, and the first has been woken
+        while near.open_streams:  # its reset was sent, and the first waiter was woken
             await asyncio.sleep(0)
         first.cancel()
         assert (await second).name == "second"
 
 
 @virtual
-async def test_a_line_that_does_not_move_is_logged_once(
+async def test_opens_without_progress_are_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with joined("nerdbank", limits=Limits(max_own_streams=1)) as (near, _):
@@ -211,7 +211,7 @@ async def test_a_line_that_does_not_move_is_logged_once(
 
 
 @virtual
-async def test_a_request_waits_its_turn_without_its_clock_running() -> None:
+async def test_the_timeout_of_a_request_starts_when_it_is_sent() -> None:
     async with joined("streamux:timeout=1", limits=Limits(max_own_streams=1)) as (near, far):
         assert isinstance(near, StreamuxSession)
         assert isinstance(far, StreamuxSession)
@@ -230,7 +230,7 @@ async def test_a_request_waits_its_turn_without_its_clock_running() -> None:
 
 
 @virtual
-async def test_streams_given_up_come_back_at_the_rate_that_a_peer_allows() -> None:
+async def test_aborted_streams_are_refilled_at_the_rate_that_a_peer_allows() -> None:
     async with joined("mplex") as (near, far):
         began = near.loop.time()
         for _ in range(1200):
@@ -255,7 +255,7 @@ async def test_credit_for_thousands_of_minmux_streams_does_not_wait_for_the_idle
 
 
 @virtual
-async def test_a_limit_that_ends_a_session_is_a_warning_and_the_peer_is_told(
+async def test_a_limit_that_ends_a_session_is_a_warning_and_the_peer_gets_a_notice(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = Limits(unknown_stream_burst=5)
@@ -264,7 +264,9 @@ async def test_a_limit_that_ends_a_session_is_a_warning_and_the_peer_is_told(
         opening = asyncio.create_task(near.open("x"))
         await far.accept()
         stream = await opening
-        far.data_received(bytes.fromhex("94 02 63 01 c4 01 78") * 50)  # content for nothing
+        far.data_received(
+            bytes.fromhex("94 02 63 01 c4 01 78") * 50
+        )  # content for an unknown stream
         with pytest.raises(polymux.StreamAborted, match="limit unknown_stream_burst=5"):
             await stream.receive()
         await far.wait_closed()
@@ -277,7 +279,7 @@ async def test_a_limit_that_ends_a_session_is_a_warning_and_the_peer_is_told(
 
 
 @virtual
-async def test_a_rule_that_stands_for_a_limit_is_a_warning_too(
+async def test_a_rule_that_enforces_a_limit_is_a_warning_too(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with joined("mplex", limits=Limits(max_frame_bytes=10)) as (near, _):

@@ -1,7 +1,7 @@
-"""An event loop whose time passes only when nobody has anything to do.
+"""An event loop whose time passes only when no callback is ready.
 
-Deadlines of seconds take no time at all, and happen at the same moment in every run. For sessions
-joined in memory only: the kernel does not know of this clock.
+Timeouts of seconds take no real time, and expire at the same moment in every run. For sessions
+connected in memory only: the kernel does not know of this clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def virtual(test: Test) -> Test:
 
 
 class ClockSelector(selectors.DefaultSelector):
-    """Waits for nothing: moves the clock instead."""
+    """Moves the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class ClockSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
-            raise RuntimeError("nothing will ever happen any more: everybody waits")
+            raise RuntimeError("deadlock: every task waits and no timer is set")
         self.now += max(0.0, timeout)
         return super().select(0)
 

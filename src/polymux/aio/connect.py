@@ -210,10 +210,13 @@ async def open_transport(
             if address.scheme == "tls":
                 context = tls if tls is not None else ssl.create_default_context()
             _, session = await loop.create_connection(
-                make, address.host, address.port, ssl=context,
+                make,
+                address.host,
+                address.port,
+                ssl=context,
                 server_hostname=(server_hostname or address.host) if context else None,
                 ssl_handshake_timeout=timeout if context else None,
-            )  # fmt: skip
+            )
         else:
             session = await connect_websocket(address, make, tls, server_hostname, timeout)
     except ssl.SSLCertVerificationError as problem:

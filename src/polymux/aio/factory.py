@@ -20,9 +20,7 @@ from polymux.protocols.registry import create, parse_protocol
 
 # Protocol strings from which a type checker infers the session class.
 NERDBANK = Literal["nerdbank", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:version=3"]
-OMNISTREAMS = Literal[
-    "omnistreams", "omnistreams:numbering=spec", "omnistreams:numbering=legacy"
-]  # fmt: skip
+OMNISTREAMS = Literal["omnistreams", "omnistreams:numbering=spec", "omnistreams:numbering=legacy"]
 STREAMUX = Literal["streamux"]
 MINMUX = Literal["minmux"]
 

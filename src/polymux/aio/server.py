@@ -340,9 +340,13 @@ async def listen(
             )
         context = tls if secure else None
         listener = await loop.create_server(
-            factory, address.host, address.port, ssl=context, start_serving=False,
+            factory,
+            address.host,
+            address.port,
+            ssl=context,
+            start_serving=False,
             ssl_handshake_timeout=handshake_timeout if context else None,
-        )  # fmt: skip
+        )
         port = listener.sockets[0].getsockname()[1]
         server.address = Address(address.scheme, address.host, port, address.path)
     else:

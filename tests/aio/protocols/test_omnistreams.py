@@ -35,9 +35,9 @@ asyncio.run(main())
 
 @contextlib.asynccontextmanager
 async def pair(
-    protocol: str = "omnistreams", limits: Limits | None = None, policy: Timeouts | None = None
+    protocol: str = "omnistreams", limits: Limits | None = None, timeouts: Timeouts | None = None
 ) -> AsyncIterator[tuple[OmnistreamsSession, OmnistreamsSession]]:
-    async with joined(protocol, limits=limits, policy=policy) as (near, far):
+    async with joined(protocol, limits=limits, timeouts=timeouts) as (near, far):
         yield cast(OmnistreamsSession, near), cast(OmnistreamsSession, far)
 
 
@@ -344,7 +344,7 @@ async def test_a_message_over_the_limit_is_refused_before_it_waits() -> None:
 @virtual
 async def test_large_messages_that_nobody_reads_pause_the_session_and_not_for_ever() -> None:
     limits = Limits(session_buffer_bytes=300_000)
-    async with pair(limits=limits, policy=Timeouts(slow_reader=5)) as (near, far):
+    async with pair(limits=limits, timeouts=Timeouts(slow_reader=5)) as (near, far):
         slow, unread = await opened(near, far)
         quick, read = await opened(near, far)
         async with asyncio.TaskGroup() as tasks:

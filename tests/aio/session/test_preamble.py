@@ -78,10 +78,10 @@ def test_an_invalid_preamble_is_refused_before_connecting(text: str) -> None:
 
 
 async def test_a_peer_that_never_replies_times_out() -> None:
-    policy = polymux.Timeouts(handshake=0.3)
+    timeouts = polymux.Timeouts(handshake=0.3)
     text = "mplex:preamble=multistream"
     async with await polymux.serve(
-        echo, "tcp://127.0.0.1:0", protocol=text, timeouts=policy
+        echo, "tcp://127.0.0.1:0", protocol=text, timeouts=timeouts
     ) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         async with asyncio.timeout(5):

@@ -12,8 +12,7 @@ import pytest
 
 import polymux
 from polymux import MinmuxSession, OmnistreamsSession, Session, StreamuxSession
-from polymux.core.streams import OPEN
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import OPEN, StreamState
 
 CASES = [("mplex", "tcp"), ("nerdbank:version=1", "tcp"), ("nerdbank:version=3", "tcp"),
          ("omnistreams", "tcp"), ("omnistreams", "ws"), ("streamux", "tcp"),
@@ -128,13 +127,13 @@ def test_a_finished_session_keeps_no_records_of_its_streams(collector_off: None)
     async def run() -> None:
         near, far = await polymux.pipe("mplex")
         answering = asyncio.create_task(answer(far))
-        records: list[Record] = []
+        records: list[StreamState] = []
         for _ in range(50):
             async with await near.open("x") as stream:
                 records.append(stream.state)
                 await stream.end()
         del stream
-        (alone,) = map(sys.getrefcount, [Record(0, 0, 0, 0)])
+        (alone,) = map(sys.getrefcount, [StreamState(0, 0, 0, 0)])
         assert all(count > alone for count in map(sys.getrefcount, records))
         await near.close()
         await answering

@@ -57,7 +57,7 @@ def test_system_exit_in_a_reader_ends_the_program_and_disturbs_no_other_reader(
 
         await session.serve_streams(work)
 
-    async def talk() -> None:
+    async def dial_and_send() -> None:
         async with await polymux.serve(serve, "tcp://127.0.0.1:0", protocol="mplex") as server:
             session = await polymux.connect(server.url, protocol="mplex")
             streams = [await session.open(name) for name in ("last", "first")]
@@ -68,7 +68,7 @@ def test_system_exit_in_a_reader_ends_the_program_and_disturbs_no_other_reader(
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         with pytest.raises(type(problem)) as raised:
-            runner.run(talk())
+            runner.run(dial_and_send())
         assert raised.value is problem
     assert got == [b"hi"]
 
@@ -117,15 +117,15 @@ async def test_closing_while_the_peer_sends_loses_no_data_of_this_side(protocol:
     async def chatter(session: Session) -> None:
         stream = await session.accept()
 
-        async def talk() -> None:
+        async def keep_sending() -> None:
             with contextlib.suppress(polymux.PolymuxError):
                 while True:
                     await stream.send(bytes(20_000))
 
-        talking = asyncio.create_task(talk())
+        sending = asyncio.create_task(keep_sending())
         await asyncio.sleep(0.05)
         got.set_result(await stream.receive_all())
-        talking.cancel()
+        sending.cancel()
 
     async with await polymux.serve(chatter, "tcp://127.0.0.1:0", protocol=protocol) as server:
         session = await polymux.connect(server.url, protocol=protocol)

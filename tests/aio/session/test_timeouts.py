@@ -151,7 +151,7 @@ async def test_an_idle_session_stays_open() -> None:
 @virtual
 async def test_an_unfinished_frame_does_not_time_out_while_this_side_does_not_read() -> None:
     limits = polymux.Limits(session_buffer_bytes=10_000)
-    async with joined("mplex", limits=limits, policy=polymux.Timeouts(slow_reader=60)) as (
+    async with joined("mplex", limits=limits, timeouts=polymux.Timeouts(slow_reader=60)) as (
         near,
         far,
     ):

@@ -28,7 +28,7 @@ async def request(session: StreamuxSession, data: bytes) -> object:
 @virtual
 async def test_calls_beyond_the_limit_leave_nothing_unread() -> None:
     limits = Limits(max_streams=8, session_buffer_bytes=1 << 20)
-    async with joined("streamux", limits=limits, policy=Timeouts(slow_reader=0.5)) as (near, far):
+    async with joined("streamux", limits=limits, timeouts=Timeouts(slow_reader=0.5)) as (near, far):
         assert isinstance(near, StreamuxSession)
         assert isinstance(far, StreamuxSession)
         go_on = asyncio.Event()

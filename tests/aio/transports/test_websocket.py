@@ -31,7 +31,7 @@ REQUEST = (
 
 @contextlib.asynccontextmanager
 async def served(
-    url: str = URL, policy: Timeouts | None = None, tls: ssl.SSLContext | None = None
+    url: str = URL, timeouts: Timeouts | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[Server, list[OmnistreamsSession]]]:
     """A server that echoes, and the sessions it had."""
     had: list[OmnistreamsSession] = []
@@ -41,7 +41,7 @@ async def served(
         await answer(session)
 
     async with await polymux.serve(
-        handle, url, protocol="omnistreams", timeouts=policy, tls=tls
+        handle, url, protocol="omnistreams", timeouts=timeouts, tls=tls
     ) as server:
         yield server, had
 
@@ -236,7 +236,7 @@ async def test_frames_that_come_with_the_request_are_read() -> None:
 
 
 async def test_an_upgrade_or_a_frame_left_unfinished_ends_in_time() -> None:
-    async with served(policy=Timeouts(handshake=0.1, frame=0.1)) as (server, had):
+    async with served(timeouts=Timeouts(handshake=0.1, frame=0.1)) as (server, had):
         assert await raw(server, REQUEST[:-2]) == b""
         await raw(server, REQUEST, bytes.fromhex("8282 0000"))
         assert "deadline frame=0.1" in str(had[0].failure)
@@ -323,7 +323,7 @@ async def test_without_the_library_the_error_says_what_to_install(
 
 async def test_a_peer_that_answers_no_ping_is_given_up_and_one_that_does_is_not() -> None:
     """A stopped process keeps its connection; only a question shows that nobody is there."""
-    async with served(policy=Timeouts(keepalive_interval=0.2)) as (server, had):
+    async with served(timeouts=Timeouts(keepalive_interval=0.2)) as (server, had):
         async with library_connect(server.url) as client:
             silent = await raw(server, REQUEST)
             assert silent.startswith(b"\x89\x00")  # a ping

@@ -37,8 +37,7 @@ from polymux.core.errors import LimitExceeded, PeerViolation, PolymuxError, Sess
 from polymux.core.events import Aborted, Accepted, Closed, Credit, Ended, Event, Opened
 from polymux.core.limits import Timeouts
 from polymux.core.rules import Origin
-from polymux.core.streams import ABORTED
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import ABORTED, StreamState
 
 if TYPE_CHECKING:
     from polymux.aio.session.stream_tasks import StreamTaskRunner
@@ -66,7 +65,7 @@ class SessionBase:
         self.preamble: Preamble | None = None  # None once it has been exchanged
         self.close_reason: SessionClosed | None = None  # why nothing more will be received
         self.failure: SessionClosed | None = None  # why the session ended, unless in good order
-        self.streams: dict[Record, Stream] = {}  # open, or closed with unread data
+        self.streams: dict[StreamState, Stream] = {}  # open, or closed with unread data
         self.peer_stream_count: int = 0  # of these, how many the peer opened
         self.stream_task_runner: StreamTaskRunner | None = None
         self.open_allowance = OpenAllowance(
@@ -191,7 +190,7 @@ class SessionBase:
 
     # Streams
 
-    def _on_peer_opened(self, state: Record) -> None:
+    def _on_peer_opened(self, state: StreamState) -> None:
         """Admit a stream that the peer opened, hold it, or reject it if a limit is exceeded."""
         endpoint = self.endpoint
         limits = endpoint.limits
@@ -252,7 +251,7 @@ class SessionBase:
         self.socket_writer.schedule_or_flush()
         return stream
 
-    def create_stream(self, state: Record) -> Stream:
+    def create_stream(self, state: StreamState) -> Stream:
         stream = Stream(self, state)
         self.streams[state] = stream
         if len(self.streams) == 2:
@@ -351,7 +350,7 @@ class SessionBase:
         return isinstance(problem, LimitExceeded)
 
     def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:
-        """Record that no more data comes and wake every waiting call.
+        """StreamState that no more data comes and wake every waiting call.
 
         With `can_reply`, streams that the peer has ended can still send.
         """

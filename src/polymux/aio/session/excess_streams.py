@@ -17,7 +17,7 @@ from polymux.aio.session.interface import SessionInterface
 from polymux.aio.session.read_backpressure import ReadBackpressure
 from polymux.aio.session.shutdown import Shutdown
 from polymux.core.errors import LimitExceeded
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import StreamState
 
 log = logging.getLogger("polymux.aio")
 
@@ -41,7 +41,7 @@ class ExcessStreams(SessionComponent[SessionInterface]):
         self._check_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
 
-    def try_hold(self, state: Record, limit: str) -> bool:
+    def try_hold(self, state: StreamState, limit: str) -> bool:
         """Hold a stream for which there is no room. Return False if it must be rejected."""
         session = self.session
         excess = self._accept_queue.excess
@@ -100,8 +100,11 @@ class ExcessStreams(SessionComponent[SessionInterface]):
         excess = self._accept_queue.excess
         log.warning(
             "%s: %d streams rejected, there was no room for them for %g s: %s",
-            session, len(excess), session.timeouts.slow_reader, limits.describe(self._limit),
-        )  # fmt: skip
+            session,
+            len(excess),
+            session.timeouts.slow_reader,
+            limits.describe(self._limit),
+        )
         try:
             while excess:
                 stream = excess.popleft()
