@@ -105,7 +105,7 @@ class MinmuxPeer(ModelPeer):
         return known
 
     def read(self, packet: ModelFrame) -> None:
-        assert packet.use is not None
+        assert packet.use is not None  # all valid packets have one
         number = packet.use.stream_id
         known = self.known_uses.get(number)
         if (

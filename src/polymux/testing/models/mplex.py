@@ -87,7 +87,7 @@ class MplexPeer(ModelPeer):
 
     def read(self, packet: ModelFrame) -> None:
         use = packet.use
-        assert use is not None
+        assert use is not None  # all valid frames have one
         key = (use.opener, use.stream_id)
         if packet.verb == "open":
             self.streams[key] = KnownStream(use)

@@ -91,7 +91,7 @@ class NerdbankPeer(ModelPeer):
                 )
             return
         use = packet.use
-        assert use is not None
+        assert use is not None  # all frames but handshakes have one
         if packet.verb == "offer":
             channel = self.channels[use.opener, use.stream_id] = Channel(use, False)
             channel.send_window = packet.amount if self.version > 1 else -1

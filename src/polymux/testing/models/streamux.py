@@ -51,7 +51,7 @@ class StreamuxPeer(ModelPeer):
     ) -> ModelFrame:
         """Send a frame of an exchange. Replies use the layout that the requester announced."""
         split = self.splits[use.opener]
-        assert split is not None
+        assert split is not None  # frames are sent after the handshake only
         length, ids = split
         reply = use.opener != self.side
         bits = length + ids + 2
@@ -61,7 +61,7 @@ class StreamuxPeer(ModelPeer):
 
     def random_size(self, use: IdUse) -> int:
         split = self.splits[use.opener]
-        assert split is not None
+        assert split is not None  # frames are sent after the handshake only
         return min(self.rng.choice([1, 1, 5, 60, 400]), (1 << split[0]) - 1)
 
     def free_id(self) -> int:
@@ -214,7 +214,7 @@ class StreamuxPeer(ModelPeer):
             return True
         if fault in ("reply-unknown", "ack-not-cancelled") and self.rng.random() < 0.3:
             split = self.splits[other]
-            assert split is not None
+            assert split is not None  # frames are sent after the handshake only
             number = (1 << split[1]) - 1
             if number in self.served or number < 12:
                 return False
