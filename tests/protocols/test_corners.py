@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 from librt.strings import BytesWriter
 
+from polymux.core.causality import Causality
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, NoFreeIds
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID
-from polymux.core.side import Causality, Vantage
+from polymux.core.side import Vantage
 from polymux.core.varint import INCOMPLETE, INVALID, put_varu64
 from polymux.protocols.minmux.item_codecs import MAX_PLAUSIBLE_SIZE, ItemDecoder, Prefixed
 from polymux.protocols.mplex.protocol import MAX_ID, Mplex
@@ -102,7 +103,7 @@ def test_the_last_mplex_id_is_the_last(counting: bool, step: int) -> None:
 @pytest.mark.parametrize("text", ["nerdbank:version=1", "nerdbank:version=2", "streamux"])
 def test_before_the_handshakes_have_met_there_is_no_id_to_open_with(text: str) -> None:
     protocol = create(text, vantage=0)
-    with pytest.raises(LocalProtocolError, match="handshake has not come"):
+    with pytest.raises(LocalProtocolError, match="handshake has not arrived"):
         Endpoint(protocol, 0).open()
     assert protocol.allocate(0) == NO_ID
 

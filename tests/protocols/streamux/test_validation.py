@@ -93,7 +93,7 @@ def test_bytes_are_held_only_up_to_the_limit() -> None:
     assert not observer.connection.dialer.decoding_stopped
     observer.feed(0, bytes(20), 0)
     assert observer.connection.dialer.decoding_stopped
-    assert observer.connection.dialer.stop_reason == "the other direction's handshake never came"
+    assert observer.connection.dialer.stop_reason == "the other direction's handshake never arrived"
     observer.feed(1, HELLO, 0)
     assert observer.accounts_for_all_bytes()
     assert names(observer) == []
@@ -242,7 +242,7 @@ def test_an_ack_pending_without_an_observed_end_is_only_possibly_missing() -> No
     assert violation.rule.name == "streamux.cancel-unanswered"
     assert violation.rule.severity is Severity.NOTE
     assert violation.certainty is Certainty.POSSIBLE
-    assert "since frame 2 of the other side" in violation.detail
+    assert "in reply to frame 2 of the other side" in violation.detail
 
 
 @pytest.mark.parametrize("vantage", [0, 1, 2])

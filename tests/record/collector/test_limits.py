@@ -54,7 +54,7 @@ async def test_sessions_without_credit_share_one_budget_while_the_disk_is_slow(
     tmp_path: Path, disk: Disk
 ) -> None:
     bounds = CollectorLimits(buffer_bytes=1024 * KIB, session_buffer_bytes=512 * KIB)
-    async with collecting(tmp_path, "mplex", bounds=bounds) as collector:
+    async with collecting(tmp_path, "mplex", limits=bounds) as collector:
         disk.open.clear()
         work = [asyncio.create_task(push(collector.urls[0], 3_000_000)) for _ in range(4)]
         await until(lambda: collector.stats.open == 4)
@@ -73,7 +73,7 @@ async def test_sessions_without_credit_share_one_budget_while_the_disk_is_slow(
 async def test_a_pause_for_the_disk_has_an_end(tmp_path: Path, disk: Disk) -> None:
     bounds = CollectorLimits(session_buffer_bytes=128 * KIB)
     policy = Timeouts(slow_reader=0.3)
-    async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
+    async with collecting(tmp_path, "mplex", limits=bounds, timeouts=policy) as collector:
         disk.open.clear()
         with pytest.raises(PolymuxError, match=r"aborted|closed"):
             await push(collector.urls[0], 3_000_000)
@@ -112,7 +112,7 @@ async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
     room = Room(monkeypatch)
     bounds = CollectorLimits(session_buffer_bytes=128 * KIB)
     policy = Timeouts(slow_reader=0.1)
-    async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
+    async with collecting(tmp_path, "mplex", limits=bounds, timeouts=policy) as collector:
         address = collector.urls[0].removeprefix("tcp://").rsplit(":", 1)
         _, writer = await asyncio.open_connection(address[0], int(address[1]))
         writer.write(bytes.fromhex("00 01 61"))
@@ -140,7 +140,7 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
 ) -> None:
     room = Room(monkeypatch)
     policy = Timeouts(frame=0.3, keepalive_interval=0.3)
-    async with collecting(tmp_path, "omnistreams", policy=policy) as collector:
+    async with collecting(tmp_path, "omnistreams", timeouts=policy) as collector:
         async with polymux.connect(collector.urls[0], protocol="omnistreams") as session:
             sender = await session.open("x")
 
@@ -167,7 +167,7 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
 
 async def test_streams_that_their_sender_gives_up_are_forgotten(tmp_path: Path) -> None:
     async with collecting(
-        tmp_path, "nerdbank:version=1", bounds=CollectorLimits(streams=5)
+        tmp_path, "nerdbank:version=1", limits=CollectorLimits(streams=5)
     ) as collector:
         url = collector.urls[0]
         async with polymux.connect(url, protocol="nerdbank:version=1") as session:

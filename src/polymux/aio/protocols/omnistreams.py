@@ -22,8 +22,8 @@ from polymux.core.frames import Frame
 from polymux.core.limits import Timeouts
 from polymux.core.streams import StreamState as Record
 from polymux.protocols.omnistreams.payloads import encode_json
-from polymux.protocols.omnistreams.rules import CONTROL_MESSAGE
 from polymux.protocols.omnistreams.protocol import MAX_REQUEST_AMOUNT
+from polymux.protocols.omnistreams.rules import CONTROL_MESSAGE
 
 IDS_PER_SIDE = 256  # of one side; each is used again when its stream is over
 DEFAULT_MAX_CONCURRENT = (

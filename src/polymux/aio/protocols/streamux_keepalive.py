@@ -58,7 +58,7 @@ class Keepalive(SessionComponent["StreamuxSession"]):
     def update(self) -> None:
         """Do what is due, and come back when the next thing is."""
         self.stop()
-        session = self._session_ref()
+        session = self.session_or_none()
         if session is None or session.close_reason is not None or session.shutdown.io_stopped:
             return
         now = session.loop.time()

@@ -14,7 +14,7 @@ from polymux.core.streams import ABORTED, OPEN
 from polymux.core.streams import StreamState as Record
 
 if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
+    from polymux.aio.session.interface import SessionInterface
     from polymux.aio.streams.duplex import Stream
 
 
@@ -26,7 +26,7 @@ class StreamBase(StreamSendBase):
         "acceptance", "_reading_closed", "read_error", "read_waiter", "waiting_senders", "session",
     )  # fmt: skip
 
-    def __init__(self, session: "Session", state: Record) -> None:
+    def __init__(self, session: "SessionInterface", state: Record) -> None:
         super().__init__(session.endpoint, state, session.socket_writer)
         self.session = session
         self.read_error: PolymuxError | None = None  # why nothing can be read, after what is there

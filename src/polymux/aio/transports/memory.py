@@ -183,9 +183,23 @@ async def pipe(
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
 ) -> tuple[Session, Session]:
-    """Two joined sessions, dialer and acceptor; `other` if the acceptor's string differs.
+    """Connect two sessions in this process, without a network.
 
-    If cancelled, or if the two do not understand each other, both are closed.
+    Busy polling is off. If the call is cancelled or raises, both sessions are aborted.
+
+    Args:
+        protocol: Protocol string of the dialer, and of the acceptor unless `other` is given.
+        other: Protocol string of the acceptor.
+        limits: Limits of both sessions; `Limits()` by default.
+        timeouts: Timeouts of both sessions in seconds; `Timeouts()` by default.
+
+    Returns:
+        The dialer's session and the acceptor's, after their handshake.
+
+    Raises:
+        SessionClosed: The handshake failed, for instance because the two strings do not match.
+        PolymuxError: A protocol string is invalid.
+        TypeError, ValueError: Another argument is invalid.
     """
     check_session_options(protocol, limits, timeouts)
     dialer = session_factory(protocol, DIALER, limits, timeouts, 0.0)()

@@ -23,9 +23,9 @@ then both sides always agree on the current use.
 
 from mypy_extensions import i64
 
+from polymux.core.causality import Causality
 from polymux.core.frames import FrameHeader
 from polymux.core.rules import CROSSED
-from polymux.core.side import Causality
 from polymux.core.streams import OPEN, HalfStream, StreamState
 from polymux.protocols.minmux.packets import FORGO_CREDIT, STOP_WRITE, WRITE
 from polymux.protocols.minmux.profile import UNIT_LAST_ITEM, StreamFormat

@@ -32,9 +32,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from polymux.core.causality import Causality
 from polymux.core.frames import CONTENT, ENDS
-from polymux.core.side import UNORDERED, Causality
-from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, HalfStream, StreamState, StreamTable
+from polymux.core.side import UNORDERED
+from polymux.core.stream_table import StreamTable
+from polymux.core.streams import ABORTED, ENDED, NEVER, OPEN, HalfStream, StreamState
 
 CLEANUP_INTERVAL: Final[i64] = 1024  # new histories before those of evicted streams are dropped
 UNSET: Final[i64] = -1

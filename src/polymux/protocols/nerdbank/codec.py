@@ -11,21 +11,17 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polymux.core.frames import FrameHeader
-from polymux.core.side import NEITHER_SIDE
-from polymux.core.varint import (
-    INCOMPLETE,
-    INVALID,
-    clamp_to_i64,
+from polymux.core.msgpack import (
     msgpack_array,
     msgpack_blob,
     msgpack_int,
     msgpack_skip,
-    put_big_endian,
     put_msgpack_bin,
     put_msgpack_int,
     put_msgpack_str,
-    read_big_endian,
 )
+from polymux.core.side import NEITHER_SIDE
+from polymux.core.varint import INCOMPLETE, INVALID, clamp_to_i64, put_big_endian, read_big_endian
 
 OFFER: Final[i64] = 0
 ACCEPTED: Final[i64] = 1

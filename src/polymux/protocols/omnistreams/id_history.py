@@ -18,7 +18,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.side import DIALER, Causality
+from polymux.core.causality import Causality
+from polymux.core.side import DIALER
 
 MAX_TRACKED_REQUESTS: Final[i64] = 64  # entries per id; further requests join the newest
 UNSET: Final[i64] = -1

@@ -16,11 +16,11 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64, u8
 
+from polymux.core.causality import Causality
 from polymux.core.frames import Frame, FrameHeader
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID, NO_STREAM, Protocol
 from polymux.core.rules import CROSSED, PendingReply
-from polymux.core.side import Causality
 from polymux.core.streams import ABORTED, ENDED, OPEN, HalfStream, StreamState
 from polymux.core.varint import INCOMPLETE, put_big_endian, read_big_endian
 from polymux.core.websocket.layer import MessageProtocol
