@@ -45,6 +45,8 @@ class Channel:
 
 
 class NerdbankPeer(ModelPeer):
+    """One peer: offers, accepts and rejects channels, and uses them both ways."""
+
     def __init__(self, side: int, rng: Random, model: "NerdbankModel") -> None:
         super().__init__(side, rng)
         self.model = model
@@ -230,6 +232,8 @@ class NerdbankPeer(ModelPeer):
 
 
 class NerdbankModel(ProtocolModel):
+    """Nerdbank in a random version, some with seeded channels."""
+
     name = "nerdbank"
     survivable_faults = frozenset(
         {

@@ -17,6 +17,8 @@ REQUESTING, WAITING, LOCKED, OVER = "asking", "waiting", "locked", "over"
 
 
 class KnownExchange:
+    """What one side knows of a request and its reply."""
+
     def __init__(self, use: IdUse) -> None:
         self.use = use
         self.state = REQUESTING
@@ -25,6 +27,8 @@ class KnownExchange:
 
 
 class StreamuxPeer(ModelPeer):
+    """One peer: sends requests and cancels, and replies to those of the other peer."""
+
     def __init__(self, side: int, rng: Random, split: tuple[int, int]) -> None:
         super().__init__(side, rng)
         self.splits: list[tuple[int, int] | None] = [
@@ -256,6 +260,8 @@ class StreamuxPeer(ModelPeer):
 
 
 class StreamuxModel(ProtocolModel):
+    """Streamux with random header layouts of the same size on both sides."""
+
     name = "streamux"
     survivable_faults = frozenset(
         {"reply-unknown", "ack-not-cancelled", "id-in-flight", "keepalive-busy-id"}
