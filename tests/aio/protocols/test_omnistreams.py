@@ -76,7 +76,7 @@ async def test_metadata_is_bytes_text_or_json() -> None:
             _, receiver = await opened(near, far, given)
             assert receiver.metadata == sent
         assert receiver.json() == {"a": [1]}
-        with pytest.raises(ValueError, match="JSON cannot say"):
+        with pytest.raises(ValueError, match="JSON cannot represent"):
             await near.open({1, 2})
         with pytest.raises(polymux.LimitExceeded, match="max_metadata_bytes"):
             await near.open(bytes(65537))

@@ -31,13 +31,13 @@ def test_json_is_compact_utf8() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), {1, 2}, b"x", {"x": object()}, "\ud800"])
 def test_what_json_cannot_say_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="JSON cannot say this"):
+    with pytest.raises(ValueError, match="JSON cannot represent this"):
         encode_json(value)
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff", b"NaN", b"[" * 100_000, b"1" * 10_000])
 def test_what_a_peer_sends_instead_of_json_is_a_value_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match=f"{len(data)} bytes that are no JSON"):
+    with pytest.raises(ValueError, match=f"{len(data)} bytes are not JSON"):
         decode_json(data)
 
 

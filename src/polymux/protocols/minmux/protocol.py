@@ -74,7 +74,7 @@ from polymux.protocols.minmux.rules import (
     WRITE_PAST_LIMIT,
 )
 
-# Up to this many items, the size in bytes stays below 2**63 for every fixed item size.
+# Up to this many items of at most MAX_FIXED_ITEM_BYTES, the size in bytes stays below 2**63.
 OVERFLOW_FREE_ITEMS: Final[i64] = 0x20000000
 
 
@@ -173,9 +173,9 @@ class Minmux(Protocol):
                 number += U64_MODULUS
             reason = f"stream {number} is not in the profile, so its items have no known size"
             return self.fail_decoding(head, UNASSIGNED_STREAM, reason)
-        form = stream_format.item_size
+        item_size = stream_format.item_size
         amount = head.amount
-        if stream_format.last_item_size != UNIT_LAST_ITEM or form == 0:
+        if stream_format.last_item_size != UNIT_LAST_ITEM or item_size == 0:
             stream = self.streams.find(head.key)
             if stream is not None:
                 own = stream.half(sender)
@@ -185,18 +185,22 @@ class Minmux(Protocol):
                     else:
                         head.parts_left = 1
                     return start
-                if form == 0:  # the payload size does not bound the count of empty items
+                if item_size == 0:  # the payload size does not bound the number of empty items
                     room: int = I64_MAX - own.content_units
                     head.credit_cost = amount if amount < room else room
                     return start
-        few: i64 = MAX_PLAUSIBLE_SIZE if amount > MAX_PLAUSIBLE_SIZE else i64(amount)
-        head.credit_cost = few
-        if form < 0:
-            head.parts_left = few
-        elif few > OVERFLOW_FREE_ITEMS and form > 0 and few > MAX_PLAUSIBLE_SIZE // form:
+        count: i64 = MAX_PLAUSIBLE_SIZE if amount > MAX_PLAUSIBLE_SIZE else i64(amount)
+        head.credit_cost = count
+        if item_size < 0:
+            head.parts_left = count
+        elif (
+            count > OVERFLOW_FREE_ITEMS
+            and item_size > 0
+            and count > MAX_PLAUSIBLE_SIZE // item_size
+        ):
             head.payload_size = MAX_PLAUSIBLE_SIZE  # such a payload never completes
         else:
-            head.payload_size = few * form
+            head.payload_size = count * item_size
         return start
 
     def fail_decoding(self, head: FrameHeader, violation: i64, reason: str) -> i64:
@@ -215,7 +219,7 @@ class Minmux(Protocol):
         """
         stream_format = self.profile.format_of(head.key)
         stream = self.streams.find(head.key)
-        assert stream_format is not None
+        assert stream_format is not None  # `decode_header` fails on unassigned streams
         codec = stream_format.item_codec
         if stream_format.item_size >= 0 or (
             stream_format.last_item_size < 0 and stream is not None and stream.protocol_state > 0
@@ -300,9 +304,10 @@ class Minmux(Protocol):
     def holds_items(
         self, stream_format: StreamFormat, last: bool, amount: int, data: bytes
     ) -> bool:
-        form = stream_format.last_item_size if last else stream_format.item_size
-        if form >= 0:
-            size: int = form
+        """Return whether `data` is exactly `amount` items, or the last item."""
+        item_size = stream_format.last_item_size if last else stream_format.item_size
+        if item_size >= 0:
+            size: int = item_size
             return len(data) == size * amount
         codec = stream_format.last_item_codec if last else stream_format.item_codec
         return self.count_encoded(codec, data, 0) == amount
@@ -848,7 +853,7 @@ class Minmux(Protocol):
                 number += U64_MODULUS
             if self.profile.format_of(head.key) is None:
                 return f"{text} on stream {number}, which the profile does not assign"
-            return f"{text} on stream {number}: the other side has that part in it"
+            return f"{text} on stream {number}: that role belongs to the other side"
         if rule == BAD_ITEM:
             are = "is" if head.payload_size == 1 else "are"
             return f"{text}: {byte_count_text(head.payload_size)} {are} not its items"

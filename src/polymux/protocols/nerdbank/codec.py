@@ -177,33 +177,21 @@ def decode_header_v2_v3(
     else:
         count, at = msgpack_array(data, pos, end)
         if at < 0:
-            return (
-                skip_malformed(data, pos, end, limit, BAD_FRAME, head)
-                if at == INVALID
-                else INCOMPLETE
-            )
+            return skip_unless_incomplete(at, data, pos, end, limit, head)
     if count < fields:
         return skip_malformed(data, pos, end, limit, BAD_FRAME, head)
     code, at = msgpack_int(data, at, end)
     if at < 0:
-        return (
-            skip_malformed(data, pos, end, limit, BAD_FRAME, head) if at == INVALID else INCOMPLETE
-        )
+        return skip_unless_incomplete(at, data, pos, end, limit, head)
     number, at = msgpack_int(data, at, end)
     if at < 0:
-        return (
-            skip_malformed(data, pos, end, limit, BAD_FRAME, head) if at == INVALID else INCOMPLETE
-        )
+        return skip_unless_incomplete(at, data, pos, end, limit, head)
     if code < 0 or code > MAX_CONTROL_CODE or number < 0 or number > MAX_CHANNEL_ID:
         return skip_malformed(data, pos, end, limit, BAD_FRAME, head)
     if fields == 3:
         source, at = msgpack_int(data, at, end)
         if at < 0:
-            return (
-                skip_malformed(data, pos, end, limit, BAD_FRAME, head)
-                if at == INVALID
-                else INCOMPLETE
-            )
+            return skip_unless_incomplete(at, data, pos, end, limit, head)
         if source == 1:  # offered by: 1 the sender, -1 the other side, 0 neither (seeded)
             head.opener = sender
         elif source == -1:
@@ -216,11 +204,7 @@ def decode_header_v2_v3(
     if count > fields:
         size, at = msgpack_blob(data, at, end)
         if at < 0:
-            return (
-                skip_malformed(data, pos, end, limit, BAD_FRAME, head)
-                if at == INVALID
-                else INCOMPLETE
-            )
+            return skip_unless_incomplete(at, data, pos, end, limit, head)
         if count > fields + 1:
             after: i64 = INCOMPLETE
             if size <= end - at:
@@ -235,6 +219,15 @@ def decode_header_v2_v3(
     head.stream_id = number
     head.payload_size = size
     return at
+
+
+def skip_unless_incomplete(
+    result: i64, data: bytes, pos: i64, end: i64, limit: i64, head: FrameHeader
+) -> i64:
+    """Handle a msgpack value that failed with `result`: skip the frame if that is INVALID."""
+    if result == INVALID:
+        return skip_malformed(data, pos, end, limit, BAD_FRAME, head)
+    return INCOMPLETE
 
 
 def skip_malformed(

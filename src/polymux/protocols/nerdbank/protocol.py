@@ -426,9 +426,8 @@ class Nerdbank(Protocol):
             self.peer_unblocked = True
 
     def is_reportable(self, reply: PendingReply, stream: StreamState | None) -> bool:
-        if (
-            reply.rule == NOT_TERMINATED and stream is not None
-        ):  # expected of both sides: reported once
+        if reply.rule == NOT_TERMINATED and stream is not None:
+            # Expected of both sides, reported once.
             return reply.side == (DIALER if stream.opener == NEITHER_SIDE else stream.opener)
         return reply.rule != 0
 

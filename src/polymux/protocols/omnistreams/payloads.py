@@ -22,7 +22,7 @@ def encode_json(value: object) -> bytes:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return text.encode("utf-8")
     except (TypeError, ValueError, RecursionError) as problem:
-        raise ValueError(f"JSON cannot say this: {problem}") from None
+        raise ValueError(f"JSON cannot represent this: {problem}") from None
 
 
 def decode_json(data: bytes) -> object:
@@ -34,7 +34,7 @@ def decode_json(data: bytes) -> object:
     try:
         value: object = json.loads(data.decode("utf-8"), parse_constant=reject_constant)
     except (ValueError, RecursionError) as problem:
-        raise ValueError(f"{len(data)} bytes that are no JSON: {problem}") from None
+        raise ValueError(f"{len(data)} bytes are not JSON: {problem}") from None
     return value
 
 

@@ -59,6 +59,8 @@ class KnownUse:
 
 
 class MinmuxPeer(ModelPeer):
+    """One peer: writer of the streams with its parity, reader of the others."""
+
     def __init__(self, side: int, rng: Random, model: "MinmuxModel") -> None:
         super().__init__(side, rng)
         self.model = model
@@ -105,7 +107,7 @@ class MinmuxPeer(ModelPeer):
         return known
 
     def read(self, packet: ModelFrame) -> None:
-        assert packet.use is not None
+        assert packet.use is not None  # all valid packets have one
         number = packet.use.stream_id
         known = self.known_uses.get(number)
         if (
@@ -317,6 +319,8 @@ class MinmuxPeer(ModelPeer):
 
 
 class MinmuxModel(ProtocolModel):
+    """Minmux with a random profile, some with reuse of ids."""
+
     name = "minmux"
     survivable_faults = frozenset(
         {"limit-raised", "promise-past-limit", "forgo-exceeds-credit", "endless-stream-stopped"}

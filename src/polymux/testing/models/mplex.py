@@ -41,6 +41,8 @@ class KnownStream:
 
 
 class MplexPeer(ModelPeer):
+    """One peer. `id_scheme` is parity, counting or npm (reuses the lowest free id)."""
+
     def __init__(self, side: int, rng: Random, id_scheme: str) -> None:
         super().__init__(side, rng)
         self.id_scheme = id_scheme
@@ -87,7 +89,7 @@ class MplexPeer(ModelPeer):
 
     def read(self, packet: ModelFrame) -> None:
         use = packet.use
-        assert use is not None
+        assert use is not None  # all valid frames have one
         key = (use.opener, use.stream_id)
         if packet.verb == "open":
             self.streams[key] = KnownStream(use)
@@ -228,6 +230,8 @@ class MplexPeer(ModelPeer):
 
 
 class MplexModel(ProtocolModel):
+    """mplex with a random scheme of ids."""
+
     name = "mplex"
     survivable_faults = frozenset(
         {

@@ -45,6 +45,8 @@ class Channel:
 
 
 class NerdbankPeer(ModelPeer):
+    """One peer: offers, accepts and rejects channels, and uses them both ways."""
+
     def __init__(self, side: int, rng: Random, model: "NerdbankModel") -> None:
         super().__init__(side, rng)
         self.model = model
@@ -91,7 +93,7 @@ class NerdbankPeer(ModelPeer):
                 )
             return
         use = packet.use
-        assert use is not None
+        assert use is not None  # all frames but handshakes have one
         if packet.verb == "offer":
             channel = self.channels[use.opener, use.stream_id] = Channel(use, False)
             channel.send_window = packet.amount if self.version > 1 else -1
@@ -230,6 +232,8 @@ class NerdbankPeer(ModelPeer):
 
 
 class NerdbankModel(ProtocolModel):
+    """Nerdbank in a random version, some with seeded channels."""
+
     name = "nerdbank"
     survivable_faults = frozenset(
         {

@@ -40,6 +40,8 @@ class ReadStream:
 
 
 class OmnistreamsPeer(ModelPeer):
+    """One peer: writes its own streams, and requests or cancels those of the other peer."""
+
     def __init__(self, side: int, rng: Random, model: "OmnistreamsModel") -> None:
         super().__init__(side, rng)
         self.model = model
@@ -279,6 +281,8 @@ class OmnistreamsPeer(ModelPeer):
 
 
 class OmnistreamsModel(ProtocolModel):
+    """omnistreams with a random numbering, encapsulation and set of ids."""
+
     name = "omnistreams"
     survivable_faults = frozenset(
         {

@@ -17,6 +17,8 @@ REQUESTING, WAITING, LOCKED, OVER = "asking", "waiting", "locked", "over"
 
 
 class KnownExchange:
+    """What one side knows of a request and its reply."""
+
     def __init__(self, use: IdUse) -> None:
         self.use = use
         self.state = REQUESTING
@@ -25,6 +27,8 @@ class KnownExchange:
 
 
 class StreamuxPeer(ModelPeer):
+    """One peer: sends requests and cancels, and replies to those of the other peer."""
+
     def __init__(self, side: int, rng: Random, split: tuple[int, int]) -> None:
         super().__init__(side, rng)
         self.splits: list[tuple[int, int] | None] = [
@@ -51,7 +55,7 @@ class StreamuxPeer(ModelPeer):
     ) -> ModelFrame:
         """Send a frame of an exchange. Replies use the layout that the requester announced."""
         split = self.splits[use.opener]
-        assert split is not None
+        assert split is not None  # frames are sent after the handshake only
         length, ids = split
         reply = use.opener != self.side
         bits = length + ids + 2
@@ -61,7 +65,7 @@ class StreamuxPeer(ModelPeer):
 
     def random_size(self, use: IdUse) -> int:
         split = self.splits[use.opener]
-        assert split is not None
+        assert split is not None  # frames are sent after the handshake only
         return min(self.rng.choice([1, 1, 5, 60, 400]), (1 << split[0]) - 1)
 
     def free_id(self) -> int:
@@ -214,7 +218,7 @@ class StreamuxPeer(ModelPeer):
             return True
         if fault in ("reply-unknown", "ack-not-cancelled") and self.rng.random() < 0.3:
             split = self.splits[other]
-            assert split is not None
+            assert split is not None  # frames are sent after the handshake only
             number = (1 << split[1]) - 1
             if number in self.served or number < 12:
                 return False
@@ -256,6 +260,8 @@ class StreamuxPeer(ModelPeer):
 
 
 class StreamuxModel(ProtocolModel):
+    """Streamux with random header layouts of the same size on both sides."""
+
     name = "streamux"
     survivable_faults = frozenset(
         {"reply-unknown", "ack-not-cancelled", "id-in-flight", "keepalive-busy-id"}
