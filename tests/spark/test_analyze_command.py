@@ -55,7 +55,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> str:
         (["--conf", "spark.driver.memory"], "write spark.name=value"),
         (["--conf", "executor.memory=1g"], "write spark.name=value"),
         (["--conf", "spark.master=local[2]"], "write --master local[2]"),
-        (["--filter", "nobody"], "no IP address"),
+        (["--filter", "nobody"], "not an IP address"),
         (["--port", "mplex"], "write 9000=mplex"),
         (["--protocol", "smtp"], "smtp"),
         (["nowhere.pcap"], "nowhere.pcap: no such file"),
