@@ -1,7 +1,7 @@
-"""Power fails: whatever the system had not synced may be there, in part, as zeros or not at all.
+"""Power loss: data that was not synced may be on the disk, in part, as zeros, or not at all.
 
-Every call of a recording to the disk is logged. Then disks are made up as they may look after a
-loss of power behind any call: synced bytes are there, of the others any pages, up to any size.
+Every disk operation of a recording is logged. Then possible disk contents after a power loss at
+any point are generated: synced bytes are there, of the others any pages, up to any size.
 """
 
 from __future__ import annotations

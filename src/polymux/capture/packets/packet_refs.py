@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Packed references: where a TCP segment lies in a file and what its header said, in 32 bytes.
+"""Packed references: the location of a TCP segment in a file and its header, in 32 bytes.
 
 Four little-endian 64-bit words:
 

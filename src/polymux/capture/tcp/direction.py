@@ -136,16 +136,16 @@ class TcpDirection:
             # The bytes up to the next buffered segment are free.
             free = size
             if n < len(self.buffered):
-                behind = self.buffered[n]
-                free = behind.start - start
+                following = self.buffered[n]
+                free = following.start - start
                 if free > size:
                     free = size
             if free > 0:
                 n = self.insert(n, start, captured, free, file, offset, timestamp)
             if n >= len(self.buffered):
                 return
-            behind = self.buffered[n]
-            cut = behind.start + behind.size - start
+            following = self.buffered[n]
+            cut = following.start + following.size - start
             start += cut
             size -= cut
             captured -= cut
@@ -154,16 +154,16 @@ class TcpDirection:
 
     def insertion_index(self, start: i64) -> i64:
         """Index of the first buffered segment that starts at or after `start`."""
-        behind: i64 = len(self.buffered)
-        if behind == self.buffer_head or self.buffered[behind - 1].start < start:
-            return behind  # nearly always: segments usually arrive in order
+        high: i64 = len(self.buffered)
+        if high == self.buffer_head or self.buffered[high - 1].start < start:
+            return high  # nearly always: segments usually arrive in order
         low = self.buffer_head
-        while low < behind:
-            middle = (low + behind) >> 1
+        while low < high:
+            middle = (low + high) >> 1
             if self.buffered[middle].start < start:
                 low = middle + 1
             else:
-                behind = middle
+                high = middle
         return low
 
     def insert(
