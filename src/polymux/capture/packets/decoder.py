@@ -68,6 +68,7 @@ class PacketTable:
         return group_by_direction(chunks, self.flows.count * 2)
 
     def tcp_packets(self) -> i64:
+        """Packets whose references are in the table."""
         total = self.columns.count
         for chunk in self.full_chunks:
             total += chunk.count

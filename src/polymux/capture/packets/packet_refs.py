@@ -73,6 +73,7 @@ class SortBuffer:
 
 
 def new_columns(capacity: i64) -> RefColumns:
+    """Empty columns, reused if they are of the largest size."""
     if capacity == MAX_CHUNK_ROWS and len(spare_chunks) > 0:
         columns = spare_chunks.pop()
         columns.count = 0
@@ -81,6 +82,7 @@ def new_columns(capacity: i64) -> RefColumns:
 
 
 def new_sort_buffer(size: i64) -> SortBuffer:
+    """A buffer of at least `size` words, reused if possible."""
     if len(spare_sort_buffers) > 0:
         buffer = spare_sort_buffers.pop()
         if buffer.size >= size:

@@ -253,6 +253,7 @@ class TcpDirection:
         self.add_retransmission_span(self.progress_at, timestamp)
 
     def add_retransmission_span(self, began: i64, ended: i64) -> None:
+        """Record a span; it replaces the last one if both begin at the same time."""
         spans = self.retransmission_spans
         if len(spans) > 0 and (spans[len(spans) - 1][0] == began or len(spans) >= MAX_SPANS):
             began = spans[len(spans) - 1][0]
@@ -261,6 +262,7 @@ class TcpDirection:
             spans.append((began, ended))
 
     def add_ack_delay(self, delay: i64) -> None:
+        """Record the time from a byte to its acknowledgement, which ends the measurement."""
         self.rtt_probe_end = -1
         if delay >= 0 and (self.min_ack_delay < 0 or delay < self.min_ack_delay):
             self.min_ack_delay = delay

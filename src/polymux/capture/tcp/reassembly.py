@@ -459,12 +459,14 @@ class Reassembler:
     def emit_payload(
         self, direction: TcpDirection, size: i64, file: i64, offset: i64, timestamp: i64
     ) -> None:
+        """Emit `size` bytes at `offset` of a file and advance the position."""
         if size > 0:
             direction.next_position += size
             direction.delivered_bytes += size
             self.out.add(direction.side, PAYLOAD, timestamp, size, file, offset)
 
     def emit_gap(self, direction: TcpDirection, size: i64, timestamp: i64) -> None:
+        """Emit `size` missing bytes and advance the position."""
         if size > 0:
             direction.next_position += size
             direction.missing_bytes += size
