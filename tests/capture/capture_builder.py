@@ -1,4 +1,4 @@
-"""Captures made by hand: frames, pcap and pcapng files. Shares no code with what is tested."""
+"""Builds frames, pcap and pcapng files by hand. Shares no code with the tested modules."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def tcp(
     window: int = 500,
     options: bytes = b"",
 ) -> bytes:
-    """A TCP segment with a right checksum."""
+    """A TCP segment with a correct checksum."""
     options += bytes(-len(options) % 4)
     offset = (20 + len(options)) // 4
     fixed = (source.port, target.port, seq % 2**32, ack % 2**32, offset << 4, flags, window)
@@ -113,7 +113,7 @@ def frame(source: End, target: End, seq: int, ack: int = 0, flags: int = ACK, pa
 
 @dataclass
 class Packet:
-    """A frame at an instant; `wire` is its length before it was cut."""
+    """A frame with a timestamp; `wire` is its length before it was truncated."""
 
     at: int
     data: bytes
@@ -126,7 +126,7 @@ class Packet:
         return self.wire if self.wire >= 0 else len(self.data)
 
 
-# -- classic pcap -------------------------------------------------------------------------------
+# Classic pcap
 
 
 def pcap(packets: Iterable[Packet], *, link: int = ETHERNET, nano: bool = False,
@@ -142,7 +142,7 @@ def pcap(packets: Iterable[Packet], *, link: int = ETHERNET, nano: bool = False,
     return b"".join(out)
 
 
-# -- pcapng -------------------------------------------------------------------------------------
+# pcapng
 
 
 def block(kind: int, body: bytes, order: str = "<") -> bytes:
@@ -228,7 +228,7 @@ def talk(
     step: int = MS,
     close: bool = True,
 ) -> list[Packet]:
-    """A whole connection: handshake, `lines` of (side, payload), both FINs."""
+    """A complete connection: handshake, `lines` of (side, payload), both FINs."""
     seq = [isn[0] + 1, isn[1] + 1]
     frames = [
         frame(ends[0], ends[1], isn[0], 0, SYN),

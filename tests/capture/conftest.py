@@ -17,8 +17,8 @@ from polymux.capture.tcp.ref_storage import StoredRefs
 
 @pytest.fixture
 def tshark() -> Callable[..., str]:
-    """Runs tshark on a file and gives its output. Without tshark the test is skipped, or fails
-    where POLYMUX_NO_SKIP=1 says that everything must be there."""
+    """Runs tshark on a file and returns its output. Without tshark the test is skipped, or fails if
+    POLYMUX_NO_SKIP=1 is set."""
     if shutil.which("tshark") is None:
         if os.environ.get("POLYMUX_NO_SKIP") == "1":
             pytest.fail("tshark is not installed and POLYMUX_NO_SKIP=1")
@@ -54,7 +54,7 @@ def read(write: Callable[..., str]) -> Callable[..., CaptureReader]:
 
 
 def streams(session: TcpSession) -> tuple[bytes, bytes]:
-    """What each side sent; a gap is shown as `?` for each byte."""
+    """The bytes each side sent; a gap is shown as `?` for each byte."""
     sent = [bytearray(), bytearray()]
     for piece in session.pieces():
         sent[piece.side] += b"?" * piece.size if piece.is_gap else piece.data

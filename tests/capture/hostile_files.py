@@ -1,4 +1,4 @@
-"""A corpus of files that lie: each with the status, the offset and a word of the error expected."""
+"""A corpus of malformed files, each with the expected status, offset and a word of the error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _block(kind: int, length: int, body: bytes, trailer: int | None = None) -> b
 
 
 def _framing() -> list[Lie]:
-    """The chain of blocks itself is broken: reading stops there, what came before is kept."""
+    """The block framing is broken: reading stops there, and what came before is kept."""
     body = bytes(60)
     lies = []
     for length in (0, 1, 3, 4, 8, 11):
@@ -59,7 +59,7 @@ def _framing() -> list[Lie]:
 
 
 def _content() -> list[Lie]:
-    """One block lies about its content: it is counted and the chain goes on behind it."""
+    """The content of one block is invalid: it is counted, and reading continues after it."""
 
     def packet(interface: int, captured: int, wire: int, data: bytes) -> bytes:
         return build.block(6, struct.pack("<IIIII", interface, 0, 0, captured, wire) + data)
@@ -89,7 +89,7 @@ def _content() -> list[Lie]:
 
 
 def _harmless() -> list[Lie]:
-    """Odd, but nothing is lost by reading on."""
+    """Unusual, but reading continues without loss."""
 
     def packet(data: bytes, wire: int | None = None) -> bytes:
         return build.enhanced(Packet(0, data, wire=len(data) if wire is None else wire))

@@ -1,4 +1,4 @@
-"""The headers of a packet by themselves, as a recording has them."""
+"""The synthesised headers of a packet, without the packet block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capture on a pipe: sessions while it is written, the same as from a file afterwards."""
+"""Sessions of a capture on a pipe, read while it is written, equal those of the file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Events = list[list[tuple[str, bytes | int]]]
 
 
 class Trickle(CapturePipe):
-    """Gives the bytes of a file in pieces of random sizes, and is silent now and then."""
+    """Returns the bytes of a file in pieces of random sizes, with pauses."""
 
     def __init__(self, path: Path, seed: int) -> None:
         super().__init__(str(path), -1)
@@ -42,7 +42,7 @@ class Trickle(CapturePipe):
 
 
 def passed(pieces: Iterator[tuple[int, str, bytes | int]]) -> Events:
-    """What passed on each side: bytes joined, gaps between them, and the end."""
+    """The events of each side: payload joined, gaps, and the end."""
     sides: Events = [[], []]
     for side, kind, what in pieces:
         lane = sides[side]
@@ -54,7 +54,7 @@ def passed(pieces: Iterator[tuple[int, str, bytes | int]]) -> Events:
 
 
 def from_file(path: Path) -> dict[tuple[str, int], Events]:
-    """Sessions whose order is proven: a pipe cannot know of a doubt that comes later."""
+    """Sessions whose order is proven: a pipe cannot know of later packets that cast doubt on it."""
     found = {}
     with read_sessions(path) as reading:
         for session in reading:

@@ -37,7 +37,7 @@ ANSWERED = b"\x09\x02ok"
 
 
 class Given(CapturePipe):
-    """A pipe that gives these bytes, one piece a read; None is silence."""
+    """A pipe that returns one of these pieces for each read; None is a pause."""
 
     def __init__(self, *pieces: bytes | None) -> None:
         super().__init__("-", -1)
@@ -80,7 +80,7 @@ def test_a_session_whose_start_was_not_captured_is_decoded(
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "auto"])
-def test_a_session_that_begins_with_a_hole_is_not_held_for_ever(
+def test_a_session_that_begins_with_a_hole_is_not_buffered_for_ever(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(frames_module, "MAX_UNDECIDED_BYTES", 2000)
@@ -89,11 +89,11 @@ def test_a_session_that_begins_with_a_hole_is_not_held_for_ever(
     packets = talk(*lines, close=False)
     del packets[3]  # acknowledged by the next, so it was sent and not captured
     rows = of_pipe(pcapng(packets), protocol=protocol)
-    # What follows the hole cannot be read in mplex; the other side can, if the protocol is named.
+    # mplex cannot be decoded after a hole; the other side can, if the protocol is given.
     assert len(rows) == (601 if protocol == "mplex" else 0)
 
 
-def test_a_syn_with_payload_that_is_proven_later_is_decoded(tmp_path: Path) -> None:
+def test_a_syn_with_payload_that_is_confirmed_later_is_decoded(tmp_path: Path) -> None:
     sent = [
         frame(ALICE, BOB, 100, 0, SYN, OPENED),
         frame(BOB, ALICE, 900, 107, SYN | ACK),
@@ -142,8 +142,8 @@ def test_a_session_with_too_many_open_streams_is_decoded_no_further(
     assert 100 < len(rows) < 200
 
 
-def test_packets_cut_to_their_headers_leave_nothing_behind() -> None:
-    """Behind hole after hole each of them waits for a while, though it has nothing to keep."""
+def test_packets_truncated_to_their_headers_leave_nothing_buffered() -> None:
+    """Each of them is buffered behind a hole for a while, without any payload."""
     sent = talk(*[(0, b"y" * 100)] * 6000, step=10 * MS, close=False)
     cut = [
         replace(packet, data=packet.data[:54], wire=len(packet.data))

@@ -1,4 +1,4 @@
-"""Against other people's code: dpkt and scapy read and make packets, we must agree with them."""
+"""Comparison with dpkt and scapy, which read and make the same packets."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_dpkt_sees_the_same_in_random_packets(write: Callable[..., str]) -> None
 
 
 def ether() -> ScapyPacket:
-    """With addresses, or scapy would ask the network who the next hop is."""
+    """With addresses: otherwise scapy resolves the next hop on the network."""
     return Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")
 
 
@@ -182,7 +182,7 @@ def test_a_wrong_ip_header_is_found_too(write: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("said", ["nothing", "pseudo", "pseudo without length"])
-def test_checksums_left_to_the_network_card_are_passed_over(
+def test_checksums_left_to_the_network_card_are_accepted(
     write: Callable[..., str], said: str
 ) -> None:
     data = build.frame(build.ALICE, build.BOB, 1, payload=b"offload")

@@ -65,7 +65,7 @@ class LiveSession(TcpSession):
     ) -> None:
         super().__init__(
             flow, FlowOrder(), prescan, 0, [path], [hints], [], limits, frozenset(ports)
-        )  # fmt: skip
+        )
         self.over = False
         """Both sides have ended, or the session was closed: no more events follow."""
         self._reassembler = Reassembler(

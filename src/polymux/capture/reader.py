@@ -26,6 +26,13 @@ class CaptureReader:
     `files` has a summary for each file; a damaged file does not raise. Flows are ordered by the
     timestamp of their first packet, and the sessions of a flow follow each other. Close the
     reader, or use it as a context manager, when the payload is no longer needed.
+
+    `read_sessions` is the usual way to make one.
+
+    Args:
+        pool: The open files; `close` closes it.
+        indexes: An index for each file.
+        wanted: Its ports identify the acceptor of a session whose SYN was not captured.
     """
 
     def __init__(self, pool: FilePool, indexes: Iterable[FileIndex], wanted: FlowFilter) -> None:

@@ -1,4 +1,4 @@
-"""One path or several, as text or as `Path`, with wildcards: what callers name is what is read."""
+"""Path arguments: one or several, `str` or `Path`, with wildcards; and compressed captures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def payloads(paths: object) -> list[bytes]:
 @pytest.mark.parametrize("form", [str, Path, lambda path: [str(path)], lambda path: (path,)])
 def test_a_str_or_a_path_is_one_capture(form: Callable[[Path], object], tmp_path: Path) -> None:
     path = recorded(tmp_path / "talk.pcapng")
-    recorded(tmp_path / "t")  # what the first letter alone would name
+    recorded(tmp_path / "t")  # a file named like the first letter of the path
     assert payloads(form(path)) == [b"\x08\x04good"]
     assert find_captures(str(path)) == [str(path)]
 
@@ -85,7 +85,7 @@ def test_a_file_whose_own_name_has_wildcards_is_that_file(tmp_path: Path) -> Non
     assert find_captures(odd) == [str(odd)]
 
 
-def test_wildcards_that_match_nothing_are_said(tmp_path: Path) -> None:
+def test_wildcards_that_match_nothing_are_reported(tmp_path: Path) -> None:
     with read_sessions(tmp_path / "*.pcapng") as reading:
         assert list(reading) == []
         assert "no file matches" in str(reading.files[0].error)
@@ -141,7 +141,7 @@ def test_a_compressed_capture_that_ends_early_is_read_as_far_as_it_goes(
     assert "ends early" in str(summary.error)
 
 
-def test_what_a_few_last_bytes_of_zstd_become_is_not_lost(tmp_path: Path) -> None:
+def test_the_output_of_the_last_few_bytes_of_zstd_is_not_lost(tmp_path: Path) -> None:
     """Less than one feed of input can become more than one window of output."""
     head = recorded(tmp_path / "plain.pcapng").read_bytes()
     size = 4 << 20

@@ -1,4 +1,4 @@
-"""Flows walked side by side: what they read together is what each would have read alone."""
+"""Flows analyzed side by side read the same bytes together as each would alone."""
 
 import gzip
 import itertools
@@ -22,8 +22,8 @@ from polymux.core.errors import CaptureError
 FLOWS = 12
 
 
-def talks(seed: int) -> list[list[build.Packet]]:
-    """Some conversations at the same time, with segments that come late or twice."""
+def conversations(seed: int) -> list[list[build.Packet]]:
+    """Concurrent conversations with reordered and repeated segments."""
     rng = Random(seed)
     made = []
     for flow in range(FLOWS):
@@ -47,7 +47,7 @@ def flows_of(paths: list[str]) -> dict[bytes, list[FlowRefs]]:
     return flows
 
 
-def told(events: TcpEvents, data: bytes) -> tuple[list[tuple[int, ...]], bytes]:
+def as_rows(events: TcpEvents, data: bytes) -> tuple[list[tuple[int, ...]], bytes]:
     columns = (events.side, events.kind, events.timestamp, events.size)
     return [tuple(int(each[n]) for each in columns) for n in range(events.count)], data
 
@@ -56,7 +56,7 @@ def alone(paths: list[str]) -> dict[bytes, tuple[list[tuple[int, ...]], bytes]]:
     with FilePool() as files:
         return {
             flow: joined(
-                told(batch.events, batch.data)
+                as_rows(batch.events, batch.data)
                 for session in sessions_of(rows, files.reader)
                 for batch in session.batches(2000)
             )
@@ -74,7 +74,7 @@ def joined(
 def side_by_side(
     paths: list[str], choose: Callable[[int], int] = lambda flows: 0
 ) -> dict[bytes, tuple[list[tuple[int, ...]], bytes]]:
-    """All flows, a batch at a time of whichever is chosen."""
+    """Read all flows side by side, a batch at a time, in the order chosen."""
     shared = ReadCoalescer()
     found: dict[bytes, list[tuple[list[tuple[int, ...]], bytes]]] = {}
     with FilePool() as files:
@@ -84,7 +84,7 @@ def side_by_side(
                 assert session.prefetch(2000)
                 yield
                 for batch in session.batches(2000):
-                    found.setdefault(flow, []).append(told(batch.events, batch.data))
+                    found.setdefault(flow, []).append(as_rows(batch.events, batch.data))
                     yield
 
         active = [walk(flow, rows) for flow, rows in flows_of(paths).items()]
@@ -97,13 +97,13 @@ def side_by_side(
 
 
 def interleaved(seed: int) -> list[build.Packet]:
-    every = [packet for talk in talks(seed) for packet in talk]
+    every = [packet for talk in conversations(seed) for packet in talk]
     return sorted(every, key=lambda packet: packet.at)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 5), st.randoms(use_true_random=False))
-def test_whoever_goes_first_everybody_gets_his_own_bytes(
+def test_in_any_order_each_flow_gets_its_own_bytes(
     tmp_path_factory: pytest.TempPathFactory, seed: int, rng: Random
 ) -> None:
     packets = interleaved(seed)
@@ -145,7 +145,7 @@ def test_flows_side_by_side_cost_few_calls(
     assert len(calls) < batches / 2
 
 
-def test_where_a_file_shrinks_everybody_reads_on_as_far_as_it_goes(
+def test_when_a_file_shrinks_each_flow_reads_as_far_as_it_reaches(
     write: Callable[..., str],
 ) -> None:
     path = write(build.pcapng(interleaved(3)))
@@ -180,7 +180,7 @@ def test_where_a_file_shrinks_everybody_reads_on_as_far_as_it_goes(
     assert shared.pending == []
 
 
-def test_who_leaves_early_is_not_read_for_any_more(write: Callable[..., str]) -> None:
+def test_nothing_is_read_ahead_for_a_closed_flow(write: Callable[..., str]) -> None:
     path = write(build.pcapng(interleaved(4)))
     shared = ReadCoalescer()
     companion = ReadAhead(shared)
@@ -199,7 +199,7 @@ def test_who_leaves_early_is_not_read_for_any_more(write: Callable[..., str]) ->
         assert not other.prefetch()
 
 
-def test_what_begins_behind_the_middle_is_left_for_later() -> None:
+def test_a_request_that_begins_in_the_second_half_is_not_read_along() -> None:
     def asked(*offsets: int, path: str = "a") -> PayloadRequest:
         events = TcpEvents(len(offsets))
         for offset in offsets:

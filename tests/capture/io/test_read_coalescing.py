@@ -1,4 +1,4 @@
-"""Pieces of many batches read in one pass: the same bytes, with far fewer calls."""
+"""Pieces of many batches read in one pass: the same bytes with far fewer calls."""
 
 from random import Random
 
@@ -17,7 +17,7 @@ Pieces = list[tuple[int, int]]  # offset, size; a size of 0 makes a gap
 
 
 class File:
-    """Bytes that are read, and by which calls."""
+    """A file in memory that records the calls it is read by."""
 
     def __init__(self, broken_from: int = SIZE) -> None:
         self.calls: list[tuple[int, int]] = []
@@ -37,8 +37,8 @@ def events_of(pieces: Pieces) -> TcpEvents:
     return events
 
 
-def stretches_of(pieces: Pieces) -> list[SequentialRun]:
-    """All of a batch's pieces, in as many stretches as that takes."""
+def runs_of(pieces: Pieces) -> list[SequentialRun]:
+    """All pieces of a batch, as sequential runs."""
     events, found, stop = events_of(pieces), [], 0
     while stop < events.count:
         stretch = SequentialRun(events, stop)
@@ -59,7 +59,7 @@ FAR = st.tuples(st.integers(0, SIZE - 600_000), st.sampled_from([0, 1, 500, 70_0
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(NEAR | FAR, max_size=25), max_size=8))
 def test_any_batches_are_read_as_if_piece_by_piece(batches: list[Pieces]) -> None:
-    stretches = [stretches_of(pieces) for pieces in batches]
+    stretches = [runs_of(pieces) for pieces in batches]
     read_interleaved([one for batch in stretches for one in batch], File())
     for pieces, batch in zip(batches, stretches, strict=True):
         assert all(one.is_read() for one in batch)
@@ -68,7 +68,7 @@ def test_any_batches_are_read_as_if_piece_by_piece(batches: list[Pieces]) -> Non
 
 def test_interleaved_batches_are_read_window_by_window() -> None:
     batches: list[Pieces] = [[(n * 8000 + 500 * b, 400) for n in range(600)] for b in range(16)]
-    stretches = [one for pieces in batches for one in stretches_of(pieces)]
+    stretches = [one for pieces in batches for one in runs_of(pieces)]
     file = File()
     read_interleaved(stretches, file)
     assert len(file.calls) == -(-600 * 8000 // MAX_WINDOW_BYTES)
@@ -78,21 +78,21 @@ def test_interleaved_batches_are_read_window_by_window() -> None:
 def test_pieces_far_apart_are_not_read_with_what_lies_between() -> None:
     batches: list[Pieces] = [[(b * 40_000 + n * 800_000, 100) for n in range(5)] for b in range(4)]
     file = File()
-    read_interleaved([one for pieces in batches for one in stretches_of(pieces)], file)
+    read_interleaved([one for pieces in batches for one in runs_of(pieces)], file)
     assert sorted(file.calls) == sorted(piece for pieces in batches for piece in pieces)
 
 
 def test_the_largest_piece_is_read_whole_whatever_window_it_begins_in() -> None:
     largest = (1 << 20) - 1
-    (long,) = stretches_of([(MAX_WINDOW_BYTES - 1, largest)])
-    (short,) = stretches_of([(90, 20), (MAX_WINDOW_BYTES, 20)])
+    (long,) = runs_of([(MAX_WINDOW_BYTES - 1, largest)])
+    (short,) = runs_of([(90, 20), (MAX_WINDOW_BYTES, 20)])
     read_interleaved([short, long], File())
     assert long.take() == raw_bytes([(MAX_WINDOW_BYTES - 1, largest)])
     assert short.take() == raw_bytes([(90, 20), (MAX_WINDOW_BYTES, 20)])
 
 
-def test_where_reading_fails_the_rest_is_not_taken_for_read() -> None:
-    before, across = stretches_of([(0, 10)]), stretches_of([(20, 10), (3_000_000, 10)])
+def test_after_a_failed_read_the_other_runs_are_unread() -> None:
+    before, across = runs_of([(0, 10)]), runs_of([(20, 10), (3_000_000, 10)])
     with pytest.raises(CaptureError):
         read_interleaved([*before, *across], File(2_000_000))
     assert before[0].take() == raw_bytes([(0, 10)])
@@ -101,16 +101,16 @@ def test_where_reading_fails_the_rest_is_not_taken_for_read() -> None:
         across[0].take()
 
 
-def test_what_was_taken_is_gone() -> None:
-    (one,) = stretches_of([(5, 3)])
+def test_bytes_can_be_taken_once() -> None:
+    (one,) = runs_of([(5, 3)])
     read_interleaved([one], File())
     assert one.take() == DATA[5:8]
     with pytest.raises(ValueError, match="taken before"):
         one.take()
 
 
-def test_a_stretch_ends_where_the_file_goes_back_or_is_another() -> None:
-    assert [int(one.pieces) for one in stretches_of([(9, 1), (20, 1), (5, 1), (5, 2), (0, 0)])] == [
+def test_a_run_ends_where_offsets_decrease_or_the_file_changes() -> None:
+    assert [int(one.pieces) for one in runs_of([(9, 1), (20, 1), (5, 1), (5, 2), (0, 0)])] == [
         2, 2,
     ]  # fmt: skip
     events = TcpEvents(3)

@@ -1,4 +1,4 @@
-"""Payload of flows that lie scattered over their files: joined by few calls, and rightly so."""
+"""Payload scattered over files is gathered correctly and with few system calls."""
 
 import functools
 import os
@@ -21,7 +21,7 @@ from polymux.capture import (
     index_file,
     read_sessions,
 )
-from polymux.capture.io import mmap_gather as joining
+from polymux.capture.io import mmap_gather as mmap_gather
 from polymux.capture.io.read_runs import MAX_RUN_BYTES, MAX_RUN_PIECES, ReadRun, read_run
 from polymux.capture.io.sources import PlainSource
 from polymux.capture.tcp.events import GAP, PAYLOAD, TcpEvents
@@ -33,14 +33,14 @@ FLOWS, LINES = 40, 30
 
 @functools.cache
 def lines(flow: int) -> list[tuple[int, bytes]]:
-    """What the two sides of a flow say: bytes nobody else says, of many sizes."""
+    """The chunks of both sides of a flow: of many sizes, and unique to the flow."""
     rng = Random(flow)
     return [(n % 2, rng.randbytes(rng.choice((1, 20, 600, 1400)))) for n in range(LINES)]
 
 
 @functools.cache
 def interleaved() -> bytes:
-    """A packet of each flow in turn, so that no flow has two that lie together."""
+    """A packet of each flow in turn, so that no flow has two adjacent ones."""
     talks = [
         build.talk(*lines(flow), ends=(End("192.0.2.1", 40000 + flow), BOB), start=START + flow)
         for flow in range(FLOWS)
@@ -48,7 +48,7 @@ def interleaved() -> bytes:
     return build.pcapng(packet for turn in zip(*talks, strict=True) for packet in turn)
 
 
-def said(flow: int) -> tuple[bytes, bytes]:
+def sent(flow: int) -> tuple[bytes, bytes]:
     dialer, acceptor = (b"".join(d for s, d in lines(flow) if s == side) for side in (0, 1))
     return dialer, acceptor
 
@@ -59,29 +59,29 @@ def numbered(session: TcpSession) -> int:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How payload was read: one word a call."""
+    """How payload was read: one word for each call."""
     made: list[str] = []
-    read_at, join = PlainSource.read_at, joining.GatherBuffer.gather
+    read_at, join = PlainSource.read_at, mmap_gather.GatherBuffer.gather
 
     def count_read(self: PlainSource, offset: int, size: int) -> bytes:
         made.append("read")
         return read_at(self, offset, size)
 
     def count_join(
-        self: joining.GatherBuffer, vectors: bytes, pieces: int, byte_count: int
+        self: mmap_gather.GatherBuffer, vectors: bytes, pieces: int, byte_count: int
     ) -> bytes | None:
         made.append("gather")
         return join(self, vectors, pieces, byte_count)
 
     monkeypatch.setattr(PlainSource, "read_at", count_read)
-    monkeypatch.setattr(joining.GatherBuffer, "gather", count_join)
+    monkeypatch.setattr(mmap_gather.GatherBuffer, "gather", count_join)
     return made
 
 
 def test_interleaved_flows_are_read_right(write: Callable[..., str]) -> None:
     with read_sessions([write(interleaved())]) as reading:
         found = {numbered(session): streams(session) for session in reading}
-    assert found == {flow: said(flow) for flow in range(FLOWS)}
+    assert found == {flow: sent(flow) for flow in range(FLOWS)}
 
 
 def test_an_interleaved_flow_costs_one_call_not_one_a_segment(
@@ -89,60 +89,60 @@ def test_an_interleaved_flow_costs_one_call_not_one_a_segment(
 ) -> None:
     with read_sessions([write(interleaved())]) as reading:
         first = next(iter(reading))
-        assert streams(first) == said(numbered(first))
-    assert calls == ["gather"] or joining.LIBC is None
+        assert streams(first) == sent(numbered(first))
+    assert calls == ["gather"] or mmap_gather.LIBC is None
 
 
 def test_a_flow_alone_is_read_in_one_piece(write: Callable[..., str], calls: list[str]) -> None:
     with read_sessions([write(build.pcapng(build.talk(*lines(0))))]) as reading:
         (found,) = reading
-        assert streams(found) == said(0)
+        assert streams(found) == sent(0)
     assert calls == ["read"]
 
 
 @pytest.mark.parametrize("missing", ["LIBC", "mapped_file", "gather_buffer"])
-def test_where_the_kernel_cannot_join_pieces_are_read_apart(
+def test_where_the_kernel_cannot_gather_pieces_are_read_one_by_one(
     missing: str, write: Callable[..., str], calls: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if missing == "LIBC":
-        monkeypatch.setattr(joining, missing, None)
+        monkeypatch.setattr(mmap_gather, missing, None)
     elif missing == "mapped_file":
         monkeypatch.setattr(PlainSource, missing, lambda self: None)
     else:
         monkeypatch.setattr(FilePool, missing, lambda self: None)
     with read_sessions([write(interleaved())]) as reading:
         assert {numbered(each): streams(each) for each in reading} == {
-            flow: said(flow) for flow in range(FLOWS)
+            flow: sent(flow) for flow in range(FLOWS)
         }
     assert "gather" not in calls
     assert "read" in calls
 
 
 @pytest.mark.parametrize("gone", [8000, 9000, 10_000, 11_000, 200_000, 0])
-def test_a_file_that_shrinks_under_interleaved_flows_is_said(
+def test_a_file_that_shrinks_under_interleaved_flows_is_reported(
     gone: int, write: Callable[..., str]
 ) -> None:
-    """Within a page the rest of a shrunken file reads as zeros: these must not get through."""
+    """Within a page the rest of a shrunken file reads as zeros, which must not be returned."""
     path = write(interleaved())
     with read_sessions([path]) as reading:
         sessions = list(reading)
-        assert streams(sessions[0]) == said(numbered(sessions[0]))  # and it is mapped by now
+        assert streams(sessions[0]) == sent(numbered(sessions[0]))  # the file is mapped now
         os.truncate(path, os.path.getsize(path) - gone if gone else 0)
-        told = [problem for session in sessions if (problem := trouble(session))]
-    assert told
-    assert all("shrank" in problem for problem in told)
+        problems = [problem for session in sessions if (problem := read_error(session))]
+    assert problems
+    assert all("shrank" in problem for problem in problems)
 
 
-def trouble(session: TcpSession) -> str:
-    """What reading it says; nothing if it is read, and then rightly."""
+def read_error(session: TcpSession) -> str:
+    """The error of reading the session; empty if it is read correctly."""
     try:
-        assert streams(session) == said(numbered(session))
+        assert streams(session) == sent(numbered(session))
     except CaptureError as problem:
         return str(problem)
     return ""
 
 
-def test_a_forked_process_joins_in_memory_of_its_own() -> None:
+def test_a_forked_process_gathers_into_a_buffer_of_its_own() -> None:
     with FilePool() as opened:
         before = opened.gather_buffer()
         assert before is opened.gather_buffer()
@@ -157,31 +157,31 @@ def test_files_are_unmapped_when_they_are_closed(write: Callable[..., str]) -> N
         for session in reading:
             streams(session)
         mapped = path in Path("/proc/self/maps").read_text()
-        assert mapped == (joining.LIBC is not None)
+        assert mapped == (mmap_gather.LIBC is not None)
     assert path not in Path("/proc/self/maps").read_text()
 
 
-def test_little_of_the_mapped_files_is_in_use_at_a_time(
+def test_few_blocks_of_mapped_files_are_resident_at_a_time(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(interleaved())
     dropped: list[int] = []
-    forget = joining.MappedFile.drop_pages
+    forget = mmap_gather.MappedFile.drop_pages
 
-    def count_forget(self: joining.MappedFile) -> None:
+    def count_forget(self: mmap_gather.MappedFile) -> None:
         dropped.append(int(self.resident_blocks.count))
         forget(self)
         assert self.resident_blocks.count == 0
 
-    monkeypatch.setattr(joining.MappedFile, "drop_pages", count_forget)
+    monkeypatch.setattr(mmap_gather.MappedFile, "drop_pages", count_forget)
     with FilePool(resident_limit=3 * 65536) as pool:
         reader = CaptureReader(pool, [index_file(path)], FlowFilter())
         assert {numbered(each): streams(each) for each in reader} == {
-            flow: said(flow) for flow in range(FLOWS)
+            flow: sent(flow) for flow in range(FLOWS)
         }
     blocks = os.path.getsize(path) // 65536 + 1
     assert all(3 < each <= blocks for each in dropped)
-    assert len(dropped) == FLOWS or joining.LIBC is None
+    assert len(dropped) == FLOWS or mmap_gather.LIBC is None
 
 
 def events_of(pieces: list[tuple[int, int, int]]) -> TcpEvents:

@@ -1,4 +1,4 @@
-"""Where captures come from: compressed files, bombs, pipes, stdin, files that grow."""
+"""Sources of captures: compressed files, decompression bombs, pipes, stdin, growing files."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_zstd_frames_that_are_skipped_do_no_harm(write: Callable[..., str]) -> N
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
-def test_a_torn_compressed_file_gives_what_it_has(
+def test_a_truncated_compressed_file_is_read_as_far_as_it_goes(
     write: Callable[..., str], pack: Callable[[bytes], bytes]
 ) -> None:
     noise = [build.Packet(p.at, p.data + os.urandom(900)) for p in TALK]
@@ -85,14 +85,14 @@ def test_a_torn_compressed_file_gives_what_it_has(
     summary = index_file(write(packed[: len(packed) // 2], "packed")).summary
     assert summary.status == "truncated"
     assert "ends early" in (summary.error or "")
-    # all was there but the last bytes, which say that all was there
+    # complete but for the last bytes, the trailer of the compressed stream
     summary = index_file(write(gzip.compress(DATA)[:-3], "packed")).summary
     assert (summary.status, summary.error_offset) == ("truncated", len(DATA))
     assert summary.packets == len(TALK)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
-def test_damaged_compression_is_said_with_the_offset(
+def test_damaged_compression_is_reported_with_the_offset(
     write: Callable[..., str], pack: Callable[[bytes], bytes]
 ) -> None:
     packed = bytearray(pack(DATA))
@@ -108,7 +108,7 @@ def test_damaged_compression_is_said_with_the_offset(
 
 
 def bomb_gzip(size: int) -> bytes:
-    """pcap headers and then zeros, `bytes` of them, without ever holding them."""
+    """pcap headers and then `size` zeros, made without holding them in memory."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     parts = [packer.compress(build.pcap([]))]
     zeros = bytes(1 << 20)
@@ -176,7 +176,7 @@ def test_missing_zstandard_names_the_extra(
         index_file(write(zstd(DATA), "packed"))
 
 
-def test_stdin_is_read_once_and_walked_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stdin_is_read_once_and_iterated_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(gzip.compress(DATA))))
     with read_sessions(["-"]) as reading:
         assert reading.files[0].status == "whole"
@@ -242,6 +242,6 @@ def test_a_compressed_file_is_one_range(write: Callable[..., str]) -> None:
     [{"max_block_bytes": 0}, {"max_packet_bytes": 1 << 20}, {"hole_timeout_ns": -1}],
     ids=str,
 )
-def test_a_limit_that_cannot_be_is_refused(change: dict[str, int]) -> None:
+def test_an_invalid_limit_is_refused(change: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="limit"):
         CaptureLimits(**change)

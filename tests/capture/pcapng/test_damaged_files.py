@@ -1,4 +1,4 @@
-"""Files that are torn, damaged or made to hurt: said with the offset, never a crash."""
+"""Truncated, damaged and hostile files are reported with the offset and never crash."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def index(data: bytes, limits: CaptureLimits | None = None) -> FileIndex:
     return index_file("memory", source=MemorySource(data), limits=limits)
 
 
-def walk(data: bytes) -> FileIndex:
+def read_all(data: bytes) -> FileIndex:
     """Index, reassemble and read everything; nothing may raise."""
     found = index(data)
     flows: dict[bytes, list[FlowRefs]] = {}
@@ -68,7 +68,7 @@ def walk(data: bytes) -> FileIndex:
 
 
 def check_every_cut(head: list[bytes], packets: list[bytes]) -> None:
-    """Cut behind the magic number and at every byte after it: whole blocks count, no others."""
+    """Truncate after the magic number and at every byte after it: only complete blocks count."""
     data = b"".join(head + packets)
     ends = [0]
     for block in head + packets:
@@ -113,9 +113,9 @@ def test_cuts_are_counted_like_tshark_counts_them(
 
 
 @pytest.mark.parametrize("lie", CORPUS, ids=lambda lie: lie.name)
-def test_a_hostile_file_is_judged_and_read_as_far_as_it_goes(lie: Lie) -> None:
+def test_a_hostile_file_is_reported_and_read_as_far_as_it_goes(lie: Lie) -> None:
     began = time.perf_counter()
-    summary = walk(lie.data).summary
+    summary = read_all(lie.data).summary
     assert summary.status == lie.status
     assert lie.word in (summary.error or "")
     assert summary.packets == lie.packets
@@ -179,7 +179,7 @@ def test_many_comments_of_one_packet_are_kept_only_up_to_the_length_of_a_hint() 
     ],
     ids=["two halves of one XOR", "top bits that add up alike"],
 )
-def test_flows_whose_addresses_are_made_alike_do_not_crowd_one_place(
+def test_flows_with_crafted_addresses_do_not_collide(
     flows: list[tuple[int, int, int, int]],
 ) -> None:
     def longest_crowd() -> int:
@@ -190,7 +190,7 @@ def test_flows_whose_addresses_are_made_alike_do_not_crowd_one_place(
         taken = "".join("x" if table.slots[n] >= 0 else " " for n in range(table.mask + 1))
         return max(map(len, taken.split()))
 
-    # Where they lie is chance: one bad draw in some thousands means nothing, three do.
+    # The hash is seeded at random: one bad seed in some thousands is expected, three are not.
     assert min(longest_crowd() for _ in range(3)) < 500
 
 
@@ -203,7 +203,7 @@ def test_thousands_of_flipped_bits_never_crash() -> None:
             flipped = bytearray(data)
             for _ in range(chance.choice([1, 1, 1, 5])):
                 flipped[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-            summary = walk(bytes(flipped)).summary
+            summary = read_all(bytes(flipped)).summary
             assert summary.status in ("whole", "truncated", "damaged", "unreadable")
             assert (summary.error is None) == (summary.status == "whole")
             assert (summary.error_offset is None) == (summary.status == "whole")
@@ -212,20 +212,20 @@ def test_thousands_of_flipped_bits_never_crash() -> None:
 @settings(max_examples=200, deadline=None)
 @given(data=st.binary(max_size=600), start=st.sampled_from([b"", build.section(), build.pcap([])]))
 def test_any_bytes_are_read_without_a_crash(data: bytes, start: bytes) -> None:
-    walk(start + data)
+    read_all(start + data)
 
 
 @settings(max_examples=100, deadline=None)
 @given(kinds=st.lists(st.tuples(st.sampled_from([1, 2, 3, 6, 5]), st.binary(max_size=120))))
 def test_any_chain_of_well_framed_blocks_is_read_to_its_end(kinds: list[tuple[int, bytes]]) -> None:
     data = build.section() + build.interface() + b"".join(build.block(k, b) for k, b in kinds)
-    summary = walk(data).summary
-    # only an interface block too short to be one ends the chain
+    summary = read_all(data).summary
+    # only an interface block that is too short ends the scan
     assert summary.bytes == len(data) or "an interface block of" in (summary.error or "")
 
 
 def test_memory_stays_small_behind_an_endless_hole(tmp_path: Path) -> None:
-    """One byte never comes and everything waits for it: what waits is bounded."""
+    """One byte never arrives: what is buffered behind it is bounded."""
     frames = [build.frame(ALICE, BOB, 2 + n, payload=b"x") for n in range(30000)]
     path = tmp_path / "hole.pcap"
     path.write_bytes(build.pcap([Packet(build.START, data) for data in frames]))

@@ -1,7 +1,7 @@
-"""Power fails: whatever the system had not synced may be there, in part, as zeros or not at all.
+"""Power loss: data that was not synced may be on the disk, in part, as zeros, or not at all.
 
-Every call of a recording to the disk is logged. Then disks are made up as they may look after a
-loss of power behind any call: synced bytes are there, of the others any pages, up to any size.
+Every disk operation of a recording is logged. Then possible disk contents after a power loss at
+any point are generated: synced bytes are there, of the others any pages, up to any size.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from polymux.capture.io.sources import open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.core.errors import CaptureError
 
-PAGE = 512  # the least a disk writes
+PAGE = 512  # the smallest unit a disk writes
 IMAGES = 1000
 
 
 @dataclass
 class Moment:
-    """The disk behind one call: what is synced, and what was only written."""
+    """The disk after one call: what is synced, and what is only written."""
 
     synced: bytes
     written: bytes
@@ -44,7 +44,7 @@ class Moment:
 
 @dataclass
 class Log:
-    """Takes the place of the system's calls and keeps what a disk has to show for them."""
+    """Replaces system calls and models what a disk holds after each."""
 
     monkeypatch: pytest.MonkeyPatch
     moments: list[Moment] = field(default_factory=list)
@@ -77,7 +77,7 @@ class Log:
 
 
 def image(moment: Moment, chance: Random) -> bytes:
-    """One way the file may look when the power comes back."""
+    """One possible content of the file after the power loss."""
     unsynced = len(moment.written) - len(moment.synced)
     size = len(moment.synced) + chance.choice([0, unsynced, chance.randint(0, unsynced)])
     disk = bytearray(moment.synced + bytes(size - len(moment.synced)))
@@ -89,7 +89,7 @@ def image(moment: Moment, chance: Random) -> bytes:
 
 
 def record(tmp_path: Path, log: Log) -> list[bytes]:
-    """A recording that syncs every 100 ms; returns what was said."""
+    """A recording that syncs every 100 ms; returns the recorded bytes."""
     now = [0.0]
     chance = Random(1)
     writer = PcapngWriter(str(tmp_path / "tap.pcapng"), sync=0.1, clock=lambda: now[0])
@@ -106,7 +106,7 @@ def record(tmp_path: Path, log: Log) -> list[bytes]:
 
 
 def accepted(path: Path) -> tuple[int, bytes]:
-    """Packets of a file whose checksums are right, and the bytes they carry, `?` for gaps."""
+    """Packets of a file with correct checksums, and their payload, `?` for gaps."""
     limits = CaptureLimits()
     found = index_file(str(path), verify=True)
     data = bytearray()
@@ -118,13 +118,13 @@ def accepted(path: Path) -> tuple[int, bytes]:
     return found.summary.packets, bytes(data)
 
 
-def test_after_a_loss_of_power_everything_synced_is_there_and_nothing_else_is_believed(
+def test_after_power_loss_everything_synced_is_recovered_and_nothing_else_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log(monkeypatch)
     said = b"".join(record(tmp_path, log))
     monkeypatch.undo()
-    # Only between the first sync of the file and that of its directory the name may be lost.
+    # The name may be lost only between the first sync of the file and that of its directory.
     assert sum(1 for moment in log.moments if moment.synced and not moment.named) == 1
     chance = Random(2)
     path = tmp_path / "image.pcapng.part"
@@ -143,7 +143,7 @@ def test_after_a_loss_of_power_everything_synced_is_there_and_nothing_else_is_be
 
 
 def recovers(path: Path, least: int) -> bool:
-    """Recovery publishes the file, or says that only repair can; True for the latter."""
+    """Recovery publishes the file, or reports that only repair can; True for the latter."""
     target = path.with_name("repaired.pcapng")
     problem = ""
     try:

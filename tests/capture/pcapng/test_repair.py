@@ -1,4 +1,4 @@
-"""Repair: a new file with every block that could be read, the old one untouched."""
+"""Repair writes a new file with every readable block and leaves the old one unchanged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = len(build.section() + build.interface())
 
 
 @pytest.mark.parametrize("make", [build.pcapng, build.pcap])
-def test_a_torn_tail_is_cut_off(
+def test_an_incomplete_last_block_is_dropped(
     write: Callable[..., str], tmp_path: Path, make: Callable[..., bytes]
 ) -> None:
     data = make(PACKETS)
@@ -50,14 +50,14 @@ def test_a_damaged_length_costs_its_own_block_only(
         assert index_file(target).summary.status == "whole"
 
 
-def test_a_whole_capture_is_copied_as_it_is(write: Callable[..., str], tmp_path: Path) -> None:
+def test_a_complete_capture_is_copied_unchanged(write: Callable[..., str], tmp_path: Path) -> None:
     target = tmp_path / "repaired"
     result = repair(write(DATA), str(target))
     assert target.read_bytes() == DATA
     assert (result.bytes_dropped, result.resumed) == (0, 0)
 
 
-def test_a_torn_compressed_capture_is_written_plain(
+def test_a_truncated_compressed_capture_is_written_uncompressed(
     write: Callable[..., str], tmp_path: Path
 ) -> None:
     target = str(tmp_path / "repaired")
@@ -74,7 +74,7 @@ def test_zeros_after_a_power_loss_are_left_out(write: Callable[..., str], tmp_pa
 
 
 @pytest.mark.parametrize("near", [512, 512 + 4096, 512 + 4096 + 32768, 1 << 20])
-def test_reading_goes_on_behind_damage_of_any_length(
+def test_reading_resumes_after_damage_of_any_length(
     write: Callable[..., str], tmp_path: Path, near: int
 ) -> None:
     for size in range(near - 24, near + 28, 4):
@@ -85,10 +85,10 @@ def test_reading_goes_on_behind_damage_of_any_length(
 
 
 @pytest.mark.parametrize("order", ["<", ">"])
-def test_large_blocks_that_nobody_knows_are_kept(
+def test_large_blocks_of_unknown_types_are_kept(
     write: Callable[..., str], tmp_path: Path, order: str
 ) -> None:
-    """The second section may have its bytes in another order."""
+    """The second section may have another byte order."""
     section = build.section("x" * 60_000, order) + build.block(0xBAD, bytes(900_000), order)
     data = DATA + section + build.interface(order=order) + build.block(0xBAD, b"", order)
     target = tmp_path / "repaired"
@@ -106,7 +106,7 @@ def test_large_blocks_that_nobody_knows_are_kept(
     ],
     ids=["short", "long", "torn"],
 )
-def test_many_damaged_places_are_not_each_read_with_all_that_follows(
+def test_many_damaged_regions_are_repaired_in_linear_time(
     write: Callable[..., str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -142,7 +142,7 @@ def test_what_cannot_be_repaired_is_refused(write: Callable[..., str], tmp_path:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 100, 130])
-def test_a_recording_left_behind_is_published_without_its_torn_block(
+def test_a_recording_left_behind_is_published_without_its_incomplete_block(
     tmp_path: Path, cut: int
 ) -> None:
     part = tmp_path / "tap.pcapng.part"
@@ -161,7 +161,7 @@ def test_a_recording_that_is_being_written_is_left_alone(tmp_path: Path) -> None
     assert index_file(writer.close()).summary.packets == 1
 
 
-def test_recovery_refuses_what_it_cannot_vouch_for(tmp_path: Path) -> None:
+def test_recovery_refuses_a_file_that_is_damaged_before_its_tail(tmp_path: Path) -> None:
     part = tmp_path / "tap.pcapng.part"
     cases = [(b"rubbish " * 9, "not a capture"), (DATA + bytes(99), "repair"), (b"", "no complete")]
     for data, word in cases:

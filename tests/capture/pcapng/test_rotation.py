@@ -1,4 +1,4 @@
-"""Recordings cut into files: by size, by age, one after another, each whole by itself."""
+"""Rotation: recordings divided into files by size and by age, each complete in itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from polymux.capture.pcapng import writer as writing
 from polymux.core.errors import CaptureError
 
 
-def test_two_recorders_in_one_folder_pass_over_each_others_numbers(tmp_path: Path) -> None:
+def test_two_recorders_in_one_folder_skip_each_others_numbers(tmp_path: Path) -> None:
     path = str(tmp_path / "tap.pcapng")
     first = RotatingWriter(path, max_bytes=10_000, sync="none")
     second = RotatingWriter(path, max_bytes=10_000, sync="none")
@@ -40,7 +40,7 @@ def test_two_recorders_in_one_folder_pass_over_each_others_numbers(tmp_path: Pat
     assert sum(index_file(name).summary.packets for name in published) == 51
 
 
-def test_files_follow_one_another_by_size_and_say_what_they_hold(tmp_path: Path) -> None:
+def test_files_are_rotated_by_size_and_each_has_its_comments(tmp_path: Path) -> None:
     writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=2000)
     scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
     sent = [os.urandom(150) for _ in range(40)]
@@ -63,7 +63,7 @@ def test_files_follow_one_another_by_size_and_say_what_they_hold(tmp_path: Path)
         assert part.protocol_hint == "mplex"
 
 
-def test_files_follow_one_another_by_age_and_after_those_found(tmp_path: Path) -> None:
+def test_files_are_rotated_by_age_and_numbered_after_existing_ones(tmp_path: Path) -> None:
     (tmp_path / "tap-00007.pcapng").write_bytes(b"")
     (tmp_path / "tap-00009.pcapng.part").write_bytes(b"")
     (tmp_path / "other-00099.pcapng").write_bytes(b"")
@@ -87,7 +87,7 @@ def test_without_bounds_there_is_one_file_of_the_name_given(tmp_path: Path) -> N
     assert writer.published == [str(tmp_path / "tap.pcapng")]
 
 
-def test_if_no_next_file_can_be_begun_the_current_one_goes_on(
+def test_if_the_next_file_cannot_be_created_the_current_one_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=500)
@@ -112,7 +112,7 @@ def test_if_no_next_file_can_be_begun_the_current_one_goes_on(
     ]
 
 
-def test_an_idle_recording_is_published_when_it_is_old_and_holds_something(
+def test_an_idle_recording_with_packets_is_published_when_it_is_old(
     tmp_path: Path,
 ) -> None:
     now = [0.0]
@@ -134,7 +134,7 @@ def test_an_idle_recording_is_published_when_it_is_old_and_holds_something(
     ]
 
 
-def test_every_packet_that_is_alone_in_its_file_says_what_it_is(tmp_path: Path) -> None:
+def test_a_packet_that_is_alone_in_its_file_has_the_comment(tmp_path: Path) -> None:
     writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1)
     scribe = TcpConnectionWriter(writer, DIALER, ACCEPTOR, START, comment=hint_comment("mplex"))
     scribe.data(0, b"hello", START)
@@ -145,7 +145,7 @@ def test_every_packet_that_is_alone_in_its_file_says_what_it_is(tmp_path: Path) 
         assert session.protocol_hint == "mplex"
 
 
-def test_a_thread_publishes_in_order_while_recording_goes_on(
+def test_a_thread_publishes_in_order_while_recording_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     may_sync = threading.Event()
@@ -156,7 +156,7 @@ def test_a_thread_publishes_in_order_while_recording_goes_on(
     for n, data in enumerate(sent):
         scribe.data(0, data, START + n)
     assert writer.published == []
-    # Not more than a few wait to be published: after that the file grows.
+    # At most a few files wait to be published: after that the current file grows.
     assert len(list(tmp_path.iterdir())) <= 5
     assert writer.packets == 63
     may_sync.set()
@@ -168,7 +168,7 @@ def test_a_thread_publishes_in_order_while_recording_goes_on(
 
 
 @pytest.mark.parametrize("background", [False, True])
-def test_what_is_missed_is_counted_over_all_files(
+def test_losses_are_counted_over_all_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, background: bool
 ) -> None:
     writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1000, background=background)
@@ -217,7 +217,7 @@ def test_an_index_beside_each_file_cuts_it_where_packets_begin(
             )
 
 
-def test_an_index_that_cannot_be_written_is_said_and_the_file_is_published(
+def test_an_index_that_cannot_be_written_is_reported_and_the_file_is_published(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "tap.pcapng.idx").mkdir()
@@ -229,7 +229,7 @@ def test_an_index_that_cannot_be_written_is_said_and_the_file_is_published(
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["tap.pcapng", "tap.pcapng.idx"]
 
 
-def test_after_the_end_nothing_is_begun_any_more(tmp_path: Path) -> None:
+def test_after_close_no_file_is_started(tmp_path: Path) -> None:
     writer = RotatingWriter(str(tmp_path / "tap.pcapng"), max_bytes=1, background=True)
     writer.packet(START, [b"x"])
     names = writer.close()

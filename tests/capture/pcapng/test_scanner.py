@@ -1,4 +1,4 @@
-"""Packets out of files: formats, byte orders, link types, IP and TCP headers."""
+"""Packets from files: formats, byte orders, link types, IP and TCP headers."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_ip_and_tcp_options_and_ethernet_padding_are_not_payload(
     assert only(read(build.pcap([Packet(0, packet + b"padding")]))) == (b"abc", b"")
 
 
-def test_ipv6_extension_headers_are_stepped_over(read: Callable[..., CaptureReader]) -> None:
+def test_ipv6_extension_headers_are_skipped(read: Callable[..., CaptureReader]) -> None:
     segment = build.tcp(ALICE6, BOB6, 1, payload=b"abc")
     hop = bytes([60, 0]) + bytes(6)
     destination = bytes([43, 1]) + bytes(14)
@@ -266,7 +266,7 @@ def test_the_nearest_comment_names_protocol_and_vantage(
     assert (session.protocol_hint, session.vantage_hint) == expected
 
 
-def test_other_peoples_comments_mean_nothing(read: Callable[..., CaptureReader]) -> None:
+def test_comments_without_the_prefix_are_ignored(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk(*LINES)
     packets[0].comment = "looks like polymux: protocol=mplex"
     (session,) = read(build.pcapng(packets, comment="captured at noon"))
@@ -290,7 +290,7 @@ def test_flows_are_chosen_by_port_and_filter(write: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nowhere:1", "1.2.3.4:99999", "[::1", "*"])
-def test_a_filter_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
+def test_an_invalid_filter_is_refused(text: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="filter"):
         read_sessions([str(tmp_path)], filters=[text])
 
@@ -298,7 +298,7 @@ def test_a_filter_that_cannot_be_is_refused(text: str, tmp_path: Path) -> None:
 def blocks_of(
     order: str, packets: list[tuple[int, int, int, bytes]], said: bytes
 ) -> tuple[bytes, list[int]]:
-    """Two sections with three interfaces each; where each packet starts."""
+    """Two sections with three interfaces each, and the offset of each packet."""
     out, places = b"", []
     for half in (packets[: len(packets) // 2], packets[len(packets) // 2 :]):
         out += build.section(order=order)
@@ -330,7 +330,7 @@ def blocks_of(
 def test_a_packet_with_options_is_read_like_one_without(
     order: str, packets: list[tuple[int, int, int, bytes]]
 ) -> None:
-    """The block without options has a short cut."""
+    """A block without options takes the fast path."""
     found = []
     for said in (b"", build.options((2, bytes(4)), order=order)):
         data, places = blocks_of(order, packets, said)

@@ -1,4 +1,4 @@
-"""One capture in ranges: their union is the whole, however it is cut."""
+"""A capture divided into ranges: their indexes together equal that of the file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def mixed() -> bytes:
 
 
 def cuts_of(path: str, limits: CaptureLimits) -> list[FileRange]:
-    """The state of the walk after every window: all places where a range may start."""
+    """The state of the scan after every window: all positions where a range may start."""
     source = open_source(path, limits)
     scanner = scanner_for(FileRange(), limits)
     scanner.count_only = True
@@ -144,14 +144,14 @@ def test_classic_captures_are_cut_too(write: Callable[..., str]) -> None:
 
 
 @pytest.mark.parametrize("size", [-1, -9, -300])
-def test_a_torn_file_in_ranges_tells_the_same_as_whole(
+def test_a_truncated_file_in_ranges_has_the_same_summary(
     write: Callable[..., str], size: int
 ) -> None:
     path = write(mixed()[:size])
     check(path, plan_ranges(path, target=300, limits=SMALL))
 
 
-def test_a_damaged_file_in_ranges_tells_the_same_as_whole(write: Callable[..., str]) -> None:
+def test_a_damaged_file_in_ranges_has_the_same_summary(write: Callable[..., str]) -> None:
     data = mixed()
     state = cuts_of(write(data), CaptureLimits(read_window_bytes=1))[12]
     middle = state.start
@@ -174,7 +174,7 @@ def test_payload_that_holds_captures_does_not_confuse_the_plan(write: Callable[.
     check(path, ranges)
 
 
-def test_an_index_beside_the_file_saves_the_walk(
+def test_an_index_beside_the_file_saves_the_scan(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
@@ -201,7 +201,7 @@ def marks(name: str) -> list[FileRange]:
     return [FileRange(start=mark["start"], end=mark["end"]) for mark in written["marks"]]
 
 
-def test_an_index_of_a_file_that_grew_is_walked_on(
+def test_the_index_of_a_file_that_grew_is_extended_by_scanning_on(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
@@ -230,7 +230,7 @@ def test_an_index_of_a_file_that_grew_is_walked_on(
         lambda text: text.replace('"interfaces": []', '"interfaces": 7'),
     ],
 )
-def test_an_index_that_does_not_fit_is_not_used(
+def test_an_index_that_does_not_match_is_not_used(
     write: Callable[..., str], spoil: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
@@ -248,7 +248,7 @@ def test_an_index_that_does_not_fit_is_not_used(
         (2, True), (3, 1 << 63), (3, -(1 << 63) - 1), (3, float("inf")), (4, "x" * 1025), (4, 7),
     ],
 )  # fmt: skip
-def test_an_index_with_an_interface_that_cannot_be_is_not_used(
+def test_an_index_with_an_invalid_interface_is_not_used(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch, place: int, number: object
 ) -> None:
     monkeypatch.setattr("polymux.capture.pcapng.split_index.MARK_INTERVAL_BYTES", 500)
@@ -291,7 +291,7 @@ def test_an_index_whose_marks_go_back_or_beyond_the_file_is_not_used(
         assert plan_ranges(path, target=900, limits=SMALL) == expected
 
 
-def test_a_range_that_ends_inside_a_block_is_said(write: Callable[..., str]) -> None:
+def test_a_range_that_ends_inside_a_block_is_reported(write: Callable[..., str]) -> None:
     path = write(mixed())
     first = plan_ranges(path, target=400, limits=SMALL)[0]
     wrong = FileRange(

@@ -1,4 +1,4 @@
-"""Recordings: what is written can be read, by us and by others, whatever the disk does."""
+"""Recordings can be read, by polymux and other tools, whatever the disk does."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ lines = st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=300)), max_size
 
 @settings(max_examples=60, deadline=None)
 @given(lines=lines, at=st.integers(0, 2**61))
-def test_what_a_scribe_writes_comes_back(
+def test_a_written_connection_reads_back_the_same(
     tmp_path_factory: pytest.TempPathFactory, lines: list[tuple[int, bytes]], at: int
 ) -> None:
     path = str(tmp_path_factory.mktemp("scribe") / "written.pcapng")
@@ -106,7 +106,7 @@ def test_mixed_address_families_are_written_as_ipv6(tmp_path: Path) -> None:
     assert session.acceptor == "192.0.2.9:2"
 
 
-def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+def test_a_file_gets_its_name_only_when_it_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "written.pcapng"
     writer = PcapngWriter(str(path))
     talk(writer, (0, b"x"))
@@ -119,7 +119,7 @@ def test_a_file_appears_under_its_name_only_when_it_is_whole(tmp_path: Path) -> 
         PcapngWriter(str(path))
 
 
-def test_a_part_left_behind_is_not_written_over(tmp_path: Path) -> None:
+def test_a_part_file_left_behind_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "written.pcapng"
     (tmp_path / "written.pcapng.part").write_bytes(b"precious")
     with pytest.raises(CaptureError, match="was left"):
@@ -129,7 +129,7 @@ def test_a_part_left_behind_is_not_written_over(tmp_path: Path) -> None:
 
 
 class Disk:
-    """A disk with so many bytes left; short writes before it is full."""
+    """A disk with a number of bytes left; short writes before it is full."""
 
     def __init__(
         self, left: int, monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOSPC
@@ -202,7 +202,7 @@ def test_a_full_disk_can_be_waited_for(tmp_path: Path, monkeypatch: pytest.Monke
     assert streams(session)[0] == bytes(1000)
 
 
-def test_a_disk_that_never_recovers_leaves_a_whole_file(
+def test_a_disk_that_never_recovers_leaves_a_complete_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
@@ -244,7 +244,7 @@ def test_syncs_follow_the_policy(
     assert syncs.count == expected + 2  # the file and its directory
 
 
-def test_a_failed_sync_is_never_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_sync_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     syncs = Syncs(monkeypatch)
     writer = PcapngWriter(str(tmp_path / "written.pcapng"), sync="none")
     writer.packet(START, [b"x"])

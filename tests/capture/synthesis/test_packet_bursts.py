@@ -1,4 +1,4 @@
-"""A chunk too large for one packet becomes several, which reach the file by one call."""
+"""A chunk too large for one packet becomes several, written by one system call."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = st.one_of(st.integers(0, 200), st.integers(MAX_PAYLOAD_BYTES - 2, 4 * MA
 
 
 def written(path: Path, chunks: list[bytes], at_once: int) -> bytes:
-    """The file of a scribe that is given at most so many bytes of a chunk at once."""
+    """The file of a connection writer that gets at most `at_once` bytes of a chunk at a time."""
     with PcapngWriter(str(path)) as writer:
         scribe = TcpConnectionWriter(
             writer, DIALER, ACCEPTOR, START, comment="polymux: vantage=middle"
@@ -106,7 +106,7 @@ def test_a_large_chunk_is_one_call_and_a_huge_one_few(
 
 
 @pytest.mark.parametrize("room", [0, 1, 70_000, 131_000, 180_000])
-def test_a_burst_that_finds_no_room_is_missed_whole_and_counted_packet_by_packet(
+def test_a_burst_on_a_full_disk_is_lost_as_a_whole_and_counted_packet_by_packet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
 ) -> None:
     writer = PcapngWriter(str(tmp_path / "written.pcapng"))
@@ -139,7 +139,7 @@ def test_a_burst_that_finds_no_room_is_missed_whole_and_counted_packet_by_packet
 
 
 class Narrow:
-    """A sink with no room until it is told that there is."""
+    """A sink whose disk is full until the test says otherwise."""
 
     comment_epoch = 1
 

@@ -1,4 +1,4 @@
-"""What waits behind a hole: in order, without overlaps, the first copy of every byte."""
+"""Segments buffered behind a hole: in order, without overlaps, the first copy of each byte."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SEGMENTS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 12), st.integer
 
 
 @given(segments=SEGMENTS, released=st.integers(0, 3))
-def test_every_byte_is_held_once_as_it_came_first(
+def test_every_byte_is_buffered_once_as_it_came_first(
     segments: list[tuple[int, int, int]], released: int
 ) -> None:
     lane = TcpDirection(0)

@@ -1,4 +1,4 @@
-"""The short cut for packets that are just what was to come: it says what the long way says."""
+"""The fast path for packets in order gives the same result as the slow path."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def packets(draw: st.DrawFn) -> list[tuple[int, int, int, int, int, int, int, in
 def references(
     made: list[tuple[int, int, int, int, int, int, int, int]], start: int
 ) -> tuple[bytes, bytes]:
-    """Packets as references: `step` and `ack` are relative to where the sides have come to."""
+    """Packets as references: `step` and `ack` are relative to the positions of the sides."""
     refs = [b"", b""]
     reached = [start, start ^ 0x80000000]
     at, offset = START, 100
@@ -71,7 +71,7 @@ def _signed(seq: int, ack: int) -> int:
     return both - (1 << 64) if both >> 63 else both
 
 
-def walker(forth: bytes, back: bytes, ordered: bool) -> Reassembler:
+def reassembler(forth: bytes, back: bytes, ordered: bool) -> Reassembler:
     flow = FlowOrder()
     flow.add_file([(in_memory(forth), in_memory(back))])
     flow.arrange()
@@ -97,14 +97,14 @@ def facts(walk: Reassembler) -> list[object]:
     return [walk.handshake_ns, *(getattr(lane, name) for lane in lanes for name in FACTS)]
 
 
-def by_the_short_cut(walk: Reassembler) -> list[tuple[int, ...]]:
+def by_the_fast_path(walk: Reassembler) -> list[tuple[int, ...]]:
     found = []
     while not walk.closed:
         found += rows(walk.run(7))
     return found
 
 
-def by_the_long_way(walk: Reassembler) -> list[tuple[int, ...]]:
+def by_the_slow_path(walk: Reassembler) -> list[tuple[int, ...]]:
     walk.out = TcpEvents(20_000)
     flow = walk.flow
     for place in range(flow.count):
@@ -120,25 +120,25 @@ def by_the_long_way(walk: Reassembler) -> list[tuple[int, ...]]:
 @settings(max_examples=300, deadline=None)
 @given(packets(), st.sampled_from([1000, 0xFFFFFFF0, 0x7FFFFFF8]), st.booleans())
 @example([(0, 0, 0, 0, ACK, 500, 10, 0)] * 5, 0xFFFFFFF0, True)
-@example(  # bytes of the one side while a hole of the other has waited too long
+@example(  # payload of one side while a hole of the other has waited too long
     [(0, 0, 0, 0, 0, 500, 10, 0), (1, 0, 0, 0, 0, 500, 10, 0), (0, 0, 10, 0, 0, 500, 10, 0),
      (1, 4000 * MS, 0, 0, 0, 500, 10, 0)], 1000, True,
 )  # fmt: skip
-def test_the_short_cut_leads_where_the_long_way_leads(
+def test_the_fast_path_gives_the_same_result_as_the_slow_path(
     made: list[tuple[int, int, int, int, int, int, int, int]], start: int, ordered: bool
 ) -> None:
     forth, back = references(made, start)
     if not made:
         return
-    short, long = walker(forth, back, ordered), walker(forth, back, ordered)
-    assert by_the_short_cut(short) == by_the_long_way(long)
+    short, long = reassembler(forth, back, ordered), reassembler(forth, back, ordered)
+    assert by_the_fast_path(short) == by_the_slow_path(long)
     assert facts(short) == facts(long)
 
 
-def test_an_undisturbed_talk_takes_the_short_cut() -> None:
+def test_packets_in_order_take_the_fast_path() -> None:
     opening = [(0, 0, 0, 0, SYN, 500, 0, 0), (1, MS, 0, 0, SYN | ACK, 500, 0, 0)]
     made = [*opening, (0, MS, 0, 0, ACK, 500, 0, 0), *[(0, MS, 0, 0, ACK, 500, 10, 0)] * 50]
-    walk = walker(*references(made, 1000), True)
+    walk = reassembler(*references(made, 1000), True)
     walk.out = TcpEvents(100)
     taken = 0
     for place in range(walk.flow.count):

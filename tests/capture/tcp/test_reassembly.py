@@ -1,4 +1,4 @@
-"""Byte streams out of packets: whatever the network did, what was sent comes out."""
+"""Byte streams from packets: what was sent is reassembled, whatever the network did."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def accepted(
 
 
 def timed(*frames: bytes | tuple[int, bytes]) -> list[Packet]:
-    """A handshake, then frames one millisecond apart, or at the instant (in ms) given."""
+    """A handshake, then frames one millisecond apart, or at the given time in ms."""
     at = START
     packets = []
     opening = [build.frame(ALICE, BOB, 100, 0, SYN), accepted(900, 101, SYN | ACK), dialled(101)]
@@ -59,7 +59,7 @@ def timed(*frames: bytes | tuple[int, bytes]) -> list[Packet]:
 
 @st.composite
 def disturbed(draw: st.DrawFn) -> tuple[bytes, bytes, list[Packet]]:
-    """Two streams, and packets that carry them late, twice, overlapping and out of order."""
+    """Two streams, and packets that carry them repeated, overlapping and out of order."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     sent = [chance.randbytes(chance.randrange(0, 3000)) for _ in range(2)]
     isn = [chance.choice([100, 2**32 - 1, 2**32 - 700, 2**31 - 50]) for _ in range(2)]
@@ -104,7 +104,7 @@ def disturbed(draw: st.DrawFn) -> tuple[bytes, bytes, list[Packet]]:
 
 @settings(max_examples=150, deadline=None)
 @given(case=disturbed())
-def test_what_was_sent_comes_out_whatever_the_network_did(
+def test_what_was_sent_is_reassembled_whatever_the_network_did(
     tmp_path_factory: pytest.TempPathFactory, case: tuple[bytes, bytes, list[Packet]]
 ) -> None:
     dialer, acceptor, packets = case
@@ -152,7 +152,7 @@ def test_batches_of_any_size_hold_the_same_events(
     assert parts == whole
 
 
-def test_at_is_when_bytes_became_contiguous(session: Callable[..., TcpSession]) -> None:
+def test_the_timestamp_is_when_bytes_became_contiguous(session: Callable[..., TcpSession]) -> None:
     found = session(
         timed((10, dialled(106, payload=b"world")), (25, dialled(101, payload=b"hello")))
     )
@@ -222,7 +222,7 @@ def test_too_much_behind_a_hole_makes_it_a_gap(session: Callable[..., TcpSession
 def test_an_answer_to_bytes_never_captured_shows_the_gap_before_it(
     session: Callable[..., TcpSession],
 ) -> None:
-    """A request was not captured; its reply must not stand before the gap."""
+    """A request was not captured; its reply must not come before the gap."""
     found = session(timed(dialled(101, payload=b"one"), accepted(901, 110, PSH | ACK, b"reply")))
     assert [(p.side, p.size, p.data) for p in found.pieces()] == [
         (0, 3, b"one"),
@@ -302,7 +302,9 @@ def test_a_reset_after_the_own_fin_ends_the_other_side_unless_it_ended_itself(
     assert found.ends == ends
 
 
-def test_a_reset_ends_its_side_and_lets_out_what_waited(session: Callable[..., TcpSession]) -> None:
+def test_a_reset_ends_its_side_and_emits_what_was_buffered(
+    session: Callable[..., TcpSession],
+) -> None:
     found = session(
         timed(
             dialled(103, payload=b"cd"),
@@ -399,7 +401,7 @@ def test_without_a_handshake_the_round_trip_is_the_quickest_acknowledgement(
     assert session(packets).scan_packets().rtt_ns == 4 * MS
 
 
-def test_a_retransmitted_byte_says_nothing_about_the_round_trip(
+def test_a_retransmitted_byte_gives_no_round_trip(
     session: Callable[..., TcpSession],
 ) -> None:
     packets = [
@@ -410,7 +412,7 @@ def test_a_retransmitted_byte_says_nothing_about_the_round_trip(
     assert session(packets).scan_packets().rtt_ns is None
 
 
-def test_more_than_two_gibibytes_missing_are_a_gap_not_the_past(
+def test_more_than_two_missing_gibibytes_are_a_gap_and_no_retransmission(
     session: Callable[..., TcpSession],
 ) -> None:
     far = 101 + 5 * 2**29
@@ -418,13 +420,13 @@ def test_more_than_two_gibibytes_missing_are_a_gap_not_the_past(
     assert [(p.size, p.data) for p in found.pieces()] == [(1, b"a"), (far - 101, b""), (1, b"b")]
 
 
-def test_a_session_can_be_walked_twice(read: Callable[..., CaptureReader]) -> None:
+def test_a_session_can_be_read_twice(read: Callable[..., CaptureReader]) -> None:
     (found,) = read(build.pcapng(build.talk((0, b"again"))))
     assert streams(found) == streams(found) == (b"again", b"")
 
 
-def test_a_handshake_in_one_instant_says_nothing_about_the_round_trip(
+def test_a_handshake_with_one_timestamp_gives_no_round_trip(
     session: Callable[..., TcpSession],
 ) -> None:
-    """Recorders write the three packets of a connection that stands already."""
+    """Recorders write the handshake of a connection that is already open."""
     assert session(build.talk((0, b"x"), (1, b"y"), step=0)).scan_packets().rtt_ns is None

@@ -1,4 +1,4 @@
-"""What is learnt of sessions while their packets are put in order: the same as afterwards."""
+"""The pre-scan made while packets are ordered equals one made afterwards."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ FACTS = (
 )
 
 
-def facts(survey: SessionPrescan) -> list[object]:
-    return [*(getattr(survey, name) for name in FACTS), *survey.segment_bytes]
+def facts(prescan: SessionPrescan) -> list[object]:
+    return [*(getattr(prescan, name) for name in FACTS), *prescan.segment_bytes]
 
 
 def arranged(*files: tuple[bytes, bytes]) -> FlowOrder:
@@ -41,19 +41,19 @@ def arranged(*files: tuple[bytes, bytes]) -> FlowOrder:
 
 def check(flow: FlowOrder) -> None:
     assert len(flow.prescans) == len(flow.session_starts)
-    assert sum(int(survey.packets) for survey in flow.prescans) == flow.count
-    for number, survey in enumerate(flow.prescans):
-        assert facts(survey) == facts(flow.prescan_session(number))
+    assert sum(int(prescan.packets) for prescan in flow.prescans) == flow.count
+    for number, prescan in enumerate(flow.prescans):
+        assert facts(prescan) == facts(flow.prescan_session(number))
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(packets(), min_size=1, max_size=3), st.sampled_from([1000, 0xFFFFFFF0]))
-def test_looking_again_tells_nothing_new(files: list[Made], start: int) -> None:
+def test_a_second_prescan_finds_the_same(files: list[Made], start: int) -> None:
     given = [references(made, start + 77 * n) for n, made in enumerate(files) if made]
     check(arranged(*given))
 
 
-def test_a_session_whose_start_is_proven_later_is_surveyed_from_there() -> None:
+def test_a_session_whose_start_is_confirmed_later_is_prescanned_from_there() -> None:
     talk: Made = [
         (0, 0, 0, 0, SYN, 500, 0, 0),
         (1, MS, 0, 0, SYN | ACK, 500, 0, 0),
@@ -65,5 +65,5 @@ def test_a_session_whose_start_is_proven_later_is_surveyed_from_there() -> None:
     ]
     flow = arranged(references(talk, 1000))
     check(flow)
-    assert [int(survey.packets) for survey in flow.prescans] == [3, 4]
-    assert [int(survey.syn_direction) for survey in flow.prescans] == [0, 0]
+    assert [int(prescan.packets) for prescan in flow.prescans] == [3, 4]
+    assert [int(prescan.syn_direction) for prescan in flow.prescans] == [0, 0]

@@ -28,8 +28,8 @@ from polymux.core.errors import CaptureError
 HOUR = 3600 * 1000 * MS
 
 
-def told(session: TcpSession) -> tuple[object, ...]:
-    """Everything a session says but its files."""
+def facts(session: TcpSession) -> tuple[object, ...]:
+    """Everything known of a session except its files."""
     events = [(p.side, p.timestamp, p.size, p.data, p.end) for p in session.pieces()]
     return (
         session.flow,
@@ -51,9 +51,9 @@ def told(session: TcpSession) -> tuple[object, ...]:
     )
 
 
-def all_told(paths: list[str]) -> list[tuple[object, ...]]:
+def all_facts(paths: list[str]) -> list[tuple[object, ...]]:
     with read_sessions(paths) as reading:
-        return [told(session) for session in reading]
+        return [facts(session) for session in reading]
 
 
 def test_a_new_syn_after_the_end_is_a_new_session(read: Callable[..., CaptureReader]) -> None:
@@ -122,7 +122,7 @@ def test_a_session_that_spans_rotated_files_is_one(write: Callable[..., str]) ->
     assert found.ordered
 
 
-def test_either_syn_tells_who_dialled(read: Callable[..., CaptureReader]) -> None:
+def test_either_syn_identifies_the_dialer(read: Callable[..., CaptureReader]) -> None:
     odd = (End("192.0.2.1", 80), End("192.0.2.2", 50000))
     packets = build.talk((1, b"x"), ends=odd)
     for kept in (packets[:1] + packets[2:], packets[1:]):
@@ -187,14 +187,14 @@ def traffic(draw: st.DrawFn) -> list[Packet]:
 
 @settings(max_examples=60, deadline=None)
 @given(packets=traffic(), seed=st.integers(0, 2**32))
-def test_files_cut_shuffled_and_repeated_tell_the_same(
+def test_files_split_shuffled_and_repeated_give_the_same_sessions(
     tmp_path_factory: pytest.TempPathFactory, packets: list[Packet], seed: int
 ) -> None:
     chance = random.Random(seed)
     folder = tmp_path_factory.mktemp("cut")
     whole = folder / "whole.pcapng"
     whole.write_bytes(build.pcapng(packets))
-    expected = all_told([str(whole)])
+    expected = all_facts([str(whole)])
     cuts = sorted(chance.sample(range(len(packets) + 1), min(3, len(packets))))
     parts = [packets[a:b] for a, b in itertools.pairwise([0, *cuts, len(packets)])]
     paths = []
@@ -203,20 +203,20 @@ def test_files_cut_shuffled_and_repeated_tell_the_same(
         name.write_bytes(build.pcapng(part))
         paths.append(str(name))
     chance.shuffle(paths)
-    assert all_told(paths) == expected
+    assert all_facts(paths) == expected
     copy = folder / "copy.pcapng"
     copy.write_bytes(whole.read_bytes())
-    assert all_told([*paths, str(whole), str(copy)]) == expected
+    assert all_facts([*paths, str(whole), str(copy)]) == expected
 
 
 def test_a_packet_given_twice_counts_once(read: Callable[..., CaptureReader]) -> None:
     packets = build.talk((0, b"a"), (1, b"b"))
-    once = [told(s) for s in read(build.pcapng(packets))]
-    twice = [told(s) for s in read(build.pcapng([p for p in packets for _ in range(2)]))]
+    once = [facts(s) for s in read(build.pcapng(packets))]
+    twice = [facts(s) for s in read(build.pcapng([p for p in packets for _ in range(2)]))]
     assert once == twice
 
 
-def test_one_file_for_each_direction_is_merged_by_the_clock_and_said(
+def test_one_file_for_each_direction_is_merged_by_the_clock_and_noted(
     write: Callable[..., str],
 ) -> None:
     packets = build.talk((0, b"ask"), (1, b"answer"), (0, b"more"), (1, b"end"))
@@ -270,7 +270,7 @@ def test_a_directory_is_read_file_by_file_without_parts_and_indexes(tmp_path: Pa
     assert len(list(reading)) == 1
 
 
-def test_a_file_that_shrinks_is_said_not_crashed_on(tmp_path: Path) -> None:
+def test_a_file_that_shrinks_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "capture.pcapng"
     path.write_bytes(build.pcapng(build.talk((0, b"x" * 1000))))
     with read_sessions([str(path)]) as reading:

@@ -83,7 +83,7 @@ def test_files_directories_globs_and_urls_are_found_and_each_once(folder: Path) 
         ("hdfs://nohost:8020/x", "needs libhdfs, a Java and CLASSPATH"),
         ("file://elsewhere/x", "another machine"),
         ("-", "standard input"),
-        ("/dev/null", "no file"),
+        ("/dev/null", "not a regular file"),
     ],
 )
 def test_what_names_no_capture_is_said_in_one_line(path: str, words: str) -> None:

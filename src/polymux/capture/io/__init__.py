@@ -1,1 +1,1 @@
-"""Where capture bytes come from: files, pipes, remote stores, and how they are read."""
+"""Input and output of captures: discovery, files, pipes, remote stores, and coalesced reads."""

@@ -1,8 +1,12 @@
 """Writing a file so that no reader ever sees part of it: `NAME.part` first, then a rename.
 
-Modules that write a file piece by piece (`PcapngWriter`, the Parquet tables) hold their own
-descriptor and use `publish`, or only the suffix; a file that is complete in memory goes through
-`write_atomically`.
+A file whose content is complete in memory goes through `write_atomically`. Others rename their
+file themselves, because they differ in more than details:
+
+- `PcapngWriter` and `repair` write block by block to a file they hold open and lock, and also sync
+  the directory (`publish`);
+- the Parquet writers of `analysis` and `spark.streaming` have pyarrow open and write the file;
+- `spark.runtime` writes to unique temporary names, since several processes may do so at once.
 """
 
 from __future__ import annotations

@@ -36,6 +36,10 @@ class Decompressor(Protocol):
 
 
 def new_decompressor(compression: str) -> Decompressor:
+    """A decompressor for a compression that `detect_compression` returned.
+
+    Raises MissingExtra for zstd without its library.
+    """
     if compression == "gzip":
         return _GzipDecompressor()
     return _ZstdDecompressor() if compression == "zstd" else _StdlibDecompressor(compression)

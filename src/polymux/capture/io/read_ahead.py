@@ -37,6 +37,7 @@ class ReadCoalescer:
         self.pending: list[PayloadRequest] = []
 
     def add(self, request: PayloadRequest) -> PayloadRequest:
+        """Add a pending request; returns it."""
         self.pending.append(request)
         return request
 

@@ -8,7 +8,7 @@ a system call or a page fault for each piece.
 Idea: flows are analyzed side by side, and each declares the payload of its next batch ahead of
 time (`PayloadRequest`). When one of them needs its batch, the requests that begin in the same
 region are read along with it (`read_interleaved`): the file is read once, front to back, in
-windows of at most 1 MiB, and the pieces are copied out to the requests while the window is in the
+windows of about 1 MiB, and the pieces are copied out to the requests while the window is in the
 processor's caches.
 
 Invariants:

@@ -36,7 +36,7 @@ class Source(Protocol):
 
     @property
     def decompression_error(self) -> str:
-        """Why the bytes ended early (a torn or damaged compressed file); '' if they did not."""
+        """Why the bytes ended early (truncated or damaged compression); '' if they did not."""
 
     def window(self, offset: int, size: int) -> bytes:
         """Up to `size` bytes at `offset`, fewer only at the end. Lower offsets may be slow."""

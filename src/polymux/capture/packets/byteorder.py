@@ -8,10 +8,12 @@ from mypy_extensions import i64
 
 
 def u16(data: bytes, pos: i64, big: bool) -> i64:
+    """A 16-bit number; big-endian if `big`."""
     return i64(read_i16_be(data, pos) if big else read_i16_le(data, pos)) & 0xFFFF
 
 
 def u32(data: bytes, pos: i64, big: bool) -> i64:
+    """A 32-bit number; big-endian if `big`."""
     return i64(read_i32_be(data, pos) if big else read_i32_le(data, pos)) & 0xFFFFFFFF
 
 

@@ -2,8 +2,8 @@
 """Decoding a captured frame (link layer, IP, TCP) into a packed reference.
 
 Only TCP segments that are not IP fragments become references; other packets are counted. A
-contradictory header is not an error but makes the packet one of the others: a capture holds what
-was on the wire, and that may be malformed.
+contradictory header is not an error but makes the packet one of the others: the wire may carry
+malformed packets.
 """
 
 from __future__ import annotations
@@ -68,6 +68,7 @@ class PacketTable:
         return group_by_direction(chunks, self.flows.count * 2)
 
     def tcp_packets(self) -> i64:
+        """Packets whose references are in the table."""
         total = self.columns.count
         for chunk in self.full_chunks:
             total += chunk.count
@@ -173,12 +174,12 @@ class PacketTable:
         direction = self.flows.direction_index(high, low, to_high, to_low, ports)
         if direction == TABLE_FULL:
             return
-        held = end - start
+        in_file = end - start
         missing = stop - end
-        if held < 0:  # truncated inside the TCP options
-            missing += held
+        if in_file < 0:  # truncated inside the TCP options
+            missing += in_file
             start = end
-            held = 0
+            in_file = 0
         if missing > MAX_MISSING_BYTES:
             missing = MAX_MISSING_BYTES
 
@@ -193,7 +194,7 @@ class PacketTable:
         into.count = row + 1
         row *= ROW_WORDS
         words = into.words
-        words[row] = ((base + start) << CAPTURED_BITS) | held
+        words[row] = ((base + start) << CAPTURED_BITS) | in_file
         words[row + 1] = timestamp
         words[row + 2] = read_i64_be(data, tcp + 4)
         words[row + 3] = (missing << 32) | (hint << 24) | (word & 0xFFFFFF)

@@ -94,6 +94,7 @@ class FlowTable:
         return (mixed >> self.shift) & self.mask
 
     def add(self, slot: i64, high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
+        """Add a flow at a free slot; returns its number, or TABLE_FULL past the limit."""
         if self.count >= self.limit:
             self.refused_packets += 1
             return TABLE_FULL
@@ -107,6 +108,7 @@ class FlowTable:
         return flow
 
     def grow(self) -> None:
+        """Quadruple the slots and insert all flows again."""
         self.mask = self.mask * 4 + 3
         self.shift -= 2
         self.slots = vec[i64]([-1] * (self.mask + 1))

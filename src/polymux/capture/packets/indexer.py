@@ -208,10 +208,14 @@ def scan_windows(
             raise CaptureError("captures over 8 TiB cannot be indexed", source.path, offset)
         read = scanner.scan(data, offset)
         offset += read
-        held = len(data)
+        window_bytes = len(data)
         data = b""  # freed before the next is read, which then reuses memory in the caches
         yield offset
-        if read == 0 and scanner.bytes_needed > held and (span.end >= 0 or held < size):
+        if (
+            read == 0
+            and scanner.bytes_needed > window_bytes
+            and (span.end >= 0 or window_bytes < size)
+        ):
             return
 
 
@@ -225,7 +229,7 @@ def _index(
 ) -> FileIndex:
     scanner = scanner_for(span, limits)
     scanner.table.verify_checksums = verify
-    reached = begun = span.start
+    reached = rows_start = span.start
     emitted = 0  # packets
     stopped: CaptureError | None = None
     try:
@@ -233,8 +237,8 @@ def _index(
             reached = offset
             if emit is not None and scanner.table.tcp_packets() >= EMIT_PACKETS:
                 emitted += int(scanner.table.tcp_packets())
-                emit(list(flow_rows(source.path, begun, scanner, wanted)))
-                begun = reached
+                emit(list(flow_rows(source.path, rows_start, scanner, wanted)))
+                rows_start = reached
     except CaptureError as failure:
         stopped = failure
     left = b""
@@ -246,7 +250,7 @@ def _index(
     resume = None
     if not scanner.aborted and stopped is None and scanner.file_format != UNKNOWN_FORMAT:
         resume = range_at(scanner, reached, -1)
-    return FileIndex(summary, list(flow_rows(source.path, begun, scanner, wanted)), resume)
+    return FileIndex(summary, list(flow_rows(source.path, rows_start, scanner, wanted)), resume)
 
 
 class SourceInfo(Protocol):

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Packed references: where a TCP segment lies in a file and what its header said, in 32 bytes.
+"""Packed references: the location of a TCP segment in a file and its header, in 32 bytes.
 
 Four little-endian 64-bit words:
 
@@ -73,6 +73,7 @@ class SortBuffer:
 
 
 def new_columns(capacity: i64) -> RefColumns:
+    """Empty columns, reused if they are of the largest size."""
     if capacity == MAX_CHUNK_ROWS and len(spare_chunks) > 0:
         columns = spare_chunks.pop()
         columns.count = 0
@@ -81,6 +82,7 @@ def new_columns(capacity: i64) -> RefColumns:
 
 
 def new_sort_buffer(size: i64) -> SortBuffer:
+    """A buffer of at least `size` words, reused if possible."""
     if len(spare_sort_buffers) > 0:
         buffer = spare_sort_buffers.pop()
         if buffer.size >= size:

@@ -13,7 +13,11 @@ VANTAGES = ("dialer", "acceptor", "middle")
 
 
 def hint_comment(protocol: str | None = None, vantage: str | None = None) -> str:
-    """The comment for a protocol and a vantage point.
+    """The comment for a protocol and a vantage point, as the writers of captures take it.
+
+    Args:
+        protocol: A protocol name, such as "mplex"; omitted if None.
+        vantage: Where the capture was taken, one of `VANTAGES`; omitted if None.
 
     Raises:
         ValueError: The protocol has a semicolon or a line end, or the vantage is not one of

@@ -27,9 +27,7 @@ class Interface:
     ) -> None:
         self.link_type: i64 = link_type
         self.snap_length: i64 = snap_length
-        self.resolution: i64 = (
-            resolution  # if_tsresol: 6 is microseconds, 0x80 | n is 2**-n seconds
-        )
+        self.resolution: i64 = resolution  # if_tsresol: 6 is microseconds, 0x80 | n is 2**-n s
         self.offset_seconds: i64 = offset_seconds  # if_tsoffset
         self.hint: str = hint
         self.hint_index: i64 = 0  # of `hint`, among the hints of its scanner

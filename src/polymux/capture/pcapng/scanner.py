@@ -112,6 +112,7 @@ class Scanner:
         return self.read_blocks(data, base, pos)
 
     def read_file_header(self, data: bytes, base: i64) -> i64:
+        """Detect the format of the file; returns the bytes consumed."""
         magic = u32(data, 0, True)
         if magic == SECTION:
             self.file_format = PCAPNG
@@ -123,15 +124,15 @@ class Scanner:
             return 0
         self.file_format = PCAP
         self.nanosecond_times = magic == 0xA1B23C4D
-        link = (
-            u32(data, 20, self.big_endian) & 0x0FFFFFFF
-        )  # the top bits are about the frame check sequence
+        # The top four bits are about the frame check sequence.
+        link = u32(data, 20, self.big_endian) & 0x0FFFFFFF
         self.add_interface(Interface(link, 0, 9 if self.nanosecond_times else 6, 0, ""))
         return 24
 
     # Classic pcap
 
     def read_records(self, data: bytes, base: i64, pos: i64) -> i64:
+        """Read the records of a classic pcap file; returns the position reached."""
         big = self.big_endian
         size: i64 = len(data)
         link = self.interfaces[0].link_type
@@ -365,6 +366,7 @@ class Scanner:
             self.record_bad_checksum()
 
     def read_section(self, data: bytes, pos: i64, length: i64, base: i64) -> None:
+        """Read a section header block, which starts a new list of interfaces."""
         if length < 28:
             self.abort(base + pos, f"a section block of {length} bytes is too short")
             return
@@ -378,6 +380,7 @@ class Scanner:
         )
 
     def read_interface(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
+        """Read an interface description block."""
         if length < 20:
             self.abort(base + pos, f"an interface block of {length} bytes is too short")
             return

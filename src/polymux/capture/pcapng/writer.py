@@ -109,9 +109,8 @@ class PcapngWriter:
             if os.path.exists(path):
                 raise CaptureError("exists already; choose another name", path)
             self.fd = os.open(path + PART_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(
-                self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB
-            )  # `recover` leaves locked files alone
+            # `recover` leaves locked files alone.
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except FileExistsError:
             raise CaptureError(
                 "is being written, or was left by a killed recorder: see recover",

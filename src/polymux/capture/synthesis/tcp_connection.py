@@ -63,7 +63,13 @@ class TcpConnectionWriter:
         self._write_empty(DIALER, timestamp, ACK)
 
     def data(self, side: int, payload: bytes | memoryview, timestamp: int) -> None:
-        """Write bytes that `side` (0 dialer, 1 acceptor) sent."""
+        """Write bytes that a side sent.
+
+        Args:
+            side: 0 for the dialer, 1 for the acceptor.
+            payload: The bytes, divided into as many packets as needed.
+            timestamp: Nanoseconds since 1970.
+        """
         data = payload if isinstance(payload, bytes) else bytes(payload)
         start = 0
         while start < len(data):

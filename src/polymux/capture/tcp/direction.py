@@ -136,16 +136,16 @@ class TcpDirection:
             # The bytes up to the next buffered segment are free.
             free = size
             if n < len(self.buffered):
-                behind = self.buffered[n]
-                free = behind.start - start
+                following = self.buffered[n]
+                free = following.start - start
                 if free > size:
                     free = size
             if free > 0:
                 n = self.insert(n, start, captured, free, file, offset, timestamp)
             if n >= len(self.buffered):
                 return
-            behind = self.buffered[n]
-            cut = behind.start + behind.size - start
+            following = self.buffered[n]
+            cut = following.start + following.size - start
             start += cut
             size -= cut
             captured -= cut
@@ -154,16 +154,16 @@ class TcpDirection:
 
     def insertion_index(self, start: i64) -> i64:
         """Index of the first buffered segment that starts at or after `start`."""
-        behind: i64 = len(self.buffered)
-        if behind == self.buffer_head or self.buffered[behind - 1].start < start:
-            return behind  # nearly always: segments usually arrive in order
+        high: i64 = len(self.buffered)
+        if high == self.buffer_head or self.buffered[high - 1].start < start:
+            return high  # nearly always: segments usually arrive in order
         low = self.buffer_head
-        while low < behind:
-            middle = (low + behind) >> 1
+        while low < high:
+            middle = (low + high) >> 1
             if self.buffered[middle].start < start:
                 low = middle + 1
             else:
-                behind = middle
+                high = middle
         return low
 
     def insert(
@@ -253,6 +253,7 @@ class TcpDirection:
         self.add_retransmission_span(self.progress_at, timestamp)
 
     def add_retransmission_span(self, began: i64, ended: i64) -> None:
+        """Record a span; it replaces the last one if both begin at the same time."""
         spans = self.retransmission_spans
         if len(spans) > 0 and (spans[len(spans) - 1][0] == began or len(spans) >= MAX_SPANS):
             began = spans[len(spans) - 1][0]
@@ -261,6 +262,7 @@ class TcpDirection:
             spans.append((began, ended))
 
     def add_ack_delay(self, delay: i64) -> None:
+        """Record the time from a byte to its acknowledgement, which ends the measurement."""
         self.rtt_probe_end = -1
         if delay >= 0 and (self.min_ack_delay < 0 or delay < self.min_ack_delay):
             self.min_ack_delay = delay

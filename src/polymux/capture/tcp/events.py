@@ -34,6 +34,7 @@ class TcpEvents:
         self.offset: vec[i64] = vec[i64]([0] * capacity)
 
     def add(self, side: i64, kind: i64, timestamp: i64, size: i64, file: i64, offset: i64) -> None:
+        """Append an event. The caller makes sure that there is room."""
         row = self.count
         # The columns are initialised with zeros, which is what most rows need.
         if side != 0:

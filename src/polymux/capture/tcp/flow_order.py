@@ -350,6 +350,7 @@ class ConnectionSplitter:
         return found
 
     def reset(self) -> None:
+        """Start a new session."""
         self.is_open = True
         self.pending_isn = -1
         for side in range(i64(2)):
@@ -359,6 +360,7 @@ class ConnectionSplitter:
             self.ended[side] = 0
 
     def is_new_connection(self, flags: i64, seq: i64, ack: i64, side: i64) -> bool:
+        """Whether a SYN has another initial sequence number than the current session."""
         if self.isn[side] == seq:
             return False  # a retransmission
         if self.isn[side] >= 0:
@@ -377,12 +379,14 @@ class ConnectionSplitter:
         return flags & ACK != 0 and follows_syn(self.pending_isn, ack)
 
     def is_far_from_end(self, seq: i64, side: i64) -> bool:
+        """Whether `seq` is too far from the end of a side to belong to the current session."""
         if self.end_seq[side] < 0:
             return True
         away = (seq - self.end_seq[side]) & LOW32
         return NEW_SESSION_DISTANCE < away < 0x100000000 - NEW_SESSION_DISTANCE
 
     def update(self, flags: i64, seq: i64, ack: i64, side: i64, size: i64) -> None:
+        """Record a packet of the current session; a pending SYN is not part of it."""
         if (
             self.pending_isn >= 0
             and side == self.pending_side

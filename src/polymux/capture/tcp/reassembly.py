@@ -12,16 +12,17 @@ declared lost and becomes a gap when
 
 - it has waited for `max_hole_wait_ns`,
 - more than `max_buffered_bytes` or `max_buffered_segments` wait behind it,
-- the receiver acknowledged it although it was not captured, and either side goes on: the answer
-  to bytes must not be emitted before the gap that stands for them,
+- the receiver acknowledged it although it was not captured, and payload follows from either side,
+  if the order of the two directions is proven: the answer to bytes must not be emitted before the
+  gap that stands for them,
 - or the session ends.
 
 Invariants:
 
 - Bytes are emitted in order and once; of several copies, the first captured one.
 - `next_position` never decreases, and `delivered_bytes` + `missing_bytes` equals it.
-- `has_hole` is set exactly while something waits: buffered segments, or an acknowledgement beyond
-  the captured bytes. `hole_since` is the start of the wait.
+- `has_hole` is set while something waits: buffered segments, or an acknowledgement beyond the
+  captured bytes. `hole_since` is the start of the wait.
 - A packet emits at most `max_rows_per_packet` rows, so that a batch never overflows.
 
 Nearly all packets are in order and take `fast_packet`; any other takes `packet`, with the same
@@ -458,12 +459,14 @@ class Reassembler:
     def emit_payload(
         self, direction: TcpDirection, size: i64, file: i64, offset: i64, timestamp: i64
     ) -> None:
+        """Emit `size` bytes at `offset` of a file and advance the position."""
         if size > 0:
             direction.next_position += size
             direction.delivered_bytes += size
             self.out.add(direction.side, PAYLOAD, timestamp, size, file, offset)
 
     def emit_gap(self, direction: TcpDirection, size: i64, timestamp: i64) -> None:
+        """Emit `size` missing bytes and advance the position."""
         if size > 0:
             direction.next_position += size
             direction.missing_bytes += size

@@ -124,9 +124,11 @@ class PagedInts:
         self.read_end: i64 = 0
 
     def allocate(self, entries: i64) -> None:
+        """Prepare for at most `entries` integers."""
         self.write_words = vec[i64]([0] * (entries if entries < PAGE_ENTRIES else PAGE_ENTRIES))
 
     def add(self, entry: i64) -> None:
+        """Append an integer."""
         self.write_words[self.count & (PAGE_ENTRIES - 1)] = entry
         self.count += 1
         if self.count & (PAGE_ENTRIES - 1) == 0:

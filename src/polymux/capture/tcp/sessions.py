@@ -64,6 +64,7 @@ class StreamPiece:
 
     @property
     def is_gap(self) -> bool:
+        """Whether bytes are missing here."""
         return self.end is None and not self.data
 
 
