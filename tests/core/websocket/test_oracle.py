@@ -1,4 +1,4 @@
-"""The `websockets` library as a second opinion, both ways."""
+"""The `websockets` library as an oracle, for decoding and encoding."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,7 +28,7 @@ Story = list[tuple[str, object]]
 
 
 def theirs(side: int, wire: bytes) -> Story:
-    """What their protocol object makes of the bytes this side sent."""
+    """What the library decodes from the bytes this side sent."""
     protocol: ClientProtocol | ServerProtocol
     if side == DIALER:
         protocol = ServerProtocol(state=State.OPEN, max_size=LIMIT)
@@ -76,7 +76,7 @@ def ours(side: int, wire: bytes) -> Story:
 
 @st.composite
 def anything(draw: st.DrawFn, side: int) -> bytes:
-    """One whole frame, right or wrong in any way but text and a length in too long a form."""
+    """One complete frame, valid or not; never text, never a non-minimal length."""
     opcode = draw(st.sampled_from([0, 0, 2, 2, 2, 8, 9, 10, 5, 13]))
     if opcode == 8:
         code = draw(st.sampled_from([1000, 1001, 1007, 1014, 3000, 4999, 1004, 1005, 1015, 2000]))
@@ -94,13 +94,13 @@ def anything(draw: st.DrawFn, side: int) -> bytes:
 
 @given(sides, st.data())
 @settings(max_examples=400)
-def test_they_and_we_read_the_same_out_of_any_frames(side: int, data: st.DataObject) -> None:
+def test_both_decode_the_same_from_any_frames(side: int, data: st.DataObject) -> None:
     wire = b"".join(data.draw(st.lists(anything(side), max_size=8)))
     assert ours(side, wire) == theirs(side, wire)
 
 
 @given(sides, st.lists(st.tuples(st.sampled_from([2, 9, 10]), st.binary(max_size=125))), st.data())
-def test_what_they_write_we_read(
+def test_we_decode_what_the_library_encodes(
     side: int, script: list[tuple[int, bytes]], data: st.DataObject
 ) -> None:
     wire = b"".join(
@@ -115,7 +115,7 @@ def test_what_they_write_we_read(
 
 
 @given(sides, st.lists(st.tuples(st.sampled_from("mpo"), st.binary(max_size=125))), st.data())
-def test_what_we_write_they_read(
+def test_the_library_decodes_what_we_encode(
     side: int, script: list[tuple[str, bytes]], data: st.DataObject
 ) -> None:
     key = data.draw(st.binary(min_size=4, max_size=4)) if side == DIALER else None
