@@ -177,7 +177,7 @@ def test_a_java_without_classes_of_its_own_gets_a_base(
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", Child)
-        patch.setattr(classdata, "_dump_base", lambda java, file: file.touch())
+        patch.setattr(classdata, "dump_base_archive", lambda java, file: file.touch())
         classdata.train_archive(java, archive, archive)
     base = archive.with_suffix(".base")
     assert f"-XX:SharedArchiveFile={base}" in seen
@@ -199,9 +199,9 @@ def test_the_session_maps_the_archive_its_rehearsal_made(
     fresh = not archive.exists()
     if fresh:
         program = (
-            "from polymux.spark.runtime.class_data_sharing import prepare\n"
+            "from polymux.spark.runtime.class_data_sharing import create_archive\n"
             "from polymux.spark.runtime.java import find_java\n"
-            "raise SystemExit(not prepare(find_java()))"
+            "raise SystemExit(not create_archive(find_java()))"
         )
         environ = {**importable_environ(), "POLYMUX_CLASS_DATA": "on"}
         subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=390)

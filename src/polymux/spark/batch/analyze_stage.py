@@ -18,7 +18,6 @@ from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.analysis.session.interleaving import interleave
 from polymux.analysis.session.summary import SessionSummary
 from polymux.capture import CaptureLimits, sessions_of
-from polymux.capture.io.lean_files import release_memory
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.capture.io.remote import UrlFilePool
 from polymux.spark.batch.reference_shuffle import (
@@ -28,6 +27,7 @@ from polymux.spark.batch.reference_shuffle import (
     TempSpool,
 )
 from polymux.spark.runtime.gc_freeze import freeze_gc
+from polymux.spark.runtime.worker_memory import release_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

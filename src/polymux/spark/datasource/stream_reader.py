@@ -35,9 +35,10 @@ from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.analysis.session.interleaving import interleave
 from polymux.analysis.session.summary import SessionSummary
 from polymux.capture import CaptureLimits, FilePool, TcpSession, sessions_of
-from polymux.capture.io.lean_files import BoundedFilePool, release_memory
+from polymux.capture.io.file_pool import WORKER_RESIDENT_LIMIT
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.spark.datasource.options import SourceOptions
+from polymux.spark.runtime.worker_memory import release_memory
 from polymux.spark.streaming.micro_batches import AvailableFiles, BatchTask, FolderFollower
 from polymux.spark.streaming.offset import FolderOffset
 from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
@@ -300,7 +301,7 @@ class AllTablesReader(CaptureStreamReader):
         told = TaskReport(folder, [], [], task.unchanged, status=task.status or None)
         home = Path(self.staging) / folder
         release_memory()
-        with BoundedFilePool(CaptureLimits()) as files:
+        with FilePool(CaptureLimits(), resident_limit=WORKER_RESIDENT_LIMIT) as files:
             with TableWriter(home, "part") as writer:
                 for summary in self._analyze(task.finished, self.analysis_options, files, writer):
                     told.sessions += 1
