@@ -75,10 +75,12 @@ class Server:
 
     @property
     def url(self) -> str:
+        """The URL that the server listens on, with the port that was bound."""
         return str(self.address)
 
     @property
     def port(self) -> int:
+        """The TCP port that was bound."""
         return self.address.port
 
     async def close(self) -> None:
