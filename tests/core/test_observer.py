@@ -23,13 +23,13 @@ def frame(number: int, flag: int, payload: bytes = b"") -> bytes:
     return uvarint(number * 8 + flag) + uvarint(len(payload)) + payload
 
 
-def watcher(remembered: int = 4096) -> Observer:
+def new_observer(remembered: int = 4096) -> Observer:
     return Observer(create("mplex", Limits(closed_streams_remembered=remembered)))
 
 
 def resumed(observer: Observer, remembered: int = 4096) -> Observer:
     """Another observer that continues from a snapshot of this one."""
-    other = watcher(remembered)
+    other = new_observer(remembered)
     other.restore(observer.snapshot())
     assert other.snapshot() == observer.snapshot()
     return other
@@ -44,7 +44,7 @@ def labels(streams: list[StreamState]) -> list[str]:
 
 def observer_inside_a_reply() -> Observer:
     """Id 0 is reset and opened again while the dialer's reply on it is arriving."""
-    observer = watcher()
+    observer = new_observer()
     observer.feed(1, frame(0, 0), 0)
     observer.feed(0, frame(0, 1, b"x" * 100)[:50], 1)
     observer.feed(1, frame(0, 6) + frame(0, 0), 2)
@@ -80,7 +80,7 @@ def test_an_incomplete_frame_keeps_its_stream_in_a_snapshot_after_id_reuse() -> 
 
 
 def test_closed_streams_are_evicted_in_order_also_after_a_snapshot() -> None:
-    observer = watcher(2)
+    observer = new_observer(2)
     observer.feed(0, frame(1, 0) + frame(3, 0) + frame(5, 0), 0)
     observer.feed(0, frame(3, 6) + frame(1, 6), 1)
     observer = resumed(observer, 2)
@@ -91,7 +91,7 @@ def test_closed_streams_are_evicted_in_order_also_after_a_snapshot() -> None:
 
 def test_a_replaced_stream_counts_as_remembered_also_after_a_snapshot() -> None:
     def forgotten(resume: bool) -> list[str]:
-        observer = watcher(3)
+        observer = new_observer(3)
         for number in (1, 3, 3, 3):
             observer.feed(0, frame(number, 0) + frame(number, 6), 0)
         observer.take_removed_streams()
@@ -108,7 +108,7 @@ def test_a_replaced_stream_counts_as_remembered_also_after_a_snapshot() -> None:
 
 def test_gaps_in_many_frames_are_zero_filled_up_to_one_limit() -> None:
     size, frames = MAX_ZERO_FILL_BYTES // 2, 20
-    observer = watcher()
+    observer = new_observer()
     observer.feed(0, frame(1, 0), 0)
     for n in range(frames):
         observer.feed(0, uvarint(1 * 8 + 2) + uvarint(size), n)
@@ -123,7 +123,7 @@ def test_gaps_in_many_frames_are_zero_filled_up_to_one_limit() -> None:
 
 def test_a_gap_in_a_frame_is_zero_filled_up_to_a_limit_and_counted_beyond() -> None:
     size, step = 2**40, 2**38
-    observer = watcher()
+    observer = new_observer()
     observer.feed(0, frame(1, 0) + uvarint(1 * 8 + 2) + uvarint(size) + b"x" * 1000, 0)
     for _ in range(3):
         observer.gap(0, step, 1)
@@ -159,4 +159,4 @@ def test_a_sink_is_notified_of_all_content_by_default() -> None:
     assert EventSink().wants_frame_ends
     assert not NullSink().wants_content
     assert not NullSink().wants_frame_ends
-    assert isinstance(watcher().connection.sink, NullSink)
+    assert isinstance(new_observer().connection.sink, NullSink)

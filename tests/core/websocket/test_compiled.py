@@ -36,7 +36,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return modules
 
 
-def story(module: Any, seed: int) -> tuple[list[str], object]:
+def decoded_events(module: Any, seed: int) -> tuple[list[str], object]:
     """Feed a decoder frames, damage, gaps and cuts made from a seed; return its events."""
     chance = random.Random(seed)
     reader = module.Decoder(chance.randrange(2), chance.choice([100, 300]), seed % 2 == 0)
@@ -68,7 +68,9 @@ def story(module: Any, seed: int) -> tuple[list[str], object]:
 @compiled_only
 def test_decoders_agree(plain: dict[str, Any]) -> None:
     for seed in range(5000):
-        assert story(decoder, seed) == story(plain["decoder"], seed), f"seed {seed}"
+        assert decoded_events(decoder, seed) == decoded_events(plain["decoder"], seed), (
+            f"seed {seed}"
+        )
 
 
 @compiled_only

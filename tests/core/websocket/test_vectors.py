@@ -71,7 +71,7 @@ def decoder_for(case: Any) -> Decoder:
     return Decoder(SIDES[case.get("sender", "acceptor")], limit, lenient)
 
 
-def put(decoder: Decoder, part: bytes | int) -> None:
+def feed(decoder: Decoder, part: bytes | int) -> None:
     if isinstance(part, int):
         decoder.gap(part)
     else:
@@ -113,14 +113,14 @@ def described(item: DecoderEvent) -> dict[str, Any]:
     match item:
         case Message():
             holes = [list(hole) for hole in item.holes]
-            return {"message": item.data, "holes": holes, **place(item)}
+            return {"message": item.data, "holes": holes, **wire_position(item)}
         case Ping():
-            return {"ping": item.data, "damaged": item.damaged, **place(item)}
+            return {"ping": item.data, "damaged": item.damaged, **wire_position(item)}
         case Pong():
-            return {"pong": item.data, "damaged": item.damaged, **place(item)}
+            return {"pong": item.data, "damaged": item.damaged, **wire_position(item)}
         case Close():
             more = {"reason": item.reason, "damaged": item.damaged}
-            return {"close": item.code, **more, **place(item)}
+            return {"close": item.code, **more, **wire_position(item)}
         case FrameViolation():
             assert item.rule.close_code == item.close_code
             name = item.rule.name.removeprefix("websocket.")
@@ -129,7 +129,7 @@ def described(item: DecoderEvent) -> dict[str, Any]:
             return {"lost": item.offset}
 
 
-def place(item: Message | Ping | Pong | Close) -> dict[str, int]:
+def wire_position(item: Message | Ping | Pong | Close) -> dict[str, int]:
     return {"offset": item.offset, "bytes": item.wire_bytes}
 
 
@@ -137,7 +137,7 @@ def place(item: Message | Ping | Pong | Close) -> dict[str, int]:
 def test_vector_fed_at_once(case: Any) -> None:
     decoder = decoder_for(case)
     for part in wire_of(case):
-        put(decoder, part)
+        feed(decoder, part)
     check(case, decoder, decoder.take())
 
 
@@ -145,7 +145,7 @@ def test_vector_fed_at_once(case: Any) -> None:
 def test_vector_fed_byte_by_byte(case: Any) -> None:
     decoder = decoder_for(case)
     for part in byte_by_byte(wire_of(case)):
-        put(decoder, part)
+        feed(decoder, part)
     check(case, decoder, decoder.take())
 
 
@@ -156,7 +156,7 @@ def test_vector_saved_and_restored_after_every_byte(case: Any) -> None:
     decoder = decoder_for(case)
     items: list[DecoderEvent] = []
     for count, part in enumerate(singles):
-        put(decoder, part)
+        feed(decoder, part)
         if count % step == 0:
             items += decoder.take()
             saved = decoder.snapshot()
@@ -173,7 +173,7 @@ def test_vector_cut_in_two_anywhere(case: Any) -> None:
     for cut in range(1, min(total, 150)):
         decoder = decoder_for(case)
         for part in cut_at(wire, cut):
-            put(decoder, part)
+            feed(decoder, part)
         check(case, decoder, decoder.take())
 
 
