@@ -178,8 +178,7 @@ def tests_for(mutant: Mutant, parts: list[CoveredTest]) -> list[CoveredTest]:
         span = set(range(mutant.line, mutant.last + 1))
         found = [part for part in parts if span & part.lines.get(str(mutant.path), set())]
     else:
-        family = mutant.path.stem.partition("_")[0]
-        near = {str(path) for path in files() if path.stem.partition("_")[0] == family}
+        near = {str(path) for path in files() if path.parent == mutant.path.parent}
         found = [part for part in parts if near & part.lines.keys() or "rule_tables" in part.name]
     return sorted(found, key=lambda part: (part.name.startswith(LIVE_TESTS), part.seconds))
 

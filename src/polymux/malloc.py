@@ -1,7 +1,7 @@
 """glibc malloc tuning: keep freed memory while data flows, return it after sessions have ended.
 
-Both functions have no effect on systems with another allocator. The module keeps process-wide
-state, since the heap is one per process.
+There is no effect where the C library is not glibc. The module keeps process-wide state, since a
+process has one heap.
 """
 
 import ctypes

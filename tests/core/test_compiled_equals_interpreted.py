@@ -1,4 +1,4 @@
-"""The same source, compiled and interpreted, sees the same in the same bytes."""
+"""The compiled and the interpreted code give the same results for the same bytes."""
 
 import os
 import subprocess

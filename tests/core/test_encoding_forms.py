@@ -1,4 +1,4 @@
-"""Every form a number or value can have on the wire, against an encoder that is written here."""
+"""Every form an integer or value can have on the wire, against an independent encoder."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from polymux.core.varint import (
 )
 
 HUGE = 2**63 - 1
-BEFORE, AFTER = b"\xc1\x80\xff", b"\xff\x80\xc1"  # nothing here may be looked at
+BEFORE, AFTER = b"\xc1\x80\xff", b"\xff\x80\xc1"  # outside of data[pos:end]: must not be read
 EDGES = sorted({(1 << bits) + near for bits in range(1, 64) for near in (-1, 0, 1)} | {0})
 
 
 def signed(value: int) -> int:
-    """64 bits as the codec hands them on."""
+    """64 bits as the codec returns them."""
     return value - 2**64 if value >= 2**63 else value
 
 
@@ -48,10 +48,10 @@ def eight_bit(value: int) -> bytes:
     return bytes([247 + len(data)]) + data
 
 
-# --- numbers of mplex and Minmux
+# Integers of mplex and Minmux
 
 
-def test_a_base_128_number_is_written_read_and_found_short_at_every_cut() -> None:
+def test_a_base_128_integer_round_trips_and_is_incomplete_at_every_cut() -> None:
     for value in (edge for edge in EDGES if edge < 2**63):
         out = BytesWriter()
         put_uvarint(out, value)
@@ -65,7 +65,7 @@ def test_a_base_128_number_is_written_read_and_found_short_at_every_cut() -> Non
 
 
 @pytest.mark.parametrize("last", [0, 1, 127])
-def test_nine_bytes_are_the_longest_base_128_number(last: int) -> None:
+def test_nine_bytes_are_the_longest_base_128_integer(last: int) -> None:
     nine = b"\x80" * 8 + bytes([last])
     assert uvarint(nine, 0, 9) == (last << 56, 9)
     assert uvarint(b"\x80" * 9, 0, 9) == (0, INVALID)
@@ -73,7 +73,7 @@ def test_nine_bytes_are_the_longest_base_128_number(last: int) -> None:
     assert uvarint(b"\x80" * 8, 0, 8) == (0, INCOMPLETE)
 
 
-def test_a_varu64_is_written_read_and_found_short_at_every_cut() -> None:
+def test_a_varu64_round_trips_and_is_incomplete_at_every_cut() -> None:
     for value in [*EDGES, 247, 248, 249, 2**64 - 1]:
         out = BytesWriter()
         put_varu64(out, signed(value))
@@ -88,7 +88,7 @@ def test_a_varu64_is_written_read_and_found_short_at_every_cut() -> None:
 
 
 @pytest.mark.parametrize("width", range(1, 9))
-def test_big_endian_numbers_of_any_width_come_back(width: int) -> None:
+def test_big_endian_integers_of_any_width_round_trip(width: int) -> None:
     for value in {0, 1, 127, 128, 255, 256 ** (width - 1), 256**width - 1, 256**width // 2}:
         if value < 256**width:
             out = BytesWriter()
@@ -97,9 +97,9 @@ def test_big_endian_numbers_of_any_width_come_back(width: int) -> None:
             assert read_big_endian(BEFORE + out.getvalue() + AFTER, 3, width) == signed(value)
 
 
-# --- msgpack
+# msgpack
 
-Sample = tuple[int, bytes]  # the code, and a whole value that begins with it
+Sample = tuple[int, bytes]  # the first byte, and a complete value that begins with it
 
 
 def lengths(width: int, size: int) -> bytes:
@@ -107,7 +107,7 @@ def lengths(width: int, size: int) -> bytes:
 
 
 def samples() -> list[Sample]:
-    """A value for every first byte there is but 0xc1, which begins none."""
+    """A value for every first byte except 0xc1, which is never used."""
     found: list[Sample] = [(code, bytes([code])) for code in (*range(128), *range(0xE0, 256))]
     found += [(0x80 + n, bytes([0x80 + n]) + b"\x01\xc3" * n) for n in range(16)]
     found += [(0x90 + n, bytes([0x90 + n]) + b"\x07" * n) for n in range(16)]
@@ -134,7 +134,7 @@ def test_there_is_a_sample_for_every_first_byte() -> None:
     assert {code for code, _ in samples()} == set(range(256)) - {0xC1}
 
 
-def test_a_value_of_any_type_is_stepped_over_exactly() -> None:
+def test_a_value_of_any_type_is_skipped_exactly() -> None:
     for _, value in samples():
         step_over(value)
 
@@ -152,7 +152,7 @@ def step_over(value: bytes) -> None:
     assert msgpack_skip(value, 0, len(value), 0) == 0
 
 
-def test_only_what_has_the_wanted_type_is_taken_for_it() -> None:
+def test_only_values_of_the_expected_type_are_decoded() -> None:
     for code, value in samples():
         take_apart(code, value)
 
@@ -185,13 +185,13 @@ def take_apart(code: int, value: bytes) -> None:
      (math.inf, HUGE), (-1.0, -1), (-0.5, -1), (0.5, -1), (1.5, -1), (math.nan, -1),
      (-math.inf, -1), (-0.0, 0)],
 )  # fmt: skip
-def test_a_float_is_taken_for_the_whole_number_it_is(number: float, value: int) -> None:
+def test_an_integral_float_is_decoded_as_an_integer(number: float, value: int) -> None:
     form = b"\xcb" + struct.pack(">d", number)
     assert msgpack_int(form, 0, 9) == (value, 9)
 
 
 @given(st.integers(0, 2**63 - 1), st.binary(max_size=6))
-def test_any_number_is_read_from_anywhere(value: int, before: bytes) -> None:
+def test_any_integer_is_decoded_at_any_position(value: int, before: bytes) -> None:
     for put, read in ((put_uvarint, uvarint), (put_varu64, varu64)):
         out = BytesWriter()
         put(out, value)

@@ -1,4 +1,4 @@
-"""Numbers on the wire at every edge, against encodings that are written down here."""
+"""msgpack values at every boundary, against encodings that are written down here."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from polymux.core.varint import INCOMPLETE, INVALID
 
 HUGE = 2**63 - 1
 
-# value, and every form a writer may choose for it; ours is the first
+# value, and every form an encoder may choose for it; ours is the first
 INTS: list[tuple[int, list[bytes]]] = [
     (0, [b"\x00", b"\xcc\x00", b"\xcd\x00\x00", b"\xd0\x00", b"\xd1\x00\x00"]),
     (127, [b"\x7f", b"\xcc\x7f", b"\xd0\x7f"]),
@@ -41,14 +41,14 @@ READ_ONLY: list[tuple[int, bytes]] = [
     (-128, b"\xd0\x80"),
     (-32768, b"\xd1\x80\x00"),
     (-(2**31), b"\xd2\x80\x00\x00\x00"),
-    (HUGE, b"\xcf\x80" + bytes(7)),  # past 2^63-1: the largest there is
+    (HUGE, b"\xcf\x80" + bytes(7)),  # beyond 2^63-1: clamped
     (HUGE, b"\xcf" + b"\xff" * 8),
     (2**31, b"\xcb" + struct.pack(">d", 2.0**31)),  # what npm writes for a wide window
 ]
 
 
 @pytest.mark.parametrize(("value", "forms"), INTS)
-def test_integers_are_read_in_every_form_and_written_in_the_shortest(
+def test_integers_are_decoded_in_every_form_and_encoded_in_the_shortest(
     value: int, forms: list[bytes]
 ) -> None:
     out = BytesWriter()
@@ -62,13 +62,13 @@ def test_integers_are_read_in_every_form_and_written_in_the_shortest(
 
 
 @pytest.mark.parametrize(("value", "form"), READ_ONLY)
-def test_integers_that_only_others_write_are_read(value: int, form: bytes) -> None:
+def test_forms_that_only_other_encoders_use_are_decoded(value: int, form: bytes) -> None:
     assert msgpack_int(form, 0, len(form)) == (value, len(form))
     assert msgpack_int(form, 0, len(form) - 1)[1] == INCOMPLETE
 
 
 @pytest.mark.parametrize("first", [0xC0, 0xC1, 0xC2, 0xA1, 0x91, 0x81, 0xC4, 0xD4, 0xD9, 0xDC])
-def test_what_is_no_integer_is_refused_at_its_first_byte(first: int) -> None:
+def test_other_types_than_integers_are_invalid_at_the_first_byte(first: int) -> None:
     assert msgpack_int(bytes([first]) + bytes(20), 0, 21)[1] == INVALID
 
 
@@ -77,7 +77,7 @@ SIZES = [(0, "c400"), (1, "c401"), (255, "c4ff"), (256, "c50100"), (65535, "c5ff
 
 
 @pytest.mark.parametrize(("size", "head"), SIZES)
-def test_binaries_say_their_size_in_the_shortest_form(size: int, head: str) -> None:
+def test_the_size_of_a_binary_has_the_shortest_form(size: int, head: str) -> None:
     out = BytesWriter()
     put_msgpack_bin(out, size)
     written = out.getvalue()
@@ -92,7 +92,7 @@ TEXTS = [(0, "a0"), (31, "bf"), (32, "d920"), (255, "d9ff"), (256, "da0100"), (6
 
 
 @pytest.mark.parametrize(("size", "head"), TEXTS)
-def test_strings_say_their_size_in_the_shortest_form(size: int, head: str) -> None:
+def test_the_size_of_a_string_has_the_shortest_form(size: int, head: str) -> None:
     out = BytesWriter()
     put_msgpack_str(out, b"x" * size)
     written = out.getvalue()
@@ -101,9 +101,7 @@ def test_strings_say_their_size_in_the_shortest_form(size: int, head: str) -> No
 
 
 @pytest.mark.parametrize(("opening", "inner"), [(b"\x91", 1), (b"\x92\xc0", 2), (b"\x81\xa0", 2)])
-def test_values_are_stepped_over_up_to_a_number_that_nobody_needs(
-    opening: bytes, inner: int
-) -> None:
+def test_up_to_a_limit_values_are_skipped(opening: bytes, inner: int) -> None:
     nests = (MAX_SKIPPED_VALUES - 1) // inner
     data = opening * nests + b"\xc0"
     assert msgpack_skip(data, 0, len(data), 1) == len(data)
@@ -111,7 +109,7 @@ def test_values_are_stepped_over_up_to_a_number_that_nobody_needs(
     assert msgpack_skip(data, 0, len(data), 1) == INVALID
 
 
-def test_more_values_than_are_stepped_over_are_refused_before_they_come() -> None:
+def test_more_values_than_the_limit_are_invalid_before_they_arrive() -> None:
     for count, verdict in ((MAX_SKIPPED_VALUES - 1, INCOMPLETE), (MAX_SKIPPED_VALUES, INVALID)):
         head = b"\xdc" + struct.pack(">H", count)
         assert msgpack_skip(head, 0, len(head), 1) == verdict

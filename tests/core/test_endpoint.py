@@ -1,4 +1,4 @@
-"""Small promises of a sans-IO endpoint."""
+"""Details of the sans-IO endpoint's contract."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dialer(text: str) -> Endpoint:
 
 
 @pytest.mark.parametrize("text", ["mplex", "omnistreams:carrier=length"])
-def test_giving_a_stream_up_twice_says_it_once(text: str) -> None:
+def test_aborting_a_stream_twice_sends_one_frame(text: str) -> None:
     once, twice = dialer(text), dialer(text)
     for end, times in ((once, 1), (twice, 2)):
         stream = end.open()
@@ -42,16 +42,16 @@ def test_an_offer_that_was_withdrawn_is_not_accepted() -> None:
     assert end.data_to_send() == bytes.fromhex("930401ff")  # our own termination, and nothing else
 
 
-def test_a_message_that_is_too_long_is_refused_with_the_size_that_would_do() -> None:
+def test_a_message_over_the_limit_is_rejected_with_the_limit_named() -> None:
     end = dialer("omnistreams:carrier=length")
     stream = end.open()
     with pytest.raises(LimitExceeded, match="limit max_frame_bytes=1048576"):
         end.send(stream, bytes(1048577))
 
 
-@example([bytes(1024)] * 200, 262_144, False)  # turns that are filled to the byte
+@example([bytes(1024)] * 200, 262_144, False)  # quanta that are filled exactly
 @given(st.lists(PIECES, max_size=30), st.integers(1, 200_000), st.booleans())
-def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apart(
+def test_send_many_gives_the_same_frames_and_counters_as_send(
     pieces: list[bytes], room: int, shared: bool
 ) -> None:
     together, apart = dialer("mplex"), dialer("mplex")
@@ -59,7 +59,7 @@ def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apa
     for end in (together, apart):
         stream = end.open(b"x")
         data = end.data_to_send()
-        if shared:  # another stream takes turns
+        if shared:  # another stream shares the round robin
             end.send(end.open(b"y"), bytes(100))
         if end is together:
             end.send_many(stream, pieces)
@@ -88,7 +88,7 @@ def test_pieces_sent_together_make_the_frames_and_the_figures_of_pieces_sent_apa
         assert reader.protocol.causality.frames_sent(0) == end.protocol.causality.frames_sent(0)
         chain = HeaderScan(4096)
         assert chain.read(reader.protocol, 0, data, 0, 0) == len(data)
-        assert 0 not in list(chain.payload_size)[: chain.used]  # no frame is for nothing
+        assert 0 not in list(chain.payload_size)[: chain.used]  # no empty frame
         assert theirs.buffers is not None
         assert b"".join(bytes(part) for part in theirs.buffers.received) == b"".join(pieces)
     assert said[0] == said[1]

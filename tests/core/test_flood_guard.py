@@ -1,4 +1,4 @@
-"""What a sans-IO endpoint puts up with, and what it counts without keeping."""
+"""Flood limits of the sans-IO endpoint, and violations that it only counts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def endpoint(text: str = "mplex", limits: Limits | None = None) -> Endpoint:
     return end
 
 
-def test_a_chunk_of_strays_costs_no_memory_and_is_counted_exactly() -> None:
+def test_frames_for_unknown_streams_take_no_memory_and_are_counted_exactly() -> None:
     end = endpoint(limits=Limits(unknown_stream_burst=200_000))
     chunk = bytes.fromhex("0a00") * 5_000
     end.receive(chunk[:200], 0.0)
@@ -31,7 +31,7 @@ def test_a_chunk_of_strays_costs_no_memory_and_is_counted_exactly() -> None:
     assert peak < 256 * 1024
 
 
-def test_a_chunk_of_openings_is_not_decoded_to_its_end() -> None:
+def test_a_chunk_with_too_many_openings_is_not_decoded_completely() -> None:
     end = endpoint()
     two = b"".join(bytes([n << 3 & 127 | 128, n >> 4]) + b"\0" for n in range(16, 2048))
     three = b"".join(
@@ -42,7 +42,7 @@ def test_a_chunk_of_openings_is_not_decoded_to_its_end() -> None:
     assert end.connection.next_serial == 1024 + 1000 + 1
 
 
-def test_buckets_fill_again_with_time() -> None:
+def test_buckets_refill_over_time() -> None:
     end = endpoint(limits=Limits(unknown_stream_burst=10, unknown_stream_rate=5))
     end.receive(bytes.fromhex("0a00") * 10, 0.0)
     with pytest.raises(LimitExceeded, match="unknown_stream_burst=10"):
@@ -53,7 +53,7 @@ def test_buckets_fill_again_with_time() -> None:
     assert end.counters.hits == {"mplex.unknown-stream": 100}
 
 
-def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
+def test_a_violation_is_reported_once_and_aborts_its_stream() -> None:
     end = endpoint("nerdbank", Limits(receive_window=10))
     end.receive(bytes.fromhex("94 00 01 01 c4 06 92 a1 78 cd 1000"), 0.0)
     stream = end.protocol.streams.find(4)
@@ -70,25 +70,25 @@ def test_a_fault_is_complained_of_once_and_ends_its_stream() -> None:
     assert said.count(b"nerdbank.window-exceeded") == 1
 
 
-def test_what_can_no_longer_be_decoded_ends_the_session_with_a_reason() -> None:
+def test_undecodable_bytes_end_the_session_with_a_reason() -> None:
     end = endpoint()
     end.connection.stop_decoding(end.connection.direction(0), 0, 0, 0, "bytes went missing")
     with pytest.raises(PeerViolation, match="bytes went missing"):
         end.receive(b"\0\0", 0.0)
 
 
-def test_a_peer_that_never_pays_its_duties_does_not_fill_the_memory() -> None:
+def test_a_peer_that_never_replies_does_not_fill_the_memory() -> None:
     limits = Limits(closed_streams_remembered=20, open_reset_burst=10_000, accept_backlog=10_000)
     end = endpoint("nerdbank", limits)
     for _ in range(200):
         stream = end.open(b"x")
         end.data_to_send()
         end.abort(stream)
-        end.data_to_send()  # the peer owes an answer to each of these
+        end.data_to_send()  # the peer must reply to each of these
     assert len(end.protocol.pending_replies) <= 21
 
 
-def test_answers_left_over_are_noticed_when_more_comes() -> None:
+def test_unsent_replies_are_noticed_when_more_bytes_arrive() -> None:
     end = endpoint("nerdbank", Limits(max_queued_replies=5))
     for number in range(1, 6):
         end.receive(bytes.fromhex(f"94 00 {number:02x} 01 c4 06 92 a1 78 cd 1000"), 0.0)
@@ -99,7 +99,7 @@ def test_answers_left_over_are_noticed_when_more_comes() -> None:
     assert end.counters.hits["max_queued_replies"] == 1
 
 
-def test_an_answer_meant_for_an_earlier_use_of_an_id_does_not_hit_the_next() -> None:
+def test_a_reply_for_an_earlier_use_of_an_id_does_not_affect_the_next() -> None:
     end = endpoint()
     end.receive(bytes.fromhex("0800"), 0.0)
     first = end.protocol.streams.find(2)
@@ -112,7 +112,7 @@ def test_an_answer_meant_for_an_earlier_use_of_an_id_does_not_hit_the_next() -> 
     assert second is not first
 
 
-def test_what_waits_for_leave_does_not_count_as_waiting_for_the_transport() -> None:
+def test_data_without_credit_does_not_count_as_waiting_for_the_transport() -> None:
     end = endpoint("nerdbank")
     stream = end.open(b"x")
     end.send(stream, bytes(1000))
@@ -128,7 +128,7 @@ def test_what_waits_for_leave_does_not_count_as_waiting_for_the_transport() -> N
     assert (end.scheduler.ready_bytes, stream.buffers and stream.buffers.queued_bytes) == (0, 0)
 
 
-def test_many_pieces_are_queued_all_or_not_at_all() -> None:
+def test_send_many_queues_all_pieces_or_none() -> None:
     end = endpoint()
     stream = end.open(b"x")
     end.data_to_send()

@@ -1,4 +1,4 @@
-"""Memory that sessions have freed goes back to the system, soon and not too often."""
+"""Memory freed by sessions is returned to the system, soon and not too often."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ allocator.raise_trim_threshold()
 pieces = [bytes(60_000 + n) for n in range(2_000)]
 kept = pieces[::50]
 full = resident()
-del pieces  # what is left holds the top of the heap
+del pieces  # what remains pins the top of the heap
 before = resident()
 allocator.schedule_trim(0.0, later)
 seconds, act = due.pop()
@@ -39,7 +39,7 @@ print(full, before, resident())
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="this system has no malloc_trim"
 )
-def test_holes_are_given_back_as_soon_as_a_session_has_ended() -> None:
+def test_holes_in_the_heap_are_returned_when_a_session_has_ended() -> None:
     done = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True)
     full, before, after = map(float, done.stdout.split())
     assert before > full - 20 * 2**20
@@ -50,14 +50,14 @@ def test_holes_are_given_back_as_soon_as_a_session_has_ended() -> None:
     ("ends", "given_back"),
     [
         ([5.0], [5.0]),
-        ([5.0, 5.0, 5.0], [5.0, 6.0]),  # that of the others may not be free yet
+        ([5.0, 5.0, 5.0], [5.0, 6.0]),  # the memory of the later ones may not be free yet
         ([5.0, 5.1, 5.2, 5.9], [5.0, 6.0]),
         ([5.0, 5.1, 6.0, 6.5, 7.5], [5.0, 6.0, 7.0, 8.0]),
         ([5.0, 6.5], [5.0, 6.5]),
-        ([5.0, 2.0], [5.0, 2.0]),  # another loop, with a clock of its own
+        ([5.0, 2.0], [5.0, 2.0]),  # another event loop, with its own clock
     ],
 )
-def test_every_end_is_followed_by_a_giving_back_within_a_second_and_they_are_a_second_apart(
+def test_every_session_end_is_followed_by_a_trim_and_trims_are_a_second_apart(
     ends: list[float], given_back: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(allocator, "_trim_time", [])
@@ -67,6 +67,6 @@ def test_every_end_is_followed_by_a_giving_back_within_a_second_and_they_are_a_s
     assert times == pytest.approx(given_back)
 
 
-def test_a_system_without_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_malloc_trim_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     allocator.trim()

@@ -1,4 +1,4 @@
-"""Frames that were cut or not captured: nothing is judged or measured that was not seen."""
+"""Frames that were cut or not captured: what was not seen is neither reported nor measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ACK, SYN = 0x10, 0x02
 WINDOW = 50_000
 
 
-def accusations(observer: Observer) -> list[str]:
+def reported_violations(observer: Observer) -> list[str]:
     return [
         str(violation)
         for violation in observer.take_violations()
@@ -35,7 +35,7 @@ def accusations(observer: Observer) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_peers_are_not_accused_for_what_was_not_captured(protocol: str) -> None:
+def test_bytes_that_were_not_captured_cause_no_violations(protocol: str) -> None:
     holes = 0
     for seed in range(25):
         world = Simulation(protocol, seed)
@@ -50,16 +50,16 @@ def test_peers_are_not_accused_for_what_was_not_captured(protocol: str) -> None:
             else:
                 observer.feed(side, data, at)
         observer.finish(world.now, True, True)
-        assert accusations(observer) == [], f"seed {seed}"
+        assert reported_violations(observer) == [], f"seed {seed}"
         assert observer.accounts_for_all_bytes()
     assert holes > 25
 
 
-# --- captures
+# Captures
 
 
 def bulk(megabytes: float = 0.5) -> Record:
-    """A channel with a window, used for much longer than its window."""
+    """A channel on which much more is sent than its window."""
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"bulk")
     stage.exchange()
@@ -78,7 +78,7 @@ def bulk(megabytes: float = 0.5) -> Record:
 
 
 def captured(path: Path, record: Record, snap: int, missing: range) -> str:
-    """As packets of ordinary size; those `missing` were never captured, the others up to `snap`."""
+    """A capture in packets; those in `missing` are left out, the others cut to `snap` bytes."""
     ends = (DIALER, ACCEPTOR)
     due = [101, 901]
     packets = [
@@ -111,7 +111,7 @@ def captured(path: Path, record: Record, snap: int, missing: range) -> str:
         (500, range(80, 90)),
     ],
 )
-def test_a_ledger_stands_still_where_a_capture_has_holes(
+def test_credit_is_not_tracked_after_a_gap_in_a_capture(
     snap: int, missing: range, tmp_path: Path
 ) -> None:
     path = captured(tmp_path / "holes.pcap", bulk(), snap, missing)
@@ -124,7 +124,7 @@ def test_a_ledger_stands_still_where_a_capture_has_holes(
     assert 0 <= peak <= WINDOW
 
 
-# --- frames that are cut
+# Frames that are cut
 
 
 def nerdbank(steps: list[tuple[int, str, int]]) -> Observer:
@@ -144,13 +144,13 @@ OPENED = [(0, "940001 01 c404 92a16164", 0), (1, "940101ff c402 9108", 0)]
 EIGHT = "940201 01 c408"
 
 
-def test_an_acknowledgement_is_judged_only_while_what_it_acknowledges_is_seen() -> None:
+def test_an_acknowledgement_is_validated_only_while_the_acknowledged_frames_are_seen() -> None:
     eight = (1, "940501ff c402 9108", 3)
-    assert "nerdbank.acknowledged-too-much" in str(accusations(nerdbank([*OPENED, eight])))
+    assert "nerdbank.acknowledged-too-much" in str(reported_violations(nerdbank([*OPENED, eight])))
     observer = nerdbank(OPENED)
     observer.gap(0, 14, 2)
     observer.feed(1, bytes.fromhex(eight[1]), 3)
-    assert accusations(observer) == []
+    assert reported_violations(observer) == []
 
 
 def test_an_end_inside_a_frame_names_that_frame() -> None:
@@ -164,7 +164,7 @@ def test_an_end_inside_a_frame_names_that_frame() -> None:
     assert (cut.frame_index, cut.stream) == (2, "")
 
 
-def test_a_frame_that_was_cut_was_never_outstanding() -> None:
+def test_a_cut_frame_is_not_counted_as_in_flight() -> None:
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5)])
     observer.finish(9, True, True)
     assert stream_of(observer).dialer.peak_in_flight == 0
@@ -172,13 +172,13 @@ def test_a_frame_that_was_cut_was_never_outstanding() -> None:
     assert stream_of(observer).dialer.peak_in_flight == 8
 
 
-def test_a_side_is_out_of_credit_from_the_last_byte_of_its_content() -> None:
+def test_a_side_is_blocked_from_the_last_byte_of_its_content() -> None:
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5), (0, "636465666768", 50)])
     observer.finish(150, True, True)
     assert stream_of(observer).dialer.blocked_ns == 100
 
 
-def test_other_frames_of_the_stream_do_not_begin_that_time_earlier() -> None:
+def test_other_frames_of_the_stream_do_not_start_that_time_earlier() -> None:
     completed = (1, "930301ff", 7)
     observer = nerdbank([*OPENED, (0, EIGHT + "6162", 5), completed, (0, "636465666768", 50)])
     observer.finish(150, True, True)

@@ -1,4 +1,4 @@
-"""A watcher between its calls: what it hands out, what it carries over, what it steps over."""
+"""The observer: removed streams, snapshots, gaps and sinks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def uvarint(value: int) -> bytes:
 
 
 def frame(number: int, flag: int, payload: bytes = b"") -> bytes:
-    """A frame of mplex."""
+    """An mplex frame."""
     return uvarint(number * 8 + flag) + uvarint(len(payload)) + payload
 
 
-def watcher(remembered: int = 4096) -> Observer:
+def new_observer(remembered: int = 4096) -> Observer:
     return Observer(create("mplex", Limits(closed_streams_remembered=remembered)))
 
 
 def resumed(observer: Observer, remembered: int = 4096) -> Observer:
-    """Another observer that goes on where this one stopped."""
-    other = watcher(remembered)
+    """Another observer that continues from a snapshot of this one."""
+    other = new_observer(remembered)
     other.restore(observer.snapshot())
     assert other.snapshot() == observer.snapshot()
     return other
@@ -39,20 +39,20 @@ def labels(streams: list[StreamState]) -> list[str]:
     return [stream.label() for stream in streams]
 
 
-# --- streams that leave
+# Streams that leave the table
 
 
-def in_the_middle_of_an_answer() -> Observer:
-    """Id 0 is reset and opened again while the dialer's answer on it is passing."""
-    observer = watcher()
+def observer_inside_a_reply() -> Observer:
+    """Id 0 is reset and opened again while the dialer's reply on it is arriving."""
+    observer = new_observer()
     observer.feed(1, frame(0, 0), 0)
     observer.feed(0, frame(0, 1, b"x" * 100)[:50], 1)
     observer.feed(1, frame(0, 6) + frame(0, 0), 2)
     return observer
 
 
-def test_a_stream_with_a_frame_under_way_is_handed_out_once_it_has_passed() -> None:
-    observer = in_the_middle_of_an_answer()
+def test_a_stream_with_an_incomplete_frame_is_returned_once_it_is_complete() -> None:
+    observer = observer_inside_a_reply()
     assert observer.take_removed_streams() == []
     observer.feed(0, frame(0, 1, b"x" * 100)[50:], 3)
     (gone,) = observer.take_removed_streams()
@@ -60,18 +60,18 @@ def test_a_stream_with_a_frame_under_way_is_handed_out_once_it_has_passed() -> N
     assert observer.take_removed_streams() == []
 
 
-def test_a_stream_whose_frame_never_became_whole_is_handed_out_at_the_end() -> None:
-    observer = in_the_middle_of_an_answer()
+def test_a_stream_whose_frame_is_never_completed_is_returned_at_the_end() -> None:
+    observer = observer_inside_a_reply()
     assert observer.take_removed_streams() == []
     observer.finish(9, True, True)
     assert labels(observer.take_removed_streams()) == ["a0"]
 
 
-# --- taken apart and put together again
+# Snapshots
 
 
-def test_a_frame_under_way_keeps_its_stream_in_a_snapshot_though_the_id_is_used_again() -> None:
-    observer = resumed(in_the_middle_of_an_answer())
+def test_an_incomplete_frame_keeps_its_stream_in_a_snapshot_after_id_reuse() -> None:
+    observer = resumed(observer_inside_a_reply())
     observer.feed(0, frame(0, 1, b"x" * 100)[50:], 3)
     assert [
         (gone.label(), gone.dialer.content_bytes) for gone in observer.take_removed_streams()
@@ -79,8 +79,8 @@ def test_a_frame_under_way_keeps_its_stream_in_a_snapshot_though_the_id_is_used_
     assert labels(observer.protocol.streams.all()) == ["a0.2"]
 
 
-def test_closed_streams_are_forgotten_in_the_order_they_closed_also_after_a_snapshot() -> None:
-    observer = watcher(2)
+def test_closed_streams_are_evicted_in_order_also_after_a_snapshot() -> None:
+    observer = new_observer(2)
     observer.feed(0, frame(1, 0) + frame(3, 0) + frame(5, 0), 0)
     observer.feed(0, frame(3, 6) + frame(1, 6), 1)
     observer = resumed(observer, 2)
@@ -89,9 +89,9 @@ def test_closed_streams_are_forgotten_in_the_order_they_closed_also_after_a_snap
     assert labels(observer.protocol.streams.all()) == ["d1", "d5"]
 
 
-def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapshot() -> None:
+def test_a_replaced_stream_counts_as_remembered_also_after_a_snapshot() -> None:
     def forgotten(resume: bool) -> list[str]:
-        observer = watcher(3)
+        observer = new_observer(3)
         for number in (1, 3, 3, 3):
             observer.feed(0, frame(number, 0) + frame(number, 6), 0)
         observer.take_removed_streams()
@@ -103,12 +103,12 @@ def test_a_use_that_was_replaced_counts_among_the_remembered_also_after_a_snapsh
     assert forgotten(True) == forgotten(False)
 
 
-# --- bytes that were not captured
+# Bytes that were not captured
 
 
-def test_gaps_in_many_frames_are_made_up_to_one_bound_in_all() -> None:
+def test_gaps_in_many_frames_are_zero_filled_up_to_one_limit() -> None:
     size, frames = MAX_ZERO_FILL_BYTES // 2, 20
-    observer = watcher()
+    observer = new_observer()
     observer.feed(0, frame(1, 0), 0)
     for n in range(frames):
         observer.feed(0, uvarint(1 * 8 + 2) + uvarint(size), n)
@@ -116,14 +116,14 @@ def test_gaps_in_many_frames_are_made_up_to_one_bound_in_all() -> None:
         if n == 10:
             observer = resumed(observer, 64)
     unfilled = observer.connection.unfilled_bytes
-    assert unfilled == (frames - 11) * size  # those before are counted by the observer before
+    assert unfilled == (frames - 11) * size  # the others by the first observer
     assert observer.connection.zero_filled_bytes == MAX_ZERO_FILL_BYTES
     assert observer.accounts_for_all_bytes()
 
 
-def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
+def test_a_gap_in_a_frame_is_zero_filled_up_to_a_limit_and_counted_beyond() -> None:
     size, step = 2**40, 2**38
-    observer = watcher()
+    observer = new_observer()
     observer.feed(0, frame(1, 0) + uvarint(1 * 8 + 2) + uvarint(size) + b"x" * 1000, 0)
     for _ in range(3):
         observer.gap(0, step, 1)
@@ -151,12 +151,12 @@ def test_a_gap_in_a_frame_is_made_up_to_a_bound_and_counted_beyond() -> None:
     assert batch.byte_offset[2] == d.total_bytes - 7
 
 
-# --- who listens
+# Sinks
 
 
-def test_a_sink_hears_of_all_content_unless_it_says_otherwise() -> None:
+def test_a_sink_is_notified_of_all_content_by_default() -> None:
     assert EventSink().wants_content
     assert EventSink().wants_frame_ends
     assert not NullSink().wants_content
     assert not NullSink().wants_frame_ends
-    assert isinstance(watcher().connection.sink, NullSink)
+    assert isinstance(new_observer().connection.sink, NullSink)

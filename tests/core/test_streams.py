@@ -1,4 +1,4 @@
-"""The table of streams: what it finds, what it remembers, what it lets go."""
+"""The stream table: lookup, remembered closed streams, eviction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)
 
 @given(KEYS, st.integers(1, 50))
 def test_a_table_finds_what_a_dict_would_find(moves: list[tuple[int, bool]], most: int) -> None:
-    """Streams are put and retired in any order; of those that are over the last `most` stay."""
+    """Streams are inserted and closed in any order; the last `most` closed ones stay."""
     table = StreamTable(most)
     known: dict[int, StreamState] = {}
     over: list[StreamState] = []
@@ -42,7 +42,7 @@ def test_a_table_finds_what_a_dict_would_find(moves: list[tuple[int, bool]], mos
 
 
 def crowding(filled: list[bool]) -> int:
-    """The longest run of slots that are all taken: what a search may have to look through."""
+    """The longest run of used slots, which bounds the length of a search."""
     longest = run = 0
     for taken in filled:
         run = run + 1 if taken else 0
@@ -51,9 +51,9 @@ def crowding(filled: list[bool]) -> int:
 
 
 @pytest.mark.parametrize("power", [0, 20, 32, 44, 51])
-def test_keys_far_apart_do_not_crowd_together(power: int) -> None:
+def test_keys_at_regular_distances_do_not_cluster(power: int) -> None:
     table, tracks = StreamTable(10), StreamTrackerTable()
-    table.multiplier = tracks.multiplier = 0x1E3779B97F4A7C15  # any would do; the test draws none
+    table.multiplier = tracks.multiplier = 0x1E3779B97F4A7C15  # fixed: not random
     for n in range(4000):
         key = (n << power) - (1 << 63) if n << power >= 1 << 63 else n << power
         table.insert(StreamState(key, key, 0, n))
@@ -77,7 +77,7 @@ def test_a_key_of_any_64_bits_is_found(keys: list[int]) -> None:
     assert [stream.key for stream in found if stream is not None] == keys[1::2]
 
 
-def test_streams_whose_key_is_used_again_and_again_are_let_go() -> None:
+def test_replaced_streams_are_dropped() -> None:
     table = StreamTable(65_536)
     last = [StreamState(key, key, 0, 0) for key in range(1_000)]
     for stream in last:
@@ -94,7 +94,7 @@ def test_streams_whose_key_is_used_again_and_again_are_let_go() -> None:
     assert len(table.closed) == 1_000
 
 
-def test_an_empty_table_has_forgotten_everything() -> None:
+def test_a_cleared_table_is_empty() -> None:
     table = StreamTable(10)
     for key in range(200):
         table.insert(StreamState(key, key, 0, 0))
@@ -123,5 +123,5 @@ async def asked(times: int) -> int:
     return held
 
 
-def test_requests_one_after_another_leave_little_behind() -> None:
+def test_consecutive_requests_use_little_memory() -> None:
     assert asyncio.run(asked(3_000)) <= 2 * COMPACT_THRESHOLD + 2

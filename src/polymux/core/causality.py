@@ -34,9 +34,16 @@ class Causality:
     """
 
     __slots__ = (
-        "arriving0", "arriving1", "vantage", "snapshot0", "snapshot1", "read0", "read1", "sent0",
+        "arriving0",
+        "arriving1",
+        "read0",
+        "read1",
+        "sent0",
         "sent1",
-    )  # fmt: skip
+        "snapshot0",
+        "snapshot1",
+        "vantage",
+    )
 
     def __init__(self, vantage: i64) -> None:
         self.vantage: i64 = vantage

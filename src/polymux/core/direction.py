@@ -17,42 +17,39 @@ class Direction:
 
     __slots__ = (
         "amount",
-        "received_at",
-        "state_before",
-        "frame_offset",
-        "frame_started",
-        "overhead_bytes",
-        "is_content",
+        "bytes_needed",
         "content_counts",
-        "frame_bytes_seen",
+        "credit_cost",
+        "decoding_stopped",
         "format_violations",
+        "frame_bytes_seen",
+        "frame_index",
+        "frame_offset",
+        "frame_size",
+        "frame_started",
         "framed_bytes",
         "frames",
-        "missing_bytes",
-        "unjoined",
-        "stopped_by_gap",
+        "frames_missing",
+        "in_payload",
+        "is_content",
         "key",
         "kind",
-        "decoding_stopped",
-        "frames_missing",
-        "bytes_needed",
-        "stream_id",
-        "total_bytes",
+        "missing_bytes",
         "offset",
-        "in_payload",
-        "opener",
-        "frame_index",
+        "overhead_bytes",
+        "part_bytes_left",
         "parts_left",
         "payload_size",
         "pending",
-        "stop_reason",
-        "part_bytes_left",
+        "received_at",
         "side",
-        "frame_size",
+        "state_before",
+        "stop_reason",
+        "stopped_by_gap",
         "stream",
-        "text",
+        "total_bytes",
         "undecoded_bytes",
-        "credit_cost",
+        "unjoined",
         "verdict",
     )
 
@@ -85,8 +82,6 @@ class Direction:
         self.is_content: bool = False
         self.kind: i64 = 0
         self.key: i64 = 0
-        self.stream_id: i64 = 0
-        self.opener: i64 = 0
         self.amount: int = -1
         self.credit_cost: i64 = 0
         self.frame_index: i64 = 0
@@ -96,7 +91,6 @@ class Direction:
         self.verdict: i64 = 0
         self.state_before: i64 = OPEN
         self.format_violations: i64 = 0  # rules its encoding has broken so far
-        self.text: bytes = b""
 
     def start_payload(
         self,
@@ -120,8 +114,6 @@ class Direction:
         self.is_content = is_content
         self.kind = head.kind
         self.key = head.key
-        self.stream_id = head.stream_id
-        self.opener = head.opener
         self.amount = head.amount
         self.credit_cost = head.credit_cost
         self.frame_index = frame_index
@@ -131,7 +123,6 @@ class Direction:
         self.verdict = verdict
         self.state_before = state_before
         self.format_violations = head.format_violations
-        self.text = b""
 
     def is_mid_content(self, stream: StreamState) -> bool:
         """Whether a content frame of this stream is arriving and not complete yet."""
@@ -171,7 +162,6 @@ class Direction:
         return {
             "pending": self.pending,
             "reason": self.stop_reason,
-            "text": self.text,
             "flags": [
                 self.frame_started,
                 self.decoding_stopped,
@@ -195,8 +185,6 @@ class Direction:
                 self.frame_bytes_seen,
                 self.kind,
                 self.key,
-                self.stream_id,
-                self.opener,
                 self.amount,
                 self.credit_cost,
                 self.frame_index,
@@ -215,41 +203,41 @@ class Direction:
 
         The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
         """
-        pending, reason, text = saved["pending"], saved["reason"], saved["text"]
-        flags, n = saved["flags"], saved["numbers"]
+        pending, reason = saved["pending"], saved["reason"]
+        flags, numbers = saved["flags"], saved["numbers"]
         assert isinstance(pending, bytes)
         assert isinstance(reason, str)
-        assert isinstance(text, bytes)
         assert isinstance(flags, list)
-        assert isinstance(n, list)
-        self.pending, self.stop_reason, self.text = pending, reason, text
-        self.frame_started, self.decoding_stopped, self.in_payload = flags[0], flags[1], flags[2]
-        self.content_counts, self.is_content, self.stopped_by_gap = flags[3], flags[4], flags[5]
+        assert isinstance(numbers, list)
+        self.pending = pending
+        self.stop_reason = reason
+        self.frame_started = flags[0]
+        self.decoding_stopped = flags[1]
+        self.in_payload = flags[2]
+        self.content_counts = flags[3]
+        self.is_content = flags[4]
+        self.stopped_by_gap = flags[5]
         self.frames_missing = flags[6]
-        self.offset, self.received_at, self.total_bytes, self.framed_bytes = n[0], n[1], n[2], n[3]
-        self.missing_bytes, self.undecoded_bytes, self.overhead_bytes, self.frames = (
-            n[4],
-            n[5],
-            n[6],
-            n[7],
-        )
-        self.part_bytes_left, self.parts_left, self.frame_bytes_seen, self.kind = (
-            n[8],
-            n[9],
-            n[10],
-            n[11],
-        )
-        self.key, self.stream_id, self.opener, self.amount = n[12], n[13], n[14], n[15]
-        self.credit_cost, self.frame_index, self.frame_offset, self.frame_size = (
-            n[16],
-            n[17],
-            n[18],
-            n[19],
-        )
-        self.payload_size, self.verdict, self.state_before, self.format_violations = (
-            n[20],
-            n[21],
-            n[22],
-            n[23],
-        )
+        self.offset = numbers[0]
+        self.received_at = numbers[1]
+        self.total_bytes = numbers[2]
+        self.framed_bytes = numbers[3]
+        self.missing_bytes = numbers[4]
+        self.undecoded_bytes = numbers[5]
+        self.overhead_bytes = numbers[6]
+        self.frames = numbers[7]
+        self.part_bytes_left = numbers[8]
+        self.parts_left = numbers[9]
+        self.frame_bytes_seen = numbers[10]
+        self.kind = numbers[11]
+        self.key = numbers[12]
+        self.amount = numbers[13]
+        self.credit_cost = numbers[14]
+        self.frame_index = numbers[15]
+        self.frame_offset = numbers[16]
+        self.frame_size = numbers[17]
+        self.payload_size = numbers[18]
+        self.verdict = numbers[19]
+        self.state_before = numbers[20]
+        self.format_violations = numbers[21]
         self.stream = stream

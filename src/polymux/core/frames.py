@@ -41,17 +41,17 @@ class FrameHeader:
 
     __slots__ = (
         "amount",
+        "credit_cost",
         "format_violations",
         "key",
         "kind",
-        "stream_id",
         "opener",
         "parts_left",
         "payload_size",
-        "trailer_size",
-        "text_start",
+        "stream_id",
         "text_size",
-        "credit_cost",
+        "text_start",
+        "trailer_size",
     )
 
     def __init__(self) -> None:
@@ -112,17 +112,17 @@ class FrameRows:
 
     __slots__ = (
         "amount",
-        "time",
+        "byte_offset",
+        "capacity",
+        "frame_index",
         "incarnation",
         "kind",
-        "stream_id",
-        "byte_offset",
         "opener",
-        "frame_index",
         "payload_bytes",
-        "capacity",
         "sender",
         "size",
+        "stream_id",
+        "time",
         "used",
         "verdict",
     )

@@ -47,7 +47,7 @@ class Protocol:
 
     Args:
         name: the protocol's name in the registry.
-        rules: at most 60; bit n of a mask stands for rules[n].
+        rules: at most 61; bit n of a mask stands for rules[n], and bit 61 is CROSSED.
         kinds: frame kinds by their number, 0 to 255.
         limits: what is accepted from a peer.
         vantage: where the connection is observed (see `Vantage`).

@@ -33,9 +33,7 @@ class SendScheduler:
         self.protocol: Protocol = connection.protocol
         self.side: i64 = side
         self.control_queue: list[Frame] = []  # frames other than content, in order
-        self.ready_streams: list[
-            StreamState
-        ] = []  # streams with data and credit, from `next_ready` on
+        self.ready_streams: list[StreamState] = []  # the round robin, from `next_ready` on
         self.next_ready: i64 = 0
         self.ready_bytes: i64 = 0  # queued bytes of the ready streams; not of those without credit
         self.writer: BytesWriter = BytesWriter()

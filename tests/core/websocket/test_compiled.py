@@ -1,4 +1,4 @@
-"""Compiled and interpreted, the WebSocket files do the same."""
+"""The WebSocket modules behave the same compiled and interpreted."""
 
 import importlib
 import random
@@ -19,7 +19,7 @@ compiled_only = pytest.mark.skipif(not frames.COMPILED, reason=REASON)
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The same files a second time, under another name and interpreted."""
+    """The same modules, interpreted, under another name."""
     folder = tmp_path_factory.mktemp("interpreted")
     for source in CORE.rglob("*.py"):
         copy = folder / source.relative_to(CORE)
@@ -36,8 +36,8 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return modules
 
 
-def story(module: Any, seed: int) -> tuple[list[str], object]:
-    """Some frames, damage, gaps and cuts out of a seed, and what a decoder makes of them."""
+def decoded_events(module: Any, seed: int) -> tuple[list[str], object]:
+    """Feed a decoder frames, damage, gaps and cuts made from a seed; return its events."""
     chance = random.Random(seed)
     reader = module.Decoder(chance.randrange(2), chance.choice([100, 300]), seed % 2 == 0)
     wire = b""
@@ -68,7 +68,9 @@ def story(module: Any, seed: int) -> tuple[list[str], object]:
 @compiled_only
 def test_decoders_agree(plain: dict[str, Any]) -> None:
     for seed in range(5000):
-        assert story(decoder, seed) == story(plain["decoder"], seed), f"seed {seed}"
+        assert decoded_events(decoder, seed) == decoded_events(plain["decoder"], seed), (
+            f"seed {seed}"
+        )
 
 
 @compiled_only
@@ -85,7 +87,7 @@ def test_decoders_agree_on_noise(plain: dict[str, Any]) -> None:
 
 
 @compiled_only
-def test_writers_agree(plain: dict[str, Any]) -> None:
+def test_encoders_agree(plain: dict[str, Any]) -> None:
     chance = random.Random(11)
     for size in [*range(40), 125, 126, 4095, 4096, 4097, 65535, 65536]:
         payload, key = chance.randbytes(size), chance.randbytes(4)
@@ -98,7 +100,7 @@ def test_writers_agree(plain: dict[str, Any]) -> None:
 
 
 @compiled_only
-def test_recognisers_agree(plain: dict[str, Any]) -> None:
+def test_upgrade_detectors_agree(plain: dict[str, Any]) -> None:
     chance = random.Random(13)
     request = (
         b"GET /x HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -1,4 +1,4 @@
-"""The decoder's contract beyond what single vectors say: bounds, errors, snapshots, offsets."""
+"""The decoder's contract beyond the vectors: limits, errors, snapshots, offsets."""
 
 import tracemalloc
 
@@ -18,7 +18,7 @@ def faults(decoder: Decoder) -> list[str]:
     return [item.rule.name for item in decoder.take() if isinstance(item, FrameViolation)]
 
 
-def test_feed_says_how_many_items_wait_and_take_hands_them_out_once() -> None:
+def test_feed_returns_the_number_of_events_and_take_returns_them_once() -> None:
     decoder = Decoder(ACCEPTOR)
     assert decoder.feed(binary_frame(b"a") + binary_frame(b"b")[:1]) == 1
     assert decoder.feed(binary_frame(b"b")[1:]) == 2
@@ -36,7 +36,7 @@ def test_offsets_count_from_the_start_of_the_connection() -> None:
     assert (message.offset, heartbeat.offset, decoder.offset) == (129, 134, 136)
 
 
-def test_an_oversized_message_is_refused_before_a_single_byte_is_kept() -> None:
+def test_an_oversized_message_is_rejected_before_any_byte_is_buffered() -> None:
     decoder = Decoder(DIALER, max_message_bytes=1024 * 1024)
     head = encode_frame(2, bytes(70000), KEY)[:2] + (1 << 26).to_bytes(8, "big") + KEY
     piece = bytes(65536)
@@ -52,7 +52,7 @@ def test_an_oversized_message_is_refused_before_a_single_byte_is_kept() -> None:
     assert decoder.skipped_bytes == len(head) + 64 * 65536
 
 
-def test_the_error_of_a_limit_says_name_value_and_how_to_raise_it() -> None:
+def test_a_limit_error_gives_name_value_and_how_to_raise_it() -> None:
     decoder = Decoder(ACCEPTOR, max_message_bytes=10, limit_name="max_message_bytes")
     decoder.feed(b"\x82\x0b")
     (fault,) = decoder.take()
@@ -63,14 +63,14 @@ def test_the_error_of_a_limit_says_name_value_and_how_to_raise_it() -> None:
     assert str(fault).startswith("websocket.message-too-big: a frame with first byte 0x82 and 11")
 
 
-def test_every_rule_ends_a_live_session_and_only_a_cut_is_a_warning() -> None:
+def test_every_rule_ends_a_live_session_and_only_truncation_is_a_warning() -> None:
     assert {rule.reaction for rule in FRAME_RULES} == {Reaction.SESSION}
     assert {rule.severity for rule in FRAME_RULES} == {Severity.ERROR}
     assert TRUNCATED.severity is Severity.WARNING
     assert len({rule.name for rule in FRAME_RULES}) == len(FRAME_RULES)
 
 
-def test_begun_tells_where_the_unfinished_message_began() -> None:
+def test_the_start_offset_of_the_incomplete_message_is_known() -> None:
     wire = (
         binary_frame(b"x")
         + encode_frame(2, b"ab", final=False)
@@ -86,7 +86,7 @@ def test_begun_tells_where_the_unfinished_message_began() -> None:
     assert seen == [0, 0, -1] + [3] * 9 + [-1]
 
 
-def test_begun_is_silent_about_pings_and_about_messages_that_will_not_be_delivered() -> None:
+def test_there_is_no_start_offset_for_pings_and_discarded_messages() -> None:
     decoder = Decoder(ACCEPTOR, lenient=True)
     for byte in ping_frame(b"abc")[:-1]:
         decoder.feed(bytes([byte]))
@@ -98,7 +98,7 @@ def test_begun_is_silent_about_pings_and_about_messages_that_will_not_be_deliver
     assert decoder.message_start_offset() == -1
 
 
-def test_control_frames_are_carrier_bytes_and_messages_are_not() -> None:
+def test_control_frames_are_overhead_and_messages_are_not() -> None:
     wire = ping_frame(b"12") + binary_frame(b"abc") + close_frame(1000, "bye")
     decoder = Decoder(ACCEPTOR)
     decoder.feed(wire)
@@ -133,7 +133,7 @@ def test_a_strict_decoder_reports_one_rule_a_lenient_one_all() -> None:
     assert faults(lenient) == [f"websocket.{name}" for name in names]
 
 
-def test_a_gap_of_nothing_changes_nothing() -> None:
+def test_an_empty_gap_has_no_effect() -> None:
     decoder = Decoder(ACCEPTOR)
     decoder.feed(b"\x82\x02a")
     before = decoder.snapshot()
@@ -141,14 +141,14 @@ def test_a_gap_of_nothing_changes_nothing() -> None:
     assert decoder.snapshot() == before
 
 
-def test_a_negative_gap_is_the_callers_mistake() -> None:
+def test_a_negative_gap_raises() -> None:
     decoder = Decoder(ACCEPTOR)
     with pytest.raises(ValueError, match="-1 bytes"):
         decoder.gap(-1)
     assert decoder.offset == 0
 
 
-def test_a_lost_decoder_counts_what_it_cannot_read() -> None:
+def test_a_lost_decoder_counts_what_it_cannot_decode() -> None:
     decoder = Decoder(ACCEPTOR, lenient=True)
     decoder.feed(encode_frame(2, b"ab", final=False))
     decoder.gap(3)
@@ -176,7 +176,7 @@ def test_finish_is_final() -> None:
     assert (decoder.state, decoder.skipped_bytes, decoder.pending()) == (FINISHED, 4, 0)
 
 
-def test_a_snapshot_is_refused_while_items_wait() -> None:
+def test_a_snapshot_raises_while_events_are_pending() -> None:
     decoder = Decoder(ACCEPTOR)
     decoder.feed(binary_frame(b"a"))
     with pytest.raises(ValueError, match="take the 1 pending events"):
@@ -200,7 +200,7 @@ def test_a_snapshot_is_plain_data() -> None:
         lambda numbers, chunks: (numbers, chunks[:1]),
     ],
 )
-def test_something_else_is_not_restored(spoil) -> None:  # type: ignore[no-untyped-def]  # lambdas
+def test_only_a_snapshot_is_restored(spoil) -> None:  # type: ignore[no-untyped-def]  # lambdas
     numbers, chunks, holes = Decoder(ACCEPTOR).snapshot()
     decoder = Decoder(ACCEPTOR)
     decoder.feed(b"\x82\x05ab")
@@ -210,7 +210,7 @@ def test_something_else_is_not_restored(spoil) -> None:  # type: ignore[no-untyp
     assert decoder.snapshot() == before
 
 
-def test_a_message_of_many_small_pieces_takes_no_more_than_it_holds() -> None:
+def test_a_message_of_many_small_pieces_takes_no_extra_memory() -> None:
     decoder = Decoder(ACCEPTOR, max_message_bytes=1 << 20)
     decoder.feed(b"\x82\x7f" + (1 << 19).to_bytes(8, "big"))
     pieces = [b"ab"] * (1 << 17)

@@ -1,4 +1,4 @@
-"""Frames written out: header forms, masks, and what the writers refuse."""
+"""Frame encoding: header forms, masks, and what the encoders reject."""
 
 import pytest
 from hypothesis import given
@@ -37,7 +37,7 @@ def plainly_masked(data: bytes, key: bytes, phase: int) -> bytes:
 
 
 @given(sizes, st.binary(min_size=1, max_size=50), keys, st.integers(0, 3), st.integers(0, 9))
-def test_all_ways_to_mask_agree_with_the_definition(
+def test_all_mask_functions_agree_with_the_definition(
     size: int, seed: bytes, key: bytes, phase: int, start: int
 ) -> None:
     data = (seed * (start + size + 1))[: start + size + 3]
@@ -51,7 +51,9 @@ def test_all_ways_to_mask_agree_with_the_definition(
 
 
 @given(st.binary(max_size=100), keys, st.integers(0, 100))
-def test_a_mask_goes_on_over_parts_and_undoes_itself(data: bytes, key: bytes, cut: int) -> None:
+def test_masking_continues_over_parts_and_is_its_own_inverse(
+    data: bytes, key: bytes, cut: int
+) -> None:
     cut = min(cut, len(data))
     first = masked(data, 0, cut, key)
     second = masked(data, cut, len(data), key, cut % 4)
@@ -68,7 +70,7 @@ def test_a_mask_goes_on_over_parts_and_undoes_itself(data: bytes, key: bytes, cu
         (65536, "827f0000000000010000"),
     ],
 )
-def test_a_length_is_written_in_its_shortest_form(size: int, head: str) -> None:
+def test_a_length_is_encoded_in_its_shortest_form(size: int, head: str) -> None:
     payload = b"\xaa" * size
     assert binary_frame(payload) == bytes.fromhex(head) + payload
 
@@ -111,17 +113,17 @@ def test_a_reason_of_any_length_fits_and_stays_utf8(reason: str) -> None:
     if len(whole) <= 123:
         assert text.encode() == whole
     else:
-        assert len(data) > 127 - 4  # no more is cut than one character
+        assert len(data) > 127 - 4  # at most one character more is cut
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1006, 1015, 2999, 5000, 65536])
-def test_a_close_code_that_may_not_be_sent_is_refused(code: int) -> None:
+def test_a_close_code_that_must_not_be_sent_is_rejected(code: int) -> None:
     assert not is_valid_close_code(code)
     with pytest.raises(LocalProtocolError, match=f"{code} must not be sent in a close frame"):
         close_frame(code)
 
 
-def test_a_long_ping_is_refused() -> None:
+def test_a_long_ping_is_rejected() -> None:
     assert len(ping_frame(bytes(125))) == 127
     with pytest.raises(LocalProtocolError, match="at most 125 bytes, not 126"):
         ping_frame(bytes(126))
@@ -130,7 +132,7 @@ def test_a_long_ping_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"abc", b"abcde"])
-def test_a_key_of_another_length_is_refused_before_anything_is_written(key: bytes) -> None:
+def test_a_key_of_another_length_is_rejected_before_anything_is_written(key: bytes) -> None:
     out = BytesWriter()
     with pytest.raises(LocalProtocolError, match="4 bytes"):
         write_binary(out, b"payload", key)
@@ -138,7 +140,7 @@ def test_a_key_of_another_length_is_refused_before_anything_is_written(key: byte
 
 
 @given(st.integers(0, 255), st.integers(0, 70000), st.one_of(st.none(), keys))
-def test_a_header_is_read_as_it_was_written_and_never_early(
+def test_a_header_round_trips_and_is_incomplete_until_its_last_byte(
     first: int, size: int, key: bytes | None
 ) -> None:
     whole = encode_frame(first & 15, bytes(size), key, first >= 128)

@@ -1,4 +1,4 @@
-"""The HTTP exchange before the first frame."""
+"""Detection of the HTTP upgrade before the first frame."""
 
 import json
 from pathlib import Path
@@ -69,7 +69,7 @@ def test_bare_line_feeds_end_lines_too() -> None:
     assert (found.outcome, found.request_size) == (IS_UPGRADE, len(request))
 
 
-def test_every_prefix_asks_for_more_until_both_heads_are_whole() -> None:
+def test_every_prefix_needs_more_until_both_heads_are_complete() -> None:
     for cut in range(len(REQUEST)):
         assert detect_upgrade(REQUEST[:cut], RESPONSE).outcome == NEED_MORE
     for cut in range(len(RESPONSE)):
@@ -78,12 +78,12 @@ def test_every_prefix_asks_for_more_until_both_heads_are_whole() -> None:
 
 
 @pytest.mark.parametrize("data", [b"\x00", b"\x82", b"G\x00", b"get / HTTP/1.1", b"\x16\x03\x01"])
-def test_other_traffic_is_told_at_its_first_bytes(data: bytes) -> None:
+def test_other_traffic_is_recognised_by_its_first_bytes(data: bytes) -> None:
     assert detect_upgrade(data, b"").outcome == NOT_UPGRADE
     assert detect_upgrade(b"", data).outcome == NOT_UPGRADE
 
 
-def test_a_head_without_end_is_given_up_at_the_limit() -> None:
+def test_a_head_without_end_is_rejected_at_the_limit() -> None:
     endless = REQUEST[:-2] + b"Cookie: " + b"a" * MAX_HEAD_BYTES
     assert detect_upgrade(endless[: MAX_HEAD_BYTES - 1], b"").outcome == NEED_MORE
     found = detect_upgrade(endless[:MAX_HEAD_BYTES], b"")
@@ -100,13 +100,13 @@ def test_a_head_of_exactly_the_limit_is_read() -> None:
     assert detect_upgrade(longer, RESPONSE).outcome == NOT_UPGRADE
 
 
-def test_one_direction_alone_can_be_judged() -> None:
+def test_one_direction_alone_can_be_validated() -> None:
     assert read_request(REQUEST).size == len(REQUEST)
     assert read_response(RESPONSE).size == len(RESPONSE)
     assert read_response(REQUEST).outcome == NOT_UPGRADE
 
 
-def test_the_accept_of_the_rfc() -> None:
+def test_the_accept_key_of_the_rfc() -> None:
     assert accept_key("dGhlIHNhbXBsZSBub25jZQ==") == "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
 
 
@@ -130,7 +130,7 @@ def test_a_handshake_of_the_websockets_library_is_recognised(compressed: bool) -
 
 
 @given(st.binary(max_size=300), st.binary(max_size=300))
-def test_any_bytes_get_a_verdict(request: bytes, response: bytes) -> None:
+def test_any_bytes_have_an_outcome(request: bytes, response: bytes) -> None:
     assert detect_upgrade(request, response).outcome in (NEED_MORE, NOT_UPGRADE)
     assert detect_upgrade(b"GET " + request, b"HTTP/1." + response).outcome in (
         NEED_MORE,

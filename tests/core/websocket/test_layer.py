@@ -1,4 +1,4 @@
-"""WebSocket below an observer: rows keep their place on the wire, and every byte is counted."""
+"""The WebSocket layer of an observer: rows have wire offsets, and every byte is counted."""
 
 from base64 import b64encode
 from random import Random
@@ -40,12 +40,12 @@ STREAM = [d("0105"), a("050502"), d("020568656c6c6f"), d("0305")]
 UPGRADE = [(0, REQUEST), (1, RESPONSE)]
 
 
-def watching(text: str = "omnistreams:carrier=websocket") -> Observer:
+def new_observer(text: str = "omnistreams:carrier=websocket") -> Observer:
     return Observer(create(text))
 
 
-def watch(chunks: list[Chunk], text: str = "omnistreams:carrier=websocket") -> Observer:
-    observer = watching(text)
+def observe(chunks: list[Chunk], text: str = "omnistreams:carrier=websocket") -> Observer:
+    observer = new_observer(text)
     for at, (side, data) in enumerate(chunks):
         observer.feed(side, data, at)
     observer.finish(99, True, True)
@@ -66,8 +66,8 @@ def rows(observer: Observer) -> list[tuple[int, int, int, str]]:
     ]
 
 
-def test_rows_have_the_place_and_size_of_the_websocket_frames() -> None:
-    observer = watch([*UPGRADE, *STREAM])
+def test_rows_have_the_offset_and_size_of_the_websocket_frames() -> None:
+    observer = observe([*UPGRADE, *STREAM])
     request, response = len(REQUEST), len(RESPONSE)
     assert rows(observer) == [
         (0, request, 8, "CREATE_RECEIVE_STREAM"),
@@ -83,35 +83,35 @@ def test_rows_have_the_place_and_size_of_the_websocket_frames() -> None:
 
 
 def test_a_row_is_right_at_the_edge_of_a_batch_too() -> None:
-    observer = watch([d("0105"), *[d("0009")] * 500])
+    observer = observe([d("0105"), *[d("0009")] * 500])
     sizes = [size for _, _, size, _ in rows(observer)]
     assert sizes == [8] * 501
 
 
-def test_pings_and_the_close_are_carrier() -> None:
-    observer = watch([d("0105"), d("aabb", PING), a("03e8", CLOSE), d("03e8", CLOSE)])
+def test_pings_and_the_close_are_overhead() -> None:
+    observer = observe([d("0105"), d("aabb", PING), a("03e8", CLOSE), d("03e8", CLOSE)])
     assert observer.connection.dialer.overhead_bytes == 8 + 8
     assert observer.connection.acceptor.overhead_bytes == 4
     assert observer.take_violations() == []
 
 
-def test_without_a_carrier_named_the_first_bytes_tell() -> None:
-    assert len(rows(watch([*UPGRADE, *STREAM], "omnistreams"))) == 4
+def test_without_a_carrier_option_the_first_bytes_decide() -> None:
+    assert len(rows(observe([*UPGRADE, *STREAM], "omnistreams"))) == 4
     plain = [(0, bytes.fromhex("00000002 0105")), (1, bytes.fromhex("00000003 050502"))]
-    assert rows(watch(plain, "omnistreams")) == [
+    assert rows(observe(plain, "omnistreams")) == [
         (0, 0, 6, "CREATE_RECEIVE_STREAM"),
         (1, 0, 7, "STREAM_REQUEST_DATA"),
     ]
 
 
-def test_without_a_carrier_named_frames_are_told_from_lengths() -> None:
-    assert len(rows(watch(STREAM, "omnistreams"))) == 4
-    assert len(rows(watch([a("0107"), d("050701")], "omnistreams"))) == 2
+def test_without_a_carrier_option_frames_are_distinguished_from_lengths() -> None:
+    assert len(rows(observe(STREAM, "omnistreams"))) == 4
+    assert len(rows(observe([a("0107"), d("050701")], "omnistreams"))) == 2
 
 
 def test_a_frame_sent_with_the_response_is_read_after_it() -> None:
     chunks = [(0, REQUEST), (1, RESPONSE + a("0107")[1]), d("050701")]
-    assert [kind for *_, kind in rows(watch(chunks))] == [
+    assert [kind for *_, kind in rows(observe(chunks))] == [
         "CREATE_RECEIVE_STREAM",
         "STREAM_REQUEST_DATA",
     ]
@@ -125,8 +125,8 @@ def test_a_frame_sent_with_the_response_is_read_after_it() -> None:
         ([(0, REQUEST), *[d("00" * 100)] * 700], "never answered"),
     ],
 )
-def test_what_is_no_upgrade_is_undecodable_and_says_why(chunks: list[Chunk], reason: str) -> None:
-    observer = watch(chunks)
+def test_a_failed_upgrade_is_undecodable_with_a_reason(chunks: list[Chunk], reason: str) -> None:
+    observer = observe(chunks)
     for side in (0, 1):
         direction = observer.connection.direction(side)
         assert direction.decoding_stopped
@@ -136,11 +136,11 @@ def test_what_is_no_upgrade_is_undecodable_and_says_why(chunks: list[Chunk], rea
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_long_head_is_not_read_again_for_every_byte_of_the_other(side: int) -> None:
+def test_a_long_head_is_not_parsed_again_for_every_chunk_of_the_other(side: int) -> None:
     heads = [REQUEST, RESPONSE]
     heads[side] = heads[side][:-2] + b"a:\n" * 5000 + b"\r\n"
     other = heads[1 - side][:-2] + b"b: " + b"y" * 1000
-    observer = watching()
+    observer = new_observer()
     began = process_time()
     observer.feed(side, heads[side], 0)
     detect_upgrade(heads[0], heads[1])
@@ -154,30 +154,30 @@ def test_a_long_head_is_not_read_again_for_every_byte_of_the_other(side: int) ->
     assert [kind for *_, kind in rows(observer)] == ["CREATE_RECEIVE_STREAM"]
 
 
-def test_a_wrong_beginning_is_told_although_its_first_bytes_were_right() -> None:
-    observer = watching()
+def test_a_wrong_head_is_detected_although_its_first_bytes_are_right() -> None:
+    observer = new_observer()
     for side, data in [(0, REQUEST), (1, b"HTTP"), (1, b"/2 101 Switching Protocols")]:
         observer.feed(side, data, 0)
     assert "does not begin with 'HTTP/1.'" in observer.connection.acceptor.stop_reason
 
 
-def test_compressed_messages_are_undecodable_and_the_heads_are_carrier() -> None:
+def test_compressed_messages_are_undecodable_and_the_heads_are_overhead() -> None:
     extension = b"Sec-WebSocket-Extensions: permessage-deflate\r\n\r\n"
     response = RESPONSE[:-2] + extension
-    observer = watch([(0, REQUEST), (1, response), d("0105")])
+    observer = observe([(0, REQUEST), (1, response), d("0105")])
     assert "permessage-deflate" in observer.connection.dialer.stop_reason
     assert observer.connection.dialer.overhead_bytes == len(REQUEST)
     assert observer.connection.dialer.undecoded_bytes == 8
 
 
 def test_an_upgrade_cut_off_is_truncated() -> None:
-    observer = watch([(0, REQUEST), (1, RESPONSE[:40])])
+    observer = observe([(0, REQUEST), (1, RESPONSE[:40])])
     found = {v.rule.name for v in observer.take_violations()}
     assert found == {"omnistreams.truncated"}
 
 
-def test_what_breaks_the_framing_is_a_violation_and_reading_goes_on() -> None:
-    observer = watch([d("0101", TEXT), d("0102"), (0, encode_frame(2, b"\1\3"))])
+def test_broken_framing_is_a_violation_and_decoding_continues() -> None:
+    observer = observe([d("0101", TEXT), d("0102"), (0, encode_frame(2, b"\1\3"))])
     assert [v.rule.name for v in observer.take_violations()] == [
         "websocket.text-message",
         "websocket.unmasked-frame",
@@ -187,7 +187,7 @@ def test_what_breaks_the_framing_is_a_violation_and_reading_goes_on() -> None:
 
 
 def test_a_message_over_the_limit_is_never_buffered() -> None:
-    observer = watching()
+    observer = new_observer()
     data = encode_frame(2, b"", KEY)[:1] + b"\xff" + (1 << 40).to_bytes(8, "big") + KEY
     observer.feed(0, data, 0)
     for _ in range(20):
@@ -199,7 +199,7 @@ def test_a_message_over_the_limit_is_never_buffered() -> None:
 
 def test_a_gap_inside_data_is_bridged_and_inside_a_header_is_not() -> None:
     big = d("0205" + "61" * 1000)[1]
-    observer = watching()
+    observer = new_observer()
     for side, data in [d("0105"), a("050502"), (0, big[:300])]:
         observer.feed(side, data, 0)
     observer.gap(0, 200, 0)
@@ -219,8 +219,8 @@ def test_a_gap_inside_data_is_bridged_and_inside_a_header_is_not() -> None:
     )
 
 
-def test_a_gap_over_type_and_id_leaves_the_message_out() -> None:
-    observer = watching()
+def test_a_gap_over_type_and_id_drops_the_message() -> None:
+    observer = new_observer()
     data = d("0105616263")[1]
     observer.feed(0, data[:6], 0)
     observer.gap(0, 1, 0)
@@ -234,8 +234,8 @@ def test_a_gap_over_type_and_id_leaves_the_message_out() -> None:
     ) == (1, 10)
 
 
-def test_a_gap_in_the_upgrade_leaves_nothing_to_read() -> None:
-    observer = watching("omnistreams")
+def test_a_gap_in_the_upgrade_makes_the_connection_undecodable() -> None:
+    observer = new_observer("omnistreams")
     observer.feed(0, REQUEST, 0)
     observer.gap(1, len(RESPONSE), 0)
     observer.feed(0, d("0105")[1], 0)
@@ -245,8 +245,8 @@ def test_a_gap_in_the_upgrade_leaves_nothing_to_read() -> None:
     assert observer.connection.acceptor.missing_bytes == len(RESPONSE)
 
 
-def messy(seed: int) -> list[Chunk]:
-    """A conversation with pings, fragments, faults and an upgrade."""
+def random_connection(seed: int) -> list[Chunk]:
+    """A connection with pings, fragments, violations and an upgrade."""
     rng = Random(seed)
     chunks = list(UPGRADE) if rng.random() < 0.5 else []
     for _ in range(rng.randrange(1, 30)):
@@ -267,13 +267,13 @@ def messy(seed: int) -> list[Chunk]:
 
 @given(seed=st.integers(0, 10**6), cut=st.integers(0, 10**6))
 @settings(max_examples=60, deadline=None)
-def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: int) -> None:
-    chunks = messy(seed)
-    whole = watching("omnistreams:carrier=websocket")
+def test_any_split_and_any_snapshot_give_the_same_rows(seed: int, cut: int) -> None:
+    chunks = random_connection(seed)
+    whole = new_observer("omnistreams:carrier=websocket")
     for side, data in chunks:
         whole.feed(side, data, 7)
     rng = Random(cut)
-    pieces = watching("omnistreams:carrier=websocket")
+    pieces = new_observer("omnistreams:carrier=websocket")
     for side, data in chunks:
         pos = 0
         while pos < len(data):
@@ -284,7 +284,7 @@ def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: in
             if rng.random() < 0.1:
                 saved, kept = pieces.snapshot(), (pieces.rows, pieces.connection.violations)
                 gone = pieces.protocol.streams.removed
-                pieces = watching("omnistreams:carrier=websocket")
+                pieces = new_observer("omnistreams:carrier=websocket")
                 pieces.restore(saved)
                 pieces.rows, pieces.connection.violations = kept
                 pieces.connection.rows = kept[0]
@@ -300,13 +300,13 @@ def test_any_split_and_any_rest_on_the_way_give_the_same_rows(seed: int, cut: in
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(max_size=80)), max_size=20))
 @settings(max_examples=100, deadline=None)
 def test_noise_is_counted_to_the_last_byte(chunks: list[Chunk]) -> None:
-    watch(chunks)
-    watch(chunks, "omnistreams")
-    watch([*UPGRADE, *chunks], "omnistreams")
+    observe(chunks)
+    observe(chunks, "omnistreams")
+    observe([*UPGRADE, *chunks], "omnistreams")
 
 
-def test_bytes_counted_before_the_carrier_shift_the_rows() -> None:
-    observer = watching()
+def test_bytes_before_the_websocket_layer_shift_the_rows() -> None:
+    observer = new_observer()
     direction = observer.connection.dialer
     direction.total_bytes = direction.overhead_bytes = direction.offset = 20  # a preamble
     for side, data in [*UPGRADE, d("0105")]:

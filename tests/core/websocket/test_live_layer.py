@@ -1,4 +1,4 @@
-"""WebSocket below an endpoint: frames out, frames in, pings answered, breaches closed."""
+"""The WebSocket layer of an endpoint: frames both ways, pongs, and closes on violations."""
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +24,7 @@ def end(side: int) -> Endpoint:
 
 
 def items(data: bytes, side: int) -> list[object]:
-    """What a strict reader finds in what one side sent."""
+    """The events of a strict decoder for what one side sent."""
     decoder = Decoder(side, max_message_bytes=1 << 21)
     decoder.feed(data)
     assert decoder.pending() == 0
@@ -35,7 +35,7 @@ def payloads(data: bytes, side: int) -> list[bytes]:
     return [item.data for item in items(data, side) if isinstance(item, Message)]
 
 
-def test_the_dialer_masks_each_message_with_a_key_of_its_own() -> None:
+def test_the_dialer_masks_each_message_with_its_own_key() -> None:
     dialer = end(0)
     for _ in range(20):
         dialer.open(b"{}")
@@ -58,7 +58,7 @@ def test_the_acceptor_masks_nothing_and_does_not_copy_large_payloads() -> None:
     assert payloads(b"".join(chunks), 1) == [b"\2\0" + big, b"\2\0small"]
 
 
-def test_without_bytes_of_chance_a_dialer_sends_nothing() -> None:
+def test_without_a_nonce_a_dialer_sends_nothing() -> None:
     dialer = Endpoint(create(TEXT_FORM, vantage=0), 0)
     dialer.open()
     with pytest.raises(LocalProtocolError, match="random"):
@@ -113,7 +113,7 @@ def test_a_close_is_answered_with_its_code_and_nothing_follows() -> None:
     assert not acceptor.pending()
 
 
-def test_hanging_up_sends_what_is_queued_first() -> None:
+def test_closing_sends_what_is_queued_first() -> None:
     dialer = end(0)
     dialer.open(b"last words")
     dialer.close_websocket(1000, "done")
@@ -131,7 +131,7 @@ def test_hanging_up_sends_what_is_queued_first() -> None:
         (b"\x82\xff" + (1 << 21).to_bytes(8, "big") + KEY, "websocket.message-too-big", 1009),
     ],
 )
-def test_what_breaks_the_framing_ends_the_session_with_its_code(
+def test_broken_framing_ends_the_session_with_the_close_code(
     data: bytes, rule: str, code: int
 ) -> None:
     acceptor = end(1)
@@ -155,7 +155,7 @@ def test_a_fragmented_message_is_one_message() -> None:
     assert (opened.stream.label(), opened.stream.name) == ("d7", b"{}")
 
 
-def test_an_end_inside_a_message_is_noticed() -> None:
+def test_an_end_inside_a_message_is_detected() -> None:
     acceptor = end(1)
     data = encode_frame(2, b"\1\7", KEY)
     acceptor.receive(data, 0.0)

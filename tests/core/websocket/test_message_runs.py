@@ -1,4 +1,4 @@
-"""Whole messages read in a run, and masks done by others, are what they are frame by frame."""
+"""The fast paths, runs of messages and external mask functions, equal the slow ones."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ sizes = st.one_of(
 
 
 def other_mask(data: bytes, key: bytes) -> bytes:
-    """What a library's mask does, by way of big integers."""
+    """An independent mask function, with big integers."""
     pattern = (key * (len(data) // 4 + 1))[: len(data)]
     number = int.from_bytes(data, "little") ^ int.from_bytes(pattern, "little")
     return number.to_bytes(len(data), "little")
@@ -32,7 +32,9 @@ def payload(size: int) -> bytes:
 
 @given(st.sampled_from([DIALER, ACCEPTOR]), st.lists(sizes, max_size=6), st.integers(100, 70000))
 @settings(max_examples=40, deadline=None)
-def test_a_run_of_messages_reads_as_its_frames_do(side: int, wanted: list[int], cut: int) -> None:
+def test_a_run_of_messages_gives_the_same_events_as_its_frames(
+    side: int, wanted: list[int], cut: int
+) -> None:
     key = KEY if side == DIALER else None
     wire = b"".join(binary_frame(payload(size), key) + ping_frame(b"?", key) for size in wanted)
     plain, quick = Decoder(side), Decoder(side)
@@ -51,7 +53,7 @@ def test_a_run_of_messages_reads_as_its_frames_do(side: int, wanted: list[int], 
 
 
 @given(st.sampled_from([DIALER, ACCEPTOR]), st.integers(0, 200), st.integers(0, 200))
-def test_a_run_ends_before_a_message_past_the_limit(side: int, limit: int, size: int) -> None:
+def test_a_run_ends_before_a_message_over_the_limit(side: int, limit: int, size: int) -> None:
     key = KEY if side == DIALER else None
     decoder = Decoder(side, limit)
     decoder.feed(binary_frame(b"", key) + binary_frame(payload(size), key))
@@ -60,7 +62,7 @@ def test_a_run_ends_before_a_message_past_the_limit(side: int, limit: int, size:
     assert isinstance(items[1], Message if size <= limit else FrameViolation)
 
 
-def test_a_length_in_a_longer_form_than_needed_is_no_part_of_a_run() -> None:
+def test_a_non_minimal_length_is_not_part_of_a_run() -> None:
     for wire in (b"\x82\x7e\x00\x05hello", b"\x82\x7f" + bytes(7) + b"\x05hello"):
         decoder = Decoder(ACCEPTOR)
         decoder.feed(binary_frame(b"fine") + wire)
@@ -70,7 +72,7 @@ def test_a_length_in_a_longer_form_than_needed_is_no_part_of_a_run() -> None:
         assert fault.rule.name == "websocket.non-minimal-length"
 
 
-def test_a_quicker_mask_changes_no_byte_that_leaves() -> None:
+def test_a_fast_mask_changes_no_byte_that_is_sent() -> None:
     sent = []
     for quick in (False, True):
         dialer = Endpoint(polymux.protocol("omnistreams:carrier=websocket"), DIALER)
@@ -93,6 +95,6 @@ def test_masking_keys_differ_from_frame_to_frame() -> None:
     assert all(key is not None and len(key) == 4 for key in keys)
 
 
-def test_masked_is_what_others_call_masked() -> None:
+def test_masked_agrees_with_the_websockets_library() -> None:
     data = payload(5000)
     assert masked(data, 0, len(data), KEY) == other_mask(data, KEY)

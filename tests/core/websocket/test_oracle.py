@@ -1,4 +1,4 @@
-"""The `websockets` library as a second opinion, both ways."""
+"""The `websockets` library as an oracle, for decoding and encoding."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,8 +27,8 @@ sides = st.sampled_from([DIALER, ACCEPTOR])
 Story = list[tuple[str, object]]
 
 
-def theirs(side: int, wire: bytes) -> Story:
-    """What their protocol object makes of the bytes this side sent."""
+def library_events(side: int, wire: bytes) -> Story:
+    """What the library decodes from the bytes this side sent."""
     protocol: ClientProtocol | ServerProtocol
     if side == DIALER:
         protocol = ServerProtocol(state=State.OPEN, max_size=LIMIT)
@@ -55,7 +55,7 @@ def theirs(side: int, wire: bytes) -> Story:
     return story
 
 
-def ours(side: int, wire: bytes) -> Story:
+def polymux_events(side: int, wire: bytes) -> Story:
     decoder = Decoder(side, LIMIT)
     decoder.feed(wire)
     story: Story = []
@@ -75,8 +75,8 @@ def ours(side: int, wire: bytes) -> Story:
 
 
 @st.composite
-def anything(draw: st.DrawFn, side: int) -> bytes:
-    """One whole frame, right or wrong in any way but text and a length in too long a form."""
+def any_frame(draw: st.DrawFn, side: int) -> bytes:
+    """One complete frame, valid or not; never text, never a non-minimal length."""
     opcode = draw(st.sampled_from([0, 0, 2, 2, 2, 8, 9, 10, 5, 13]))
     if opcode == 8:
         code = draw(st.sampled_from([1000, 1001, 1007, 1014, 3000, 4999, 1004, 1005, 1015, 2000]))
@@ -94,13 +94,13 @@ def anything(draw: st.DrawFn, side: int) -> bytes:
 
 @given(sides, st.data())
 @settings(max_examples=400)
-def test_they_and_we_read_the_same_out_of_any_frames(side: int, data: st.DataObject) -> None:
-    wire = b"".join(data.draw(st.lists(anything(side), max_size=8)))
-    assert ours(side, wire) == theirs(side, wire)
+def test_both_decode_the_same_from_any_frames(side: int, data: st.DataObject) -> None:
+    wire = b"".join(data.draw(st.lists(any_frame(side), max_size=8)))
+    assert polymux_events(side, wire) == library_events(side, wire)
 
 
 @given(sides, st.lists(st.tuples(st.sampled_from([2, 9, 10]), st.binary(max_size=125))), st.data())
-def test_what_they_write_we_read(
+def test_we_decode_what_the_library_encodes(
     side: int, script: list[tuple[int, bytes]], data: st.DataObject
 ) -> None:
     wire = b"".join(
@@ -111,11 +111,11 @@ def test_what_they_write_we_read(
     last = Frame(Opcode.CLOSE, TheirClose(code, reason).serialize()).serialize(mask=side == DIALER)
     names = {2: "message", 9: "ping", 10: "pong"}
     expected: Story = [(names[opcode], payload) for opcode, payload in script]
-    assert ours(side, wire + last) == [*expected, ("close", (code, reason))]
+    assert polymux_events(side, wire + last) == [*expected, ("close", (code, reason))]
 
 
 @given(sides, st.lists(st.tuples(st.sampled_from("mpo"), st.binary(max_size=125))), st.data())
-def test_what_we_write_they_read(
+def test_the_library_decodes_what_we_encode(
     side: int, script: list[tuple[str, bytes]], data: st.DataObject
 ) -> None:
     key = data.draw(st.binary(min_size=4, max_size=4)) if side == DIALER else None
@@ -124,7 +124,7 @@ def test_what_we_write_they_read(
     wire = b"".join(writers[kind](payload, key) for kind, payload in script)
     wire += close_frame(1001, "going", key)
     expected: Story = [(names[kind], payload) for kind, payload in script]
-    assert theirs(side, wire) == [*expected, ("close", (1001, "going"))]
+    assert library_events(side, wire) == [*expected, ("close", (1001, "going"))]
 
 
 def test_a_message_over_the_limit_fails_alike_whole_and_in_fragments() -> None:
@@ -133,8 +133,12 @@ def test_a_message_over_the_limit_fails_alike_whole_and_in_fragments() -> None:
         encode_frame(2, bytes(LIMIT), final=False) + encode_frame(0, b"x"),
         encode_frame(2, bytes(LIMIT), final=False) + encode_frame(0, b""),
     ):
-        assert ours(ACCEPTOR, wire) == theirs(ACCEPTOR, wire)
+        assert polymux_events(ACCEPTOR, wire) == library_events(ACCEPTOR, wire)
 
 
 def test_an_empty_close_reads_alike() -> None:
-    assert ours(ACCEPTOR, b"\x88\x00") == theirs(ACCEPTOR, b"\x88\x00") == [("close", (1005, ""))]
+    assert (
+        polymux_events(ACCEPTOR, b"\x88\x00")
+        == library_events(ACCEPTOR, b"\x88\x00")
+        == [("close", (1005, ""))]
+    )

@@ -1,4 +1,4 @@
-"""What must hold for any bytes at all."""
+"""Properties of the decoder that hold for any bytes."""
 
 from itertools import pairwise
 
@@ -17,7 +17,7 @@ sides = st.sampled_from([DIALER, ACCEPTOR])
 
 @st.composite
 def frames(draw: st.DrawFn) -> bytes:
-    """One frame, most often a lawful one, sometimes with a spoiled header."""
+    """One frame, usually a valid one, sometimes with a damaged header."""
     opcode = draw(st.sampled_from([0, 0, 1, 2, 2, 2, 8, 9, 9, 10, 3, 11]))
     payload = draw(st.one_of(st.binary(max_size=12), st.just(b"\x03\xe8ok"), st.just(bytes(130))))
     data = encode_frame(opcode, payload, draw(keys), draw(st.booleans()))
@@ -54,7 +54,7 @@ def counts(decoder: Decoder) -> tuple[int, ...]:
 
 @given(sides, st.booleans(), wires, st.data())
 @settings(max_examples=300)
-def test_any_split_gives_the_same_items_and_the_same_state(
+def test_any_split_gives_the_same_events_and_the_same_state(
     side: int, lenient: bool, wire: bytes, data: st.DataObject
 ) -> None:
     cuts = data.draw(st.lists(st.integers(0, len(wire)), max_size=6).map(sorted))
@@ -86,7 +86,7 @@ def test_every_byte_and_every_gap_is_counted_exactly_once(
 
 
 @given(sides, st.booleans(), pieces)
-def test_a_gap_told_byte_by_byte_is_the_same_gap(
+def test_a_gap_reported_byte_by_byte_is_the_same_gap(
     side: int, lenient: bool, parts: list[bytes | int]
 ) -> None:
     slow: list[bytes | int] = []
@@ -98,7 +98,7 @@ def test_a_gap_told_byte_by_byte_is_the_same_gap(
 
 
 @given(sides, st.booleans(), pieces, pieces)
-def test_a_restored_decoder_goes_on_as_if_nothing_had_happened(
+def test_a_restored_decoder_continues_as_the_original(
     side: int, lenient: bool, before: list[bytes | int], after: list[bytes | int]
 ) -> None:
     first = Decoder(side, LIMIT, lenient)
@@ -111,9 +111,9 @@ def test_a_restored_decoder_goes_on_as_if_nothing_had_happened(
 
 @given(sides, st.booleans(), wires, st.binary(max_size=20))
 @settings(max_examples=300)
-def test_no_bytes_wedge_it(side: int, lenient: bool, wire: bytes, payload: bytes) -> None:
-    """After anything, a valid message is read, or the decoder says it has stopped, or it waits
-    for bytes that a header has announced."""
+def test_no_bytes_make_it_hang(side: int, lenient: bool, wire: bytes, payload: bytes) -> None:
+    """After any bytes a valid message is decoded, or the decoder has stopped, or it waits for the
+    payload that a header has announced."""
     decoder = Decoder(side, LIMIT, lenient)
     decoder.feed(wire)
     decoder.take()
@@ -129,7 +129,7 @@ def test_no_bytes_wedge_it(side: int, lenient: bool, wire: bytes, payload: bytes
 
 
 @given(st.binary(max_size=200))
-def test_what_is_stopped_stays_stopped(wire: bytes) -> None:
+def test_a_stopped_decoder_stays_stopped(wire: bytes) -> None:
     decoder = Decoder(ACCEPTOR, LIMIT)
     decoder.feed(wire)
     stopped = any(isinstance(item, FrameViolation | DecodingLost) for item in decoder.take())
@@ -145,10 +145,10 @@ def test_what_is_stopped_stays_stopped(wire: bytes) -> None:
     st.integers(1, 50),
     st.binary(min_size=4, max_size=4),
 )
-def test_what_is_written_is_read(
+def test_encoded_messages_round_trip(
     side: int, script: list[tuple[str, bytes]], size: int, random: bytes
 ) -> None:
-    """Messages in fragments of `size` bytes, pings and pongs put between the fragments."""
+    """Messages in fragments of `size` bytes, with pings and pongs between the fragments."""
     key = random if side == DIALER else None
     wire = b""
     controls = [(kind, data) for kind, data in script if kind != "message"]

@@ -1,4 +1,4 @@
-"""Every WebSocket vector, fed whole, byte by byte, cut anywhere, and through a snapshot."""
+"""Every WebSocket vector, fed at once, byte by byte, cut anywhere, and through a snapshot."""
 
 import json
 from pathlib import Path
@@ -47,7 +47,7 @@ def raw_bytes(parts: Any) -> bytes:
 
 
 def wire_of(case: Any) -> Wire:
-    """The wire of a case, with as few pieces as its gaps allow."""
+    """The bytes of a case, in as few pieces as its gaps allow."""
     wire: Wire = []
     for part in case["wire"]:
         if isinstance(part, int):
@@ -71,7 +71,7 @@ def decoder_for(case: Any) -> Decoder:
     return Decoder(SIDES[case.get("sender", "acceptor")], limit, lenient)
 
 
-def put(decoder: Decoder, part: bytes | int) -> None:
+def feed(decoder: Decoder, part: bytes | int) -> None:
     if isinstance(part, int):
         decoder.gap(part)
     else:
@@ -79,7 +79,7 @@ def put(decoder: Decoder, part: bytes | int) -> None:
 
 
 def check(case: Any, decoder: Decoder, items: list[DecoderEvent]) -> None:
-    """The end of a run: the expected items and state, and no byte lost or counted twice."""
+    """Compare events and state with the case, and check that every byte is counted once."""
     if case.get("finish"):
         decoder.finish()
         items = items + decoder.take()
@@ -113,14 +113,14 @@ def described(item: DecoderEvent) -> dict[str, Any]:
     match item:
         case Message():
             holes = [list(hole) for hole in item.holes]
-            return {"message": item.data, "holes": holes, **place(item)}
+            return {"message": item.data, "holes": holes, **wire_position(item)}
         case Ping():
-            return {"ping": item.data, "damaged": item.damaged, **place(item)}
+            return {"ping": item.data, "damaged": item.damaged, **wire_position(item)}
         case Pong():
-            return {"pong": item.data, "damaged": item.damaged, **place(item)}
+            return {"pong": item.data, "damaged": item.damaged, **wire_position(item)}
         case Close():
             more = {"reason": item.reason, "damaged": item.damaged}
-            return {"close": item.code, **more, **place(item)}
+            return {"close": item.code, **more, **wire_position(item)}
         case FrameViolation():
             assert item.rule.close_code == item.close_code
             name = item.rule.name.removeprefix("websocket.")
@@ -129,15 +129,15 @@ def described(item: DecoderEvent) -> dict[str, Any]:
             return {"lost": item.offset}
 
 
-def place(item: Message | Ping | Pong | Close) -> dict[str, int]:
+def wire_position(item: Message | Ping | Pong | Close) -> dict[str, int]:
     return {"offset": item.offset, "bytes": item.wire_bytes}
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_vector_fed_whole(case: Any) -> None:
+def test_vector_fed_at_once(case: Any) -> None:
     decoder = decoder_for(case)
     for part in wire_of(case):
-        put(decoder, part)
+        feed(decoder, part)
     check(case, decoder, decoder.take())
 
 
@@ -145,18 +145,18 @@ def test_vector_fed_whole(case: Any) -> None:
 def test_vector_fed_byte_by_byte(case: Any) -> None:
     decoder = decoder_for(case)
     for part in byte_by_byte(wire_of(case)):
-        put(decoder, part)
+        feed(decoder, part)
     check(case, decoder, decoder.take())
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_vector_saved_and_restored_after_every_byte(case: Any) -> None:
     singles = byte_by_byte(wire_of(case))
-    step = 1 + len(singles) // 500  # the long ones now and then
+    step = 1 + len(singles) // 500  # the long ones at intervals
     decoder = decoder_for(case)
     items: list[DecoderEvent] = []
     for count, part in enumerate(singles):
-        put(decoder, part)
+        feed(decoder, part)
         if count % step == 0:
             items += decoder.take()
             saved = decoder.snapshot()
@@ -173,12 +173,12 @@ def test_vector_cut_in_two_anywhere(case: Any) -> None:
     for cut in range(1, min(total, 150)):
         decoder = decoder_for(case)
         for part in cut_at(wire, cut):
-            put(decoder, part)
+            feed(decoder, part)
         check(case, decoder, decoder.take())
 
 
 def cut_at(wire: Wire, cut: int) -> Wire:
-    """The same wire with one more piece: the one that holds byte `cut` ends before it."""
+    """The same bytes with one more piece: the one that holds byte `cut` ends before it."""
     pieces: Wire = []
     for part in wire:
         size = part if isinstance(part, int) else len(part)
@@ -204,7 +204,7 @@ CODES = json.loads((VECTORS / "closing.json").read_text("utf-8"))
 
 
 @pytest.mark.parametrize("code", CODES["allowed_codes"])
-def test_close_code_that_may_be_sent_is_read(code: int) -> None:
+def test_close_code_that_may_be_sent_is_accepted(code: int) -> None:
     decoder = Decoder(Side.ACCEPTOR)
     decoder.feed(b"\x88\x02" + code.to_bytes(2, "big"))
     assert [described(item)["close"] for item in decoder.take()] == [code]
@@ -212,7 +212,7 @@ def test_close_code_that_may_be_sent_is_read(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", CODES["refused_codes"])
-def test_close_code_that_may_not_be_sent_is_refused(code: int) -> None:
+def test_close_code_that_must_not_be_sent_is_rejected(code: int) -> None:
     decoder = Decoder(Side.ACCEPTOR)
     decoder.feed(b"\x88\x02" + code.to_bytes(2, "big"))
     assert [described(item)["fault"] for item in decoder.take()] == ["bad-close-code"]

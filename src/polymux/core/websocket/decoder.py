@@ -91,9 +91,15 @@ class MessageAssembly:
         self.discarded = False  # it will not be delivered
 
     def add(
-        self, data: bytes, start: i64, end: i64, head: WebSocketFrameHeader, phase: i64, last: bool,
+        self,
+        data: bytes,
+        start: i64,
+        end: i64,
+        head: WebSocketFrameHeader,
+        phase: i64,
+        last: bool,
         fast_mask: MaskFunction | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Append a piece of payload, unmasked.
 
         Args:
