@@ -87,7 +87,7 @@ def test_files_that_are_no_certificates_are_one_clear_line(
 
 
 async def refused(tap: RecordingProxy) -> str:
-    """Connect through a proxy whose upstream must not be trusted. Return the output of the proxy."""
+    """Connect through a proxy whose upstream must not be trusted. Return what the proxy logged."""
     async with tap:
         reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
         writer.write(b"secret")
