@@ -20,9 +20,9 @@ from functools import partial
 from polymux.aio import Server, Session, serve
 from polymux.aio.hooks import RecorderFactory
 from polymux.capture import write_index
+from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng.rotation import RotatingWriter, rotation_files
-from polymux.capture.pcapng.writer import PART_SUFFIX
 from polymux.core.errors import CaptureError, PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures

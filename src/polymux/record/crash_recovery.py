@@ -7,11 +7,11 @@ import fcntl
 import os
 from dataclasses import dataclass, field
 
+from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng.blocks import interface, section
 from polymux.capture.pcapng.repair import recover
 from polymux.capture.pcapng.rotation import rotation_files
-from polymux.capture.pcapng.writer import PART_SUFFIX
 from polymux.core.errors import CaptureError
 
 # A shorter file has no packets: its writer was killed while writing the header.

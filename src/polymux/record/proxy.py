@@ -21,10 +21,9 @@ from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink
+from polymux.core.side import ACCEPTOR, DIALER
 from polymux.record.disk_full_queue import DiskFullQueue
 from polymux.record.proxy_connection import (
-    ACCEPTOR,
-    DIALER,
     HOLD_DISK_FULL,
     ProxyConnection,
     ProxySide,

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, cast
 from polymux.aio.session.socket_options import stop_tls_read_ahead
 from polymux.capture.packets.flow_filter import endpoint_text
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
+from polymux.core.side import ACCEPTOR, DIALER
 
 if TYPE_CHECKING:
     from polymux.record.proxy import RecordingProxy
 
-DIALER, ACCEPTOR = 0, 1
 # Reasons not to read from a peer: the other one is not connected yet, is slow, or the disk is full.
 HOLD_CONNECTING, HOLD_SLOW_PEER, HOLD_DISK_FULL = 1, 2, 4
 OTHER_PEER_GRACE_SECONDS = 2.0  # for a peer to end by itself after the other one has closed

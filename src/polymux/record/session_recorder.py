@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterable
 from typing import cast
 
-from polymux.capture.pcapng.comments import hint_comment
+from polymux.capture.pcapng.comments import VANTAGES, hint_comment
 from polymux.capture.synthesis.tcp_connection import PacketSink, TcpConnectionWriter
+from polymux.core.side import DIALER
 
 UNADDRESSED_HOST = "127.0.0.1"  # both ends of a connection without addresses
-DIALER = 0
-VANTAGES = ("dialer", "acceptor")
 
 HostPort = tuple[str, int]
 

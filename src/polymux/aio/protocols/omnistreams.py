@@ -27,8 +27,8 @@ from polymux.core.frames import Frame
 from polymux.core.limits import Timeouts
 from polymux.core.streams import StreamState
 from polymux.protocols.omnistreams.payloads import encode_json
+from polymux.protocols.omnistreams.protocol import MAX_REQUEST_AMOUNT
 from polymux.protocols.omnistreams.rules import CONTROL_MESSAGE
-from polymux.protocols.omnistreams.state import MAX_REQUEST_AMOUNT
 
 IDS_PER_SIDE = 256  # an id is used again when its stream is over
 # Default of `serve_streams`: with a full accept queue still below the default Limits.max_streams.

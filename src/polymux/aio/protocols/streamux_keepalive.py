@@ -55,7 +55,7 @@ class Keepalive(SessionComponent["StreamuxSession"]):
     def update(self) -> None:
         """Send a keep-alive or fail the session if that is due, and set the timer."""
         self.stop()
-        session = self._session_ref()
+        session = self.session_or_none()
         if session is None or session.close_reason is not None or session.shutdown.io_stopped:
             return
         now = session.loop.time()

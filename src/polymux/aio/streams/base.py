@@ -35,7 +35,7 @@ from polymux.core.errors import PolymuxError, StreamAborted, StreamEnded
 from polymux.core.streams import ABORTED, OPEN, HalfStream, StreamBuffers, StreamState
 
 if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
+    from polymux.aio.session.interface import SessionInterface
 
 # Senders wait while one stream has this many bytes queued, or while all streams of the session
 # together have this many bytes ready for the transport.
@@ -63,7 +63,7 @@ class StreamBase:
         "waiting_senders",
     )
 
-    def __init__(self, session: "Session", state: StreamState) -> None:
+    def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         buffers = state.buffers
         assert buffers is not None  # closed streams have none, and get no stream object
         endpoint = session.endpoint

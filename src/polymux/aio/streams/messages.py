@@ -17,7 +17,7 @@ from polymux.protocols.omnistreams.payloads import (
 )
 
 if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
+    from polymux.aio.session.interface import SessionInterface
 
 
 class PieceStream(Stream):
@@ -89,7 +89,7 @@ class MessageSender(MessageStream):
 
     __slots__ = ()
 
-    def __init__(self, session: "Session", state: StreamState) -> None:
+    def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         super().__init__(session, state)
         self.read_error = Unsupported(f"{self} flows to the peer: answers come on streams it opens")
 
@@ -153,7 +153,7 @@ class MessageReceiver(MessageStream, PieceStream):
 
     __slots__ = ()
 
-    def __init__(self, session: "Session", state: StreamState) -> None:
+    def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         super().__init__(session, state)
         self.send_error = Unsupported(f"{self} flows from the peer: answer on a stream of your own")
 

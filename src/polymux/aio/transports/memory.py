@@ -183,21 +183,23 @@ async def pipe(
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
 ) -> tuple[Session, Session]:
-    """Return two sessions of this process that are connected with each other.
+    """Connect two sessions in this process, without a network.
 
-    If it raises or is cancelled, both sessions are closed.
+    Busy polling is off. If the call is cancelled or raises, both sessions are aborted.
 
     Args:
-        protocol: Protocol string.
-        other: Protocol string of the acceptor, if it differs.
-        limits: Limits of both sessions.
-        timeouts: Timeouts of both sessions.
+        protocol: Protocol string of the dialer, and of the acceptor unless `other` is given.
+        other: Protocol string of the acceptor.
+        limits: Limits of both sessions; `Limits()` by default.
+        timeouts: Timeouts of both sessions in seconds; `Timeouts()` by default.
 
     Returns:
-        The dialer and the acceptor, after their handshake.
+        The dialer's session and the acceptor's, after their handshake.
 
     Raises:
-        PolymuxError: The protocol string is invalid, or the handshake failed.
+        SessionClosed: The handshake failed, for instance because the two strings do not match.
+        PolymuxError: A protocol string is invalid.
+        TypeError, ValueError: Another argument is invalid.
     """
     check_session_options(protocol, limits, timeouts)
     dialer = session_factory(protocol, DIALER, limits, timeouts, 0.0)()
