@@ -41,7 +41,7 @@ MIN_SESSION_BUFFER_BYTES = 64 * 1024  # lower bound of a session's share of the 
 class CollectorLimits:
     """Limits of a collector.
 
-    Args:
+    Attributes:
         clients: Sessions open at a time; further connections are rejected.
         per_host: Sessions open at a time from one address; 0 for no limit besides `clients`.
         streams: Streams of one session open at a time.
@@ -60,7 +60,7 @@ class CollectorLimits:
 class CollectorStats:
     """Counters of a collector since its start.
 
-    Args:
+    Attributes:
         sessions: Sessions accepted.
         open: Sessions that are open.
         rejected: Connections rejected because of a limit or a failed disk.

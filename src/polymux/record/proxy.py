@@ -45,7 +45,7 @@ HostPort = tuple[str, int]
 class ProxyStats:
     """Counters of a recording proxy since its start.
 
-    Args:
+    Attributes:
         connections: Connections accepted.
         open: Connections that are open.
         refused: Connections that were not forwarded because the upstream could not be reached.
