@@ -1,4 +1,4 @@
-"""Live sessions report to their meter: what was counted is what happened."""
+"""Live sessions report to their meter, and the counters match what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a meter counts, that nothing a peer sends becomes a label, and how it is written down."""
+"""What a meter counts, that no data of a peer becomes a label, and the Prometheus text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_sessions_are_counted_while_open_and_after() -> None:
     meter.begun(two)
     assert value(meter, "sessions", "mplex", "acceptor") == 2
     meter.ended(one)
-    meter.ended(one)  # said twice
+    meter.ended(one)  # a second call
     assert value(meter, "sessions", "mplex", "acceptor") == 1
     assert value(meter, "sessions_begun", "mplex", "acceptor") == 2
     meter.ended(two)
@@ -87,7 +87,7 @@ def test_traffic_is_the_same_before_and_after_the_end() -> None:
     assert after["unread_bytes"] == {}
 
 
-def test_a_stream_without_leave_is_blocked() -> None:
+def test_a_stream_without_credit_is_blocked() -> None:
     meter = Meter()
     session = Session("nerdbank", 0)
     meter.begun(session)
@@ -97,7 +97,7 @@ def test_a_stream_without_leave_is_blocked() -> None:
     assert value(meter, "streams_blocked", "nerdbank", "dialer") == 1
 
 
-def test_limits_and_rules_are_told_apart() -> None:
+def test_limits_and_rules_are_counted_separately() -> None:
     meter = Meter()
     session = Session()
     meter.begun(session)

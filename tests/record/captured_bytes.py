@@ -1,4 +1,4 @@
-"""What stands in captures, for comparing with what peers saw."""
+"""Reads the bytes of captures, for comparison with what the peers saw."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local certificate authority and what it signed, as files."""
+"""A local certificate authority and certificates signed by it, as files."""
 
 from __future__ import annotations
 

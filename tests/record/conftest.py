@@ -19,7 +19,7 @@ def pytest_pyfunc_call(pyfuncitem: Any) -> bool | None:
 
 
 def run_async(pyfuncitem: Any, longest: float) -> bool | None:
-    """Run an `async def` test; one that leaves an unheard exception fails."""
+    """Run an `async def` test; it fails if an exception was not retrieved."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

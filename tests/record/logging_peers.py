@@ -1,4 +1,4 @@
-"""Two peers that send and log all the time, to have traffic under way when something breaks."""
+"""Two peers that send and log continuously, so that there is traffic when something breaks."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Peer(asyncio.Protocol):
 
 
 class Room:
-    """Everybody who talks: an acceptor that listens, and dialers by number."""
+    """All peers: an acceptor that listens, and numbered dialers."""
 
     def __init__(self, rest: float = 0.0005) -> None:
         self.rest = rest
@@ -106,7 +106,7 @@ class Room:
     async def dial_all(
         self, where: int | str, count: int = 3, tls: ssl.SSLContext | None = None
     ) -> None:
-        """Everybody dials and is heard; then all talk."""
+        """Connect all dialers, wait until each is accepted, then start to send."""
         self.quiet = True
         for number in range(1, count + 1):
             await self.dial(number, where, tls)
@@ -118,7 +118,7 @@ class Room:
             peer.go_on()
 
     async def settle(self) -> None:
-        """Let nobody say anything more, and wait until everything has arrived."""
+        """Stop sending, and wait until everything has arrived."""
         self.quiet = True
         async with asyncio.timeout(20):
             while not all(map(self._has_arrived, self.dialers)):

@@ -18,7 +18,7 @@ POLYMUX = (sys.executable, "-c", "from polymux.cli import main; main()")
 
 
 class Child:
-    """A tap that listens at a free port; use as a context, which kills it if it still runs.
+    """A proxy that listens on a free port; use as a context, which kills it if it still runs.
 
     `url` and `port` say where; `lines` has what it wrote to standard error so far.
     """
@@ -38,7 +38,7 @@ class Child:
         async with asyncio.timeout(40):
             while not self.url:
                 line = (await self.process.stderr.readline()).decode()
-                assert line, f"the tap did not start: {self.lines}"
+                assert line, f"the proxy did not start: {self.lines}"
                 self.lines.append(line.rstrip())
                 found = re.search(r"listening at (\S+),", line)
                 self.url = found[1] if found else ""

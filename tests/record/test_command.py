@@ -1,4 +1,4 @@
-"""What `polymux record` and `polymux recover` say when they are asked wrongly, or too late."""
+"""`polymux record` and `polymux recover` with wrong arguments."""
 
 from __future__ import annotations
 

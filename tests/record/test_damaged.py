@@ -1,4 +1,4 @@
-"""Torn, damaged and hostile captures through the command line: a clear line, the right code."""
+"""Truncated, damaged and hostile captures on the command line: a clear line, the right code."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_a_torn_tail_is_exit_code_3_with_its_offset_and_what_came_before(
         assert '"bytes_dialer": 73' in out  # three of the opening, ten messages of seven
 
 
-async def test_a_flipped_bit_is_said_or_harmless_and_never_a_crash(
+async def test_a_flipped_bit_is_reported_or_harmless_and_never_a_crash(
     recording: tuple[Path, list[int]], tmp_path: Path
 ) -> None:
     path, _ = recording
@@ -106,7 +106,7 @@ def many_flows() -> bytes:
 
 
 def bomb() -> bytes:
-    """300 kB that become more than 1 GiB of blocks nobody knows."""
+    """300 kB that decompress to more than 1 GiB of unknown blocks."""
     packer = zstandard.ZstdCompressor().compressobj()
     block = build.block(0xBAD, bytes(8 << 20))
     head = packer.compress(build.section() + build.interface())

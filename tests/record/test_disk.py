@@ -97,7 +97,7 @@ async def test_with_on_full_block_traffic_waits_and_nothing_is_missing(tmp_path:
     assert not GAP.search(out.read_bytes())
 
 
-async def test_a_tap_that_waits_for_the_disk_passes_nothing_on_and_can_be_stopped(
+async def test_a_proxy_that_waits_for_the_disk_forwards_nothing_and_can_be_stopped(
     tmp_path: Path,
 ) -> None:
     room = Room()
@@ -159,7 +159,7 @@ async def test_with_rotation_only_the_file_that_failed_to_sync_stays_unpublished
     assert all(index_file(str(tmp_path / name)).summary.status == "whole" for name in names)
 
 
-async def test_a_slow_disk_holds_nobody_up(tmp_path: Path) -> None:
+async def test_a_slow_disk_does_not_delay_traffic(tmp_path: Path) -> None:
     room = Room(rest=0.002)
     upstream = f"tcp://127.0.0.1:{await room.listen()}"
     before = strace("fsync:delay_enter=800ms:when=1..2")

@@ -1,4 +1,4 @@
-"""Dialers that speak, end or reset before the tap has reached the other side."""
+"""Dialers that send, end or reset before the proxy is connected to the upstream."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from polymux.record.proxy_connection import ProxyConnection
 from polymux.record.tls_contexts import client_context, server_context
 
 ONE_READ = 256 * 1024  # bytes that a loop reads at once, asyncio's own and uvloop
-HELD = 0.05  # seconds in which whatever a dialer does has come to the tap
+HELD = 0.05  # seconds after which the proxy has received what a dialer did
 
 
 class LateTap(RecordingProxy):
-    """Reaches for the acceptor only when it is told to."""
+    """Connects to the acceptor only when the test allows it."""
 
     def __init__(
         self, listen: str, upstream: str, sink: PcapngWriter, tls: ssl.SSLContext | None = None
@@ -38,7 +38,7 @@ class LateTap(RecordingProxy):
 
 
 class Acceptor:
-    """Takes one connection, and has `heard` all that came when it ends, or how it broke."""
+    """Accepts one connection; `heard` has all data when it ends, or the error."""
 
     def __init__(self) -> None:
         self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -109,7 +109,7 @@ async def test_a_dialer_that_has_ended_before_the_acceptor_is_reached_is_heard_b
 
 
 @pytest.mark.parametrize("carrier", ["tcp", "tls"])
-async def test_of_what_is_said_too_early_little_is_kept_and_all_is_passed_on(
+async def test_early_data_is_bounded_in_memory_and_forwarded_completely(
     tmp_path: Path, authority: Authority, carrier: str
 ) -> None:
     data = Random(3).randbytes(3_000_000)
@@ -149,7 +149,7 @@ def say_and_leave(port: int, trusts: ssl.SSLContext, data: bytes, tells: bool) -
 
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("late", [True, False])
-async def test_what_was_said_over_tls_is_passed_on_although_its_dialer_has_left(
+async def test_data_sent_over_tls_is_forwarded_although_its_dialer_is_gone(
     tmp_path: Path, authority: Authority, late: bool, tells: bool
 ) -> None:
     data = Random(4).randbytes(100_000)

@@ -1,4 +1,4 @@
-"""What the tap stands between: TLS, Unix sockets, WebSocket. The file has what both exchanged."""
+"""The recording proxy with TLS, Unix sockets and WebSocket: the file has what both exchanged."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def talk_through(
 
 @pytest.mark.parametrize("near", ["tls", "tcp"])
 @pytest.mark.parametrize("far", ["tls", "tcp"])
-async def test_tls_is_ended_at_the_tap_and_the_file_has_what_was_inside(
+async def test_tls_is_terminated_at_the_proxy_and_the_file_has_the_plain_text(
     tmp_path: Path, authority: Authority, near: str, far: str
 ) -> None:
     room = Room()
@@ -169,7 +169,7 @@ async def test_a_reset_is_passed_on_as_a_reset(tmp_path: Path) -> None:
     assert talk.ends == ("rst", None)
 
 
-async def test_a_tap_that_is_stopped_makes_up_no_end(tmp_path: Path) -> None:
+async def test_a_proxy_that_is_stopped_records_no_end(tmp_path: Path) -> None:
     room = Room()
     port = await room.listen()
     out = tmp_path / "tap.pcapng"

@@ -1,4 +1,4 @@
-"""The tap is killed at any moment: what a peer has received is in the file."""
+"""A proxy killed at any moment: what a peer has received is in the file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIALERS = 3
 
 
 async def kill_one(number: int, folder: Path, chance: Random) -> int:
-    """One life of a tap; returns how many bytes of its file were compared."""
+    """Run a proxy and kill it. Return how many bytes of its file were compared."""
     room = Room(rest=0)
     out = folder / f"tap-{number}.pcapng"
     upstream = f"tcp://127.0.0.1:{await room.listen()}"
@@ -58,7 +58,7 @@ def compare(room: Room, out: Path) -> int:
 
 
 @pytest.mark.timeout(700)
-async def test_whatever_a_peer_received_is_in_the_file_of_a_tap_killed_at_any_moment(
+async def test_everything_a_peer_received_is_in_the_file_of_a_proxy_killed_at_any_moment(
     tmp_path: Path,
 ) -> None:
     chance = Random(2024)

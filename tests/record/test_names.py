@@ -1,4 +1,4 @@
-"""What records and counts says what it is."""
+"""`repr` of recorders, proxies, collectors and meters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def idle(session: polymux.Session) -> None:
     await session.wait_closed()
 
 
-async def test_captured_sessions_taps_collectors_and_meters_name_themselves(tmp_path: Path) -> None:
+async def test_sessions_proxies_collectors_and_meters_have_a_repr(tmp_path: Path) -> None:
     path = str(tmp_path / "a.pcapng")
     meter = Meter()
     with PcapngWriter(path) as sink:

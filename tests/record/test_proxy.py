@@ -1,4 +1,4 @@
-"""The tap between two real peers: what passes is what stands in the file."""
+"""The recording proxy between two real peers: the file has exactly what passed."""
 
 import asyncio
 import random
@@ -34,9 +34,7 @@ def recorded(paths: list[str]) -> list[tuple[str, list[bytes]]]:
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank:version=2"])
-async def test_a_tapped_session_echoes_and_stands_in_the_file(
-    protocol: str, tmp_path: Path
-) -> None:
+async def test_a_proxied_session_works_and_is_in_the_file(protocol: str, tmp_path: Path) -> None:
     path = str(tmp_path / "tap.pcapng")
     data = random.Random(1).randbytes(300_000)
     with PcapngWriter(path) as sink:
@@ -61,7 +59,7 @@ async def test_a_tapped_session_echoes_and_stands_in_the_file(
     assert data[:1000] in chunks[0]
 
 
-async def test_a_refused_upstream_is_counted_and_said(tmp_path: Path) -> None:
+async def test_a_refused_upstream_is_counted_and_logged(tmp_path: Path) -> None:
     gone = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
     await gone.close()
     with PcapngWriter(str(tmp_path / "x.pcapng")) as sink:
@@ -73,7 +71,7 @@ async def test_a_refused_upstream_is_counted_and_said(tmp_path: Path) -> None:
     assert "tcp://127.0.0.1" in tap.failure
 
 
-async def test_half_close_passes_through_the_tap(tmp_path: Path) -> None:
+async def test_half_close_passes_through_the_proxy(tmp_path: Path) -> None:
     async def late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         question = await reader.read()
         writer.write(b"answer to " + question)

@@ -1,4 +1,4 @@
-"""Files that follow one another under load, and a recorder killed while it publishes one."""
+"""File rotation under load, and a recorder killed while it publishes a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from polymux.capture import index_file, index_range, plan_ranges
 
 
 async def consume(folder: Path, seen: set[str], enough: int) -> None:
-    """Read published names only, as soon as they appear; each must be whole at once."""
+    """Read published names only, as soon as they appear; each must be complete at once."""
     async with asyncio.timeout(20):
         while len(seen) < enough:
             for name in os.listdir(folder):
@@ -27,7 +27,7 @@ async def consume(folder: Path, seen: set[str], enough: int) -> None:
 
 
 @pytest.mark.parametrize("bound", [("--rotate-size", "300k"), ("--rotate-time", "0.2")], ids=str)
-async def test_published_files_are_whole_and_sessions_span_them(
+async def test_published_files_are_complete_and_sessions_span_them(
     tmp_path: Path, bound: tuple[str, str]
 ) -> None:
     room = Room()
@@ -60,7 +60,7 @@ async def test_published_files_are_whole_and_sessions_span_them(
         assert sum(part.packets for part in ranges) == index_file(str(file)).summary.packets
 
 
-async def test_an_idle_tap_publishes_what_it_has_and_no_empty_files(tmp_path: Path) -> None:
+async def test_an_idle_proxy_publishes_what_it_has_and_no_empty_files(tmp_path: Path) -> None:
     room = Room()
     upstream = f"tcp://127.0.0.1:{await room.listen()}"
     arguments = ("-o", str(tmp_path / "tap.pcapng"), "--rotate-time", "0.2")

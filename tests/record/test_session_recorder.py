@@ -1,4 +1,4 @@
-"""Recorders inside both processes and a tap between them: three captures, one story."""
+"""Recorders in both processes and a proxy between them: three captures with equal content."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Story:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_both_peers_and_a_tap_between_them_record_the_same(
+async def test_both_peers_and_a_proxy_between_them_record_the_same(
     tmp_path: Path, protocol: str
 ) -> None:
     paths = [tmp_path / f"{name}.pcapng" for name in ("dialer", "middle", "acceptor")]

@@ -1,4 +1,4 @@
-"""Certificates and keys: nothing is trusted that should not be, and every refusal says why."""
+"""Certificates and keys: verification is strict, and every rejection names its reason."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_key_in_the_file_of_its_certificate_is_looked_at_too(
     server_context(str(both))
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_password(
+def test_an_encrypted_key_is_refused_without_a_password_prompt(
     authority: Authority, tmp_path: Path
 ) -> None:
     key = serialization.load_pem_private_key(Path(authority.key).read_bytes(), None)
@@ -87,7 +87,7 @@ def test_files_that_are_no_certificates_are_one_clear_line(
 
 
 async def refused(tap: RecordingProxy) -> str:
-    """Somebody dials the tap, whose upstream must not be trusted; returns what the tap said."""
+    """Connect through a proxy whose upstream must not be trusted. Return what the proxy logged."""
     async with tap:
         reader, writer = await asyncio.open_connection("127.0.0.1", tap.address.port)
         writer.write(b"secret")
@@ -98,7 +98,7 @@ async def refused(tap: RecordingProxy) -> str:
     return tap.failure
 
 
-async def test_an_upstream_that_cannot_prove_who_it_is_gets_nothing(
+async def test_an_upstream_that_cannot_be_verified_gets_nothing(
     tmp_path: Path, authority: Authority
 ) -> None:
     room = Room()

@@ -22,7 +22,7 @@ class Sample:
 class Family:
     """One metric with all its samples. Counters never decrease during the life of a meter.
 
-    Args:
+    Attributes:
         name: Name without the `polymux_` prefix.
         kind: "counter" or "gauge".
         meaning: Help text.

@@ -41,7 +41,7 @@ MIN_SESSION_BUFFER_BYTES = 64 * 1024  # lower bound of a session's share of the 
 class CollectorLimits:
     """Limits of a collector.
 
-    Args:
+    Attributes:
         clients: Sessions open at a time; further connections are rejected.
         per_host: Sessions open at a time from one address; 0 for no limit besides `clients`.
         streams: Streams of one session open at a time.
@@ -60,7 +60,7 @@ class CollectorLimits:
 class CollectorStats:
     """Counters of a collector since its start.
 
-    Args:
+    Attributes:
         sessions: Sessions accepted.
         open: Sessions that are open.
         rejected: Connections rejected because of a limit or a failed disk.
@@ -172,9 +172,14 @@ class Collector:
         self.recovered = await loop.run_in_executor(None, partial(recover_and_index, path))
         size, seconds = self._rotation
         writer = RotatingWriter(
-            path, max_bytes=size, max_seconds=seconds, sync="none", index=True, background=True,
+            path,
+            max_bytes=size,
+            max_seconds=seconds,
+            sync="none",
+            index=True,
+            background=True,
             comment=self._comment,
-        )  # fmt: skip
+        )
         self._durable_log = DurableLog(writer, self._sync, self._on_disk_full, self._failed.set)
 
     async def listen(self, url: str, protocol: str, *, tls: ssl.SSLContext | None = None) -> str:
@@ -346,9 +351,14 @@ async def collect(
         CaptureError: The directory or the file cannot be created.
     """
     collector = Collector(
-        out, sync=sync, rotate_bytes=rotate_bytes, rotate_seconds=rotate_seconds,
-        limits=limits, timeouts=timeouts, minmux_streams=minmux_streams,
-    )  # fmt: skip
+        out,
+        sync=sync,
+        rotate_bytes=rotate_bytes,
+        rotate_seconds=rotate_seconds,
+        limits=limits,
+        timeouts=timeouts,
+        minmux_streams=minmux_streams,
+    )
     await collector.start()
     try:
         await collector.listen(url, protocol, tls=tls)

@@ -22,7 +22,7 @@ MIN_CAPTURE_BYTES = len(section() + interface())
 class RecoveryResult:
     """Result of a recovery.
 
-    Args:
+    Attributes:
         published: Paths of the files that were published.
         problems: One line with path and reason for each file that could not be published.
     """

@@ -45,7 +45,7 @@ HostPort = tuple[str, int]
 class ProxyStats:
     """Counters of a recording proxy since its start.
 
-    Args:
+    Attributes:
         connections: Connections accepted.
         open: Connections that are open.
         refused: Connections that were not forwarded because the upstream could not be reached.
@@ -165,9 +165,12 @@ class RecordingProxy:
             else:
                 secure = is_secure(address)
                 listener = await loop.create_server(
-                    self._accept, address.host, address.port, ssl=self._tls if secure else None,
+                    self._accept,
+                    address.host,
+                    address.port,
+                    ssl=self._tls if secure else None,
                     ssl_handshake_timeout=CONNECT_TIMEOUT_SECONDS if secure else None,
-                )  # fmt: skip
+                )
                 self._listener = listener
                 port = listener.sockets[0].getsockname()[1]
                 self.address = Address(address.scheme, address.host, port, address.path)

@@ -120,7 +120,7 @@ async def test_the_largest_id_works_from_both_sides() -> None:
 
 
 @virtual
-async def test_who_holds_an_id_already_gets_the_same_stream() -> None:
+async def test_a_second_call_for_an_id_returns_the_same_stream() -> None:
     async with pair() as (near, far):
         assert near.sender(1) is near.sender(1)
         assert far.receiver(1, window=3) is far.receiver(1, window=99)
@@ -236,7 +236,7 @@ async def test_a_reader_that_grants_nothing_costs_the_others_nothing() -> None:
 
 
 @virtual
-async def test_credit_is_given_up_on_request_or_without_and_can_be_given_again() -> None:
+async def test_credit_is_forgone_on_request_or_without_and_can_be_given_again() -> None:
     async with pair() as (near, far):
         sender, receiver = near.sender(1), far.receiver(1, window=10)
         await settled()
@@ -262,7 +262,7 @@ async def test_credit_is_given_up_on_request_or_without_and_can_be_given_again()
 
 
 @virtual
-async def test_promises_are_told_and_bind_nobody() -> None:
+async def test_promises_are_reported_and_not_binding() -> None:
     async with pair() as (near, far):
         sender, receiver = near.sender(1), far.receiver(1, window=0)
         sender.promise(MOST)
@@ -326,7 +326,7 @@ def test_whatever_the_two_sides_do_totals_agree(data: st.DataObject) -> None:
 
 
 @virtual
-async def test_what_was_said_before_reading_leaves_before_it() -> None:
+async def test_queued_frames_are_sent_before_received_data_is_processed() -> None:
     async with pair() as (near, _):
         near.sender(1).promise(5)
         written = near.bytes_sent

@@ -1,4 +1,4 @@
-"""How Minmux streams end: limits, last items, blocks that are left, uses of an id."""
+"""How Minmux streams end: limits, last items, `async with` blocks, reuse of ids."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_reader_that_stops_ends_the_waiting_of_the_writer() -> None:
 
 
 @virtual
-async def test_a_close_does_not_wait_for_items_that_nobody_will_take() -> None:
+async def test_a_close_does_not_wait_for_undeliverable_items() -> None:
     async with pair() as (near, far):
         loop = asyncio.get_running_loop()
         far.receiver(1, window=1).stop()
@@ -110,7 +110,7 @@ async def test_the_last_item_needs_no_credit_and_comes_apart_from_the_others(
 
 
 @virtual
-async def test_items_that_say_their_length_come_one_by_one(profiled: str) -> None:
+async def test_items_that_carry_their_length_are_received_one_by_one(profiled: str) -> None:
     async with pair(profiled) as (near, far):
         sender, receiver = near.sender(3), far.receiver(3)
         items = [b"", b"a", b"b" * 300, b"c" * 65_000]
@@ -223,7 +223,7 @@ async def test_each_side_goes_from_use_to_use_at_its_own_pace(tmp_path: Path) ->
 
 
 @virtual
-async def test_streams_nobody_asked_for_wait_within_a_limit() -> None:
+async def test_unclaimed_streams_are_kept_within_a_limit() -> None:
     async with pair(limits=Limits(max_streams=3)) as (near, far):
         for number in (0, 2, 4):
             near.receiver(number, window=5)

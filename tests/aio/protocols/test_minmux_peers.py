@@ -1,4 +1,4 @@
-"""Minmux sessions and peers of another kind: what breaks a rule ends the session with its name."""
+"""Minmux sessions and scripted peers: a violation ends the session with the name of the rule."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def test_a_broken_rule_ends_the_connection_with_its_name(
     [
         ("01 00 61626364 09 00", "unassigned-stream"),  # credit on a stream that is not there
         ("49 00", "unassigned-stream"),  # a stop on one
-        ("09 00 61", "unassigned-stream"),  # a write, whose size cannot even be told
+        ("09 00 61", "unassigned-stream"),  # a write, whose size is not known either
         ("45 00", "endless-stream-stopped"),
         ("03 00 f80161", "varint-noncanonical"),  # the length of an item
         ("03 00 fa010001", "item-too-long"),
@@ -162,7 +162,7 @@ async def test_our_own_peer_made_to_break_a_rule_is_found_out(
         assert isinstance(far.failure, polymux.PeerViolation)
         assert f"minmux.{rule}" in str(far.failure)
         assert receiver.state.half(0).content_units == 0
-        if not receiver.all_received:  # nobody who waits is left waiting
+        if not receiver.all_received:  # the waiting reader is woken
             with pytest.raises(polymux.PeerViolation, match=rule):
                 await receiver.receive()
 
@@ -218,7 +218,7 @@ async def test_a_connection_that_ends_inside_the_last_item_is_no_end_of_the_stre
     assert problems == ["the peer closed the connection in the middle of a frame"]
 
 
-async def test_last_items_that_nobody_asked_for_are_kept_or_held_to_the_budget(
+async def test_last_items_of_unclaimed_streams_are_kept_within_the_buffer_limit(
     profiled: str, tmp_path: Path
 ) -> None:
     async with pair(profiled) as (near, far):
@@ -260,7 +260,7 @@ async def test_a_flood_of_words_that_carry_nothing_ends_the_session() -> None:
 
 
 @virtual
-async def test_what_was_said_just_before_a_close_still_reaches_the_peer() -> None:
+async def test_data_sent_just_before_a_close_still_reaches_the_peer() -> None:
     async with pair() as (near, far):
         sender = near.sender(1)
         sender.promise(7)

@@ -1,4 +1,4 @@
-"""Nerdbank's own verbs: offers, acceptors, ids, seeded channels, windows that grow, termination."""
+"""Nerdbank sessions: offers, accepting, ids, seeded channels, window growth, termination."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_queues_are_first_in_first_out_per_name_whatever_the_order(
 
 
 @virtual
-async def test_a_rejected_offer_and_its_text_reach_who_made_it() -> None:
+async def test_a_rejection_and_its_text_reach_the_offering_side() -> None:
     async with joined("nerdbank") as sessions:
         near, far = channels(*sessions)
         opening = asyncio.create_task(near.open("x"))
@@ -217,7 +217,7 @@ async def test_a_side_that_finishes_last_terminates_without_waiting_for_more(ver
 
 @with_windows
 @virtual
-async def test_who_reads_no_more_says_so_and_is_obeyed(version: int) -> None:
+async def test_a_side_that_reads_no_more_announces_it_and_gets_no_more_data(version: int) -> None:
     limits = Limits(receive_window=100)
     async with joined(f"nerdbank:version={version}", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)

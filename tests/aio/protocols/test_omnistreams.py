@@ -286,7 +286,7 @@ async def test_there_are_256_ids_and_each_comes_back() -> None:
 
 
 @virtual
-async def test_streams_that_nobody_takes_are_cancelled_past_the_limit() -> None:
+async def test_streams_that_are_not_accepted_are_cancelled_past_the_limit() -> None:
     async with pair(limits=Limits(accept_backlog=2)) as (near, far):
         senders = [await near.open() for _ in range(3)]
         with pytest.raises(polymux.StreamAborted):
@@ -296,7 +296,7 @@ async def test_streams_that_nobody_takes_are_cancelled_past_the_limit() -> None:
 
 
 @virtual
-async def test_control_messages_are_queued_for_whoever_reads_them() -> None:
+async def test_control_messages_are_queued_until_they_are_read() -> None:
     async with pair() as (near, far):
         for message in (b"", "é", {"a": 1}):
             await near.control(message)
@@ -322,7 +322,7 @@ async def collect(session: OmnistreamsSession) -> list[bytes]:
 
 
 @virtual
-async def test_control_messages_that_nobody_reads_end_the_session_by_a_named_limit() -> None:
+async def test_unread_control_messages_end_the_session_by_a_named_limit() -> None:
     async with pair(limits=Limits(session_buffer_bytes=10_000)) as (near, far):
         for _ in range(12):
             with contextlib.suppress(polymux.SessionClosed):
@@ -342,7 +342,7 @@ async def test_a_message_over_the_limit_is_refused_before_it_waits() -> None:
 
 
 @virtual
-async def test_large_messages_that_nobody_reads_pause_the_session_and_not_for_ever() -> None:
+async def test_large_unread_messages_pause_the_session_for_a_bounded_time() -> None:
     limits = Limits(session_buffer_bytes=300_000)
     async with pair(limits=limits, timeouts=Timeouts(slow_reader=5)) as (near, far):
         slow, unread = await opened(near, far)
@@ -368,7 +368,7 @@ async def fill(sender: MessageSender) -> None:
 
 
 @virtual
-async def test_everybody_who_waits_hears_of_the_end() -> None:
+async def test_every_waiting_call_raises_at_the_end_of_the_session() -> None:
     async with pair() as (near, far):
         sender = await near.open()
         _, receiver = await opened(far, near)

@@ -1,4 +1,4 @@
-"""Asking and answering over live Streamux sessions."""
+"""Requests and replies over live Streamux sessions."""
 
 from __future__ import annotations
 
@@ -83,11 +83,11 @@ async def test_a_reply_may_come_in_chunks_or_be_empty() -> None:
         assert not any(held(far).values())
 
 
-async def test_an_answer_before_the_request_is_whole_waits_for_it() -> None:
+async def test_a_reply_before_the_request_is_complete_waits_for_it() -> None:
     async with pair() as (near, far):
         async with near.exchange() as exchange:
             await exchange.send(b"first")
-            await exchange.send(b"rest")  # only now the first can leave
+            await exchange.send(b"rest")  # only now the first piece can be sent
             call = await far.accept()
             await call.reply(b"early")
             await settled()

@@ -1,4 +1,4 @@
-"""Large messages of Streamux are held once, and no work is begun for a peer that takes nothing."""
+"""Large Streamux messages are in memory once; no handler starts for a peer that does not read."""
 
 from __future__ import annotations
 

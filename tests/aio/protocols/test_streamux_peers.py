@@ -1,4 +1,4 @@
-"""Streamux peers that break the rules: a named error for that session, the others unharmed."""
+"""Streamux peers that violate rules: a named error for that session, no effect on others."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ async def test_a_bad_initiator_ends_that_session_by_name(
 
 
 @pytest.mark.parametrize(("initiator", "rule"), BAD)
-async def test_a_client_is_told_what_is_wrong_with_the_server(initiator: str, rule: str) -> None:
+async def test_a_client_error_names_what_is_wrong_with_the_server(
+    initiator: str, rule: str
+) -> None:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes.fromhex(initiator))
         with contextlib.suppress(ConnectionError):

@@ -1,4 +1,4 @@
-"""Timeouts, signs of life and slow readers in Streamux, on a clock that takes no time."""
+"""Timeouts, keep-alives and slow readers in Streamux, on a simulated clock."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_a_silent_peer_is_noticed() -> None:
 
 
 @virtual
-async def test_a_process_that_was_stopped_itself_blames_nobody() -> None:
+async def test_a_process_that_was_suspended_itself_does_not_blame_the_peer() -> None:
     async with pair() as (near, far):
         far.keep_alive = 0
         near._keepalive.received_at -= 1000  # as it looks after a long stop of this process
@@ -130,7 +130,7 @@ async def test_a_peer_without_a_free_id_may_be_silent_and_silence_can_be_allowed
 
 
 @virtual
-async def test_a_call_that_nobody_reads_makes_room_after_a_bounded_pause() -> None:
+async def test_an_unread_call_is_dropped_after_a_bounded_pause() -> None:
     limits = polymux.Limits(session_buffer_bytes=200_000)
     async with pair(limits=limits) as (near, far):
         big = asyncio.create_task(near.request(bytes(1_000_000), timeout=60))
@@ -171,7 +171,7 @@ async def test_waiting_for_a_free_id_counts_against_the_time() -> None:
 
 
 @virtual
-async def test_a_request_that_cannot_leave_in_time_is_bounded_too() -> None:
+async def test_a_request_that_cannot_be_sent_in_time_is_bounded_too() -> None:
     async with pair() as (near, _far):
         near.pause_writing()
         with pytest.raises(TimeoutError, match=r"no reply within 0\.05 s"):

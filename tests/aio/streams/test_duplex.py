@@ -1,4 +1,4 @@
-"""One stream: sending, receiving, ending, giving up; and what it leaves behind."""
+"""One stream: sending, receiving, ending, aborting, and its removal from the session."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ every = pytest.mark.parametrize("protocol", PROTOCOLS)
 
 @every
 @virtual
-async def test_half_close_leaves_room_for_a_late_answer(protocol: str) -> None:
+async def test_a_half_closed_stream_can_still_be_answered(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         mine, theirs = await opened(near, far)
         await mine.send(b"question")
@@ -138,7 +138,7 @@ async def test_an_empty_message_of_a_peer_is_no_end_of_data() -> None:
 
 @every
 @virtual
-async def test_send_many_sends_each_piece_whole_and_in_order(protocol: str) -> None:
+async def test_send_many_sends_each_piece_complete_and_in_order(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         mine, theirs = await opened(near, far)
         before = near.endpoint.protocol.causality.frames_sent(0)
@@ -153,7 +153,7 @@ async def test_send_many_sends_each_piece_whole_and_in_order(protocol: str) -> N
 
 @every
 @virtual
-async def test_parts_are_given_without_a_copy_and_give_leave_back(protocol: str) -> None:
+async def test_parts_are_not_copied_and_their_credit_is_returned(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         mine, theirs = await opened(near, far)
         data = bytes(range(256)) * 8192
@@ -185,7 +185,7 @@ async def test_only_one_task_may_read_a_stream() -> None:
 
 @every
 @virtual
-async def test_receive_all_gives_up_a_stream_that_does_not_end(protocol: str) -> None:
+async def test_receive_all_aborts_a_stream_beyond_its_limit(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         mine, theirs = await opened(near, far)
         await mine.send(bytes(2000))
@@ -276,10 +276,10 @@ async def test_content_that_came_before_the_end_is_kept_until_it_is_read(protoco
 
 
 @virtual
-async def test_a_channel_without_leave_does_not_hold_up_the_others() -> None:
+async def test_a_channel_without_credit_does_not_block_the_others() -> None:
     async with joined("nerdbank", limits=polymux.Limits(receive_window=100)) as (near, far):
         stuck, _ = await opened(near, far, "stuck")
-        await stuck.send(bytes(1_000_000))  # a hundred bytes of it may leave
+        await stuck.send(bytes(1_000_000))  # credit for a hundred bytes of it
         await settled()
         free, theirs = await opened(near, far, "free")
         for _ in range(10):
@@ -319,7 +319,7 @@ async def test_senders_are_woken_in_turn_and_never_queue_without_bound() -> None
 
 
 @virtual
-async def test_a_sender_is_told_that_the_peer_reads_no_more() -> None:
+async def test_sending_raises_when_the_peer_reads_no_more() -> None:
     async with joined("nerdbank", limits=polymux.Limits(receive_window=100)) as (near, far):
         mine, theirs = await opened(near, far)
         sending = asyncio.create_task(mine.send(bytes(1000)))
@@ -350,7 +350,7 @@ async def test_an_error_text_after_the_last_content_is_not_an_end_of_data() -> N
 
 
 @virtual
-async def test_closing_an_offer_that_nobody_accepted_withdraws_it() -> None:
+async def test_closing_an_offer_that_was_not_accepted_withdraws_it() -> None:
     async with joined("nerdbank") as sessions:
         near, far = channels(*sessions)
         stream = await near.offer("x")

@@ -69,7 +69,7 @@ async def test_a_block_larger_than_the_window_is_read() -> None:
     await asyncio.gather(near.close(), far.close())
 
 
-async def test_a_line_that_is_too_long_is_told_and_nothing_of_it_is_lost() -> None:
+async def test_a_line_that_is_too_long_raises_and_nothing_of_it_is_lost() -> None:
     near, far, stream, theirs = await joined()
     await sent(stream, b"short\n" + b"x" * 1000 + b"\nlast", 300)
     await until_there(theirs, 1011)
@@ -178,7 +178,7 @@ async def test_a_line_that_is_cut_off_at_the_end_of_a_read_and_ended_is_not_coun
     await stream.end()
     while far.open_streams:
         await asyncio.sleep(0)
-    reading.cancel()  # at the turn in which the end has come
+    reading.cancel()  # in the event-loop iteration in which the end arrives
     try:
         assert await reading == b"begun"
     except asyncio.CancelledError:

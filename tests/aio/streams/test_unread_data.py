@@ -1,4 +1,4 @@
-"""What nobody will read is let go, and neither budget nor places are lost with it."""
+"""Data that will not be read is discarded, and its buffer space and stream slots are freed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_calls_beyond_the_limit_leave_nothing_unread() -> None:
 
 
 @virtual
-async def test_a_call_that_was_answered_and_then_given_up_is_forgotten() -> None:
+async def test_a_call_that_was_answered_and_then_aborted_is_forgotten() -> None:
     async with joined("streamux", limits=Limits(max_streams=5)) as (near, far):
         assert isinstance(near, StreamuxSession)
         assert isinstance(far, StreamuxSession)
@@ -155,7 +155,7 @@ async def test_many_small_control_messages_are_not_counted_over_and_over() -> No
 
 
 @virtual
-async def test_what_was_given_up_is_not_usable_whichever_way_it_flows() -> None:
+async def test_an_aborted_stream_is_not_usable_in_either_direction() -> None:
     async with joined("omnistreams") as (near, _):
         sender = await near.open("x")
         assert sender.usable
@@ -165,7 +165,7 @@ async def test_what_was_given_up_is_not_usable_whichever_way_it_flows() -> None:
 
 @pytest.mark.parametrize("protocol", ["mplex", "streamux"])
 @virtual
-async def test_sessions_that_nobody_holds_complain_of_nothing(protocol: str) -> None:
+async def test_sessions_without_references_log_nothing(protocol: str) -> None:
     complaints: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
     near, far = await polymux.pipe(protocol)

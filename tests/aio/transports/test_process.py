@@ -1,4 +1,4 @@
-"""Sessions over the standard streams of a child (`exec:`) and over our own (`stdio:`)."""
+"""Sessions over the standard streams of a child (`exec:`) and of this process (`stdio:`)."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_what_was_queued_before_close_reaches_the_child(tmp_path: Path) ->
     assert children() == []
 
 
-async def test_a_child_that_ends_by_itself_says_how() -> None:
+async def test_the_error_names_the_exit_status_of_a_child_that_ends_by_itself() -> None:
     session = await polymux.connect(child("import sys; sys.exit(3)"), protocol="mplex")
     await session.wait_closed()
     assert str(session.failure) == "the connection was lost: the child ended with exit status 3"
@@ -98,7 +98,7 @@ async def test_a_child_that_ends_by_itself_says_how() -> None:
         await session.open("x")
 
 
-async def test_a_child_that_is_killed_says_so() -> None:
+async def test_the_error_names_the_signal_that_killed_a_child() -> None:
     session = await polymux.connect("exec:cat", protocol="nerdbank")
     for process in children():
         process.kill()
@@ -166,13 +166,13 @@ async def test_an_error_about_what_a_child_printed_says_how_the_child_ended(
     assert [line.message for line in caplog.records if line.levelname == "ERROR"] == []
 
 
-async def test_a_child_that_prints_after_sound_frames_is_told_by_its_exit_status_too() -> None:
+async def test_the_exit_status_of_a_child_that_prints_after_valid_frames_is_reported() -> None:
     said = await what_went_wrong("printf '\\0\\1a'; sleep 0.1; printf '\\17\\0'; exit 3", "mplex")
     assert "mplex.bad-flag" in said
     assert said.endswith("; the child ended with exit status 3")
 
 
-async def test_what_a_child_printed_is_told_when_the_handshake_is_late_meanwhile() -> None:
+async def test_printed_text_is_reported_when_the_handshake_times_out_meanwhile() -> None:
     said = await what_went_wrong(f"echo {USAGE[:10]}; exec sleep 1000", "nerdbank:version=2", 0.2)
     assert 'the peer began with text: "usage: foo' in said
     assert said.endswith("; the child was still running and was ended")
@@ -296,7 +296,7 @@ async def say_something(url: str, protocol: str) -> None:
     ],
 )
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "streamux", "omnistreams", "minmux"])
-async def test_a_child_that_ends_early_is_told_by_its_exit_status(
+async def test_the_exit_status_of_a_child_that_ends_early_is_reported(
     protocol: str, command: str, ended: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(polymux.SessionClosed, match=ended):

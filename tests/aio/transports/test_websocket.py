@@ -1,4 +1,4 @@
-"""WebSocket as a transport: the handshake, other people's libraries, bad input, the close."""
+"""WebSocket transports: the handshake, third-party libraries, invalid input, the close."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ async def test_a_server_without_websocket_is_unreachable_in_one_line(
         assert "\n" not in str(problem.value)
 
 
-async def test_a_close_code_of_the_peer_is_told() -> None:
+async def test_a_close_code_of_the_peer_is_reported() -> None:
     async with served() as (server, had):
         for code, clean in ((1000, True), (1001, True), (4001, False)):
             async with library_connect(server.url) as client:
@@ -302,7 +302,7 @@ async def test_an_end_without_a_close_is_a_failure() -> None:
         assert "without a WebSocket close" in str(had[0].failure)
 
 
-async def test_what_cannot_go_over_a_websocket_says_so() -> None:
+async def test_protocols_that_cannot_use_a_websocket_are_rejected() -> None:
     with pytest.raises(polymux.Unsupported, match="mplex does not run over WebSocket"):
         polymux.connect("ws://127.0.0.1:1/", protocol="mplex")
     with pytest.raises(BadUrl, match="the carrier is websocket"):
@@ -321,8 +321,8 @@ async def test_without_the_library_the_error_says_what_to_install(
         await polymux.serve(answer, URL, protocol="omnistreams")
 
 
-async def test_a_peer_that_answers_no_ping_is_given_up_and_one_that_does_is_not() -> None:
-    """A stopped process keeps its connection; only a question shows that nobody is there."""
+async def test_a_session_ends_if_pings_are_not_answered_and_only_then() -> None:
+    """A suspended process keeps its connection: only a ping shows that it does not answer."""
     async with served(timeouts=Timeouts(keepalive_interval=0.2)) as (server, had):
         async with library_connect(server.url) as client:
             silent = await raw(server, REQUEST)

@@ -1,4 +1,4 @@
-"""Commands as child processes, as users run them, and as an outage ends them."""
+"""Commands as child processes, as users run them, and killed as in an outage."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Command:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on; the same ones are used again after a kill."""
+    """Free ports; the same ones are used again after a kill."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [each.getsockname()[1] for each in sockets]
     for each in sockets:

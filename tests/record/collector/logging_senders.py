@@ -1,4 +1,4 @@
-"""Senders that log what they sent on each stream and what they were told of it."""
+"""Senders that log what they sent on each stream and what was confirmed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ AGAIN = 0.1  # seconds before a sender that lost its peer dials again
 
 @dataclass
 class Attempt:
-    """One stream: its name, what was to be sent, and how much the peer said it has processed."""
+    """One stream: its name, what was to be sent, and how much the peer has confirmed."""
 
     name: str
     data: bytes
@@ -34,7 +34,7 @@ class Sender:
     protocol: str
     streams: int
     raw_bytes: int
-    rest: float = 0.0  # seconds between chunks, to have traffic under way for a while
+    rest: float = 0.0  # seconds between chunks, to spread the traffic
     log: list[Attempt] = field(default_factory=list)
     sent: int = 0
 

@@ -1,4 +1,4 @@
-"""What is sent to a collector lands in captures, and senders hear of it only when it is durable."""
+"""A collector stores received data in captures, and confirms it only when it is durable."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ async def push_items(url: str, protocol: str) -> None:
         (TCP, "minmux", push_items),
     ],
 )
-async def test_every_protocol_lands_whole(
+async def test_sessions_of_every_protocol_are_stored_completely(
     url: str, protocol: str, push: Callable[[str, str], asyncio.Future[None]], tmp_path: Path
 ) -> None:
     collector = await collect(url, protocol=protocol, out=str(tmp_path))
@@ -132,7 +132,7 @@ async def test_every_protocol_lands_whole(
     assert session.balanced
 
 
-async def test_streams_that_nobody_spoke_on_get_credit_if_they_are_named_before(
+async def test_configured_minmux_streams_get_credit_before_they_are_used(
     tmp_path: Path,
 ) -> None:
     async with Collector(str(tmp_path), minmux_streams=[5]) as collector:
@@ -211,7 +211,7 @@ async def test_an_end_is_answered_only_when_everything_before_it_is_durable(
                 assert await answer == b""
 
 
-async def test_syncs_are_shared_by_all_who_wait(tmp_path: Path, disk: Disk) -> None:
+async def test_waiting_callers_share_syncs(tmp_path: Path, disk: Disk) -> None:
     disk.delay = 0.05
     async with collecting(tmp_path, "mplex") as collector:
         async with polymux.connect(collector.urls[0], protocol="mplex") as session:
@@ -251,14 +251,14 @@ async def test_a_sync_that_fails_cuts_everybody_and_promises_nothing(
         assert own.credit_granted == own.window
         with pytest.raises(NotDurable, match="Input/output error"):
             await collector.wait_failed()
-        with pytest.raises(PolymuxError):  # nobody is taken in any more
+        with pytest.raises(PolymuxError):  # no session is accepted any more
             async with polymux.connect(collector.urls[0], protocol="nerdbank") as other:
                 await other.open("late")
     with pytest.raises(polymux.CaptureError, match="recover"):
         await collector.close(0)
 
 
-async def test_clients_beyond_the_limits_are_turned_away(tmp_path: Path) -> None:
+async def test_clients_beyond_the_limits_are_rejected(tmp_path: Path) -> None:
     limits = CollectorLimits(clients=3, per_host=2)
     async with collecting(tmp_path, "mplex", limits=limits) as collector:
         url = collector.urls[0]
@@ -273,7 +273,7 @@ async def test_clients_beyond_the_limits_are_turned_away(tmp_path: Path) -> None
         await push_duplex(url, "mplex")
 
 
-async def test_streams_beyond_the_limit_of_a_session_are_turned_away(tmp_path: Path) -> None:
+async def test_streams_beyond_the_limit_of_a_session_are_rejected(tmp_path: Path) -> None:
     async with collecting(tmp_path, "mplex", limits=CollectorLimits(streams=4)) as collector:
         async with polymux.connect(collector.urls[0], protocol="mplex") as session:
             kept = [await session.open(str(n)) for n in range(4)]
@@ -341,7 +341,7 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path: Path) -> None:
     assert landed(tmp_path)[0].payload_bytes_dialer == 6
 
 
-async def test_a_collector_that_nobody_sent_anything_leaves_no_file(tmp_path: Path) -> None:
+async def test_a_collector_that_received_nothing_leaves_no_file(tmp_path: Path) -> None:
     collector = await collect(TCP, protocol="mplex", out=str(tmp_path))
     assert await collector.close() == []
     assert os.listdir(tmp_path) == []

@@ -1,4 +1,4 @@
-"""`polymux collect` as a command: what it says, and how it ends."""
+"""`polymux collect` as a command: its output and exit codes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def test_a_signal_ends_it_in_good_order(number: signal.Signals, tmp_path: 
     assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [100_000]
 
 
-async def test_a_failed_sync_is_exit_code_5_and_is_said(tmp_path: Path) -> None:
+async def test_a_failed_sync_is_exit_code_5_and_is_reported(tmp_path: Path) -> None:
     [port] = free_ports(1)
     faults = strace("fsync:error=EIO")
     async with listening(tmp_path, port, before=faults) as child:
@@ -85,7 +85,7 @@ async def test_what_makes_no_sense_is_one_line_and_exit_code_2(
     assert not list(tmp_path.rglob("*.pcapng*"))
 
 
-async def test_a_place_that_cannot_be_written_to_is_said(tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_written_to_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     code, _, problems = await run(
         "collect", "--listen", "tcp://127.0.0.1:0", "--protocol", "mplex", "--out",

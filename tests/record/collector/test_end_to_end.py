@@ -1,4 +1,4 @@
-"""Senders, one collector, and tables that follow it: killed at any moment, nothing told is lost."""
+"""Senders, a collector, and watched tables, killed at any moment: no confirmed data is lost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ BYTES = 200_000_000 if SOAK else 60_000_000
 KILLS = 5 if SOAK else 1
 SENDERS, STREAMS = 12, 10
 NPM_WRITE = 16_384
-REST = 10 / (BYTES / SENDERS / STREAMS / CHUNK)  # traffic for ten seconds, if nobody is killed
+REST = 10 / (BYTES / SENDERS / STREAMS / CHUNK)  # traffic for ten seconds without kills
 
 
 class NpmSender:
@@ -106,7 +106,7 @@ async def running(folder: Path) -> AsyncIterator[Scene]:
 
 
 @pytest.mark.timeout(600)
-async def test_nothing_that_was_told_is_lost_when_collector_and_driver_are_killed(
+async def test_nothing_confirmed_is_lost_when_collector_and_driver_are_killed(
     tmp_path: Path,
 ) -> None:
     require()
@@ -158,7 +158,7 @@ async def all_over(out: Path, tables: Command) -> None:
 
 
 def compare(out: Path, ours: list[Sender], npm: NpmSender) -> None:
-    """Every stream in the tables is a prefix of one that was sent, and holds what was told."""
+    """Every stream in the tables is a prefix of one that was sent, and has what was confirmed."""
     content: dict[tuple[str, str], list[bytes]] = {}
     keys: Counter[tuple[str, str, int]] = Counter()
     for batch in read_batches(out, "content"):

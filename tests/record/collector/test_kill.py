@@ -1,4 +1,4 @@
-"""A collector that is killed, at any moment and on any disk: what it promised is there."""
+"""A collector that is killed at any moment, on any disk: confirmed data is in the captures."""
 
 from __future__ import annotations
 
@@ -57,9 +57,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("protocol", ["nerdbank", "mplex"])
-async def test_what_a_sender_was_told_survives_kills_at_any_moment(
-    protocol: str, tmp_path: Path
-) -> None:
+async def test_confirmed_data_survives_kills_at_any_moment(protocol: str, tmp_path: Path) -> None:
     [port] = free_ports(1)
     chance = Random(protocol)
     async with collector(tmp_path, port, protocol, "--rotate-size", "1M") as child:
@@ -101,7 +99,7 @@ async def test_a_session_that_was_cut_in_a_frame_is_reported_truncated(tmp_path:
     assert session.undecoded_bytes_dialer > 0
 
 
-async def test_a_slow_disk_slows_who_has_credit_and_memory_stays_within_its_limit(
+async def test_a_slow_disk_slows_senders_with_credit_and_memory_stays_bounded(
     tmp_path: Path,
 ) -> None:
     """Every sync takes 0.3 s: a sender gets no more than a window through in that time."""

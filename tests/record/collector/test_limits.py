@@ -1,4 +1,4 @@
-"""A collector on a disk that is slow, full or broken: memory is bounded, and promises are kept."""
+"""A collector on a slow, full or broken disk: memory is bounded, confirmed data is durable."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
     assert row.payload_bytes_dialer == 40 * 900_000
 
 
-async def test_streams_that_their_sender_gives_up_are_forgotten(tmp_path: Path) -> None:
+async def test_streams_that_their_sender_aborts_are_forgotten(tmp_path: Path) -> None:
     async with collecting(
         tmp_path, "nerdbank:version=1", limits=CollectorLimits(streams=5)
     ) as collector:
