@@ -6,7 +6,7 @@ import sys
 from dataclasses import fields
 from functools import cache
 from importlib import import_module
-from inspect import Parameter, Signature, getattr_static, getdoc, signature
+from inspect import getdoc
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ import pytest
 from tools import docs
 from tools.rule_examples import as_json
 
-import polymux
 from polymux.core.limits import LIMIT_DOCS, TIMEOUT_DOCS, Limits, Timeouts
 from polymux.metrics import Meter
 from polymux.protocols.registry import create, protocol_names
@@ -33,7 +32,7 @@ API_PACKAGES = [
 ]
 API_ENTRY = re.compile(
     r"^\.\. (?:autoclass|autoexception|autofunction|py:data):: (polymux(?:\.[a-z]+)?)\.(\w+)"
-    r"(\(.*\))?\n((?:   .*\n)*)",
+    r"(?:\(\))?\n((?:   .*\n)*)",
     re.M,
 )
 
@@ -42,7 +41,6 @@ class ApiEntry(NamedTuple):
     """One directive of docs/api.md."""
 
     name: str
-    signature: str  # as written on the page; empty if it comes from the code
     members: list[str]  # as listed on the page
 
 
@@ -54,16 +52,11 @@ def pages() -> dict[str, str]:
 def api_entries(package: str) -> list[ApiEntry]:
     found = []
     for match in API_ENTRY.finditer((DOCS / "api.md").read_text()):
-        members = re.search(r":members:((?:.|\n      )*)", match[4])
+        members = re.search(r":members:((?:.|\n      )*)", match[3])
         names = re.findall(r"\w+", members[1]) if members else []
         if match[1] == package:
-            found.append(ApiEntry(match[2], match[3] or "", names))
+            found.append(ApiEntry(match[2], names))
     return found
-
-
-def inherited_doc(kind: type, name: str) -> str | None:
-    """The docstring that autodoc shows for a member that has none of its own."""
-    return getdoc(getattr(kind, name))
 
 
 @pytest.mark.parametrize("protocol", protocol_names())
@@ -94,16 +87,7 @@ def test_members_on_the_api_page_exist_and_have_a_docstring(package: str) -> Non
     module = import_module(package)
     for entry in api_entries(package):
         for name in entry.members:
-            member = getattr_static(getattr(module, entry.name), name)
-            assert member.__doc__ or inherited_doc(getattr(module, entry.name), name), name
-
-
-def test_signatures_written_on_the_api_page_are_those_of_the_code() -> None:
-    written = {entry.name: entry.signature for entry in api_entries("polymux") if entry.signature}
-    for name in ("connect", "serve", "pipe"):  # overloaded: autodoc would show the overloads
-        parameters = signature(getattr(polymux, name)).parameters.values()
-        plain = [each.replace(annotation=Parameter.empty) for each in parameters]
-        assert written[name] == str(Signature(plain))
+            assert getdoc(getattr(getattr(module, entry.name), name)), f"{entry.name}.{name}"
 
 
 def test_every_limit_and_timeout_is_described_in_the_order_of_its_field() -> None:
