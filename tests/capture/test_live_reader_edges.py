@@ -138,7 +138,7 @@ def test_a_session_with_too_many_open_streams_is_decoded_no_further(
     pieces = [data[at : at + 500] for at in range(0, len(data), 500)]
     for session in LiveCapture(Given(*pieces[:20], None, *pieces[20:])):
         frames.receive(session)
-    assert told == ["more than 100 streams are open at once: it is decoded no further"]
+    assert told == ["more than 100 streams are open at once: decoding stopped"]
     assert 100 < len(rows) < 200
 
 

@@ -32,7 +32,9 @@ def trouble() -> Stage:
     play.stream("d1", "bulk\x1b[31m", ending="reset", reset_by="acceptor", error="enough")
     play.stream("d3", "quiet", ending="clean")
     for at, lasted in ((1_000, 90_000), (200_000, 300_000), (900_000, 60_000)):
-        play.stall(at, lasted, "d1", "dialer", "no-credit", detail=f"no leave for {lasted} us")
+        play.stall(
+            at, lasted, "d1", "dialer", "no-credit", detail=f"no send credit for {lasted} us"
+        )
     play.stall(5_000, 800_000, "d3", "dialer", "sender-idle")
     play.violation(10, "dialer", "nerdbank.window-exceeded", "d1", detail="20 bytes too many")
     play.violation(20, "dialer", "nerdbank.unknown-code", None, "note")
@@ -50,8 +52,8 @@ def test_occurrences_on_a_stream_are_one_line_and_the_worst_is_told(
     found = [line for line in lines if line.startswith("s1 nerdbank 10.0.0.7:50112 > ")]
     assert [line.split(" d1 ", 1)[1] for line in found] == [
         r"bulk\u001b[31m dialer broke nerdbank.window-exceeded on d1: 20 bytes too many",
-        r"bulk\u001b[31m acceptor gave no credit on d1: dialer waited 300 ms (no-credit); 3 times, "
-        "450 ms in all no leave for 300000 us",
+        r"bulk\u001b[31m acceptor granted no credit on d1: dialer was blocked for 300 ms (no-credit); 3 times, "
+        "450 ms in total no send credit for 300000 us",
         r"bulk\u001b[31m acceptor reset d1: enough",
     ]
     assert not any("quiet" in line or "unknown-code" in line for line in lines)
@@ -76,7 +78,7 @@ def test_the_culprit_of_a_wait_is_told_by_name(tmp_path: Path, printed: Printed)
     play.stall(0, 700_000, "d3", "dialer", "head-of-line", culprit="d1")
     play.end(1_000_000)
     (line,) = [line for line in printed(stage.write(tmp_path)) if "chat" in line]
-    assert "dialer sent d1 (backup) first: d3 waited 700 ms (head-of-line)" in line
+    assert "dialer's d3 was head-of-line blocked by d1 (backup) for 700 ms (head-of-line)" in line
 
 
 def test_without_findings_that_is_what_is_said(tmp_path: Path, printed: Printed) -> None:

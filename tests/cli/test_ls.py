@@ -94,7 +94,7 @@ def test_a_stall_names_the_side_that_did_not_and_the_side_that_waited(
 ) -> None:
     session, stream = rows(run("ls", capture(unread())))
     assert stream["why"] == (
-        "acceptor gave no credit on d1: dialer waited 300 ms (no-credit) (and 1 more)"
+        "acceptor granted no credit on d1: dialer was blocked for 300 ms (no-credit) (and 1 more)"
     )
     assert (session["violations"], session["stalls"], session["findings"]) == (0, 2, 2)
 
@@ -263,7 +263,7 @@ def test_a_session_is_one_line_that_fits_the_terminal(
     assert len(sessions) <= 2 + 3 + 1  # title, heading, one a session, an empty line
     assert all(len(line.split()[0]) == 4 for line in ends)
     assert "findings" in sessions[1]
-    assert "acceptor gave no credit on d1: dialer" in text
+    assert "acceptor granted no credit on d1: dialer" in text
     for column, least in (("ending", 100), ("bytes >", 130)):
         assert (column in sessions[1]) == (width >= least)
 

@@ -139,12 +139,27 @@ class Page:
             raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def reload(self) -> None:
+        """Reload the page and wait until the new document is ready."""
+        self.run("delete document.documentElement.dataset.ready")
+        self.call("Page.reload")
+        self.wait("document.documentElement?.dataset.ready !== undefined")
+
     def wait(self, condition: str, seconds: float = 20) -> None:
+        """Wait until a JavaScript expression is true, also across a navigation."""
         deadline = time.monotonic() + seconds
-        while not self.run(condition):
+        while not self._holds(condition):
             if time.monotonic() > deadline:
                 raise AssertionError(f"not true within {seconds} s: {condition}; {self.troubles()}")
             time.sleep(0.02)
+
+    def _holds(self, condition: str) -> bool:
+        try:
+            return bool(self.run(condition))
+        except RuntimeError as error:
+            if "navigated or closed" in str(error):  # the document was replaced meanwhile
+                return False
+            raise
 
     def settle(self) -> None:
         """Wait until what was asked for has been painted."""

@@ -47,7 +47,10 @@ def test_findings_come_in_the_order_a_person_needs(tmp_path: Path) -> None:
     texts = [item["text"] for finding in data["findings"] for item in finding["items"]]
     assert "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s" in texts
     assert "acceptor did not read d3: dialer waited 5 s (slow-reader)" in texts
-    assert "dialer sent d1 (upload/video) first: d5 waited 312 ms (head-of-line)" in texts
+    assert (
+        "dialer's d5 was head-of-line blocked by d1 (upload/video) for 312 ms (head-of-line)"
+        in texts
+    )
     assert "acceptor did not answer dialer on d9 for 4 s (no-reply)" in texts
     assert not any("sender-idle" in text for text in texts)
 

@@ -18,8 +18,7 @@ from polymux.aio.session.session import Session
 from polymux.aio.streams.asyncio_adapter import as_asyncio_streams
 from polymux.aio.streams.duplex import Stream
 from polymux.aio.streams.exchanges import Call, Exchange
-from polymux.aio.streams.item_receiver import ItemReceiver
-from polymux.aio.streams.items import ItemSender
+from polymux.aio.streams.items import ItemReceiver, ItemSender
 from polymux.aio.streams.messages import MessageReceiver, MessageSender
 from polymux.aio.transports.memory import pipe
 from polymux.aio.urls import BadUrl

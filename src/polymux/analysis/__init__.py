@@ -1,10 +1,9 @@
-"""One session's bytes in, rows out: protocol guessing, the walk, stalls and the table schemas.
+"""Analysis of one session: reassembled bytes in, rows of the tables out.
 
-The doors: `walk.walk` and `walk.walk_flow` decode, judge and measure; `plan.Plan` says what is
-wanted; `tables_out.TableWriter` writes Parquet; `digest.digest_tables` compares two outputs;
-`guess.guess` names a protocol; `tables.TABLES` are the schemas. What touches every frame lives in
-`hot` and is compiled.
+`session.analyzer.analyze_session` decodes, validates and measures a session;
+`options.AnalysisOptions` says what the caller wants; `output.parquet.TableWriter` writes Parquet;
+`output.table_digest.digest_tables` compares two outputs; `detection.detector.detect` names a
+protocol; `schema.tables.TABLES` are the schemas. Modules that process every frame are compiled.
 
-No Spark here; `spark`, `report` and `cli` stand on this package, and it stands on `capture`,
-`protocols` and `core`.
+It uses `capture`, `protocols` and `core` and no Spark; `spark`, `report` and `cli` use it.
 """

@@ -1,7 +1,8 @@
-"""Tables in, one self-contained HTML file out: what is wrong, in the order a person needs it.
+"""The report: one self-contained HTML file from the tables of an analysis, worst findings first.
 
-Reads Parquet with pyarrow only, in batches; imports `analysis`, `protocols` and `core`. Nothing but
-`cli` imports this package.
+`load` reads the Parquet tables in batches with pyarrow and selects what the page has room for,
+`render` turns it into sentences, a page model and HTML. Uses `analysis`, `protocols` and `core`;
+`cli` uses it.
 """
 
 from polymux.report.load.tables import ReportError

@@ -1,4 +1,4 @@
-"""Tables in, one HTML file out."""
+"""Write the report of an analysis to one HTML file."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from polymux.capture.io.paths import open_private
+from polymux.capture.io.atomic_write import DEFAULT_FILE_MODE, write_atomically
+from polymux.capture.io.paths import PRIVATE_FILE
 from polymux.core.errors import UnwritableOutput
 from polymux.report.budget import MAX_REPORT_BYTES, Budget
-from polymux.report.load.aborted_streams import load_stream_endings
 from polymux.report.load.findings import load_findings
 from polymux.report.load.frame_selection import select_frames
 from polymux.report.load.overview import load_overview
 from polymux.report.load.payloads import PayloadOption, load_payloads
-from polymux.report.load.protocol_doubts import load_protocol_mismatches
+from polymux.report.load.protocol_mismatches import load_protocol_mismatches
+from polymux.report.load.stream_endings import load_stream_endings
 from polymux.report.load.stream_selection import select_streams
 from polymux.report.load.tables import ReportError, Tables
 from polymux.report.load.timelines import load_timelines
@@ -34,12 +35,12 @@ _BUDGET_FACTORS: Final = (1.0, 0.5, 0.2, 0.05, 0.01)
 
 
 class UnwritableReport(ReportError, UnwritableOutput):
-    """The page cannot be put in its place."""
+    """The report file cannot be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportInfo:
-    """What was written: where, how large, how much of the tables it shows, what it found."""
+    """What was written: path, size, how much of the tables it shows, and its findings."""
 
     path: Path
     size_bytes: int
@@ -61,34 +62,47 @@ def write_report(
     payload: str = "none",
     progress: Callable[[int], None] | None = None,
 ) -> ReportInfo:
-    """Write the report on the tables under `tables_dir` to `out_html`, replacing it whole.
+    """Write the report of the tables under `tables_dir` to `out_html`, replacing it atomically.
 
-    The file is at most 5 MB whatever the size of the tables, needs no network and runs nothing
-    that came from a capture. `payload` is `none`, `hash`, `head:N` or `full`, and needs the
-    `content` table; with any but `none` only the file's owner can read it (mode 0600). `progress`
-    is told how many more rows were read. Raises ReportError if a table cannot be read, MissingExtra
-    if pyarrow or jinja2 is not installed; a report that stood there before is then still whole.
+    The file has at most 5 MB whatever the size of the tables, needs no network and executes nothing
+    from a capture.
+
+    Args:
+        tables_dir: the output directory of an analysis.
+        out_html: the file to write.
+        title: title of the page.
+        payload: content shown of each frame: `none`, `hash`, `head:N` or `full`. Any but `none`
+            needs the `content` table and makes the file readable by its owner only (mode 0600).
+        progress: called with the number of rows read since the last call.
+
+    Returns:
+        What was written.
+
+    Raises:
+        ReportError: a table cannot be read, or the file cannot be written. An existing report is
+            left unchanged.
+        MissingExtra: pyarrow or jinja2 is not installed.
     """
-    choice = PayloadOption.parse(payload)
+    payload_option = PayloadOption.parse(payload)
     tables = Tables(Path(tables_dir), progress)
     for factor in _BUDGET_FACTORS:
-        material = _load_report_data(tables, Budget().scaled(factor), choice)
-        page = render(escape_hidden(title, 200), build_page_model(material)).encode("utf-8")
+        data = _load_report_data(tables, Budget().scaled(factor), payload_option)
+        page = render(escape_hidden(title, 200), build_page_model(data)).encode("utf-8")
         if len(page) <= MAX_REPORT_BYTES:
             break
     else:
         raise UnwritableReport(
             f"{tables_dir}: the report does not fit into {MAX_REPORT_BYTES:,} bytes"
         )
-    _replace(Path(out_html), page, private=choice.mode != "none")
-    counts = material.findings.counts
+    _replace(Path(out_html), page, private=payload_option.mode != "none")
+    counts = data.findings.counts
     return ReportInfo(
         path=Path(out_html),
         size_bytes=len(page),
-        sessions=material.overview.session_count,
-        sessions_detailed=len(material.detailed),
-        frames=material.overview.totals["frames"],
-        frames_shown=sum(len(picked.rows) for picked in material.frames),
+        sessions=data.overview.session_count,
+        sessions_detailed=len(data.detailed),
+        frames=data.overview.totals["frames"],
+        frames_shown=sum(len(selected.rows) for selected in data.frames),
         errors=counts["error"],
         warnings=counts["warning"],
         notes=counts["note"],
@@ -97,46 +111,42 @@ def write_report(
 
 
 def rows_to_read(tables_dir: str | os.PathLike[str]) -> int:
-    """About how many rows a report on these tables reads: some tables are read more than once."""
+    """Approximate number of rows that `write_report` reads; it reads some tables more than once."""
     tables = Tables(Path(tables_dir))
     return sum(tables.row_count(table) * times for table, times in _READS_PER_TABLE.items())
 
 
 def _load_report_data(tables: Tables, budget: Budget, payload_option: PayloadOption) -> ReportData:
-    seen = load_overview(tables, budget)
-    detailed = seen.sessions[: budget.detailed_sessions]
-    found = load_findings(tables, seen, detailed, budget)
-    found.groups += [
+    overview = load_overview(tables, budget)
+    detailed = overview.sessions[: budget.detailed_sessions]
+    findings = load_findings(tables, overview, detailed, budget)
+    findings.groups += [
         *load_protocol_mismatches(tables, budget),
         *load_stream_endings(tables, budget),
     ]
-    streams = select_streams(tables, detailed, found, budget)
-    lanes = load_timelines(tables, detailed, streams)
-    frames = select_frames(tables, detailed, streams, found, budget)
+    streams = select_streams(tables, detailed, findings, budget)
+    timelines = load_timelines(tables, detailed, streams)
+    frames = select_frames(tables, detailed, streams, findings, budget)
     wanted = {
         (group, str(row[0]), row[1])
-        for group, picked in enumerate(frames)
-        for row in picked.rows
+        for group, selected in enumerate(frames)
+        for row in selected.rows
         if isinstance(row[1], int)
     }
     ids = [session.id for session in detailed]
-    shown = load_payloads(tables, ids, wanted, payload_option, budget.payload_chars)
-    material = ReportData(seen, found, detailed, streams, lanes, frames, shown, budget)
+    payloads = load_payloads(tables, ids, wanted, payload_option, budget.payload_chars)
+    data = ReportData(overview, findings, detailed, streams, timelines, frames, payloads, budget)
     for name in tables.missing_tables:
-        material.notes.append(f"The table {name} is missing, so what it holds is not shown.")
-    if payload_option.mode != "none" and not shown:
-        material.notes.append("Payload was asked for, but there is no content to show.")
-    return material
+        data.notes.append(f"The table {name} is missing, so what it holds is not shown.")
+    if payload_option.mode != "none" and not payloads:
+        data.notes.append("Payload was requested, but there is no content to show.")
+    return data
 
 
 def _replace(path: Path, page: bytes, private: bool) -> None:
     """Put the page in place at once: a reader sees the old file or the new one, never half."""
-    part = path.with_name(path.name + ".part")
+    mode = PRIVATE_FILE if private else DEFAULT_FILE_MODE
     try:
-        part.unlink(missing_ok=True)
-        with open_private(part) if private else part.open("wb") as file:
-            file.write(page)
-        os.replace(part, path)
+        write_atomically(path, page, sync=False, mode=mode)
     except OSError as failure:
-        part.unlink(missing_ok=True)
         raise UnwritableReport(f"{path}: cannot be written: {failure.strerror}") from None

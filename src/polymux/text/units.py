@@ -1,5 +1,9 @@
 # mypyc: compiled
-"""Durations, sizes and rates as a person would say them."""
+"""Durations, sizes and rates as text.
+
+The only formatter of the project: the report's page (`dom.js`) prints the same text for the same
+number. A unit is chosen by the rounded value, so that 999.6 ms is `1 s` and never `1000 ms`.
+"""
 
 from typing import Final
 
@@ -12,47 +16,60 @@ TIB: Final = 1099511627776
 
 
 def duration_text(ns: i64) -> str:
-    """`350 us`, `80 ms`, `2.5 s`, `3 min 20 s`, `2 h 5 min`."""
+    """A duration in nanoseconds: `350 us`, `80 ms`, `2.5 s`, `3 min 20 s`, `2 h 5 min`."""
     if ns < 1_000_000:
         return f"{ns // 1000} us"
-    if ns < 1_000_000_000:
-        return f"{format_number(float(ns) / 1e6)} ms"
-    if ns < 120_000_000_000:
-        return f"{format_number(float(ns) / 1e9)} s"
+    value = float(ns) / 1e6
+    if value < 999.5:
+        return f"{format_number(value)} ms"
+    value = float(ns) / 1e9
+    if value < 119.5:
+        return f"{format_number(value)} s"
     seconds = ns // 1_000_000_000
+    if ns % 1_000_000_000 >= 500_000_000:
+        seconds += 1
     if seconds < 7_200:
         return f"{seconds // 60} min {seconds % 60} s"
     return f"{seconds // 3600} h {seconds % 3600 // 60} min"
 
 
 def size_text(size: int) -> str:
-    """`500 bytes`, `100 KiB`, `1.5 MiB`."""
+    """A number of bytes: `500 bytes`, `100 KiB`, `1.5 MiB`."""
     if size < KIB:
         return f"{size} bytes" if size != 1 else "1 byte"
-    if size < MIB:
-        return f"{format_number(float(size) / KIB)} KiB"
-    if size < GIB:
-        return f"{format_number(float(size) / MIB)} MiB"
-    if size < TIB:
-        return f"{format_number(float(size) / GIB)} GiB"
+    value = float(size) / KIB
+    if value < 1023.5:
+        return f"{format_number(value)} KiB"
+    value = float(size) / MIB
+    if value < 1023.5:
+        return f"{format_number(value)} MiB"
+    value = float(size) / GIB
+    if value < 1023.5:
+        return f"{format_number(value)} GiB"
     return f"{format_number(float(size) / TIB)} TiB"
 
 
 def rate_text(size: int, ns: i64) -> str:
-    """So many bytes in so long a time, as bits a second: `10 Mbit/s`."""
-    bits = float(size) * 8e9 / float(ns if ns > 0 else 1)
-    if bits < 1e3:
-        return f"{format_number(bits)} bit/s"
-    if bits < 1e6:
-        return f"{format_number(bits / 1e3)} kbit/s"
-    if bits < 1e9:
-        return f"{format_number(bits / 1e6)} Mbit/s"
-    return f"{format_number(bits / 1e9)} Gbit/s"
+    """`size` bytes in `ns` nanoseconds, as bits per second: `10 Mbit/s`."""
+    value = float(size) * 8e9 / float(ns if ns > 0 else 1)
+    if value < 999.5:
+        return f"{format_number(value)} bit/s"
+    value /= 1e3
+    if value < 999.5:
+        return f"{format_number(value)} kbit/s"
+    value /= 1e3
+    if value < 999.5:
+        return f"{format_number(value)} Mbit/s"
+    return f"{format_number(value / 1e3)} Gbit/s"
 
 
 def format_number(value: float) -> str:
-    """Two significant digits below 10, whole numbers above; no `.0`."""
-    if value >= 9.95:
-        return f"{value:.0f}"
-    text = f"{value:.1f}"
-    return text[:-2] if text.endswith(".0") else text
+    """One decimal below 10, none from there on; `.0` is left out. Halves are rounded up.
+
+    Rounding is done by hand because `format` and JavaScript's `toFixed` treat halves differently.
+    """
+    tenths = int(value * 10.0 + 0.5)
+    if tenths >= 100:
+        return f"{int(value + 0.5)}"
+    whole = tenths // 10
+    return f"{whole}.{tenths % 10}" if tenths % 10 != 0 else f"{whole}"

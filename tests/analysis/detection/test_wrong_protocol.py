@@ -10,7 +10,8 @@ from tests.analysis.recorded_conversation import MS, START, Record, analyse, sav
 
 from polymux.analysis.detection.detector import find_mismatch, select_variant
 from polymux.analysis.detection.sample import SessionSample
-from polymux.analysis.options import MISMATCH_PREFIX, AnalysisOptions
+from polymux.analysis.detection.selection import MISMATCH_PREFIX
+from polymux.analysis.options import AnalysisOptions
 from polymux.protocols.registry import protocol_names
 from polymux.testing.conversations import MODELS
 from polymux.testing.models.base import ModelConversation

@@ -109,12 +109,12 @@ def test_sessions_of_all_protocols_go_into_one_writer(tmp_path: Path) -> None:
     assert len(set(table.column("session_id").to_pylist())) == len(PROTOCOLS)
 
 
-def test_keys_of_streams_are_taken_apart() -> None:
+def test_stream_keys_are_parsed() -> None:
     assert parse_stream_key("d1") == (0, 1, 1)
     assert parse_stream_key("a2") == (1, 2, 1)
     assert parse_stream_key("d0.2") == (0, 0, 2)
     assert parse_stream_key("s0") == (2, 0, 1)
     assert parse_stream_key("a18446744073709551615") == (1, -1, 1)
     for wrong in ("", "d", "x1", "1", "d1.", "d-1", "d18446744073709551616", "d1 "):
-        with pytest.raises(BadStreamKey, match="names no stream"):
+        with pytest.raises(BadStreamKey, match="is not a stream key"):
             parse_stream_key(wrong)

@@ -1,4 +1,4 @@
-"""Streams that stood still, each with the cause that was planted and no other."""
+"""Streams that stalled, each with the constructed cause and no other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.analysis.recorded_conversation import MS, START, Found, Record, Row, 
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.tracking.intervals import Intervals
-from polymux.capture.synthesis.packet_builder import ACK, PSH
+from polymux.capture.packets.packet_refs import ACK, PSH
 from polymux.core.streams import StreamState
 from polymux.text.units import duration_text, rate_text, size_text
 
@@ -51,7 +51,7 @@ def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) ->
     (row,) = findings(found)
     assert (row["cause"], row["stream"], row["sender"]) == ("no-credit", "d1", "dialer")
     assert row["duration_us"] == 900_000
-    told = "the window of 100 KiB was full for 900 ms: the reader was slow to give credit"
+    told = "the window of 100 KiB was full for 900 ms: the reader was slow to grant credit"
     assert row["detail"] == told
 
 
@@ -79,7 +79,7 @@ def test_a_reader_that_slept_is_not_a_small_window_however_fast_it_was_before(
     stage.exchange()
     (row,) = findings(analyse(wire(tmp_path / "a.pcapng", stage.record, rtt=rtt * MS)))
     assert (row["cause"], row["duration_us"]) == ("no-credit", nap * 1000)
-    assert str(row["detail"]).endswith("the reader was slow to give credit")
+    assert str(row["detail"]).endswith("the reader was slow to grant credit")
 
 
 def test_the_window_stands_beside_what_it_allows_and_what_was_reached(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path
     stage.exchange()
     (row,) = findings(analyse(stage.save(tmp_path / "a.pcapng")))
     assert (row["cause"], row["duration_us"]) == ("no-credit", 300_000)
-    assert row["detail"] == "no leave for 300 ms before its first byte"
+    assert row["detail"] == "no send credit for 300 ms before its first byte"
 
 
 def test_a_channel_that_nobody_wanted_to_use_did_not_stall(tmp_path: Path) -> None:

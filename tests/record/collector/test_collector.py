@@ -259,8 +259,8 @@ async def test_a_sync_that_fails_cuts_everybody_and_promises_nothing(
 
 
 async def test_clients_beyond_the_limits_are_turned_away(tmp_path: Path) -> None:
-    bounds = CollectorLimits(clients=3, per_host=2)
-    async with collecting(tmp_path, "mplex", limits=bounds) as collector:
+    limits = CollectorLimits(clients=3, per_host=2)
+    async with collecting(tmp_path, "mplex", limits=limits) as collector:
         url = collector.urls[0]
         sessions = [await polymux.connect(url, protocol="mplex") for _ in range(2)]
         await until(lambda: collector.stats.open == 2)

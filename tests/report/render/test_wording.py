@@ -1,4 +1,4 @@
-"""Each cause in a sentence a person can act on."""
+"""The sentences of findings: each names the side at fault, the stream and the cost."""
 
 import pytest
 
@@ -32,7 +32,11 @@ def test_the_side_at_fault_comes_first_and_the_side_that_waited_second(waiting: 
     other = PEER[waiting]
     for cause, at_fault, told in (
         ("slow-reader", other, f"{other} did not read d3: {waiting} waited 1.2 s (slow-reader)"),
-        ("no-credit", other, f"{other} gave no credit on d3: {waiting} waited 1.2 s (no-credit)"),
+        (
+            "no-credit",
+            other,
+            f"{other} granted no credit on d3: {waiting} was blocked for 1.2 s (no-credit)",
+        ),
     ):
         sentence = stall_sentence(Stall("d3", waiting, 1_200_000, cause))
         assert sentence == told
@@ -44,13 +48,17 @@ def test_a_side_that_does_not_answer_is_named_as_the_one_at_fault() -> None:
     assert stall_sentence(silent) == "acceptor did not answer dialer on d1 for 12 s (no-reply)"
 
 
-def test_a_stream_behind_another_names_the_culprit() -> None:
+def test_a_head_of_line_blocked_stream_names_the_blocking_stream() -> None:
     stall = Stall("d5", "dialer", 312_000, "head-of-line", blocking_stream="d3")
-    assert stall_sentence(stall) == "dialer sent d3 first: d5 waited 312 ms (head-of-line)"
+    assert stall_sentence(stall) == (
+        "dialer's d5 was head-of-line blocked by d3 for 312 ms (head-of-line)"
+    )
     named = Stall("d5", "dialer", 312_000, "head-of-line", "d3", "logs")
-    assert stall_sentence(named).startswith("dialer sent d3 (logs) first: d5 waited")
+    assert stall_sentence(named).startswith("dialer's d5 was head-of-line blocked by d3 (logs) for")
     unknown = Stall("d5", "dialer", 312_000, "head-of-line")
-    assert stall_sentence(unknown).startswith("dialer sent another stream first: d5 waited")
+    assert stall_sentence(unknown).startswith(
+        "dialer's d5 was head-of-line blocked by another stream"
+    )
 
 
 @pytest.mark.parametrize("cause", sorted({*STALL_CAUSES, *STALL_HEADLINES, "a-new-one"}))
@@ -78,7 +86,7 @@ def test_a_possible_violation_is_not_told_as_certain() -> None:
     assert told == "acceptor may have broken mplex.bad-flag"
 
 
-def test_a_stream_that_was_given_up_names_the_side_that_did_it() -> None:
+def test_a_stream_that_was_aborted_names_the_side_that_did_it() -> None:
     for ending in ("reset", "cancelled", "rejected"):
         end = StreamEnding("d5", ending, "dialer", "acceptor", "disk quota exceeded")
         assert ending_sentence(end) == f"acceptor {ending} d5: disk quota exceeded"
@@ -124,7 +132,8 @@ def test_a_torn_capture_says_where_and_what_was_kept() -> None:
 
 
 def test_missing_bytes_are_told_with_their_sessions() -> None:
-    assert gap_sentence(4380, 1).startswith("4.3 KiB missing from the capture in 1 session:")
+    assert gap_sentence(4380, 1).startswith("4.3 KiB are missing from the capture in 1 session;")
+    assert gap_sentence(1, 1).startswith("1 byte is missing")
     assert "in 2,000 sessions" in gap_sentence(1, 2000)
 
 
@@ -138,12 +147,12 @@ def test_a_sender_that_used_up_its_window_each_round_trip_is_limited_by_it() -> 
         (None, 80_000, 10_000_000, 9_000_000, 6_000_000),
         (102_400, None, 10_000_000, 9_000_000, 6_000_000),
         (102_400, 80_000, 10_000_000, 9_000_000, None),
-        (102_400, 80_000, 10_000_000, 9_000_000, 1_700_000),  # mostly had leave
+        (102_400, 80_000, 10_000_000, 9_000_000, 1_700_000),  # mostly had credit
         (102_400, 80_000, 1_000_000, 9_000_000, 6_000_000),  # had little to send
         (102_400, 80_000, 102_400, 200_000, 160_000),  # too short to tell
     ],
 )
-def test_without_proof_the_window_is_not_blamed(
+def test_a_stream_is_not_window_limited_without_evidence(
     window: int | None, rtt: int | None, sent: int, lasted: int, blocked: int | None
 ) -> None:
     assert not is_window_limited(window, rtt, sent, lasted, blocked)

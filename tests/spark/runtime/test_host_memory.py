@@ -3,11 +3,9 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from polymux.core.errors import PolymuxError
-from polymux.spark.runtime.host_memory import available_memory, parse_size, size_text
+from polymux.spark.runtime.host_memory import available_memory, parse_size
 
 MEMINFO = (
     "MemTotal: 8000000 kB\nMemAvailable:  4000000 kB\nSwapFree:  1000 kB\nHugePages_Total: 0\n"
@@ -39,14 +37,6 @@ def test_sizes_are_read_as_java_writes_them(text: str, size: int) -> None:
 def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(PolymuxError, match="512m or 2g"):
         parse_size(text)
-
-
-@given(st.integers(1, 4095))
-def test_sizes_for_people_name_their_unit(mebi: int) -> None:
-    text = size_text(mebi << 20)
-    number, unit = text.split()
-    assert unit == ("GiB" if mebi >= 1024 else "MiB")
-    assert float(number) == pytest.approx(mebi / (1024 if unit == "GiB" else 1), abs=0.06)
 
 
 def test_this_machine_says_how_much_is_left() -> None:

@@ -30,6 +30,7 @@ from polymux.aio.session.shutdown import Shutdown, resolve
 from polymux.aio.session.socket_options import limit_unsent_bytes
 from polymux.aio.session.socket_writer import SocketWriter
 from polymux.aio.session.wakeups import WakeupQueue
+from polymux.aio.streams.base import StreamBase
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, PeerViolation, PolymuxError, SessionClosed
@@ -258,7 +259,7 @@ class SessionBase:
             limit_unsent_bytes(self.transport)
         return stream
 
-    def remove_if_finished(self, stream: Stream) -> None:
+    def remove_if_finished(self, stream: StreamBase) -> None:
         """Forget a stream that is closed and has no unread data."""
         record = stream.state
         if record.over and not stream.buffers.unread_bytes and record in self.streams:
@@ -269,7 +270,7 @@ class SessionBase:
                 if self.accept_queue.on_stream_removed is not None:
                     self.accept_queue.on_stream_removed()
 
-    def on_stream_released(self, stream: Stream) -> None:
+    def on_stream_released(self, stream: StreamBase) -> None:
         """Reuse what a stream held: it was aborted or closed."""
         self.remove_if_finished(stream)
         if self.read_backpressure.paused_at:

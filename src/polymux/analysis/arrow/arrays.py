@@ -1,8 +1,7 @@
-"""Lists to Arrow arrays.
+"""Lists to Arrow arrays without importing pandas.
 
-pyarrow's own `array` and `scalar` look whether they were given something of pandas, and import it
-for that wherever it is installed: a third of a second and fifty megabytes for every command and
-every worker. These import nothing.
+`pyarrow.array` and `pyarrow.scalar` import pandas, where it is installed, to check their argument:
+a third of a second and 50 MB in every command and every worker. The functions here do not.
 """
 
 from __future__ import annotations
@@ -21,29 +20,28 @@ try:
 except ImportError:
     raise MissingExtra("captures", "analysing captures") from None
 
-SMALL_ARRAY_LENGTH: Final = 64  # values for which a call of pyarrow takes longer than the work
-_TYPECODES_BY_BIT_WIDTH: Final = {
-    32: ("i", "I"),
-    64: ("q", "Q"),
-}  # codes of module `array`: signed, unsigned
+SMALL_ARRAY_LENGTH: Final = 64  # up to this length a Python loop is faster than a pyarrow call
+# Type codes of the module `array`: signed, unsigned.
+_TYPECODES_BY_BIT_WIDTH: Final = {32: ("i", "I"), 64: ("q", "Q")}
 
 
 def make_array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """A column of text, bytes, whole numbers, instants (as whole numbers), or lists of those.
+    """An array of text, bytes, integers, timestamps (as integers), or lists of those; None is null.
 
-    None is null. As with `pyarrow.array`: OverflowError for a number that is too large.
+    Raises:
+        OverflowError: a number is too large for the type, as with `pyarrow.array`.
     """
     rows = len(values)
     valid = _validity_buffer(values)
     if pa.types.is_decimal(data_type):
-        with contextlib.suppress(OverflowError):  # most of them are as small as that
+        with contextlib.suppress(OverflowError):  # most decimals fit 64 bits
             return make_array(values, pa.uint64()).cast(data_type)
         return pa.Array.from_buffers(
             data_type, rows, [valid, _decimal128_buffer(values, 10**data_type.precision)]
         )
     if pa.types.is_list(data_type):
-        lists = [each if each is not None else () for each in values]
-        within = make_array([value for each in lists for value in each], data_type.value_type)
+        lists = [items if items is not None else () for items in values]
+        within = make_array([value for items in lists for value in items], data_type.value_type)
         buffers = [valid, _offsets(map(len, lists))]
         return pa.Array.from_buffers(data_type, rows, buffers, children=[within])
     if pa.types.is_string(data_type):
@@ -66,7 +64,7 @@ def make_array(values: Sequence[Any], data_type: pa.DataType) -> pa.Array:
 
 
 def make_scalar(value: Any, data_type: pa.DataType) -> pa.Scalar:
-    """A single value, to be compared with a column."""
+    """A scalar, for comparison with a column."""
     return make_array([value], data_type)[0]
 
 
@@ -75,12 +73,12 @@ def _offsets_and_data(parts: Sequence[bytes]) -> tuple[pa.Buffer, pa.Buffer]:
 
 
 def _offsets(sizes: Iterable[int]) -> pa.Buffer:
-    """Where each of so many bytes or rows begins, and the last one ends."""
+    """The offsets buffer of values with these sizes."""
     return pa.py_buffer(array("i", accumulate(sizes, initial=0)))
 
 
 def _decimal128_buffer(numbers: Sequence[int | None], limit: int) -> pa.Buffer:
-    """Numbers of 128 bits, all below `limit`."""
+    """Numbers as 128-bit integers; OverflowError if one is not below `limit`."""
     wide = bytearray()
     for number in numbers:
         if number is not None and abs(number) >= limit:
@@ -90,7 +88,7 @@ def _decimal128_buffer(numbers: Sequence[int | None], limit: int) -> pa.Buffer:
 
 
 def _validity_buffer(values: Sequence[Any]) -> pa.Buffer | None:
-    """A bit for each value that is there; None if all are."""
+    """The validity bitmap; None if no value is null."""
     if None not in values:
         return None
     if len(values) <= SMALL_ARRAY_LENGTH:
@@ -99,6 +97,6 @@ def _validity_buffer(values: Sequence[Any]) -> pa.Buffer | None:
             if value is not None:
                 few |= 1 << n
         return pa.py_buffer(few.to_bytes((len(values) + 7) // 8, "little"))
-    there = pa.py_buffer(bytes(value is not None for value in values))
-    bits = pa.Array.from_buffers(pa.uint8(), len(values), [None, there]).cast(pa.bool_())
+    valid = pa.py_buffer(bytes(value is not None for value in values))
+    bits = pa.Array.from_buffers(pa.uint8(), len(values), [None, valid]).cast(pa.bool_())
     return bits.buffers()[1]

@@ -1,7 +1,7 @@
-"""Columns of the hot part as Arrow record batches, column by column as `tables` says.
+"""Arrow record batches from the columns of compiled modules, in the order of `schema.tables`.
 
-Instants are microseconds, UTC. The text columns of `frames` are dictionary encoded, which is what
-Parquet stores; `plain` makes the exact schema of them where somebody needs that.
+Timestamps are microseconds, UTC. The text columns of `frames` are dictionary encoded, as Parquet
+stores them; `decode_dictionaries` converts a batch to the exact schema.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIMESTAMP_TYPE: Final = pa.timestamp("us", tz="UTC")
 _SIDES: Final = make_array(SIDES, pa.string())
 _VERDICTS: Final = make_array(VERDICTS, pa.string())
 _INTEGER_TYPE: Final = pa.int64()
-_INDEX_TYPE: Final = pa.int32()  # wide: the dictionaries of many sessions and protocols are joined
+_INDEX_TYPE: Final = pa.int32()  # 32 bits: the dictionaries of many sessions are joined
 _ENCODED_FRAMES_SCHEMA: Final = pa.schema(
     [
         field.with_type(pa.dictionary(_INDEX_TYPE, field.type))
@@ -48,19 +48,21 @@ _kind_names: dict[str, pa.Array] = {}
 
 
 def kind_names(protocol: Protocol) -> pa.Array:
-    """The name of every kind a row can have, by its number; made once for each protocol."""
-    words = _kind_names.get(protocol.name)
-    if words is None:
-        words = make_array([protocol.kind_name(kind) for kind in range(256)], pa.string())
-        _kind_names[protocol.name] = words
-    return words
+    """The names of a protocol's frame kinds, indexed by kind; cached per protocol."""
+    names = _kind_names.get(protocol.name)
+    if names is None:
+        names = make_array([protocol.kind_name(kind) for kind in range(256)], pa.string())
+        _kind_names[protocol.name] = names
+    return names
 
 
 def frames_batch(
     page: FramePage, kinds: pa.Array, sessions: Sequence[str], session_indices: Any = None
 ) -> pa.RecordBatch:
-    """A page of rows; the columns are views of the page or made of it by one call, none row by row.
-    `places` says which of `sessions` each row belongs to; without it all belong to the first."""
+    """A batch of `frames` from a page. Columns are views of the page or made of it by one call.
+
+    `session_indices` are each row's index into `sessions`; None: all rows belong to the first.
+    """
     batch, rows = page.batch, page.row_count
     made = FrameColumns(page)
     if session_indices is None:
@@ -116,16 +118,16 @@ def _half_columns(side: str, half: HalfColumns) -> dict[str, Sequence[Any]]:
 def violations_columns(violations: Sequence[Violation], session_id: str) -> TableColumns:
     return {
         "session_id": [session_id] * len(violations),
-        "sender": [SIDES[each.sender] for each in violations],
-        "frame_index": [each.frame_index for each in violations],
-        "byte_offset": [each.byte_offset for each in violations],
-        "time": [each.time // 1000 for each in violations],
-        "stream": [each.stream or None for each in violations],
-        "rule": [each.rule.name for each in violations],
-        "origin": [each.rule.origin.value for each in violations],
-        "severity": [each.rule.severity.value for each in violations],
-        "certainty": [each.certainty.value for each in violations],
-        "detail": [each.detail or None for each in violations],
+        "sender": [SIDES[violation.sender] for violation in violations],
+        "frame_index": [violation.frame_index for violation in violations],
+        "byte_offset": [violation.byte_offset for violation in violations],
+        "time": [violation.time // 1000 for violation in violations],
+        "stream": [violation.stream or None for violation in violations],
+        "rule": [violation.rule.name for violation in violations],
+        "origin": [violation.rule.origin.value for violation in violations],
+        "severity": [violation.rule.severity.value for violation in violations],
+        "certainty": [violation.certainty.value for violation in violations],
+        "detail": [violation.detail or None for violation in violations],
     }
 
 
@@ -137,7 +139,7 @@ def stalls_columns(rows: StallRows, session_id: str) -> TableColumns:
         "started_at": rows.started_us,
         "duration_us": rows.duration_us,
         "cause": rows.cause,
-        "blocking_stream": [culprit or None for culprit in rows.blocking_stream],
+        "blocking_stream": [blocking or None for blocking in rows.blocking_stream],
         "detail": rows.detail,
     }
 
@@ -188,8 +190,8 @@ def content_batch(rows: ContentRows, session_id: str) -> pa.RecordBatch:
 
 
 def make_batch(table: str, columns: TableColumns) -> pa.RecordBatch:
-    """A batch of this table from its columns by name, as lists (instants in microseconds) or as
-    arrays of the right type."""
+    """A batch of a table from its columns by name: lists (timestamps in microseconds) or arrays of
+    the exact type."""
     schema = SCHEMAS[table]
     arrays = []
     for field in schema:
@@ -199,7 +201,7 @@ def make_batch(table: str, columns: TableColumns) -> pa.RecordBatch:
 
 
 def decode_dictionaries(table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in exactly the schema of the table."""
+    """The same rows in the exact schema of the table."""
     schema = SCHEMAS[table]
     if batch.schema.equals(schema):
         return batch
@@ -213,7 +215,7 @@ def decode_dictionaries(table: str, batch: pa.RecordBatch) -> pa.RecordBatch:
 def _integers(
     column: Any, rows: int, data_type: pa.DataType = _INTEGER_TYPE, validity: bytes = b""
 ) -> pa.Array:
-    """`there` has a bit for each number, if some are not there."""
+    """An integer array over a buffer; `validity` is its bitmap, b"" if no value is null."""
     bits = pa.py_buffer(validity) if validity else None
     return pa.Array.from_buffers(data_type, rows, [bits, pa.py_buffer(column)])
 
@@ -221,8 +223,8 @@ def _integers(
 def _dictionary_array(
     indices: Any, rows: int, dictionary: pa.Array, validity: bytes = b""
 ) -> pa.Array:
-    places = _integers(indices, rows, _INDEX_TYPE, validity)
-    return pa.DictionaryArray.from_arrays(places, dictionary, safe=False)
+    index_array = _integers(indices, rows, _INDEX_TYPE, validity)
+    return pa.DictionaryArray.from_arrays(index_array, dictionary, safe=False)
 
 
 def _decode_texts(values: Sequence[bytes | None]) -> list[str | None]:

@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""Columns as Arrow wants them: indices of 32 bits, and a bit for each value that is there.
+"""Arrow buffers from compiled columns: 32-bit dictionary indices and validity bitmaps.
 
-What is called from interpreted code takes whole pages, never a column by itself: a `vec` that is
-handed over alone is never freed.
+Functions called from interpreted code take whole pages, never single columns: a `vec` that is
+passed from interpreted to compiled code is never freed.
 """
 
 from librt.strings import BytesWriter
@@ -14,7 +14,7 @@ from polymux.analysis.output.timeline_rows import TimelineRows
 
 
 class FrameColumns:
-    """Of a page. `*_there` is nothing at all where every value is there."""
+    """Buffers of a page of frames. `*_validity` is b"" where no value is null."""
 
     def __init__(self, page: FramePage) -> None:
         batch = page.batch
@@ -28,7 +28,7 @@ class FrameColumns:
 
 
 class TimelineColumns:
-    """The same of rows of the timeline."""
+    """Buffers of timeline rows, as in `FrameColumns`."""
 
     def __init__(self, rows: TimelineRows) -> None:
         self.sender: vec[i32] = dictionary_indices_u8(rows.sender, rows.row_count)
@@ -38,23 +38,23 @@ class TimelineColumns:
 
 
 def dictionary_indices_u8(column: vec[u8], rows: i64) -> vec[i32]:
-    found: vec[i32] = vec[i32]([i32(0)] * rows)
+    indices: vec[i32] = vec[i32]([i32(0)] * rows)
     for n in range(rows):
-        found[n] = i32(column[n])
-    return found
+        indices[n] = i32(column[n])
+    return indices
 
 
 def dictionary_indices(column: vec[i64], rows: i64) -> vec[i32]:
-    """Negative numbers, which are none, become 0: nobody may look beyond a dictionary there."""
-    found: vec[i32] = vec[i32]([i32(0)] * rows)
+    """Indices as 32 bits. Negative numbers, which are null, become 0, a valid index."""
+    indices: vec[i32] = vec[i32]([i32(0)] * rows)
     for n in range(rows):
         if column[n] > 0:
-            found[n] = i32(column[n])
-    return found
+            indices[n] = i32(column[n])
+    return indices
 
 
 def validity_bitmap(column: vec[i64], rows: i64) -> bytes:
-    """A bit for each number, set if it is not negative; no byte at all if every bit were."""
+    """A bitmap with a bit set for each number that is not negative; b"" if all are set."""
     first: i64 = 0
     while first < rows and column[first] >= 0:
         first += 1

@@ -1,8 +1,33 @@
-"""Which protocol is this? A verdict with its evidence, from the first bytes of both sides.
+"""Protocol detection with evidence, from the first bytes of both sides.
 
-Every protocol is tried with its real rule book on up to 64 KiB and scored by how many of its frames
-break no rule. Bytes that can only be one protocol (a magic number, a handshake) decide with one
-frame; without them most frames must fit. Nothing here raises about what it reads.
+The problem. Most of these protocols have no magic number, some can decode almost any bytes (to
+Minmux, random data is a sequence of packets), and a session that breaks rules must still be
+recognised. Comparing byte patterns is therefore not enough.
+
+The idea. Every protocol is tried with its real implementation on a sample of up to 64 KiB, in every
+variant that its options allow. The score is the percentage of frames that violate no rule; where
+decoding stopped, it is multiplied by the share of the bytes that were decoded. A candidate is
+credible if
+
+- it has a marker (bytes that only this protocol begins with, such as a magic number or a
+  handshake), at least one valid frame and a score of MIN_SCORE_WITH_MARKER; or
+- it has the protocol's minimum number of valid frames and a score of MIN_SCORE; or
+- the start of the connection was not captured, and at least MIN_FRAMES_WITHOUT_START frames score
+  MIN_SCORE_WITHOUT_START (rules that a missing start explains are excused); and
+- in each case, the protocol's own proof holds, if it needs one (Minmux: content was sent within
+  granted credit, and no rule was violated at all).
+
+Candidates with a marker come first, then the highest score, then the order of `SIGNATURES`. A
+sample that looks like TLS, SSH or HTTP is that protocol unless a marker or a WebSocket upgrade says
+otherwise.
+
+Cost. Wrong protocols produce thousands of tiny invalid frames. A trial therefore starts with the
+first 4 KiB, stops early when nearly all frames are invalid, and continues on the full sample only
+if more than half of the frames were valid. Protocols that need a proof are tried last, and not at
+all if another candidate is perfect.
+
+Invariants. Nothing here raises about the bytes it reads. A named protocol is never replaced:
+`find_mismatch` only reports what the bytes look like instead.
 """
 
 from __future__ import annotations
@@ -16,23 +41,31 @@ from polymux.analysis.detection.other_protocols import (
     websocket_upgrade_status,
 )
 from polymux.analysis.detection.sample import SHORT_SAMPLE_BYTES, SessionSample, Trial, try_protocol
-from polymux.analysis.detection.signatures import SIGNATURES, Signature
+from polymux.analysis.detection.signatures import SIGNATURES, Signature, protocol_string
 from polymux.core.websocket.handshake import IS_UPGRADE, NEED_MORE, NOT_UPGRADE
 from polymux.protocols.registry import PROTOCOLS
 
-MIN_SCORE = 75  # of 100: a session with some broken rules is still recognised
-MIN_SCORE_WITH_MARKER = 50  # where the first bytes give it away
-MIN_SCORE_WITHOUT_START = 97  # where the beginning was not captured, most bytes fit almost anything
+MIN_SCORE = 75  # percent: a session with some violations is still detected
+MIN_SCORE_WITH_MARKER = 50  # with a marker in the first bytes
+MIN_SCORE_WITHOUT_START = 97  # without the start, most bytes fit many protocols
 MIN_FRAMES_WITHOUT_START = 16
-INCONCLUSIVE_BYTES = 64  # bytes that say nothing against a protocol of which no frame is whole
+INCONCLUSIVE_BYTES = 64  # fewer bytes without a complete frame refute no protocol
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """`protocol` is a protocol string, or None: not recognised. `skip` are the bytes of each side
-    before the first frame. `scores` has every variant that was tried, best first. `marked`: the
-    first bytes can be nothing else. `stranger` names a well-known protocol that is not ours.
-    `doubt`: the bytes look like another protocol than the one that was named, and why."""
+    """The protocol of a session, and why.
+
+    Attributes:
+        protocol: the protocol string; None if none was detected.
+        evidence: why this protocol, or why none.
+        score: percentage of valid frames.
+        skip_bytes: bytes of each side before the first frame.
+        scores: every variant that was tried with its score, best first.
+        has_marker: the first bytes occur in no other protocol.
+        other_protocol: a well-known protocol that polymux does not decode; "" if none.
+        mismatch: the note for a session whose bytes contradict the named protocol; "" if none.
+    """
 
     protocol: str | None
     evidence: str
@@ -53,7 +86,7 @@ class _Candidate:
 
 
 def detect(sample: SessionSample) -> Detection:
-    """The protocol that explains the sample, with its evidence; or why there is none."""
+    """Detect the protocol of a sample."""
     if not sample.size:
         return Detection(None, "no bytes were captured")
     skip = (multistream_size(sample.head(0)), multistream_size(sample.head(1)))
@@ -63,46 +96,53 @@ def detect(sample: SessionSample) -> Detection:
     other = detect_other_protocol(rest.head(0), rest.head(1))
     best = next((each for each in found if _is_credible(each, sample.from_start)), None)
     if best is not None and other and not best.marker and not best.trial.websocket_path:
-        best = None  # what looks like TLS or HTTP is that, whatever else it could be
+        best = None  # TLS, SSH and HTTP take precedence over a chance fit
     if best is None:
         closest = ", ".join(f"{text} {score}" for text, score in scores[:3])
-        said = other or f"no protocol fits; the closest: {closest}"
-        return Detection(None, said, 0, skip, scores, other_protocol=other)
-    said = f"seen: {_describe_evidence(best, skip)}"
-    return Detection(best.trial.protocol, said, best.score, skip, scores, bool(best.marker))
+        text = other or f"no protocol fits; the closest: {closest}"
+        return Detection(None, text, 0, skip, scores, other_protocol=other)
+    text = f"seen: {_describe_evidence(best, skip)}"
+    return Detection(best.trial.protocol, text, best.score, skip, scores, bool(best.marker))
 
 
 def select_variant(name: str, options: dict[str, str], sample: SessionSample) -> tuple[str, str]:
-    """A protocol that was named: the variant that fits best, and what shows it ("" if nothing
-    had to be found out)."""
-    scorer = next((each for each in SIGNATURES if each.name == name), None)
-    if scorer is None or not scorer.variant_option or scorer.variant_option in options:
-        return _protocol_string(name, options), ""
-    best = _rank_candidates(sample, (scorer,), options)[0]
+    """The variant of a named protocol that fits best, and its evidence.
+
+    The evidence is "" if the options name the variant, or the protocol has only one.
+    """
+    signature = next((each for each in SIGNATURES if each.name == name), None)
+    if signature is None or not signature.variant_option or signature.variant_option in options:
+        return protocol_string(name, options), ""
+    best = _rank_candidates(sample, (signature,), options)[0]
     if best.trial.valid_frames == 0:
-        return _protocol_string(name, options), f"no {scorer.variant_option} fits"
-    return best.trial.protocol, f"{scorer.variant_option} found: {_describe_evidence(best, (0, 0))}"
+        return protocol_string(name, options), f"no {signature.variant_option} fits"
+    return (
+        best.trial.protocol,
+        f"{signature.variant_option} found: {_describe_evidence(best, (0, 0))}",
+    )
 
 
 def find_mismatch(variant: str, options: dict[str, str], sample: SessionSample) -> str:
-    """What the sample plainly is instead of the protocol that was named; "" if it may be that one.
+    """What the sample is instead of the named protocol; "" if it may be the named one.
 
-    `settled` is the variant it is read as, `options` are those the caller wrote. The named one is
-    contradicted only by another one that fits better, or that its first bytes give away.
+    Only another protocol that fits better, or whose marker is present, contradicts the named one.
+
+    Args:
+        variant: protocol string that the session is read as.
+        options: the options that the caller gave.
+        sample: the session's first bytes.
     """
     if not sample.size:
         return ""
     name = variant.partition(":")[0]
-    scorer = next((each for each in SIGNATURES if each.name == name), None)
-    excused = _excused_rules(scorer, sample) if scorer else ()
+    signature = next((each for each in SIGNATURES if each.name == name), None)
+    excused = _excused_rules(signature, sample) if signature else ()
     if _is_certain(
-        try_protocol(variant, sample.first(SHORT_SAMPLE_BYTES), excused), scorer, sample
+        try_protocol(variant, sample.first(SHORT_SAMPLE_BYTES), excused), signature, sample
     ):
         return ""
     own = try_protocol(variant, sample, excused)
-    unread = (
-        not own.frame_count and not own.decode_error
-    )  # its first frame may only not be whole yet
+    unread = not own.frame_count and not own.decode_error  # the first frame may be incomplete
     found = detect(sample)
     if found.protocol is None:
         upgrade = (
@@ -120,15 +160,18 @@ def find_mismatch(variant: str, options: dict[str, str], sample: SessionSample) 
     if other == name and found.skip_bytes != (0, 0):
         return f"{name} behind multistream-select, {name}:preamble=multistream"
     if other == name and not (
-        scorer and scorer.variant_option in options and found.protocol != variant
+        signature and signature.variant_option in options and found.protocol != variant
     ):
         return ""
     return f"{found.protocol} ({found.evidence.removeprefix('seen: ')})"
 
 
 def _is_certain(trial: Trial, signature: Signature | None, sample: SessionSample) -> bool:
-    """Is it the named protocol beyond doubt? Every frame fits; where that says little, content went
-    as the protocol would have it and nothing marks another one."""
+    """Whether a trial proves the named protocol.
+
+    Every frame must be valid; where that says little, the protocol's proof must hold and no other
+    protocol's marker be present.
+    """
     if signature is None or trial.fit < 1:
         return False
     if signature.proof is None:
@@ -142,16 +185,18 @@ def _is_certain(trial: Trial, signature: Signature | None, sample: SessionSample
 def _rank_candidates(
     sample: SessionSample, signatures: Iterable[Signature], options: dict[str, str] | None = None
 ) -> list[_Candidate]:
-    """All variants that could be it, best first. A protocol that fits almost anything is not tried
-    where another one fits so well that it could not be better."""
-    certain = [scorer for scorer in signatures if scorer.proof is None]
-    found = _try_signatures(sample, certain, options, brief=True)
+    """All variants with their trials, best first.
+
+    Protocols that need a proof are not tried if another candidate is perfect.
+    """
+    without_proof = [signature for signature in signatures if signature.proof is None]
+    found = _try_signatures(sample, without_proof, options, brief=True)
     if not any(_is_credible(each, sample.from_start) and _is_perfect(each) for each in found):
         if any(each.trial.stopped_early for each in found):
-            found = _try_signatures(sample, certain, options)
-        doubtful = [scorer for scorer in signatures if scorer.proof is not None]
-        found += _try_signatures(sample, doubtful, options, others=found)
-    # In the order of the scorers where nothing else decides: the most telling protocol first.
+            found = _try_signatures(sample, without_proof, options)
+        need_proof = [signature for signature in signatures if signature.proof is not None]
+        found += _try_signatures(sample, need_proof, options, others=found)
+    # The sort is stable: ties keep the order of SIGNATURES, the most specific protocol first.
     return sorted(found, key=lambda each: (-bool(each.marker), -each.score))
 
 
@@ -163,25 +208,30 @@ def _try_signatures(
     others: Sequence[_Candidate] = (),
     brief: bool = False,
 ) -> list[_Candidate]:
-    """What does not fit a few bytes is not tried on many; nor is a protocol that fits almost
-    anything, once another one is believed. `brief`: what has no mark is given up early."""
-    glance = sample.first(SHORT_SAMPLE_BYTES)
+    """Try each variant on a short sample, and those that fit on the full one.
+
+    A protocol that needs a proof stays at the short sample if one of `others` is credible.
+    `brief`: trials without a marker stop early.
+    """
+    short = sample.first(SHORT_SAMPLE_BYTES)
     found: list[_Candidate] = []
-    for scorer in signatures:
-        if scorer.name in PROTOCOLS:
-            mark = scorer.marker(sample) if scorer.marker else ""
+    for signature in signatures:
+        if signature.name in PROTOCOLS:
+            mark = signature.marker(sample) if signature.marker else ""
             found += [
                 _make_candidate(
-                    scorer,
+                    signature,
                     mark,
-                    try_protocol(text, glance, _excused_rules(scorer, sample), brief and not mark),
+                    try_protocol(
+                        text, short, _excused_rules(signature, sample), brief and not mark
+                    ),
                 )
-                for text in scorer.variants(options or {})
+                for text in signature.variants(options or {})
             ]
-    if glance.size < sample.size:
-        believed = any(_is_credible(other, sample.from_start) for other in others)
+    if short.size < sample.size:
+        credible = any(_is_credible(other, sample.from_start) for other in others)
         for number, each in enumerate(found):
-            if each.trial.fit <= 0.5 or (each.signature.proof is not None and believed):
+            if each.trial.fit <= 0.5 or (each.signature.proof is not None and credible):
                 continue
             trial = try_protocol(
                 each.trial.protocol, sample, _excused_rules(each.signature, sample)
@@ -203,33 +253,28 @@ def _make_candidate(signature: Signature, marker: str, trial: Trial) -> _Candida
 
 
 def _is_credible(candidate: _Candidate, from_start: bool) -> bool:
-    fitting = candidate.trial.valid_frames
+    valid = candidate.trial.valid_frames
     if candidate.signature.proof is not None and not candidate.signature.proof(candidate.trial):
         return False
     if candidate.marker:
-        return fitting >= 1 and candidate.score >= MIN_SCORE_WITH_MARKER
+        return valid >= 1 and candidate.score >= MIN_SCORE_WITH_MARKER
     if not from_start:
         return (
-            fitting >= max(MIN_FRAMES_WITHOUT_START, candidate.signature.min_frames)
+            valid >= max(MIN_FRAMES_WITHOUT_START, candidate.signature.min_frames)
             and candidate.score >= MIN_SCORE_WITHOUT_START
         )
-    return fitting >= candidate.signature.min_frames and candidate.score >= MIN_SCORE
+    return valid >= candidate.signature.min_frames and candidate.score >= MIN_SCORE
 
 
 def _describe_evidence(best: _Candidate, skip_bytes: tuple[int, int]) -> str:
     trial = best.trial
-    said = [best.marker] if best.marker else []
+    parts = [best.marker] if best.marker else []
     if skip_bytes != (0, 0):
-        said.append("multistream-select before it")
-    said.append(f"{trial.valid_frames} of the first {trial.frame_count} frames fit")
+        parts.append("multistream-select before it")
+    parts.append(f"{trial.valid_frames} of the first {trial.frame_count} frames fit")
     if trial.violations_by_rule:
         rule, count = trial.violations_by_rule.most_common(1)[0]
-        said.append(f"{count} broke {rule}")
+        parts.append(f"{count} broke {rule}")
     if best.signature.hints is not None:
-        said += best.signature.hints(trial)
-    return "; ".join(said)
-
-
-def _protocol_string(name: str, options: dict[str, str]) -> str:
-    pairs = ",".join(f"{key}={value}" for key, value in options.items())
-    return f"{name}:{pairs}" if pairs else name
+        parts += best.signature.hints(trial)
+    return "; ".join(parts)

@@ -1,4 +1,4 @@
-"""What a connection carries when it is none of our protocols, or something before them."""
+"""Well-known protocols that polymux does not decode, and negotiations before the first frame."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _HTTP_METHODS = (
 )
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _MULTISTREAM = b"/multistream/1.0.0\n"
-_MAX_NEGOTIATION_LINES = 16  # of a negotiation; more of them is no negotiation
+_MAX_NEGOTIATION_LINES = 16  # more lines are not a negotiation
 
 
 def detect_other_protocol(dialer: bytes, acceptor: bytes) -> str:
-    """A well-known protocol that is not ours, by the first bytes of both sides; "" if none."""
+    """The well-known protocol that the first bytes of both sides show; "" if none."""
     heads = [head for head in (dialer, acceptor) if head]
     if heads and all(_is_tls(head) for head in heads):
         return "TLS: what it carries is encrypted; capture it before encryption"
@@ -44,27 +44,30 @@ def detect_other_protocol(dialer: bytes, acceptor: bytes) -> str:
 
 
 def websocket_upgrade_status(dialer: bytes, acceptor: bytes) -> str:
-    """Do WebSocket messages follow? `YES` if both sides agreed on it, `MORE` if what was captured
-    is one half of that, or the beginning of a head, and nothing says otherwise."""
+    """Whether WebSocket messages follow.
+
+    IS_UPGRADE if both sides agreed on it, NEED_MORE if the captured bytes are one side of the
+    handshake or the start of a header, else NOT_UPGRADE.
+    """
     if detect_upgrade(dialer, acceptor).outcome == IS_UPGRADE:
         return IS_UPGRADE
-    asked, answered = read_request(dialer).outcome, read_response(acceptor).outcome
+    request, response = read_request(dialer).outcome, read_response(acceptor).outcome
     return (
         NEED_MORE
-        if (dialer and asked != NOT_UPGRADE) or (acceptor and answered != NOT_UPGRADE)
+        if (dialer and request != NOT_UPGRADE) or (acceptor and response != NOT_UPGRADE)
         else NOT_UPGRADE
     )
 
 
 def _is_tls(head: bytes) -> bool:
-    """A TLS record: its type, version 3.x, a length it can have."""
+    """Whether the bytes begin with a TLS record: type, version 3.x, a valid length."""
     if len(head) < 5 or not 0x14 <= head[0] <= 0x17 or head[1] != 3 or head[2] > 4:
         return False
     return 0 < int.from_bytes(head[3:5], "big") <= 0x4800
 
 
 def multistream_size(head: bytes) -> int:
-    """Bytes of the multistream-select lines that one side sends first; 0 if there are none."""
+    """Size of the multistream-select lines that one side begins with; 0 if there are none."""
     position = 0
     for _ in range(_MAX_NEGOTIATION_LINES):
         if position + 2 > len(head):
@@ -82,7 +85,7 @@ def multistream_size(head: bytes) -> int:
 
 
 def preamble_size(preamble: str, head: bytes) -> int:
-    """Bytes of `preamble` (bytes in hex, or `multistream`) that a direction begins with."""
+    """Size of the preamble (hex, or `multistream`) if a direction begins with it, else 0."""
     if preamble == "multistream":
         return multistream_size(head)
     data = preamble_bytes(preamble)
@@ -90,7 +93,7 @@ def preamble_size(preamble: str, head: bytes) -> int:
 
 
 def preamble_bytes(preamble: str) -> bytes:
-    """The bytes a preamble stands for; ValueError if it is neither hex nor `multistream`."""
+    """The bytes of a preamble in hex; b"" for `multistream`. ValueError if it is neither."""
     if preamble == "multistream":
         return b""
     try:

@@ -1,4 +1,4 @@
-"""The first bytes of a session, and what a protocol makes of them when it is tried on them."""
+"""The first bytes of a session, and trials: decoding them as a given protocol."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from polymux.protocols.registry import create
 
 FULL_SAMPLE_BYTES = 64 * 1024
 SHORT_SAMPLE_BYTES = int(EARLY_BYTES)
-GIVE_UP_AFTER_FRAMES = 256  # broken rules, by nine frames of ten: no later bytes make up for these
-# For a first look, after which it is tried again if no other protocol is the right one:
+GIVE_UP_AFTER_FRAMES = 256  # a trial stops after this many invalid frames, if 90 % are invalid
+# For brief trials, which are repeated if no other protocol fits:
 BRIEF_STEP_BYTES = 64
 BRIEF_GIVE_UP_AFTER_FRAMES = 64
 
@@ -32,9 +32,9 @@ SamplePiece = tuple[int, bytes, int]
 
 @dataclass(frozen=True)
 class SessionSample:
-    """Pieces (side, bytes, instant) as they passed; a hole ends it.
+    """The first bytes of a session, up to the first gap, as pieces (side, bytes, timestamp).
 
-    `started`: the connection's beginning was captured, so that byte 0 begins a frame.
+    `from_start`: the start of the connection was captured, so that byte 0 begins a frame.
     """
 
     pieces: tuple[SamplePiece, ...]
@@ -53,10 +53,11 @@ class SessionSample:
 
     @cached_property
     def size(self) -> int:
+        """Total number of bytes."""
         return sum(len(data) for _, data, _ in self.pieces)
 
     def first(self, max_bytes: int) -> SessionSample:
-        """The beginning of it."""
+        """The first `max_bytes` bytes of the sample."""
         kept: list[SamplePiece] = []
         for side, data, at in self.pieces:
             if max_bytes <= 0:
@@ -66,7 +67,7 @@ class SessionSample:
         return SessionSample(tuple(kept), self.from_start)
 
     def skipping(self, skip_bytes: tuple[int, int]) -> SessionSample:
-        """The same behind the first `skip` bytes of each side."""
+        """The sample without the first `skip_bytes` bytes of each side."""
         if skip_bytes == (0, 0):
             return self
         left = list(skip_bytes)
@@ -79,12 +80,13 @@ class SessionSample:
         return SessionSample(tuple(kept), self.from_start)
 
     def only(self, side: int) -> SessionSample:
+        """The pieces of one side."""
         return SessionSample(
             tuple(piece for piece in self.pieces if piece[0] == side), self.from_start
         )
 
     def boundaries(self, side: int) -> Iterator[int]:
-        """Where the pieces of one side begin."""
+        """The offsets at which the pieces of one side begin."""
         offset = 0
         for sender, data, _ in self.pieces:
             if sender == side:
@@ -93,7 +95,7 @@ class SessionSample:
 
 
 def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> SessionSample:
-    """The first bytes of a session, up to the first hole."""
+    """Read the first bytes of a session, up to the first gap."""
     pieces: list[SamplePiece] = []
     left = max_bytes
     for batch in session.unshared_batches(max_bytes):
@@ -104,7 +106,7 @@ def take_sample(session: TcpSession, max_bytes: int = FULL_SAMPLE_BYTES) -> Sess
 
 
 def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) -> int:
-    """Those of a batch, `left` bytes at most; how many more are wanted, none behind a hole."""
+    """Append at most `remaining` bytes of a batch. Return how many are left; 0 after a gap."""
     start = 0
     for n in range(batch.count):
         kind, size = batch.kind[n], batch.size[n]
@@ -122,8 +124,11 @@ def add_pieces(pieces: list[SamplePiece], batch: StreamBatch, remaining: int) ->
 
 @dataclass(slots=True)
 class Trial:
-    """What became of a sample. `fitting` frames broke no rule, `explained` is the share of the
-    bytes in them or in frames still passing. `given_up`: not all of it was looked at."""
+    """The result of decoding a sample as one protocol.
+
+    `valid_frames` violate no rule; `explained_share` is the share of the bytes in valid or
+    incomplete frames. `stopped_early`: not the whole sample was decoded.
+    """
 
     protocol: str
     frame_count: int = 0
@@ -138,47 +143,47 @@ class Trial:
 
     @property
     def fit(self) -> float:
-        """How well it fits: its share of frames; where the next one was lost, of bytes too."""
+        """The share of valid frames; where decoding stopped, times the share of explained bytes."""
         if not self.frame_count:
             return 0.0
-        fitting = self.valid_frames / self.frame_count
-        return fitting * self.explained_share if self.decode_error else fitting
+        valid = self.valid_frames / self.frame_count
+        return valid * self.explained_share if self.decode_error else valid
 
 
 def try_protocol(
     protocol: str, sample: SessionSample, excused_rules: tuple[str, ...] = (), brief: bool = False
 ) -> Trial:
-    """Decode the sample as this protocol. Rules in `excused` are not held against it.
+    """Decode the sample as this protocol.
 
-    Bytes of another protocol may be thousands of tiny broken frames: those are not all looked at,
-    and where it is to be `brief`, only some dozens.
+    Bytes of another protocol may be thousands of tiny invalid frames: the trial stops after some
+    hundred of them or, if `brief`, after some dozen. Violations of `excused_rules` do not count.
     """
     observer = Observer(create(protocol))
     if not sample.from_start:
         observer.mark_uncertain()
-    feeding = TrialFeed(
+    feed = TrialFeed(
         observer, excused_rules, BRIEF_GIVE_UP_AFTER_FRAMES if brief else GIVE_UP_AFTER_FRAMES
     )
-    feeding.feed(sample.pieces, BRIEF_STEP_BYTES if brief else EARLY_STEP_BYTES)
+    feed.feed(sample.pieces, BRIEF_STEP_BYTES if brief else EARLY_STEP_BYTES)
     assert observer.rows is not None
-    largest, bad = (0, 0), 0
+    largest, invalid_bytes = (0, 0), 0
     for batch in observer.rows.take():
         first, second = largest_payloads(batch)
         largest = (max(largest[0], first), max(largest[1], second))
-        if feeding.violating_frames:
-            bad += feeding.violating_bytes(batch)
+        if feed.violating_frames:
+            invalid_bytes += feed.violating_bytes(batch)
     trial = Trial(
         protocol,
-        violations_by_rule=Counter(feeding.violations_by_rule),
-        stopped_early=feeding.stopped_early,
+        violations_by_rule=Counter(feed.violations_by_rule),
+        stopped_early=feed.stopped_early,
     )
-    conversation = observer.connection
-    for direction in (conversation.dialer, conversation.acceptor):
-        bad += int(direction.undecoded_bytes)
+    connection = observer.connection
+    for direction in (connection.dialer, connection.acceptor):
+        invalid_bytes += int(direction.undecoded_bytes)
         trial.decode_error = trial.decode_error or direction.stop_reason
     trial.frame_count = frame_count(observer)
-    trial.valid_frames = max(0, trial.frame_count - len(feeding.violating_frames))
-    trial.explained_share = max(0.0, 1 - bad / max(1, feeding.bytes_fed))
+    trial.valid_frames = max(0, trial.frame_count - len(feed.violating_frames))
+    trial.explained_share = max(0.0, 1 - invalid_bytes / max(1, feed.bytes_fed))
     trial.largest_payloads = largest
     streams = observer.protocol.streams
     trial.streams = [*observer.take_removed_streams(), *streams.all()]

@@ -1,7 +1,8 @@
-"""One scorer a protocol: what gives it away, how much is needed to believe it, who speaks it so.
+"""What detection knows of each protocol: variants, markers, minimum frames and hints.
 
-A scorer says which variants to try, what in the first bytes can only be this protocol, how many
-frames must fit before it is believed without that, and what a trial tells about the peers.
+A signature says which variants to try, which first bytes occur only in this protocol (the marker),
+how many valid frames are needed without a marker, and what a trial tells about the peers'
+implementations (hints).
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polymux.analysis.detection.sample import SessionSample, Trial
+from polymux.analysis.schema.tables import SIDES
 from polymux.core.websocket.handshake import IS_UPGRADE, detect_upgrade
 
 Hints = Callable[[Trial], list[str]]
@@ -18,8 +20,17 @@ Marker = Callable[[SessionSample], str]
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """`key` is the option of the protocol string that is found by trying its `values`; `excused`
-    are the rules that a missing start explains; `proof` must hold where frames alone say little."""
+    """How to detect one protocol.
+
+    Attributes:
+        name: name of the protocol.
+        min_frames: valid frames needed without a marker.
+        variant_option, variant_values: option of the protocol string whose values are tried.
+        marker: describes the unambiguous first bytes of a sample; "" if there are none.
+        hints: describes the implementations of the peers.
+        excused_rules: rules whose violation a missing start explains.
+        proof: must hold in addition where valid frames alone say little.
+    """
 
     name: str
     min_frames: int
@@ -31,17 +42,19 @@ class Signature:
     proof: Callable[[Trial], bool] | None = None
 
     def variants(self, options: dict[str, str]) -> list[str]:
-        """The protocol strings to try, given the options that are already settled."""
-        wanted = [{}] if not self.variant_option or self.variant_option in options else [
-            {self.variant_option: value} for value in self.variant_values
-        ]  # fmt: skip
-        return [_protocol_string(self.name, {**options, **more}) for more in wanted]
+        """The protocol strings to try, given the options that the caller named."""
+        if not self.variant_option or self.variant_option in options:
+            return [protocol_string(self.name, options)]
+        return [
+            protocol_string(self.name, {**options, self.variant_option: value})
+            for value in self.variant_values
+        ]
 
 
-def _protocol_string(name: str, options: dict[str, str]) -> str:
-    if not options:
-        return name
-    return f"{name}:" + ",".join(f"{key}={value}" for key, value in options.items())
+def protocol_string(name: str, options: dict[str, str]) -> str:
+    """`mplex`, `nerdbank:version=3`: the protocol string of a name and options."""
+    pairs = ",".join(f"{key}={value}" for key, value in options.items())
+    return f"{name}:{pairs}" if pairs else name
 
 
 def _heads(sample: SessionSample) -> Sequence[bytes]:
@@ -76,48 +89,48 @@ def _omnistreams_marker(sample: SessionSample) -> str:
 
 
 def _mplex_hints(trial: Trial) -> list[str]:
-    said = []
-    for side, word in enumerate(("dialer", "acceptor")):
+    hints = []
+    for side, name in enumerate(SIDES):
         streams = [s for s in trial.streams if s.opener == side and s.name is not None]
         if not streams:
             continue
         names = [s.name for s in streams]
         reused = any(s.incarnation > 1 for s in streams)
         if all(s.name == b"i%d" % s.stream_id for s in streams):
-            said.append(f"the {word} names streams as js-libp2p does")
+            hints.append(f"the {name} names streams as js-libp2p does")
         elif (
             all(s.name == b"%d" % s.stream_id for s in streams)
             and trial.largest_payloads[side] <= 4076
         ):
-            said.append(f"the {word} names and cuts as go or py-libp2p do")
+            hints.append(f"the {name} names and cuts as go or py-libp2p do")
         elif reused or any(s.reset_by == side and s.error for s in streams):
-            said.append(f"the {word} reuses ids or resets with a text as npm multiplex does")
+            hints.append(f"the {name} reuses ids or resets with a text as npm multiplex does")
         elif not any(names) and 0 < trial.largest_payloads[side] <= 8192:
-            said.append(f"the {word} may be rust-libp2p: no names, frames up to 8192 bytes")
-    return said
+            hints.append(f"the {name} may be rust-libp2p: no names, frames up to 8192 bytes")
+    return hints
 
 
 def _nerdbank_hints(trial: Trial) -> list[str]:
-    said = []
-    for side, word in enumerate(("dialer", "acceptor")):
+    hints = []
+    for side, name in enumerate(SIDES):
         windows = {s.half(1 - side).window for s in trial.streams}
         if 102400 in windows:
-            said.append(f"the {word} has the window of npm or of .NET up to 2.13")
+            hints.append(f"the {name} has the window of npm or of .NET up to 2.13")
         elif 1024000 in windows:
-            said.append(f"the {word} has the window of .NET from 2.14 or of Rust")
-    return said
+            hints.append(f"the {name} has the window of .NET from 2.14 or of Rust")
+    return hints
 
 
 def _omnistreams_hints(trial: Trial) -> list[str]:
-    said = [f"WebSocket, path {trial.websocket_path!r}"] if trial.websocket_path else []
+    hints = [f"WebSocket, path {trial.websocket_path!r}"] if trial.websocket_path else []
     if "numbering=legacy" in trial.protocol:
-        said.append("the numbering of npm omnistreams")
-    return said
+        hints.append("the numbering of npm omnistreams")
+    return hints
 
 
 def _minmux_proof(trial: Trial) -> bool:
-    """Almost any bytes are packets; but items go only where the other side gave credit, and an
-    honest conversation breaks nothing at all."""
+    """Almost any bytes decode as packets, but items need credit that the other side granted, and
+    correct peers violate no rule."""
     return not trial.violations_by_rule and any(
         s.dialer.content_bytes + s.acceptor.content_bytes > 0 for s in trial.streams
     )

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""A protocol that may not be the right one, on bytes that may be thousands of its frames."""
+"""Feed a sample to an observer, counting violations, and stop early if the protocol is wrong."""
 
 from typing import Final
 
@@ -9,16 +9,17 @@ from polymux.core.frames import VIOLATION_ROW, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity
 
-# The first bytes, up to EARLY, are fed in small steps: as long as a trial may turn out hopeless.
+# The first EARLY_BYTES are fed in small steps, so that a wrong protocol is noticed early.
 EARLY_BYTES: Final[i64] = 4096
 EARLY_STEP_BYTES: Final[i64] = 256
 
 
 class TrialFeed:
-    """Bytes fed to an observer, until all are or there is no hope.
+    """Feeds bytes to an observer until all are fed or the trial is stopped.
 
-    `held`: sender and ordinal of the frames that broke a rule which is not excused; `faults`: how
-    often each was broken. `hopeless`: so many such frames, nine of ten, are enough to give up.
+    `violating_frames` holds sender and index of the frames that violated a rule which is not
+    excused, `violations_by_rule` how often each rule was violated. The trial stops after
+    `give_up_after` violating frames if they are nine tenths of all frames.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class TrialFeed:
         self.stopped_early: bool = False
 
     def feed(self, pieces: tuple[tuple[int, bytes, int], ...], step: i64) -> None:
-        """Pieces (side, bytes, instant); the very first bytes are fed `step` at a time."""
+        """Feed pieces (side, bytes, timestamp); the first bytes are fed `step` at a time."""
         early: i64 = 0
         for side, data, at in pieces:
             size: i64 = len(data)
@@ -58,12 +59,12 @@ class TrialFeed:
             if rule.severity is not Severity.NOTE and rule.name not in self.excused_rules:
                 self.violating_frames.add((violation.sender, violation.frame_index))
                 self.violations_by_rule[rule.name] = self.violations_by_rule.get(rule.name, 0) + 1
-        held: i64 = len(self.violating_frames)
-        if held >= self.give_up_after and held * 10 >= frame_count(self.observer) * 9:
+        violating: i64 = len(self.violating_frames)
+        if violating >= self.give_up_after and violating * 10 >= frame_count(self.observer) * 9:
             self.stopped_early = True
 
     def violating_bytes(self, batch: FrameRows) -> i64:
-        """Bytes of the frames among these rows that are held against it."""
+        """Total size of the violating frames among these rows."""
         found: i64 = 0
         for i in range(batch.used):
             if (
@@ -75,13 +76,13 @@ class TrialFeed:
 
 
 def frame_count(observer: Observer) -> i64:
-    """Frames of both sides, the one still passing as well."""
-    sight = observer.protocol.causality
-    return sight.frames_sent(0) + sight.frames_sent(1)
+    """Frames of both sides, incomplete ones included."""
+    causality = observer.protocol.causality
+    return causality.frames_sent(0) + causality.frames_sent(1)
 
 
 def largest_payloads(batch: FrameRows) -> tuple[int, int]:
-    """Bytes of content in the largest frame of each side."""
+    """Payload size of the largest frame of each side."""
     first: i64 = 0
     second: i64 = 0
     for i in range(batch.used):

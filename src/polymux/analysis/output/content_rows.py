@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Content frames as columns, for the `content` table and for following one stream."""
+"""Content frames as columns, for the `content` table and for `polymux follow`."""
 
 from typing import Final
 
@@ -7,13 +7,11 @@ from mypy_extensions import i64
 
 from polymux.core.streams import StreamState
 
-MAX_FRAME_CONTENT_BYTES: Final[i64] = (
-    67108864  # bytes of one frame that are kept: far beyond any protocol's frames
-)
+MAX_FRAME_CONTENT_BYTES: Final[i64] = 67108864  # kept of one frame: beyond any protocol's frames
 
 
 class ContentRows:
-    """Rows as columns; `stream` "" for a control message."""
+    """Rows as columns; `stream` is "" for a control message."""
 
     def __init__(self) -> None:
         self.stream: list[str] = []
@@ -24,16 +22,18 @@ class ContentRows:
 
 
 class ContentCollector:
-    """Collects the content that counts. `control`: the kind of frame that is content without a
-    stream, or -1."""
+    """Collects the content that `streams` counts.
+
+    `control_kind` is the kind of frame that is content without a stream, or -1.
+    """
 
     def __init__(self, control_kind: i64) -> None:
         self.control_kind: i64 = control_kind
         self.rows: ContentRows = ContentRows()
         self.parts: list[list[bytes]] = [[], []]
         self.sizes: list[int] = [0, 0]
-        self.truncated_bytes: int = 0  # bytes left out of frames over the limit
-        self.buffered_bytes: i64 = 0  # waiting in `rows`
+        self.truncated_bytes: int = 0  # left out of frames over MAX_FRAME_CONTENT_BYTES
+        self.buffered_bytes: i64 = 0  # in `rows`
         self.has_selection: bool = False
         self.selected_opener: i64 = 0
         self.selected_stream_id: i64 = 0
@@ -47,6 +47,7 @@ class ContentCollector:
         self.selected_incarnation = incarnation
 
     def is_selected(self, stream: StreamState) -> bool:
+        """Whether the content of this stream is collected."""
         return not self.has_selection or (
             stream.opener == self.selected_opener
             and stream.stream_id == self.selected_stream_id
@@ -54,7 +55,7 @@ class ContentCollector:
         )
 
     def add_part(self, sender: i64, stream: StreamState, data: bytes, start: i64, end: i64) -> None:
-        """Bytes of the content frame that is passing."""
+        """Add bytes of the current content frame."""
         if not self.is_selected(stream):
             return
         room = MAX_FRAME_CONTENT_BYTES - self.sizes[sender]
@@ -68,7 +69,7 @@ class ContentCollector:
     def end_frame(
         self, sender: i64, stream: StreamState | None, frame_index: i64, timestamp: i64
     ) -> None:
-        """The content frame is whole; no stream: it does not count."""
+        """The content frame is complete; without a stream, its content does not count."""
         parts = self.parts[sender]
         data = parts[0] if len(parts) == 1 else b"".join(parts)
         self.parts[sender] = []
@@ -79,7 +80,7 @@ class ContentCollector:
     def add_control_message(
         self, sender: i64, data: bytes, frame_index: i64, timestamp: i64
     ) -> None:
-        """A control message: content that belongs to no stream."""
+        """Add a control message: content that belongs to no stream."""
         if not self.has_selection:
             self.add_row("", sender, data, frame_index, timestamp)
 
@@ -95,6 +96,7 @@ class ContentCollector:
         self.buffered_bytes += len(data)
 
     def take_rows(self) -> ContentRows:
+        """The rows collected since the last call."""
         rows = self.rows
         self.rows = ContentRows()
         self.buffered_bytes = 0

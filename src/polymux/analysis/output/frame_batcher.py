@@ -1,7 +1,7 @@
-"""Frames of many sessions, made into batches together.
+"""Batches of frames from many sessions.
 
-Those of a short session are some dozens, and a batch of them costs more than they do. A page of
-many rows is a batch by itself, without a copy.
+A short session has a few dozen frames, for which a batch of their own costs more than the rows. A
+page with many rows becomes a batch by itself, without a copy.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from polymux.analysis.arrow.batches import frames_batch, kind_names
-from polymux.analysis.output.frame_page import FramePage
-from polymux.analysis.output.shared_page import SharedFramePage
+from polymux.analysis.output.frame_page import FramePage, SharedFramePage
 from polymux.core.protocol import Protocol
 
-MAX_PENDING_TEXT_BYTES: Final = 1 << 20  # of texts, which may be long: more of them do not wait
+MAX_PENDING_TEXT_BYTES: Final = 1 << 20  # a batch with longer texts is emitted early
 
 
 class FrameBatcher:
-    """Collects pages of frames; `emit("frames", batch)` gets `rows` of them at most, and pages with
-    a quarter of that as they are. The rows of a session keep their order.
+    """Collects pages of frames and emits them as batches of at most `batch_rows` rows.
 
-    Each protocol has a page of its own, as it has its own names for kinds of frames.
+    A page with at least a quarter of that is emitted as it is. The rows of a session keep their
+    order. Each protocol has its own shared page, because the names of frame kinds differ.
     """
 
     def __init__(self, emit: Callable[[str, Any], None], batch_rows: int) -> None:
@@ -31,25 +30,26 @@ class FrameBatcher:
         self._kind_names: dict[str, Any] = {}
 
     def add(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
+        """Add the next page of a session's frames."""
         name = protocol.name
         kinds = self._kind_names[name] = kind_names(protocol)
-        waiting = self._pending.get(name)
+        pending = self._pending.get(name)
         if page.row_count >= self._batch_rows // 4:
-            if waiting is not None and session_id in waiting.sessions:
+            if pending is not None and session_id in pending.sessions:
                 self._flush_protocol(name)
             self._emit("frames", frames_batch(page, kinds, [session_id]))
             return
-        if waiting is not None and not waiting.has_room(page):
+        if pending is not None and not pending.has_room(page):
             self._flush_protocol(name)
-            waiting = None
-        if waiting is None:
-            waiting = self._pending[name] = SharedFramePage(self._batch_rows)
-        waiting.add(page, session_id)
-        if waiting.stream_labels.total_length >= MAX_PENDING_TEXT_BYTES:
+            pending = None
+        if pending is None:
+            pending = self._pending[name] = SharedFramePage(self._batch_rows)
+        pending.add(page, session_id)
+        if pending.stream_labels.total_length >= MAX_PENDING_TEXT_BYTES:
             self._flush_protocol(name)
 
     def flush(self) -> None:
-        """Hand on what waits."""
+        """Emit all pending rows."""
         for name in list(self._pending):
             self._flush_protocol(name)
 

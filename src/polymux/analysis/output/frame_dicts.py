@@ -1,6 +1,6 @@
-"""The rows of an observer as plain dicts: for the few frames of `decode`, a pipe or a live session.
+"""Frame rows of an observer as dicts, for `decode`, pipes and live sessions.
 
-The analysis of captures makes columns instead (`arrow_rows`), many times as fast.
+The analysis of captures makes Arrow columns instead (`arrow.batches`), which is many times faster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Row = dict[str, object]
 
 
 def take_frame_rows(observer: Observer) -> list[Row]:
-    """The frames that became whole since the last call: columns of `frames`, without the session.
+    """The frames completed since the last call: the columns of `frames` without `session_id`.
 
     `time` is in microseconds.
     """
@@ -42,7 +42,7 @@ def take_frame_rows(observer: Observer) -> list[Row]:
 
 
 def format_stream_key(opener: int, stream_id: int, incarnation: int) -> str | None:
-    """A stream's key as the tables have it: `d1`, `a2`, `d0.2`; None for no stream."""
+    """A stream's key as in the tables: `d1`, `a2`, `d0.2`; None for no stream."""
     if opener == NO_STREAM:
         return None
     use = f".{incarnation}" if incarnation > 1 else ""

@@ -1,17 +1,19 @@
 # mypyc: compiled
-"""What a watch keeps: pages of rows, the frame that is passing, bytes before the first frame."""
+"""Pages of frame rows: those of one session, and those of several short sessions together."""
 
 from librt.vecs import vec
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
-from polymux.core.direction import Direction
+from polymux.analysis.output.string_dictionary import StringDictionary
 from polymux.core.frames import FrameRows
-from polymux.core.streams import NOT_YET
 
 
 class FramePage:
-    """A batch of rows with what the frames table needs besides: instants in microseconds, and
-    each row's stream as a place in `labels` (-1: none)."""
+    """A batch of frame rows with the columns that the `frames` table needs in addition.
+
+    `time_us` is each row's time in microseconds, `label_index` its stream as an index into `labels`
+    (-1: none). The first `row_count` rows are filled.
+    """
 
     def __init__(self, batch: FrameRows, page_id: i64) -> None:
         self.batch: FrameRows = batch
@@ -22,40 +24,47 @@ class FramePage:
         self.labels: list[str] = []
 
 
-class PartialFrame:
-    """The frame of one direction that has begun and is not whole."""
+class SharedFramePage:
+    """Rows of several sessions of one protocol, copied from their own pages in order of arrival.
 
-    def __init__(self) -> None:
-        self.frame_index: i64 = -1
-        self.started_at: i64 = 0
-        self.last_at: i64 = NOT_YET  # when bytes of this direction last came
-        self.silences: list[tuple[int, int]] = []
+    `session_index` is each row's session as an index into `sessions`. The page is emitted as one
+    batch and never reused, because Arrow arrays refer to its memory.
+    """
 
+    def __init__(self, capacity: i64) -> None:
+        self.page: FramePage = FramePage(FrameRows(capacity), 0)
+        self.session_index: vec[i32] = vec[i32]([i32(0)] * capacity)
+        self.sessions: dict[str, int] = {}
+        self.stream_labels: StringDictionary = StringDictionary()
+        self.page.labels = self.stream_labels.strings
 
-class SkippedPrefix:
-    """Bytes of each side before the first frame: a negotiation, or the rest of a frame whose
-    beginning was not captured."""
+    def has_room(self, page: FramePage) -> bool:
+        """Whether the rows of this page can be added."""
+        return page.row_count <= self.page.batch.capacity - self.page.row_count
 
-    def __init__(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
-        self.remaining: i64 = dialer_bytes + acceptor_bytes
-        self.dialer_remaining: i64 = dialer_bytes
-        self.acceptor_remaining: i64 = acceptor_bytes
-        self.is_overhead: bool = is_overhead
-
-    def consume(self, d: Direction, size: i64) -> i64:
-        """Count the part of the next `size` bytes of a direction that lies before its first
-        frame; returns how many they are."""
-        left = self.dialer_remaining if d.side == 0 else self.acceptor_remaining
-        cut = size if size < left else left
-        if d.side == 0:
-            self.dialer_remaining -= cut
-        else:
-            self.acceptor_remaining -= cut
-        self.remaining -= cut
-        d.total_bytes += cut
-        d.offset += cut
-        if self.is_overhead:
-            d.overhead_bytes += cut
-        else:
-            d.undecoded_bytes += cut
-        return cut
+    def add(self, page: FramePage, session_id: str) -> None:
+        """Copy the rows of a page; `has_room` must be true for it."""
+        assert self.has_room(page)
+        own = i32(self.sessions.setdefault(session_id, len(self.sessions)))
+        label_indices: vec[i64] = vec[i64]([0] * len(page.labels))
+        for n in range(i64(len(page.labels))):
+            label_indices[n] = self.stream_labels.index_of(page.labels[n])
+        new = self.page
+        to = new.batch
+        rows = page.batch
+        end = new.row_count
+        for i in range(page.row_count):
+            self.session_index[end] = own
+            to.sender[end] = rows.sender[i]
+            to.frame_index[end] = rows.frame_index[i]
+            new.time_us[end] = page.time_us[i]
+            to.byte_offset[end] = rows.byte_offset[i]
+            to.size[end] = rows.size[i]
+            to.kind[end] = rows.kind[i]
+            stream = page.label_index[i]
+            new.label_index[end] = label_indices[stream] if stream >= 0 else stream
+            to.amount[end] = rows.amount[i]
+            to.payload_bytes[end] = rows.payload_bytes[i]
+            to.verdict[end] = rows.verdict[i]
+            end += 1
+        new.row_count = end

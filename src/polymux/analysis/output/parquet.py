@@ -1,8 +1,8 @@
-"""Tables as Parquet: one folder a table, every folder there even if it is empty.
+"""Tables as Parquet: one folder per table, which exists even if the table has no rows.
 
-A writer holds at most a row group of each table, and a few thousand rows that wait to become a
-batch. Its files appear under their names when it is closed, whole, or not at all. The same batches
-in the same order give the same files.
+A writer holds at most one row group of each table and the rows that its batcher collects. Its files
+are renamed to their final names when it is closed, complete, or not at all. The same batches in the
+same order give the same files.
 """
 
 from __future__ import annotations
@@ -29,14 +29,12 @@ except ImportError:
 
 ROW_GROUP_ROWS: Final = 65_536
 ROW_GROUP_BYTES: Final = 16 << 20
-# A batch may be a few rows of a page with room for many: so many bytes of pages are kept.
+# A batch may be a few rows that keep a whole page alive: beyond this size, batches are copied.
 COMPACT_AFTER_BYTES: Final = 8 << 20
 EMPTY_FILE_NAME: Final = "part-empty"
-PRIVATE_TABLES: Final = frozenset(
-    {"content"}
-)  # tables of payload: their files are the owner's alone
-# Nearly every group of rows has all of these: what comes first and last among them lets no reader
-# skip it, and takes an eighth of the time to find.
+PRIVATE_TABLES: Final = frozenset({"content"})  # tables with payload: files have mode 0600
+# Nearly every row group has all values of these: their minimum and maximum never let a reader skip
+# a group, and cost an eighth of the writing time.
 _COLUMNS_WITHOUT_STATISTICS: Final = ("sender", "kind", "stream")
 _DELTA_ENCODED_TYPES: Final = (ColumnType.INTEGER, ColumnType.TIMESTAMP)
 
@@ -46,7 +44,7 @@ class OutputError(UnwritableOutput):
 
 
 class _TableFile:
-    """One Parquet file on its way."""
+    """One Parquet file that is being written."""
 
     def __init__(self, folder: Path, table: str, name: str) -> None:
         self.table = table
@@ -60,9 +58,7 @@ class _TableFile:
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.uncompacted.append(batch)
-        self._uncompacted_bytes += (
-            batch.get_total_buffer_size()
-        )  # for what they take, `nbytes` takes long
+        self._uncompacted_bytes += batch.get_total_buffer_size()  # `nbytes` is slow
         self._pending_rows += batch.num_rows
         self.row_count += batch.num_rows
         if (
@@ -79,7 +75,7 @@ class _TableFile:
     def flush(self) -> None:
         if self.compacted or self.uncompacted:
             group = _combine([*self.compacted, *self.uncompacted])
-            # Rows beyond a full group are mostly few, and a group of their own costs as much.
+            # Few rows exceed a full group, and a group of their own would cost as much.
             self._open(group.schema).write_table(group, row_group_size=2 * ROW_GROUP_ROWS)
             self.compacted, self.uncompacted = [], []
             self._pending_rows = self._compacted_bytes = self._uncompacted_bytes = 0
@@ -95,8 +91,8 @@ class _TableFile:
                 self.temp_path,
                 schema,
                 compression="zstd",
-                # Counters and instants do not repeat, they grow: their differences are small, and
-                # writing those takes half the time and half the room.
+                # Counters and timestamps grow: delta encoding takes half the time and half the
+                # space of a dictionary.
                 use_dictionary=[c.name for c in columns if c.type is ColumnType.TEXT],
                 column_encoding={
                     c.name: "DELTA_BINARY_PACKED" for c in columns if c.type in _DELTA_ENCODED_TYPES
@@ -104,7 +100,7 @@ class _TableFile:
                 write_statistics=[
                     c.name for c in columns if c.name not in _COLUMNS_WITHOUT_STATISTICS
                 ],
-                store_schema=False,  # readers see text, however it was encoded here
+                store_schema=False,  # readers see text, not dictionaries
                 use_compliant_nested_type=False,
             )
         return self._writer
@@ -121,10 +117,10 @@ class _TableFile:
 
 
 class TableWriter:
-    """Writes `FOLDER/TABLE/NAME.parquet` for every table it is given rows of.
+    """Writes `FOLDER/TABLE/NAME.parquet` for every table that receives rows.
 
-    `emit` and `gathering` are what `walk` wants. Use it as a context: on an error nothing appears.
-    Every write error is an OutputError.
+    `emit` and `batcher` are the arguments of `analyze_session`. Use it as a context manager: if the
+    block raises, no file appears. Every write error is an OutputError.
     """
 
     def __init__(self, folder: Path | str, name: str = "part-00000") -> None:
@@ -134,6 +130,7 @@ class TableWriter:
         self.batcher = RowBatcher(self.emit)
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
+        """Add a batch to a table's file; OutputError if it cannot be written."""
         file = self.files.get(table)
         if file is None:
             file = self.files[table] = _TableFile(self.folder, table, self.name)
@@ -143,19 +140,19 @@ class TableWriter:
             raise _write_error(file.path, problem) from None
 
     def add_captures(self, summaries: Iterable[FileSummary]) -> None:
-        """The rows of the `captures` table."""
+        """Add the rows of the `captures` table."""
         rows = [asdict(summary) for summary in summaries]
         if rows:
             columns = {name: [row[name] for row in rows] for name in rows[0]}
             self.emit("captures", make_batch("captures", columns))
 
     def row_counts(self) -> dict[str, int]:
-        """Rows given so far, by table."""
+        """Rows added so far, by table."""
         self.batcher.flush()
         return {table: file.row_count for table, file in self.files.items()}
 
     def close(self) -> list[Path]:
-        """Finish the files; returns them."""
+        """Complete the files and return their paths."""
         self.batcher.flush()
         for file in self.files.values():
             try:
@@ -181,7 +178,7 @@ class TableWriter:
 
 
 def write_empty_tables(folder: Path | str, tables: Iterable[str] = ()) -> None:
-    """Give every table (all but `content`, or those named) that has no file one without rows."""
+    """Write an empty file for every table (all but `content`, or those named) without one."""
     for table in tables or [name for name in TABLES if name != "content"]:
         if not any((Path(folder) / table).glob("*.parquet")):
             try:
@@ -191,12 +188,12 @@ def write_empty_tables(folder: Path | str, tables: Iterable[str] = ()) -> None:
 
 
 def read_table(folder: Path | str, table: str) -> pa.Table:
-    """All rows of a table, for tests and small outputs; the exact schema."""
+    """All rows of a table in its exact schema, for tests and small outputs."""
     return pa.Table.from_batches(list(read_batches(folder, table)), SCHEMAS[table])
 
 
 def read_batches(folder: Path | str, table: str) -> Iterator[pa.RecordBatch]:
-    """A table's rows batch by batch, its files in the order of their names."""
+    """The batches of a table, its files in order of their names."""
     for path in sorted((Path(folder) / table).glob("*.parquet")):
         with pq.ParquetFile(path) as file:
             for batch in file.iter_batches():
@@ -204,7 +201,7 @@ def read_batches(folder: Path | str, table: str) -> Iterator[pa.RecordBatch]:
 
 
 def _combine(batches: list[pa.RecordBatch]) -> pa.Table:
-    """The rows of these batches in one piece of their own; a single one stays as it is."""
+    """The rows of these batches as one contiguous table."""
     return pa.Table.from_batches(batches).unify_dictionaries().combine_chunks()
 
 

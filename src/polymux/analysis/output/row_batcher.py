@@ -1,7 +1,7 @@
-"""Rows of many sessions, made into batches together.
+"""Batches of rows from many sessions.
 
-A batch costs as much as hundreds of its rows. A session that is short has a few rows in each table,
-and captures have thousands of those.
+A batch costs as much as hundreds of its rows. A short session has a few rows in each table, and a
+capture may have thousands of such sessions.
 """
 
 from __future__ import annotations
@@ -20,8 +20,12 @@ DEFAULT_BATCH_ROWS: Final = 4096
 
 
 class RowBatcher:
-    """Collects columns by table; `emit(table, batch)` gets them once there are enough: `rows`, or
-    fewer if their texts are long. With one row as enough, nothing waits."""
+    """Collects rows by table and emits them as batches.
+
+    Args:
+        emit: called with the table's name and the batch.
+        batch_rows: rows per batch; fewer if their texts are long. 1 turns batching off.
+    """
 
     def __init__(
         self, emit: Callable[[str, Any], None], batch_rows: int = DEFAULT_BATCH_ROWS
@@ -34,24 +38,24 @@ class RowBatcher:
         self._pending_text_bytes: dict[str, int] = {}
 
     def add_frames(self, page: FramePage, session_id: str, protocol: Protocol) -> None:
-        """The next rows of a session's frames."""
+        """Add the next rows of a session's frames."""
         self._frames.add(page, session_id, protocol)
 
     def add_timeline(self, rows: TimelineRows, session_id: str) -> None:
-        """The next rows of a session's timeline."""
+        """Add the next rows of a session's timeline."""
         self._timeline.add(rows, session_id)
-        waiting = self._timeline.rows
+        pending = self._timeline.rows
         if (
-            waiting.row_count >= self._batch_rows
-            or waiting.stream_labels.total_length >= MAX_PENDING_TEXT_BYTES
+            pending.row_count >= self._batch_rows
+            or pending.stream_labels.total_length >= MAX_PENDING_TEXT_BYTES
         ):
             self._flush_timeline()
 
     def add(self, table: str, columns: TableColumns) -> None:
-        """Rows of any other table."""
+        """Add rows of any other table, as columns."""
         size = _text_size(table, columns)
-        waiting = self._pending.get(table)
-        if waiting is None:
+        pending = self._pending.get(table)
+        if pending is None:
             if self._is_full(columns, size):
                 self._emit(table, make_batch(table, columns))
                 return
@@ -59,13 +63,13 @@ class RowBatcher:
             self._pending_text_bytes[table] = size
             return
         for name, values in columns.items():
-            waiting[name] += values
+            pending[name] += values
         self._pending_text_bytes[table] += size
-        if self._is_full(waiting, self._pending_text_bytes[table]):
+        if self._is_full(pending, self._pending_text_bytes[table]):
             self._flush_table(table)
 
     def flush(self) -> None:
-        """Hand on what waits."""
+        """Emit all pending rows."""
         for table in list(self._pending):
             self._flush_table(table)
         if self._timeline.rows.row_count:
@@ -87,7 +91,7 @@ class RowBatcher:
 
 
 def _free_text_columns(*column_types: ColumnType) -> dict[str, list[str]]:
-    """Columns of these kinds, by table, that may hold any text."""
+    """Columns of these types that may hold any text, by table."""
     return {
         table.name: [
             c.name for c in table.columns if c.type in column_types and not c.allowed_values
@@ -101,7 +105,7 @@ _TEXT_LIST_COLUMNS: Final = _free_text_columns(ColumnType.TEXT_LIST)
 
 
 def _text_size(table: str, columns: TableColumns) -> int:
-    """About how much the texts in these columns take."""
+    """Approximate size of the texts in these columns."""
     size = 0
     for name in _TEXT_COLUMNS[table]:
         for text in columns[name]:

@@ -1,4 +1,4 @@
-"""One session's rows on their way out: made into Arrow batches and handed on as they fill."""
+"""Rows of one session: collected from observer and tracker, and added to the batcher."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 
 Emit = Callable[[str, "pa.RecordBatch"], None]
 MAX_PENDING_STREAMS = 4096
-MAX_PENDING_STREAM_TEXT_BYTES = 1 << 20  # of their names and errors
+MAX_PENDING_STREAM_TEXT_BYTES = 1 << 20  # of names and error texts
 CONTENT_BATCH_BYTES = 4 << 20
 
 
 def make_session_id(flow: bytes, started_at: int) -> str:
-    """The name of a session in every table: a hash of its flow and first instant."""
+    """The id of a session in every table: a hash of its flow and first timestamp."""
     digest = hashlib.blake2b(flow, digest_size=8)
     digest.update(started_at.to_bytes(8, "little", signed=True))
     return digest.hexdigest()
 
 
 class SessionRows:
-    """Collects from an observer and its watch, hands on batches, and counts what it handed on.
+    """Moves the rows of one session from observer and tracker to the batcher, and counts them.
 
-    `emit` gets batches of content, `gathering` the rows of all other tables. Memory: at most a page
-    of frames, some thousand streams and a few megabytes of content.
+    `emit` receives batches of content, `batcher` the rows of all other tables. Memory is bounded by
+    a page of frames, MAX_PENDING_STREAMS streams and CONTENT_BATCH_BYTES of content.
     """
 
     def __init__(
@@ -51,17 +51,19 @@ class SessionRows:
         self.tables = tables
         self.stream_count = 0
         self.violation_count = 0
-        self.violation_findings = 0  # violations that are findings
-        self.stall_findings = 0  # stalls that are
-        self.unfinished_streams = 0  # streams
+        self.violation_findings = 0  # violations of severity warning or worse
+        self.stall_findings = 0  # stalls of any cause but sender-idle
+        self.unfinished_streams = 0
         self.payload_bytes = [0, 0]
         self._stream_columns = StreamColumns()
-        self._stream_text_bytes = 0  # bytes of names and errors in them
+        self._stream_text_bytes = 0  # of the names and error texts in them
         self._latencies = RequestLatencies()
 
     def collect(self, observer: Observer, tracker: SessionTracker, timestamp: int) -> None:
-        """Everything that is ready now. What is said about a stream leaves before its own row, if
-        nothing waits for rows of others."""
+        """Emit all finished rows.
+
+        With batching off, a stream's violations and stalls are emitted before its own row.
+        """
         self._add_frames(observer, tracker)
         for stream in observer.take_removed_streams():
             self._add_stream(observer, tracker, stream, timestamp)
@@ -73,16 +75,16 @@ class SessionRows:
             self._emit_content(tracker.content_collector, CONTENT_BATCH_BYTES)
 
     def close(self, observer: Observer, tracker: SessionTracker, timestamp: int) -> None:
-        """What is left once the observer and the watch have been finished."""
+        """Emit the remaining rows; the observer and the tracker must have been closed."""
         self._add_frames(observer, tracker)
         for stream in [*observer.take_removed_streams(), *observer.protocol.streams.all()]:
             self._add_stream(observer, tracker, stream, timestamp)
         self._add_violations(observer)
         self._add_stalls_and_timeline(tracker.stalls, tracker.timeline)
         self._flush_streams()
-        asked = self._latencies.rows()
-        if asked and "requests" in self.tables:
-            self.batcher.add("requests", arrow_rows.requests_columns(asked, self.session_id))
+        latencies = self._latencies.rows()
+        if latencies and "requests" in self.tables:
+            self.batcher.add("requests", arrow_rows.requests_columns(latencies, self.session_id))
         if tracker.content_collector is not None:
             self._emit_content(tracker.content_collector, 0)
 
@@ -119,24 +121,24 @@ class SessionRows:
             self._stream_text_bytes = 0
 
     def _add_violations(self, observer: Observer) -> None:
-        found = observer.take_violations()
-        if found:
-            self.violation_count += len(found)
+        violations = observer.take_violations()
+        if violations:
+            self.violation_count += len(violations)
             self.violation_findings += sum(
-                1 for each in found if each.rule.severity.value != "note"
+                1 for violation in violations if violation.rule.severity.value != "note"
             )
             if "violations" in self.tables:
                 self.batcher.add(
-                    "violations", arrow_rows.violations_columns(found, self.session_id)
+                    "violations", arrow_rows.violations_columns(violations, self.session_id)
                 )
 
     def _add_stalls_and_timeline(self, stalls: StallDetector, timeline: Timeline) -> None:
-        stood, passed = stalls.take_rows(), timeline.take_rows()
-        self.stall_findings += len(stood.cause) - stood.cause.count(SENDER_IDLE)
-        if stood.stream and "stalls" in self.tables:
-            self.batcher.add("stalls", arrow_rows.stalls_columns(stood, self.session_id))
-        if passed.row_count and "timeline" in self.tables:
-            self.batcher.add_timeline(passed, self.session_id)
+        stall_rows, timeline_rows = stalls.take_rows(), timeline.take_rows()
+        self.stall_findings += len(stall_rows.cause) - stall_rows.cause.count(SENDER_IDLE)
+        if stall_rows.stream and "stalls" in self.tables:
+            self.batcher.add("stalls", arrow_rows.stalls_columns(stall_rows, self.session_id))
+        if timeline_rows.row_count and "timeline" in self.tables:
+            self.batcher.add_timeline(timeline_rows, self.session_id)
 
     def _emit_content(self, collector: ContentCollector, min_bytes: int) -> None:
         if collector.buffered_bytes >= min_bytes and collector.rows.stream:

@@ -1,17 +1,17 @@
 # mypyc: compiled
-"""Streams as the columns of their table."""
+"""Streams as the columns of the `streams` table."""
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker
+from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, side_name
 from polymux.core.protocol import Protocol
-from polymux.core.side import DIALER
+from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.streams import ABORTED, ID_MODULUS, NOT_YET, OPEN, HalfStream, StreamState
 
-MAX_DECIMAL20: Final = 99_999_999_999_999_999_999  # what decimal(20,0) can hold
-MAX_INT64: Final = 9_223_372_036_854_775_807  # and what an integer column can
+MAX_DECIMAL20: Final = 99_999_999_999_999_999_999  # the largest value of decimal(20,0)
+MAX_INT64: Final = 9_223_372_036_854_775_807  # the largest value of an integer column
 
 
 class HalfColumns:
@@ -63,7 +63,7 @@ class HalfColumns:
 
 
 class StreamColumns:
-    """Collects streams; `rows` of them."""
+    """The columns of `row_count` streams."""
 
     def __init__(self) -> None:
         self.row_count: i64 = 0
@@ -84,37 +84,36 @@ class StreamColumns:
     def add(
         self, protocol: Protocol, stream: StreamState, tracker: StreamTracker, rtt_ns: i64
     ) -> None:
-        """One stream; `rtt` is its session's round trip in nanoseconds, 0 or less if not seen."""
-        number: int = stream.stream_id
+        """Add a stream; `rtt_ns` is its session's round trip, 0 or less if unknown."""
+        stream_id: int = stream.stream_id
         self.row_count += 1
         self.stream.append(tracker.label)
-        self.opener.append(side_name(stream.opener))
-        self.stream_id.append(number if number >= 0 else number + ID_MODULUS)
+        self.opener.append(nullable_side_name(stream.opener))
+        self.stream_id.append(stream_id if stream_id >= 0 else stream_id + ID_MODULUS)
         self.incarnation.append(int(stream.incarnation))
         self.name.append(stream.name)
         self.opened_at.append(timestamp_us(stream.opened_at))
         self.accepted_at.append(timestamp_us(stream.accepted_at))
         self.closed_at.append(timestamp_us(stream.closed_at))
         self.ending.append(protocol.ending(stream))
-        self.reset_by.append(side_name(stream.reset_by))
+        self.reset_by.append(nullable_side_name(stream.reset_by))
         self.error.append(stream.error)
         self.dialer.add(stream.dialer, tracker.dialer, rtt_ns)
         self.acceptor.add(stream.acceptor, tracker.acceptor, rtt_ns)
 
 
 def timestamp_us(timestamp: i64) -> int | None:
-    """Microseconds, or None for an instant that never came."""
+    """Nanoseconds to microseconds; None for NOT_YET."""
     return int(timestamp // 1000) if timestamp != NOT_YET else None
 
 
 def bits_per_second(size: int, ns: i64) -> int | None:
-    """So many bytes in so long a time; None where there was no time, or no byte."""
+    """The rate of `size` bytes in `ns` nanoseconds; None if either is 0 or less."""
     if ns <= 0 or size <= 0:
         return None
     return min(size * 8_000_000_000 // int(ns), MAX_INT64)
 
 
-def side_name(side: i64) -> str | None:
-    if side == DIALER:
-        return "dialer"
-    return "acceptor" if side == 1 else None
+def nullable_side_name(side: i64) -> str | None:
+    """The name of a side; None for any other number (a seeded stream's opener, no reset)."""
+    return side_name(side) if side == DIALER or side == ACCEPTOR else None

@@ -1,12 +1,14 @@
 # mypyc: compiled
-"""Labels of streams that rows name by their place."""
+"""Dictionary encoding of stream labels."""
 
 from mypy_extensions import i64
 
 
 class StringDictionary:
-    """Each label once, in the order they came: a dictionary that is written must not repeat itself.
-    `bytes` is how long they are together."""
+    """Distinct strings in order of first use, as an Arrow dictionary requires.
+
+    `total_length` is the sum of their lengths.
+    """
 
     def __init__(self) -> None:
         self.strings: list[str] = []
@@ -14,11 +16,11 @@ class StringDictionary:
         self.total_length: i64 = 0
 
     def index_of(self, string: str) -> i64:
-        """Where a label stands, at the end if it is new."""
-        place = self.indices.get(string)
-        if place is None:
-            place = len(self.strings)
-            self.indices[string] = place
+        """The index of a string, which is appended if it is new."""
+        index = self.indices.get(string)
+        if index is None:
+            index = len(self.strings)
+            self.indices[string] = index
             self.strings.append(string)
             self.total_length += len(string)
-        return place
+        return index

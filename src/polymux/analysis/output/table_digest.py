@@ -1,7 +1,7 @@
-"""A fingerprint of tables that does not depend on the order of their rows.
+"""Digests of tables that do not depend on the order of rows.
 
-Two analyses of the same capture have the same digests, however the work was split. Left out is
-what depends on how files were named: the `captures` table and the column `capture`.
+Two analyses of the same capture have the same digests, however the work was split. The `captures`
+table and the column `capture` are excluded because they depend on file names.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _DIGEST_MODULUS = 1 << 256
 
 
 def digest_rows(table: str, batches: Iterable[pa.RecordBatch]) -> str:
-    """The digest of some rows of one table, and how many there are: `3:9f86d0...`."""
+    """The number of rows and their digest: `3:9f86d0...`."""
     names = [name for name in TABLES[table].column_names() if name not in _EXCLUDED_COLUMNS]
     total, rows = 0, 0
     for batch in batches:
         for row in decode_dictionaries(table, batch).select(names).to_pylist():
-            told = repr([row[name] for name in names]).encode()
-            total += int.from_bytes(hashlib.sha256(told).digest(), "big")
+            text = repr([row[name] for name in names]).encode()
+            total += int.from_bytes(hashlib.sha256(text).digest(), "big")
             rows += 1
     return f"{rows}:{total % _DIGEST_MODULUS:064x}"
 
@@ -44,7 +44,7 @@ def digest_tables(folder: Path | str) -> dict[str, str]:
 
 
 def digest_batches(batches: Mapping[str, Iterable[pa.RecordBatch]]) -> dict[str, str]:
-    """The same for rows in memory, by table."""
+    """The digest of every table, for batches in memory by table name."""
     return {
         table: digest_rows(table, batches.get(table, ())) for table in TABLES if table != "captures"
     }

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Rows of the timeline: of one session, and of several together."""
+"""Rows of the timeline: of one session, and of several sessions together."""
 
 from librt.vecs import append, vec
 from mypy_extensions import i64, u8
@@ -8,8 +8,11 @@ from polymux.analysis.output.string_dictionary import StringDictionary
 
 
 class TimelineRows:
-    """Columns, `count` rows of them. `stream` is a place among `streams`, -1 for none; `blocked` is
-    -1 where the half needs no leave."""
+    """Columns of the `timeline` table with `row_count` rows.
+
+    `label_index` is an index into `stream_labels`, -1 for none; `blocked_us` is -1 where the half
+    needs no credit.
+    """
 
     def __init__(self) -> None:
         self.row_count: i64 = 0
@@ -40,7 +43,7 @@ class TimelineRows:
 
 
 class SharedTimelineRows:
-    """Rows of several sessions; `session` is the place of each row's session in `sessions`."""
+    """Rows of several sessions; `session_index` is each row's index into `sessions`."""
 
     def __init__(self) -> None:
         self.rows: TimelineRows = TimelineRows()
@@ -50,13 +53,13 @@ class SharedTimelineRows:
     def add(self, rows: TimelineRows, session_id: str) -> None:
         own: i64 = self.sessions.setdefault(session_id, len(self.sessions))
         to = self.rows
-        places: vec[i64] = vec[i64]()
+        label_indices: vec[i64] = vec[i64]()
         for label in rows.stream_labels.strings:
-            places = append(places, to.stream_labels.index_of(label))
+            label_indices = append(label_indices, to.stream_labels.index_of(label))
         for i in range(rows.row_count):
             stream = rows.label_index[i]
             if stream >= 0:
-                stream = places[stream]
+                stream = label_indices[stream]
             sender = i64(rows.sender[i])
             to.add(
                 stream,

@@ -1,1 +1,1 @@
-"""The tables: their columns, types and keys."""
+"""The schemas of the tables: columns, types and keys."""

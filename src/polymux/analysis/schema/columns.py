@@ -1,5 +1,7 @@
-"""What a table is: columns with their types, words and meanings. pyarrow is imported only when a
-schema is asked for."""
+"""Table schemas: columns with their types, allowed values and descriptions.
+
+pyarrow is imported only when an Arrow schema is requested.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ColumnType(Enum):
-    """What a column holds; the value is the word the column reference uses for it."""
+    """The type of a column; the value is its name in the documentation."""
 
     TEXT = "text"
     TEXT_LIST = "list of text"
@@ -26,7 +28,7 @@ class ColumnType(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `words`, where there are any, are all the texts it can hold besides null."""
+    """One column. `allowed_values`, if any, are all values it can have besides null."""
 
     name: str
     type: ColumnType
@@ -39,7 +41,7 @@ class Column:
 class TableSchema:
     """One table: a folder of Parquet files called `name`.
 
-    `row` says what one row stands for; the columns in `key` together are different in every row.
+    `one_row_per` says what a row describes; the columns in `key` identify a row.
     """
 
     name: str
@@ -60,7 +62,7 @@ class TableSchema:
         raise KeyError(name)
 
     def to_arrow(self) -> pa.Schema:
-        """The pyarrow schema; MissingExtra where pyarrow is not installed."""
+        """The pyarrow schema; MissingExtra if pyarrow is not installed."""
         types = _arrow_types()
         import pyarrow as pa
 

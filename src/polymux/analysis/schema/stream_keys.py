@@ -1,4 +1,4 @@
-"""The text key of a stream, taken apart again."""
+"""Parsing of stream keys (`d1`, `a2`, `d0.2`, `s0`)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,22 @@ _OPENERS = {"d": 0, "a": 1, "s": 2}
 
 
 class BadStreamKey(PolymuxError):
-    """A text that cannot name a stream."""
+    """The text is not a stream key."""
 
 
 def parse_stream_key(key: str) -> tuple[int, int, int]:
-    """`d1`, `a2`, `d0.2`, `s0` as (opener, number as the tables' bit pattern, incarnation)."""
-    found = _STREAM_KEY.fullmatch(key)
-    number = int(found[2]) if found else 0
-    if found is None or number >= 2**64:
+    """Parse a stream key into (opener, stream id as a signed 64-bit pattern, incarnation).
+
+    Raises:
+        BadStreamKey: the text is not a stream key; the message says how to write one.
+    """
+    match = _STREAM_KEY.fullmatch(key)
+    stream_id = int(match[2]) if match else 0
+    if match is None or stream_id >= 2**64:
         raise BadStreamKey(
-            f"{key!r} names no stream; write the opener's letter and the number as `polymux ls` "
+            f"{key!r} is not a stream key; write the opener's letter and the id as `polymux ls` "
             "shows them: d1, a2, d0.2, s0"
         )
-    if number >= 2**63:
-        number -= 2**64
-    return _OPENERS[found[1]], number, int(found[3] or 1)
+    if stream_id >= 2**63:
+        stream_id -= 2**64
+    return _OPENERS[match[1]], stream_id, int(match[3] or 1)

@@ -1,7 +1,7 @@
-"""Every table polymux writes, as data: names, columns, types, words and meanings.
+"""The schemas of all tables: names, columns, types, allowed values and descriptions.
 
-The writers, the readers, the report and the column reference in the documentation all take their
-columns from here, so that there is one place where a table can be read or changed.
+Writers, readers, the report and the table reference of the documentation (`docs/tables.md`) are all
+derived from them.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from polymux.analysis.schema.columns import Column, ColumnType, TableSchema
+from polymux.capture.packets.file_summary import STATUSES
+from polymux.capture.pcapng.comments import VANTAGES as HINTED_VANTAGES
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-TIMELINE_BUCKETS: Final = 500  # a timeline has at most this many buckets a session
+TIMELINE_BUCKETS: Final = 500  # at most, per session
 MIN_BUCKET_US: Final = 1_000
 
 __all__ = [
@@ -31,12 +33,12 @@ __all__ = [
 
 
 def bucket_width_us(session_us: int) -> int:
-    """How long one timeline bucket is in a session that lasted `session_us`."""
+    """The width of a timeline bucket in a session that lasted `session_us`, in microseconds."""
     return max(MIN_BUCKET_US, -(-session_us // TIMELINE_BUCKETS))
 
 
 def bucket_of(since_us: int, width_us: int) -> int:
-    """The bucket of an instant `since_us` after the session began; the last one holds its end."""
+    """The bucket of a time `since_us` after the session's start; the last one includes its end."""
     return max(0, min(TIMELINE_BUCKETS - 1, since_us // width_us))
 
 
@@ -49,21 +51,23 @@ def column_reference() -> str:
     """All tables and columns as Markdown, for the documentation."""
     parts = [
         "# Tables\n",
-        "What `polymux analyze` writes: one folder of Parquet files a table, every folder there "
-        "even if it is empty. `sender` and `opener` are `dialer` or `acceptor`; times are UTC, "
-        "durations end in `_us`; what a protocol does not have is null.\n",
+        "What `polymux analyze` writes: one folder of Parquet files per table, which exists even "
+        "if the table is empty. `sender` and `opener` are `dialer` or `acceptor`; times are UTC, "
+        "columns that end in `_us` are microseconds; what a protocol does not have is null.\n",
     ]
     for table in TABLES.values():
         parts.append(f"## `{table.name}`\n\nOne row per {table.one_row_per}. {table.description}\n")
         parts.append("Key: " + ", ".join(f"`{name}`" for name in table.key) + ".\n")
         parts.append("| column | type | null | meaning |\n|---|---|---|---|")
         for column in table.columns:
-            words = ""
+            values = ""
             if column.allowed_values:
-                words = " One of " + ", ".join(f"`{word}`" for word in column.allowed_values) + "."
+                values = (
+                    " One of " + ", ".join(f"`{value}`" for value in column.allowed_values) + "."
+                )
             null = "yes" if column.nullable else "no"
             parts.append(
-                f"| `{column.name}` | {column.type.value} | {null} | {column.description}{words} |"
+                f"| `{column.name}` | {column.type.value} | {null} | {column.description}{values} |"
             )
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
@@ -71,8 +75,7 @@ def column_reference() -> str:
 
 SIDES: Final = ("dialer", "acceptor")
 _PEER: Final = {"dialer": "acceptor", "acceptor": "dialer"}
-CAPTURE_STATUSES: Final = ("whole", "truncated", "damaged", "unreadable")
-VANTAGES: Final = ("dialer", "acceptor", "middle", "unordered")
+VANTAGES: Final = (*HINTED_VANTAGES, "unordered")
 SESSION_ENDINGS: Final = ("clean", "truncated", "gap", "undecodable", "unknown")
 STREAM_ENDINGS: Final = (
     "clean", "half-closed", "reset", "cancelled", "rejected", "never-accepted", "abandoned", "open",
@@ -102,7 +105,7 @@ def _timestamp(name: str, description: str, null: bool = False) -> Column:
 def _per_side(
     stem: str, type: ColumnType, description: str, *allowed_values: str, null: bool = False
 ) -> Iterator[Column]:
-    """The column once for each side; `{side}` and `{peer}` in the meaning name the two."""
+    """The column once per side; `{side}` and `{peer}` in the description are replaced."""
     for side in SIDES:
         text = description.format(side=side, peer=_PEER[side])
         yield Column(f"{stem}_{side}", type, text, null, allowed_values)
@@ -113,7 +116,7 @@ def _integer_per_side(stem: str, description: str, null: bool = False) -> Iterat
 
 
 _SESSION_ID: Final = _text(
-    "session_id", "The session: a hash of its flow and first instant, the same on every run."
+    "session_id", "The session: a hash of its flow and first timestamp, the same on every run."
 )
 _SENDER: Final = _text("sender", "The side that sent it.", *SIDES)
 _FRAME_INDEX: Final = _integer(
@@ -121,58 +124,62 @@ _FRAME_INDEX: Final = _integer(
 )
 _STREAM: Final = _text(
     "stream",
-    "The stream: opener's letter, number and, from an id's second use, its incarnation "
+    "The stream: the opener's letter, the id and, from its second use on, the incarnation "
     "(`d1`, `a2`, `d0.2`; `s0` for a seeded channel).",
 )
 _NULLABLE_STREAM: Final = _text(
     "stream", _STREAM.description + " Null where there is none.", null=True
 )
-_TIME: Final = _timestamp("time", "When the frame's last byte became contiguous.")
+_TIME: Final = _timestamp("time", "When the frame's last byte and all bytes before it had arrived.")
 
 _CAPTURES: Final = TableSchema(
     "captures",
     "file read",
-    "What was read, and how well that went.",
+    "Which files were read, and how completely.",
     ("file",),
     (
-        _text("file", "Path or address of the file, as it was given."),
-        _text("format", "Format and compression found; null if none was.", null=True),
-        _text("status", "How much of the file could be read.", *CAPTURE_STATUSES),
+        _text("file", "Path or address of the file, as given."),
+        _text("format", "Detected format and compression; null if none was detected.", null=True),
+        _text("status", "How much of the file could be read.", *STATUSES),
         _integer("packets", "Packets read."),
         _integer("tcp_packets", "Packets that carried TCP."),
         _integer("other_packets", "Packets that carried anything else."),
-        _integer("fragments", "IP fragments, which are counted and not put together."),
+        _integer("fragments", "IP fragments; they are counted and not reassembled."),
         _integer("bytes", "Bytes of the file that were read, after decompression."),
-        _text("error", "What went wrong; null if nothing did.", null=True),
-        _integer("error_offset", "Byte of the file at which it went wrong.", null=True),
+        _text("error", "The error; null if there was none.", null=True),
+        _integer("error_offset", "Byte offset in the file at which the error occurred.", null=True),
     ),
 )
 
 _SESSIONS: Final = TableSchema(
     "sessions",
-    "conversation",
-    "One connection between two peers and everything that passed on it, in sums. Conservation: "
+    "connection",
+    "One connection between two peers, with totals of its traffic. Conservation: "
     "`bytes` = frame sizes + `missing_bytes` + `undecoded_bytes` + `overhead_bytes`, in each "
     "direction.",
     ("session_id",),
     (
         _SESSION_ID,
-        Column("capture", ColumnType.TEXT_LIST, "The files its packets came from."),
-        _text("protocol", "Name of the protocol; null if it could not be told.", null=True),
+        Column("capture", ColumnType.TEXT_LIST, "The files with its packets."),
+        _text("protocol", "Name of the protocol; null if it was not detected.", null=True),
         _text("version", "Version of the protocol, where it has versions.", null=True),
         _text("dialect", "Dialect, where the protocol has several.", null=True),
-        _text("evidence", "Why this protocol: what was given, noted or seen.", null=True),
+        _text(
+            "evidence",
+            "Why this protocol: the option, the capture's note, or what its bytes show.",
+            null=True,
+        ),
         _text("vantage", "Where the capture was taken.", *VANTAGES),
         _text("dialer", "Address and port of the side that opened the connection."),
-        _text("acceptor", "Address and port of the side that took it."),
+        _text("acceptor", "Address and port of the side that accepted it."),
         _timestamp("started_at", "First packet."),
         _timestamp("ended_at", "Last packet."),
         _integer("frames", "Frames decoded in both directions."),
         _integer("streams", "Stream incarnations."),
         *_integer_per_side("bytes", "Bytes the {side} sent on the wire."),
-        *_integer_per_side("payload_bytes", "Content the {side} sent, summed over the streams."),
+        *_integer_per_side("payload_bytes", "Content bytes the {side} sent on all streams."),
         *_integer_per_side(
-            "missing_bytes", "Bytes of the {side} that are missing outside decoded frames."
+            "missing_bytes", "Bytes of the {side} that were not captured, outside decoded frames."
         ),
         *_integer_per_side("undecoded_bytes", "Bytes of the {side} that could not be decoded."),
         *_integer_per_side(
@@ -180,17 +187,19 @@ _SESSIONS: Final = TableSchema(
             "Bytes of the {side} that belong to the encapsulation only (HTTP upgrade, WebSocket "
             "ping and close).",
         ),
-        _integer("violations", "Its rows in `violations`."),
+        _integer("violations", "Number of its rows in `violations`."),
         _text("ending", "How the session ended.", *SESSION_ENDINGS),
-        _text("note", "What a reader of this row should know.", null=True),
-        _integer("rtt_us", "Round trip of the connection in microseconds, if seen.", null=True),
+        _text("note", "Remarks on the analysis of this session.", null=True),
+        _integer(
+            "rtt_us", "Round trip of the connection in microseconds; null if unknown.", null=True
+        ),
     ),
 )
 
 _STREAMS: Final = TableSchema(
     "streams",
     "stream incarnation",
-    "A stream from its opening to its end; an id that is used again makes another row.",
+    "A stream from its opening to its end; each reuse of an id is another row.",
     ("session_id", "stream"),
     (
         _SESSION_ID,
@@ -198,15 +207,24 @@ _STREAMS: Final = TableSchema(
         _text("opener", "The side that opened it; null for a seeded channel.", *SIDES, null=True),
         Column("stream_id", ColumnType.DECIMAL, "The id on the wire."),
         _integer("incarnation", "Which use of the id this is, from 1."),
-        _text("name", "Name or metadata, as UTF-8 with replacement, not escaped.", null=True),
-        Column("name_bytes", ColumnType.BINARY, "The same, exactly as it came.", True),
+        _text(
+            "name",
+            "Name or metadata, decoded as UTF-8 with replacement characters, not escaped.",
+            null=True,
+        ),
+        Column("name_bytes", ColumnType.BINARY, "The same as bytes.", True),
         _timestamp("opened_at", "When it was opened; null if the opening was not seen.", null=True),
         _timestamp("accepted_at", "When it was accepted, where the protocol accepts.", null=True),
-        _timestamp("closed_at", "When both halves were over.", null=True),
+        _timestamp("closed_at", "When both halves had ended.", null=True),
         _text("ending", "How it ended.", *STREAM_ENDINGS),
-        _text("reset_by", "Who first reset, cancelled, rejected or terminated.", *SIDES, null=True),
-        _text("error", "The text that side sent with it.", null=True),
-        *_integer_per_side("bytes", "Content the {side} sent up to its own end or abort."),
+        _text(
+            "reset_by",
+            "The side that first reset, cancelled, rejected or terminated it.",
+            *SIDES,
+            null=True,
+        ),
+        _text("error", "The error text that side sent.", null=True),
+        *_integer_per_side("bytes", "Content bytes the {side} sent up to its own end or abort."),
         *_integer_per_side(
             "units",
             "The same in messages (omnistreams), items (Minmux, the last item not counted), "
@@ -214,17 +232,17 @@ _STREAMS: Final = TableSchema(
         ),
         *_integer_per_side("frames", "All frames of the {side} on this stream."),
         *_per_side(
-            "ended", ColumnType.TEXT, "How the {side} itself ended.", *HALF_ENDINGS, null=True
+            "ended", ColumnType.TEXT, "How the {side} ended its half.", *HALF_ENDINGS, null=True
         ),
         *_per_side(
             "credit_granted",
             ColumnType.DECIMAL,
-            "All credit ever granted to the {side}, gross.",
+            "Total credit granted to the {side}, whether spent or not.",
             null=True,
         ),
         *_integer_per_side(
             "peak_in_flight_bytes",
-            "Most bytes of the {side} sent and not acknowledged (Nerdbank v2, v3).",
+            "Maximum of bytes the {side} had sent and the peer not acknowledged (Nerdbank v2, v3).",
             null=True,
         ),
         *_integer_per_side(
@@ -241,23 +259,24 @@ _STREAMS: Final = TableSchema(
         ),
         *_integer_per_side(
             "window_limit_bps",
-            "Bits a second that this window allows the {side} at most: once full in a round trip. "
+            "Bits per second that this window allows the {side}: one full window per round trip. "
             "Null without a window or a round trip.",
             null=True,
         ),
         *_integer_per_side(
             "throughput_bps",
-            "Bits of content a second that the {side} reached between its first and last frame; "
+            "Content bits per second of the {side} between its first and last frame; "
             "near `window_limit_bps`, the window is smaller than the bandwidth-delay product.",
             null=True,
         ),
         *_integer_per_side(
-            "stalled_us", "Microseconds of the {side}'s stalls, those of an idle sender not."
+            "stalled_us",
+            "Microseconds of the {side}'s stalls, without those of cause `sender-idle`.",
         ),
         *_integer_per_side(
             "hol_blocked_us",
-            "Microseconds the {side} waited behind other streams: what head-of-line blocking cost. "
-            "Every wait counts, also those too short for a row in `stalls`.",
+            "Microseconds the {side} was head-of-line blocked by other streams, including waits "
+            "that are too short for a row in `stalls`.",
         ),
     ),
 )
@@ -277,18 +296,19 @@ _FRAMES: Final = TableSchema(
             "First byte of the frame in its TCP direction, encapsulation prefix included.",
         ),
         _integer("size", "Bytes of the frame, encapsulation prefix included."),
-        _text("kind", "The protocol's own name for this kind of frame."),
+        _text("kind", "The protocol's name for this kind of frame."),
         _NULLABLE_STREAM,
         _integer(
             "amount",
-            "The number in the frame that changes a credit or window; a value past 2^63-1 is stored "
-            "as 2^63-1.",
+            "The number in the frame that changes a credit or window; values above 2^63-1 are "
+            "stored as 2^63-1.",
             null=True,
         ),
         _integer("payload_bytes", "Bytes of payload."),
         _text(
             "verdict",
-            "What the rules say; `violation`: it broke a rule of severity warning or worse.",
+            "`crossed`: it crossed a reset in flight, which is legal; `violation`: it broke a rule "
+            "of severity warning or worse.",
             *VERDICTS,
         ),
     ),
@@ -297,7 +317,7 @@ _FRAMES: Final = TableSchema(
 _VIOLATIONS: Final = TableSchema(
     "violations",
     "frame and rule",
-    "Every rule that was broken, by whom and where.",
+    "Every violation of a rule: the side, the frame and the rule.",
     ("session_id", "sender", "frame_index", "rule"),
     (
         _SESSION_ID,
@@ -312,14 +332,14 @@ _VIOLATIONS: Final = TableSchema(
         _NULLABLE_STREAM,
         _text("rule", "The rule, as `protocol.rule`."),
         _text("origin", "Where the rule comes from.", *ORIGINS),
-        _text("severity", "How much it weighs.", *SEVERITIES),
+        _text("severity", "Severity of the rule.", *SEVERITIES),
         _text(
             "certainty",
-            "`possible`: something that was not captured could excuse it, or the bytes look like "
-            "another protocol than the one that was named.",
+            "`possible`: bytes that were not captured could excuse it, or the bytes look like "
+            "another protocol than the named one.",
             *CERTAINTIES,
         ),
-        _text("detail", "What the frame did, with its numbers.", null=True),
+        _text("detail", "What the frame did, with numbers.", null=True),
     ),
 )
 
@@ -327,63 +347,69 @@ _STALLS: Final = TableSchema(
     "stalls",
     "stall of a stream",
     "Pauses of at least 50 ms and 5 round trips, each with its cause; and answers that took "
-    "2 seconds or more, or had not come in the last second of the capture or longer.",
+    "2 seconds or more, or were missing for at least the last second of the capture.",
     ("session_id", "stream", "sender", "started_at"),
     (
         _SESSION_ID,
         _STREAM,
         _text(
-            "sender", "The side whose bytes did not come; for `no-reply`, the silent one.", *SIDES
+            "sender",
+            "The side whose bytes did not arrive; for `no-reply`, the silent side.",
+            *SIDES,
         ),
         _timestamp("started_at", "When it began."),
-        _integer("duration_us", "How long it lasted, in microseconds."),
-        _text("cause", "Why; `sender-idle` is never a finding.", *STALL_CAUSES),
+        _integer("duration_us", "Duration in microseconds."),
+        _text("cause", "The cause; `sender-idle` is never a finding.", *STALL_CAUSES),
         _text(
-            "blocking_stream", "The stream it waited behind, where that is the cause.", null=True
+            "blocking_stream",
+            "The stream that blocked it, if the cause is `head-of-line`.",
+            null=True,
         ),
-        _text("detail", "What was seen, with its numbers.", null=True),
+        _text("detail", "What the capture shows, with numbers.", null=True),
     ),
 )
 
 _REQUESTS: Final = TableSchema(
     "requests",
-    "session and side that asked",
-    "How long requests took, where the protocol has requests and replies (Streamux). A latency is "
+    "session and requesting side",
+    "Request latencies, for protocols with requests and replies (Streamux). A latency is "
     "`closed_at` - `opened_at` of an exchange that ended `clean`; percentiles are at most one "
     "percent too high.",
     ("session_id", "opener"),
     (
         _SESSION_ID,
-        _text("opener", "The side that asked.", *SIDES),
-        _integer("requests", "Requests it sent."),
-        _integer("answered", "Those that were answered to the end."),
+        _text("opener", "The side that sent the requests.", *SIDES),
+        _integer("requests", "Requests sent."),
+        _integer("answered", "Requests with a complete reply."),
         *(
             _integer(
-                f"latency_{name}_us", f"{word} of the answers came within this time.", null=True
+                f"latency_{name}_us",
+                f"{share} of the replies were complete within this time.",
+                null=True,
             )
-            for name, word in (
+            for name, share in (
                 ("p50", "Half"),
                 ("p90", "Nine tenths"),
                 ("p99", "Ninety-nine hundredths"),
             )
         ),
-        _integer("latency_max_us", "The longest.", null=True),
+        _integer("latency_max_us", "The longest latency.", null=True),
     ),
 )
 
 _TIMELINE: Final = TableSchema(
     "timeline",
     "session, stream, sender and time bucket",
-    "What passed when. A bucket is 1/500 of the session and at least 1 ms long; "
-    "buckets in which nothing happened have no row.",
+    "Traffic over time. A bucket is 1/500 of the session and at least 1 ms long; empty buckets "
+    "have no row.",
     ("session_id", "stream", "sender", "bucket"),
     (
         _SESSION_ID,
         _NULLABLE_STREAM,
         _SENDER,
-        _integer("bucket", "Number of the bucket, from 0 at the session's start."),
+        _integer("bucket", "Index of the bucket, from 0 at the session's start."),
         _integer("frames", "Frames in the bucket."),
-        _integer("bytes", "Content in the bucket, counted as in `streams`."),
+        _integer("bytes", "Content bytes in the bucket, counted as in `streams`."),
         _integer("blocked_us", "Microseconds of the bucket without send credit.", null=True),
     ),
 )
@@ -391,7 +417,7 @@ _TIMELINE: Final = TableSchema(
 _CONTENT: Final = TableSchema(
     "content",
     "content frame",
-    "Written on request only: the bytes that `streams` counts.",
+    "Written on request only: the content that `streams` counts.",
     ("session_id", "sender", "frame_index"),
     (
         _SESSION_ID,
@@ -399,7 +425,7 @@ _CONTENT: Final = TableSchema(
         _SENDER,
         _FRAME_INDEX,
         _TIME,
-        Column("data", ColumnType.BINARY, "The content, exactly."),
+        Column("data", ColumnType.BINARY, "The content bytes."),
     ),
 )
 

@@ -1,8 +1,7 @@
-"""One session in, the rows of all its tables out.
+"""Analyze one captured session: decode, validate and measure it, and emit the rows of its tables.
 
-`walk` is the one place where a captured session is decoded, judged and measured; `ls` on a laptop
-and a Spark task run the same. Batches leave through `emit` as they fill, so memory does not grow
-with the session.
+`ls` on a laptop and a Spark task run the same code. Batches are emitted as they fill, so memory
+does not grow with the length of the session.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable
 
 from polymux.analysis.detection.detector import Detection
-from polymux.analysis.options import AnalysisOptions, select_protocol
+from polymux.analysis.detection.selection import select_protocol
+from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.output.content_rows import ContentCollector
 from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.session_rows import Emit, SessionRows, make_session_id
@@ -35,9 +35,9 @@ from polymux.core.protocol import Protocol
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
-CLOSED_STREAMS_REMEMBERED = 65_536  # closed streams that late frames are told from unknown ones by
-MAX_OPEN_STREAMS = 262_144  # streams open at once, beyond which a session is not decoded on
-_STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a frame that is content and belongs to no stream
+CLOSED_STREAMS_REMEMBERED = 65_536  # a late frame on any of these is not on an unknown stream
+MAX_OPEN_STREAMS = 262_144  # with more streams open at once, decoding of a session stops
+_STREAMLESS_CONTENT_KIND = "CONTROL_MESSAGE"  # a kind of frame that is content without a stream
 
 Progress = Callable[[int], None]
 OnStart = Callable[[SessionSummary], None]
@@ -52,13 +52,23 @@ def analyze_session(
     batcher: RowBatcher | None = None,
     on_start: OnStart | None = None,
 ) -> SessionSummary:
-    """Decode, judge and measure one session.
+    """Decode, validate and measure one session.
 
-    `emit(table, batch)` gets every row of the tables the plan wants, the session's own row last.
-    `progress(bytes)` is told how much was read. A file that cannot be read on ends the session
-    there and is named in its note; nothing is raised about what was captured. Rows of all tables
-    but content are left to a `gathering` if there is one, to become batches with those of other
-    sessions. `begun(summary)` is told what is known before the first row, the note among it.
+    Nothing is raised about captured data: a file that cannot be read any further ends the session
+    there and is named in its note.
+
+    Args:
+        session: the session to analyze.
+        options: the protocol and the tables.
+        emit: called as `emit(table, batch)` with the rows of the selected tables, the session's
+            own row last.
+        progress: called with the number of bytes read by each step.
+        batcher: receives the rows of all tables but `content`, to batch them with those of other
+            sessions; None emits them without batching.
+        on_start: called before the first row with what is known then, the note included.
+
+    Returns:
+        The session's row and totals.
     """
     steps = analyze_session_steps(session, options, emit, batcher, on_start)
     while True:
@@ -78,23 +88,26 @@ def analyze_session_steps(
     batcher: RowBatcher | None = None,
     on_start: OnStart | None = None,
 ) -> Steps:
-    """The same in steps, for who wants to hand on rows in between: each gives the bytes it read,
-    and the last returns the summary."""
+    """Analyze a session in steps, so that the caller can work on other sessions in between.
+
+    The arguments are those of `analyze_session`. Yields the bytes read by each step and returns
+    the summary.
+    """
     batcher = batcher or RowBatcher(emit, batch_rows=1)
     try:
         session.scan_packets()
         if session.prefetch(BATCH_BYTES):
             yield 0
-        opening = PeekedSession(session, BATCH_BYTES)
-        verdict = select_protocol(session, options, opening.sample())
+        peeked = PeekedSession(session, BATCH_BYTES)
+        detection = select_protocol(session, options, peeked.sample())
     except CaptureError as problem:
         return _summarize_unreadable(session, batcher, options, problem)
     if on_start is not None:
-        on_start(_initial_summary(session, verdict))
-    if verdict.protocol is None:
-        summary = _summarize_undecoded(session, verdict)
+        on_start(_initial_summary(session, detection))
+    if detection.protocol is None:
+        summary = _summarize_undecoded(session, detection)
     else:
-        summary = yield from _decode_session(session, opening, verdict, options, emit, batcher)
+        summary = yield from _decode_session(session, peeked, detection, options, emit, batcher)
     _add_session_row(summary, options, batcher)
     return summary
 
@@ -108,10 +121,13 @@ def analyze_flow(
     limits: CaptureLimits | None = None,
     batcher: RowBatcher | None = None,
 ) -> list[SessionSummary]:
-    """All sessions of one flow, from its packed references in any order.
+    """Analyze all sessions of one flow, from its packed references in any order.
 
-    What a Spark task calls for each of its flows: `rows` are the flow's rows of the index of all
-    files, `open_reader(path)` reads payload (`capture.Files(limits).reader`).
+    Args:
+        refs: the flow's references from the index of all files.
+        open_reader: opens a capture file for reading payload (`capture.FilePool(limits).reader`).
+        options, emit, batcher: as in `analyze_session`.
+        limits: limits of reassembly.
     """
     sessions = sessions_of(refs, open_reader, limits=limits, ports=options.ports)
     return [analyze_session(session, options, emit, batcher=batcher) for session in sessions]
@@ -125,54 +141,56 @@ def _decode_session(
     emit: Emit,
     batcher: RowBatcher,
 ) -> Steps:
-    assert detection.protocol is not None
+    assert detection.protocol is not None  # the caller checked it
     summary = _initial_summary(session, detection)
     vantage = Vantage[summary.vantage.upper()]
     protocol = create(
         detection.protocol, Limits(closed_streams_remembered=CLOSED_STREAMS_REMEMBERED), vantage
     )
-    contents = None
+    collector = None
     if "content" in options.tables:
         kinds = [
             number
             for number, kind in protocol.kinds.items()
             if kind.name == _STREAMLESS_CONTENT_KIND
         ]
-        contents = ContentCollector(kinds[0] if kinds else -1)
+        collector = ContentCollector(kinds[0] if kinds else -1)
         if options.content_stream:
-            contents.select(*parse_stream_key(options.content_stream))
-    watch = SessionTracker(contents)
-    observer = Observer(protocol, True, watch)
-    watch.attach(observer, _make_timeline(session), _make_stall_detector(session, watch, protocol))
+            collector.select(*parse_stream_key(options.content_stream))
+    tracker = SessionTracker(collector)
+    observer = Observer(protocol, True, tracker)
+    tracker.attach(
+        observer, _make_timeline(session), _make_stall_detector(session, tracker, protocol)
+    )
     if not session.saw_syn or detection.mismatch:
         observer.mark_uncertain()
     if session.unseen_side is not None:
-        watch.mark_side_missing(session.unseen_side, session.started_at)
-    watch.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1], session.saw_syn)
+        tracker.mark_side_missing(session.unseen_side, session.started_at)
+    tracker.skip_prefix(detection.skip_bytes[0], detection.skip_bytes[1], session.saw_syn)
     rows = SessionRows(summary.session_id, emit, batcher, options.tables)
     try:
         for batch in peeked.batches():
-            watch.feed(batch.events, batch.data)
-            rows.collect(observer, watch, session.ended_at)
+            tracker.feed(batch.events, batch.data)
+            rows.collect(observer, tracker, session.ended_at)
             if open_stream_count(observer) > MAX_OPEN_STREAMS:
-                watch.stop_decoding(
+                tracker.stop_decoding(
                     f"more than {MAX_OPEN_STREAMS} streams are open at once", session.ended_at
                 )
             size = len(batch.data)
-            del batch  # others have their turn first, and need the room
+            del batch  # free it before other sessions run
             yield size
     except CaptureError as problem:
         summary.read_error = str(problem)
-    watch.close(session.ended_at)
-    rows.close(observer, watch, session.ended_at)
-    _complete_summary(summary, session, observer, watch, rows)
-    # It leads back to the watch: both would stay in memory until Python looks for such circles.
+    tracker.close(session.ended_at)
+    rows.close(observer, tracker, session.ended_at)
+    _complete_summary(summary, session, observer, tracker, rows)
+    # Break the reference cycle between observer and tracker, so that both are freed at once.
     observer.connection.sink = NullSink()
     return summary
 
 
 def open_stream_count(observer: Observer) -> int:
-    """How many streams are held as open; a session with more than LIVE is not decoded on."""
+    """The number of streams that are open; above MAX_OPEN_STREAMS, decoding stops."""
     streams = observer.protocol.streams
     return int(streams.used_slots) - (len(streams.closed) - int(streams.first_closed))
 
@@ -202,7 +220,7 @@ def _make_stall_detector(
 
 
 def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummary:
-    """What is known before a frame is decoded."""
+    """The summary before any frame is decoded."""
     vantage = "unordered" if not session.ordered else session.vantage_hint or "middle"
     assert vantage in VANTAGES
     return SessionSummary(
@@ -223,7 +241,7 @@ def _initial_summary(session: TcpSession, detection: Detection) -> SessionSummar
 
 
 def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSummary:
-    """No protocol was recognised: the bytes are counted."""
+    """The summary of a session whose protocol was not detected: its bytes are only counted."""
     summary = _initial_summary(session, detection)
     (summary.missing_bytes_dialer, summary.missing_bytes_acceptor) = session.missing_bytes
     (summary.undecoded_bytes_dialer, summary.undecoded_bytes_acceptor) = session.reassembled_bytes
@@ -232,11 +250,11 @@ def _summarize_undecoded(session: TcpSession, detection: Detection) -> SessionSu
     ended = session.ends[0] is not None and session.ends[1] is not None
     if any(session.reassembled_bytes):
         summary.ending = "undecodable"
-        said = "the protocol was not recognised; name it with --protocol or --port"
+        reason = "the protocol was not recognised; name it with --protocol or --port"
     else:
         summary.ending = "clean" if ended else "unknown"
-        said = "no bytes were exchanged"
-    summary.note = f"{session.note}; {said}" if session.note else said
+        reason = "no bytes were exchanged"
+    summary.note = f"{session.note}; {reason}" if session.note else reason
     return summary
 
 

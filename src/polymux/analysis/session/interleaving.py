@@ -1,4 +1,4 @@
-"""Walking some flows side by side, so that they look at the same parts of the files."""
+"""Interleave the analysis of several flows, so that they read the same regions of the files."""
 
 from __future__ import annotations
 
@@ -9,27 +9,34 @@ from typing import Protocol, TypeVar
 
 from polymux.capture.io.read_ahead import ReadAhead, ReadCoalescer
 
-MAX_INTERLEAVED_FLOWS = 64  # flows walked in turns
-MAX_HELD_BYTES = 24 << 20  # bytes of references that flows walked in turns may have
+MAX_INTERLEAVED_FLOWS = 64  # flows analyzed at the same time
+MAX_HELD_BYTES = 24 << 20  # references held by the flows that are analyzed at the same time
 
 
 class SizedFlow(Protocol):
-    """A flow, as far as it matters here."""
+    """A flow with the memory that its analysis holds."""
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of references that a walk of it holds."""
+        """Bytes of references that are held while the flow is analyzed."""
 
 
 F = TypeVar("F", bound=SizedFlow)
 
 
 def interleave(flows: Iterable[F], steps: Callable[[F, ReadAhead], Iterator[int]]) -> Iterator[int]:
-    """Some flows side by side, always a step of the one that is furthest behind.
+    """Interleave the analysis of several flows, always advancing the earliest one.
 
-    Flows that began together lie together in the files: side by side they look at the same parts
-    of them, which are then read once for all. How many is bounded by the references they hold; a
-    flow with more has its turn alone.
+    Flows that start together are stored together in the files: interleaved, they read the same
+    regions, which are then read once for all. The number of flows is bounded by the references
+    they hold; a flow that exceeds the bound alone is analyzed alone.
+
+    Args:
+        flows: the flows, in order of their start.
+        steps: starts the analysis of a flow; the iterator yields after each step.
+
+    Yields:
+        What the steps yield.
     """
     shared = ReadCoalescer()
     active: list[ActiveFlow] = []  # a heap
@@ -39,11 +46,11 @@ def interleave(flows: Iterable[F], steps: Callable[[F, ReadAhead], Iterator[int]
             len(active) == MAX_INTERLEAVED_FLOWS or held + flow.held_bytes > MAX_HELD_BYTES
         ):
             held -= yield from _step(active)
-        companion = ReadAhead(shared)
-        walk = ActiveFlow(
-            companion.next_timestamp, number, flow.held_bytes, companion, steps(flow, companion)
+        read_ahead = ReadAhead(shared)
+        started = ActiveFlow(
+            read_ahead.next_timestamp, number, flow.held_bytes, read_ahead, steps(flow, read_ahead)
         )
-        heapq.heappush(active, walk)
+        heapq.heappush(active, started)
         held += flow.held_bytes
     while active:
         yield from _step(active)
@@ -51,7 +58,7 @@ def interleave(flows: Iterable[F], steps: Callable[[F, ReadAhead], Iterator[int]
 
 @dataclass(order=True, slots=True)
 class ActiveFlow:
-    """A flow that is being walked."""
+    """A flow that is being analyzed; ordered by its next timestamp."""
 
     next_timestamp: int
     index: int
@@ -61,13 +68,13 @@ class ActiveFlow:
 
 
 def _step(active: list[ActiveFlow]) -> Generator[int, None, int]:
-    """A step of the one that is furthest behind; the references it holds no more."""
-    walk = active[0]
-    step = next(walk.steps, None)
+    """Advance the earliest flow by a step. Return the bytes of references that were released."""
+    flow = active[0]
+    step = next(flow.steps, None)
     if step is None:
         heapq.heappop(active)
-        return walk.held_bytes
-    walk.next_timestamp = walk.read_ahead.next_timestamp
-    heapq.heapreplace(active, walk)
+        return flow.held_bytes
+    flow.next_timestamp = flow.read_ahead.next_timestamp
+    heapq.heapreplace(active, flow)
     yield step
     return 0

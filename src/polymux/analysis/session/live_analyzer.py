@@ -1,7 +1,7 @@
-"""Frames of sessions that go on, row by row as they become whole.
+"""Live analysis: the frames of sessions that are still open, emitted as they complete.
 
-The protocol of a session is decided when its first bytes suffice for it, or when nothing came for
-a while; until then they are held, `LOOK` of each session and `UNDECIDED` of all together.
+The protocol of a session is decided once its first bytes suffice, or once the capture is idle.
+Until then its bytes are held: at most FULL_SAMPLE_BYTES of a session, MAX_UNDECIDED_BYTES of all.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from polymux.analysis.detection.sample import (
     SessionSample,
     add_pieces,
 )
-from polymux.analysis.options import AUTO, AnalysisOptions, select_protocol
+from polymux.analysis.detection.selection import select_protocol
+from polymux.analysis.options import AUTO, AnalysisOptions
 from polymux.analysis.output.frame_dicts import Row, take_frame_rows
-from polymux.analysis.output.frame_page import SkippedPrefix
 from polymux.analysis.output.session_rows import Emit, make_session_id
 from polymux.analysis.session.analyzer import (
     CLOSED_STREAMS_REMEMBERED,
     MAX_OPEN_STREAMS,
     open_stream_count,
 )
+from polymux.analysis.tracking.session_tracker import SkippedPrefix
 from polymux.capture import StreamBatch
 from polymux.capture.live_reader import LiveSession
 from polymux.capture.tcp.events import GAP, PAYLOAD
@@ -35,27 +36,25 @@ from polymux.core.observer import Observer
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
 
-MIN_DECISION_BYTES: Final = (
-    4096  # bytes after which a protocol that was recognised is believed at once
-)
-MAX_UNDECIDED_BYTES: Final = 32 << 20  # bytes of sessions whose protocol is not known yet
+MIN_DECISION_BYTES: Final = 4096  # with these, a detected protocol is accepted at once
+MAX_UNDECIDED_BYTES: Final = 32 << 20  # held for all sessions whose protocol is undecided
 
 OnWarning = Callable[[str, str], None]
 
 
 class LiveSessionAnalyzer:
-    """One session: decides its protocol, decodes it, gives its frames."""
+    """Decides the protocol of one live session, decodes it and returns its frames."""
 
     def __init__(self, session: LiveSession, options: AnalysisOptions) -> None:
         self.session = session
         self.session_id = make_session_id(session.flow, session.started_at)
         self.detection: Detection | None = None
         self.pending_bytes = 0
-        """Bytes that wait for the protocol to be known."""
+        """Bytes held until the protocol is decided."""
         self.mismatch_reported = False
-        """It was told that the bytes look like another protocol than the one that was named."""
+        """Whether the caller was warned that the bytes contradict the named protocol."""
         self.stop_reason = ""
-        """Why it is decoded no further, if it is not."""
+        """Why decoding stopped; "" if it did not."""
         self._options = options
         self._pending: list[StreamBatch] = []
         self._tried_bytes = 0
@@ -63,14 +62,14 @@ class LiveSessionAnalyzer:
         self._skipped_prefix = SkippedPrefix(0, 0, True)
 
     def receive(self) -> None:
-        """Take in what has come."""
-        found = self.session.take_batches()
+        """Process the bytes that arrived since the last call."""
+        batches = self.session.take_batches()
         if self._observer is not None:
-            for batch in found:
+            for batch in batches:
                 self._feed(self._observer, batch)
         elif self.detection is None:
-            self._pending += found
-            self.pending_bytes += sum(len(batch.data) for batch in found)
+            self._pending += batches
+            self.pending_bytes += sum(len(batch.data) for batch in batches)
             if self.pending_bytes >= FULL_SAMPLE_BYTES:
                 self.decide_protocol(final=True)
             elif (
@@ -80,9 +79,12 @@ class LiveSessionAnalyzer:
                 self.decide_protocol()
 
     def decide_protocol(self, final: bool = False, idle: bool = False) -> None:
-        """Find out the protocol by what is there; `last`: or that it is none that is known.
+        """Try to decide the protocol by the bytes so far.
 
-        `silent`: nothing came for a while, so a named protocol waits for the other side no longer.
+        Args:
+            final: decide now; a session whose protocol is not detected is not decoded.
+            idle: nothing arrived for a while, so a named protocol does not wait for bytes of the
+                other side any longer.
         """
         if self.detection is not None or (self.pending_bytes == self._tried_bytes and not final):
             return
@@ -95,7 +97,7 @@ class LiveSessionAnalyzer:
                 break
         session = self.session
         named = self._options.protocol_for(session) != AUTO or bool(session.protocol_hint)
-        if not pieces:  # it begins with a hole, behind which nothing is sampled
+        if not pieces:  # it begins with a gap, after which nothing is sampled
             if not final and not (named and idle and self._pending):
                 return
         elif (
@@ -106,17 +108,17 @@ class LiveSessionAnalyzer:
         ):
             return
         sample = SessionSample(tuple(pieces), session.saw_syn)
-        verdict = select_protocol(session, self._options, sample, sample)
-        if verdict.protocol is None and not final:
+        detection = select_protocol(session, self._options, sample, sample)
+        if detection.protocol is None and not final:
             return
-        self.detection = verdict
-        if verdict.protocol is not None:
-            self._start_decoding(verdict, verdict.protocol)
+        self.detection = detection
+        if detection.protocol is not None:
+            self._start_decoding(detection, detection.protocol)
         self._pending = []
         self.pending_bytes = 0
 
     def take_rows(self) -> list[Row]:
-        """The frames that became whole since the last call, as rows of the frames table."""
+        """The frames completed since the last call, as rows of the `frames` table."""
         observer = self._observer
         if observer is None:
             return []
@@ -127,7 +129,7 @@ class LiveSessionAnalyzer:
         return [{"session_id": self.session_id, **row} for row in take_frame_rows(observer)]
 
     def close(self) -> None:
-        """The session is over: what is left is decided and decoded now."""
+        """The session ended: decide the protocol and decode the rest."""
         self.receive()
         self.decide_protocol(final=True)
         if self._observer is not None:
@@ -135,12 +137,12 @@ class LiveSessionAnalyzer:
             self._observer.finish(self.session.ended_at, ends[0] is not None, ends[1] is not None)
 
     def _stop_decoding(self, connection: Connection) -> None:
-        """Too many streams are open at once: the rest of both directions is not decoded."""
+        """Stop decoding both directions: too many streams are open at once."""
         reason = f"more than {MAX_OPEN_STREAMS} streams are open at once"
         for d in (connection.dialer, connection.acceptor):
             if not d.decoding_stopped:
                 connection.stop_decoding(d, 0, d.offset, self.session.ended_at, reason)
-                self.stop_reason = f"{reason}: it is decoded no further"
+                self.stop_reason = f"{reason}: decoding stopped"
 
     def _has_both_sides(self, pieces: list[SamplePiece]) -> bool:
         return len({side for side, _, _ in pieces}) == 2
@@ -162,7 +164,7 @@ class LiveSessionAnalyzer:
 
     def _feed(self, observer: Observer, batch: StreamBatch) -> None:
         start = 0
-        conversation = observer.connection
+        connection = observer.connection
         for n in range(batch.count):
             side, kind, at, size = (
                 int(column[n]) for column in (batch.side, batch.kind, batch.timestamp, batch.size)
@@ -170,7 +172,7 @@ class LiveSessionAnalyzer:
             if kind == PAYLOAD:
                 stop = start + size
                 if self._skipped_prefix.remaining > 0:
-                    start += int(self._skipped_prefix.consume(conversation.direction(side), size))
+                    start += int(self._skipped_prefix.consume(connection.direction(side), size))
                 if stop > start:
                     observer.feed(side, batch.data[start:stop], at)
                 start = stop
@@ -179,10 +181,14 @@ class LiveSessionAnalyzer:
 
 
 class LiveAnalyzer:
-    """All sessions of a live capture; `emit("frames", batch)` gets their frames as they come.
+    """Analyzes all sessions of a live capture.
 
-    `doubted(session, note)` is told first of those whose bytes look like another protocol than
-    the one that was named, and of those that are decoded no further.
+    Args:
+        options: the protocol.
+        emit: called as `emit("frames", batch)` when frames complete.
+        id_prefix: analyze only sessions whose id begins with this.
+        on_warning: called with session id and note, before the frames, for a session whose bytes
+            contradict the named protocol, and for one whose decoding stopped.
     """
 
     def __init__(
@@ -193,55 +199,55 @@ class LiveAnalyzer:
         on_warning: OnWarning = lambda session, note: None,
     ) -> None:
         self.session_count = 0
-        """Sessions there were, and those whose id begins with `only`."""
         self.matched_count = 0
+        """Sessions whose id begins with `id_prefix`."""
         self._options = options
         self._emit = emit
         self._id_prefix = id_prefix
         self._on_warning = on_warning
         self._analyzers: dict[LiveSession, LiveSessionAnalyzer | None] = {}
-        self._undecided: dict[LiveSessionAnalyzer, int] = {}  # and the bytes each of them holds
-        self._pending_bytes = 0  # by all of them together
+        self._undecided: dict[LiveSessionAnalyzer, int] = {}  # with the bytes that each holds
+        self._pending_bytes = 0  # held by all undecided sessions
 
     def receive(self, session: LiveSession | None) -> None:
-        """What `LiveCapture` gives: a session for which something came, or None for silence."""
+        """Process an item of `LiveCapture`: a session that received data, or None when idle."""
         if session is None:
-            for walk in list(self._undecided):
-                walk.decide_protocol(idle=True)
-                self._emit_rows(walk)
+            for analyzer in list(self._undecided):
+                analyzer.decide_protocol(idle=True)
+                self._emit_rows(analyzer)
             return
         if session not in self._analyzers:
             self.session_count += 1
-            walk = LiveSessionAnalyzer(session, self._options)
-            wanted = walk.session_id.startswith(self._id_prefix)
-            self.matched_count += wanted
-            self._analyzers[session] = walk if wanted else None
-        found = self._analyzers[session]
-        if found is not None:
+            analyzer = LiveSessionAnalyzer(session, self._options)
+            matches = analyzer.session_id.startswith(self._id_prefix)
+            self.matched_count += matches
+            self._analyzers[session] = analyzer if matches else None
+        selected = self._analyzers[session]
+        if selected is not None:
             if session.over:
-                found.close()
+                selected.close()
             else:
-                found.receive()
-            self._emit_rows(found)
+                selected.receive()
+            self._emit_rows(selected)
         else:
             session.take_batches()
         if session.over:
             del self._analyzers[session]
         while self._pending_bytes > MAX_UNDECIDED_BYTES:
-            largest = max(self._undecided, key=lambda walk: walk.pending_bytes)
+            largest = max(self._undecided, key=lambda analyzer: analyzer.pending_bytes)
             largest.decide_protocol(final=True)
             self._emit_rows(largest)
 
     def _emit_rows(self, analyzer: LiveSessionAnalyzer) -> None:
-        """Emit what the walk has, and count what it holds."""
-        verdict = analyzer.detection
+        """Emit the completed frames of a session and update the count of held bytes."""
+        detection = analyzer.detection
         self._pending_bytes -= self._undecided.pop(analyzer, 0)
-        if verdict is None and not analyzer.session.over:
+        if detection is None and not analyzer.session.over:
             self._undecided[analyzer] = analyzer.pending_bytes
             self._pending_bytes += analyzer.pending_bytes
-        if verdict is not None and verdict.mismatch and not analyzer.mismatch_reported:
+        if detection is not None and detection.mismatch and not analyzer.mismatch_reported:
             analyzer.mismatch_reported = True
-            self._on_warning(analyzer.session_id, verdict.mismatch)
+            self._on_warning(analyzer.session_id, detection.mismatch)
         rows = analyzer.take_rows()
         if analyzer.stop_reason:
             self._on_warning(analyzer.session_id, analyzer.stop_reason)

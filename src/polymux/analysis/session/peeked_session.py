@@ -1,4 +1,4 @@
-"""The beginning of a session that is about to be walked: read once, looked at twice."""
+"""A session whose first batch is read for protocol detection and reused for decoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from polymux.core.errors import CaptureError
 
 
 class PeekedSession:
-    """The batches, about `bytes` each, of a session that was surveyed; the first is at hand."""
+    """The batches of a scanned session, about `batch_bytes` each; the first is already read."""
 
     def __init__(self, session: TcpSession, batch_bytes: int) -> None:
         self._session = session
@@ -26,22 +26,24 @@ class PeekedSession:
         try:
             self._first += itertools.islice(self._rest, 1)
         except CaptureError:
-            self._rest = session.batches(batch_bytes)  # fails again, for who wants them
+            self._rest = session.batches(batch_bytes)  # raises again when the batches are read
 
     def sample(self) -> SessionSample:
-        """The first bytes; CaptureError if they cannot be read."""
+        """The first bytes of the session; CaptureError if they cannot be read."""
         pieces: list[SamplePiece] = []
         left = FULL_SAMPLE_BYTES
         for batch in self._first:
             left = add_pieces(pieces, batch, left)
         if left > 0 and sum(self._session.reassembled_bytes) > sum(
-            len(each.data) for each in self._first
+            len(batch.data) for batch in self._first
         ):
-            return take_sample(self._session)  # again: of many small packets a batch has too few
+            return take_sample(
+                self._session
+            )  # read again: a batch of many small packets is too short
         return SessionSample(tuple(pieces), self._session.saw_syn)
 
     def batches(self) -> Iterator[StreamBatch]:
-        """All of them, once; none is kept."""
+        """All batches, once; none is kept."""
         while self._first:
             yield self._first.pop()
         yield from self._rest

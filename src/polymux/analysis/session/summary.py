@@ -1,4 +1,4 @@
-"""What a walk found out about a session as a whole."""
+"""The result of a session's analysis: its row of `sessions`, and totals."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from polymux.analysis.schema.tables import TABLES
 
 UNFINISHED_ENDINGS: Final = ("open", "half-closed", "never-accepted")
-"""Endings of streams on which something was still to come when the capture ended."""
+"""Endings of streams that were not finished when the capture ended."""
 
 
 @dataclass(slots=True)
 class SessionSummary:
-    """A row of the `sessions` table, as plain values, and what a run prints about it.
+    """A row of the `sessions` table as plain values, and the totals that commands print.
 
-    Instants are microseconds. `findings` are the violations of severity warning or worse and the
-    `stalls`, those of an idle sender not among them; `unfinished` are the streams that were not
-    over at the end, counted where the plan wants the streams. `balanced`: every byte is accounted
-    for. `failure`: why the capture could not be read to the session's end, if so.
+    Timestamps are microseconds. `findings` counts the violations of severity warning or worse and
+    the `stalls` (without those of an idle sender). `unfinished` counts the streams that had not
+    ended, if the `streams` table was selected. `balanced` says whether every byte is accounted for.
+    `read_error` says why the capture could not be read to the session's end, "" if it could.
     """
 
     session_id: str

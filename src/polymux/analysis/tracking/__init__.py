@@ -1,1 +1,1 @@
-"""What is measured while frames pass: streams, stalls, busy periods, timeline and latencies."""
+"""Measurement per frame: stream trackers, stalls, busy periods, timeline and latencies."""

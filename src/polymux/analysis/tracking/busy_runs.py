@@ -1,9 +1,13 @@
 # mypyc: compiled
-"""Whose bytes a direction carried last, and how much of the time it was at work.
+"""Recent runs of frames in one direction: which streams kept it busy, and for how long.
 
-Consecutive frames of one stream are one run. A frame occupies its direction from its first byte to
-its last and, where nothing came right before it, for as long as its bytes take on the way: a
-capture often has one instant for a whole frame, and the frame passed before that instant.
+Consecutive frames of one stream form a run. A frame occupies its direction from its first byte to
+its last and, where the direction was silent before it, for its transmission time: a capture often
+has one timestamp for a whole frame, and the frame was transmitted before that timestamp.
+
+Two estimates are kept. Busy time assumes a slow line (8 Mbit/s) and is an upper bound; saturated
+time assumes a fast one (100 Mbit/s) and is a lower bound:
+the line was certainly full for that long.
 """
 
 from typing import Final
@@ -13,34 +17,34 @@ from mypy_extensions import i64
 
 from polymux.analysis.tracking.stream_tracker import StreamTracker
 
-MAX_RUNS: Final[i64] = 1024  # runs; what is older than these is forgotten
+MAX_RUNS: Final[i64] = 1024  # runs remembered per direction; older ones are overwritten
 
-# How long the bytes of a frame may have been on their way before the frame's only instant: at
-# 8 Mbit/s, the slowest line that is assumed. A longer silence before it was a pause.
-SLOW_LINE_NS_PER_BYTE: Final[i64] = 1000  # a byte
-# The same on a line that is surely full, 100 Mbit/s; and a silence that is no pause, but the
-# spacing of full packets on any line.
-FULL_LINE_NS_PER_BYTE: Final[i64] = 80  # a byte
+# Transmission time of a byte before the frame's only timestamp, at 8 Mbit/s, the slowest line that
+# is assumed. A longer silence before the frame was a pause.
+SLOW_LINE_NS_PER_BYTE: Final[i64] = 1000
+# The same at 100 Mbit/s: for this long the line was certainly full.
+FULL_LINE_NS_PER_BYTE: Final[i64] = 80
+# A silence up to this length is the spacing of full packets on any line, not a pause.
 PACKET_SPACING_NS: Final[i64] = 2_000_000
-MIN_FULL_PACKET_BYTES: Final[i64] = 1200  # bytes in it at least
-MAX_PACKET_BURST_BYTES: Final[i64] = 4800  # and at most, in the few that may share an instant
+MIN_FULL_PACKET_BYTES: Final[i64] = 1200  # payload of a full packet
+MAX_PACKET_BURST_BYTES: Final[i64] = 4800  # payload of the few packets that share a timestamp
 
 
 class BusyPeriod:
-    """A time in which a direction was busy with others: how it began, and who had most of it."""
+    """A time in which a direction was busy with other streams, and which of them sent the most."""
 
     def __init__(self, no_stream: StreamTracker) -> None:
         self.start: i64 = 0
-        self.total_bytes: i64 = 0  # of all others
-        self.stream_count: i64 = 0  # how many of them
+        self.total_bytes: i64 = 0  # of all other streams
+        self.stream_count: i64 = 0  # other streams
         self.blocking_stream: StreamTracker = no_stream
-        self.blocking_bytes: i64 = 0  # bytes of the culprit
-        self.busy_ns: i64 = 0  # nanoseconds in which the direction was at work for others
-        self.saturated_ns: i64 = 0  # and in which it was surely full
+        self.blocking_bytes: i64 = 0  # of `blocking_stream`
+        self.busy_ns: i64 = 0  # the direction was busy with other streams
+        self.saturated_ns: i64 = 0  # and saturated by them
 
 
 class BusyRuns:
-    """The last runs of one direction. A pause of `idle` or more parts runs even of one stream."""
+    """The last MAX_RUNS runs of one direction. A pause longer than `pause_ns` ends a run."""
 
     def __init__(self, no_stream: StreamTracker, pause_ns: i64, side: i64) -> None:
         self.no_stream: StreamTracker = no_stream
@@ -52,25 +56,24 @@ class BusyRuns:
         self.run_busy_ns: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
         self.run_saturated_ns: vec[i64] = vec[i64]([i64(0)] * MAX_RUNS)
         self.run_count: i64 = 0
-        self.tally_id: i64 = side  # of stretches added up; the two directions never have the same
-        self.last_stream: StreamTracker = no_stream  # of the last frame: its stream,
-        self.last_frame_end: i64 = 0  # its last byte,
-        self.last_frame_saturated_ns: i64 = 0  # how long it surely filled the direction,
-        self.last_frame_gap_ns: i64 = 0  # and the silence before it, if that was no pause
-        # Nanoseconds in which the direction was at work so far, and in which it was surely full;
-        # and what both were at the end of the last pause of `idle` or more.
+        self.tally_id: i64 = side  # of the current sum; the directions use odd and even numbers
+        self.last_stream: StreamTracker = no_stream  # of the last frame
+        self.last_frame_end: i64 = 0
+        self.last_frame_saturated_ns: i64 = 0  # how long it saturated the direction
+        self.last_frame_gap_ns: i64 = 0  # the silence before it, 0 if that was a pause
+        # Totals of the direction so far, and their values at the end of the last pause:
         self.busy_ns: i64 = 0
         self.saturated_ns: i64 = 0
         self.busy_ns_at_pause: i64 = 0
         self.saturated_ns_at_pause: i64 = 0
 
     def add(self, track: StreamTracker, size: i64, began: i64, ended: i64) -> None:
-        """A frame of this stream passed from `began` to `ended`."""
-        passed: i64 = ended - began
-        if passed < 0:
-            passed = 0
-        work = passed
-        full = passed
+        """Add a frame of this stream: `size` bytes that arrived from `began` to `ended`."""
+        duration: i64 = ended - began
+        if duration < 0:
+            duration = 0
+        busy = duration
+        saturated = duration
         start = began
         silence: i64 = 0
         last: i64 = 0
@@ -81,27 +84,27 @@ class BusyRuns:
                 self.saturated_ns_at_pause = self.saturated_ns
             elif gap > 0:
                 silence = gap
-                slow = size * SLOW_LINE_NS_PER_BYTE
-                if 0 < passed < slow:  # its first packet took no longer than the rest of it
-                    slow = passed
-                if gap < slow:
-                    slow = gap
-                quick = slow
+                longest = size * SLOW_LINE_NS_PER_BYTE
+                if 0 < duration < longest:  # its first packet took no longer than its rest
+                    longest = duration
+                if gap < longest:
+                    longest = gap
+                shortest = longest
                 packets = (
                     gap <= PACKET_SPACING_NS
                     and MIN_FULL_PACKET_BYTES <= size <= MAX_PACKET_BURST_BYTES
                 )
-                if not packets and size * FULL_LINE_NS_PER_BYTE < slow:
-                    quick = size * FULL_LINE_NS_PER_BYTE
-                work += slow
-                full += quick
-                start -= slow
+                if not packets and size * FULL_LINE_NS_PER_BYTE < longest:
+                    shortest = size * FULL_LINE_NS_PER_BYTE
+                busy += longest
+                saturated += shortest
+                start -= longest
             last = (self.run_count - 1) % MAX_RUNS
         self.last_frame_end = ended
-        self.last_frame_saturated_ns = full
+        self.last_frame_saturated_ns = saturated
         self.last_frame_gap_ns = silence
-        self.busy_ns += work
-        self.saturated_ns += full
+        self.busy_ns += busy
+        self.saturated_ns += saturated
         if (
             self.run_count > 0
             and self.last_stream is track
@@ -109,24 +112,24 @@ class BusyRuns:
         ):
             self.run_bytes[last] += size
             self.run_end[last] = ended
-            self.run_busy_ns[last] += work
-            self.run_saturated_ns[last] += full
+            self.run_busy_ns[last] += busy
+            self.run_saturated_ns[last] += saturated
             return
         self.last_stream = track
-        place = self.run_count % MAX_RUNS
+        slot = self.run_count % MAX_RUNS
         if self.run_count < MAX_RUNS:
             self.run_stream.append(track)
         else:
-            self.run_stream[place] = track
-        self.run_bytes[place] = size
-        self.run_start[place] = start
-        self.run_end[place] = ended
-        self.run_busy_ns[place] = work
-        self.run_saturated_ns[place] = full
+            self.run_stream[slot] = track
+        self.run_bytes[slot] = size
+        self.run_start[slot] = start
+        self.run_end[slot] = ended
+        self.run_busy_ns[slot] = busy
+        self.run_saturated_ns[slot] = saturated
         self.run_count += 1
 
     def is_back_to_back(self, size: i64, began: i64) -> bool:
-        """Does a frame that begins now come as close behind the last one as that came itself?"""
+        """Whether a frame of `size` bytes that begins at `began` follows without a pause."""
         if self.run_count == 0:
             return False
         gap = began - self.last_frame_end
@@ -135,45 +138,48 @@ class BusyRuns:
         return gap <= self.pause_ns and gap <= size * SLOW_LINE_NS_PER_BYTE
 
     def busy_before(self, waiting_stream: StreamTracker, since: i64, until: i64) -> BusyPeriod:
-        """What others sent in the busy time that led up to `until`, back to `since` at most, or to
-        this stream's own last frame, or to a pause."""
-        found = BusyPeriod(self.no_stream)
-        found.start = until
+        """What other streams sent in the busy time that ends at `until`.
+
+        It reaches back to `since`, to the waiting stream's own last frame, or to a pause, whichever
+        is latest.
+        """
+        period = BusyPeriod(self.no_stream)
+        period.start = until
         self.tally_id += 2
-        number = self.run_count - 1
+        run = self.run_count - 1
         oldest = self.run_count - MAX_RUNS if self.run_count > MAX_RUNS else 0
         later = until
-        while number >= oldest:
-            place = number % MAX_RUNS
-            track = self.run_stream[place]
-            if track is waiting_stream or later - self.run_end[place] > self.pause_ns:
+        while run >= oldest:
+            slot = run % MAX_RUNS
+            track = self.run_stream[slot]
+            if track is waiting_stream or later - self.run_end[slot] > self.pause_ns:
                 break
-            size = self.run_bytes[place]
-            began = self.run_start[place]
-            work = self.run_busy_ns[place]
-            full = self.run_saturated_ns[place]
-            if began < since:  # only a part of it lies in the time asked for
-                whole = self.run_end[place] - began
-                inside = self.run_end[place] - since
-                if inside <= 0:
+            size = self.run_bytes[slot]
+            began = self.run_start[slot]
+            busy = self.run_busy_ns[slot]
+            saturated = self.run_saturated_ns[slot]
+            if began < since:  # only the part after `since` counts
+                run_ns = self.run_end[slot] - began
+                inside_ns = self.run_end[slot] - since
+                if inside_ns <= 0:
                     break
-                share = float(inside) / float(whole)
+                share = float(inside_ns) / float(run_ns)
                 size = i64(float(size) * share)
-                work = i64(float(work) * share)
-                full = i64(float(full) * share)
+                busy = i64(float(busy) * share)
+                saturated = i64(float(saturated) * share)
                 began = since
             if track.tally_id != self.tally_id:
                 track.tally_id = self.tally_id
                 track.tally_bytes = 0
-                found.stream_count += 1
+                period.stream_count += 1
             track.tally_bytes += size
-            found.total_bytes += size
-            found.busy_ns += work
-            found.saturated_ns += full
-            if track.stream.serial >= 0 and track.tally_bytes > found.blocking_bytes:
-                found.blocking_bytes = track.tally_bytes
-                found.blocking_stream = track
-            found.start = began
+            period.total_bytes += size
+            period.busy_ns += busy
+            period.saturated_ns += saturated
+            if track.stream.serial >= 0 and track.tally_bytes > period.blocking_bytes:
+                period.blocking_bytes = track.tally_bytes
+                period.blocking_stream = track
+            period.start = began
             later = began
-            number -= 1
-        return found
+            run -= 1
+        return period

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""What is known of one direction of a session, for the causes of its stalls."""
+"""What stall classification knows about one direction of a session."""
 
 from typing import Final
 
@@ -12,36 +12,32 @@ from polymux.analysis.tracking.stall_text import window_closed_text
 from polymux.analysis.tracking.stream_tracker import StreamTracker
 from polymux.text.units import duration_text
 
-MAX_GAPS: Final = 1024  # gaps remembered
-FAIR_QUANTUM_BYTES: Final[i64] = (
-    16384  # bytes a fair sender gives one stream before the next has its turn
-)
+MAX_GAPS: Final = 1024  # gaps remembered; beyond, the older half is dropped
+FAIR_QUANTUM_BYTES: Final[i64] = 16384  # a fair scheduler sends this of a stream before the next
 
 
 class DirectionHistory:
-    """What is known of one direction: its runs, and the spans in which TCP held it up."""
+    """The runs of frames of one direction, and the intervals in which TCP delayed it."""
 
     def __init__(
         self, runs: BusyRuns, window_closed: Intervals, retransmissions: Intervals
     ) -> None:
         self.runs: BusyRuns = runs
-        self.window_closed: Intervals = (
-            window_closed  # the receiver offered no window, or too small a one
-        )
-        self.retransmissions: Intervals = retransmissions  # bytes were being sent again
-        self.gaps: list[tuple[int, int]] = []  # bytes that were not captured passed here
-        self.hol_suspects: list[
-            StreamTracker
-        ] = []  # streams with a pause that the culprit's next frame decides
+        # The receiver's TCP window was closed, or too small for the next segment:
+        self.window_closed: Intervals = window_closed
+        self.retransmissions: Intervals = retransmissions
+        self.gaps: list[tuple[int, int]] = []  # (start, end) of bytes that were not captured
+        # Streams with an unresolved head-of-line suspect (see `stalls`):
+        self.hol_suspects: list[StreamTracker] = []
 
     def add_gap(self, began: i64, ended: i64) -> None:
-        """Bytes are missing: they passed between these two instants."""
+        """Bytes that passed between `began` and `ended` were not captured."""
         if len(self.gaps) >= MAX_GAPS:
             self.gaps = self.gaps[MAX_GAPS // 2 :]
         self.gaps.append((int(began), int(ended)))
 
     def gap_overlap(self, began: i64, ended: i64) -> i64:
-        """Nanoseconds of [began, ended) in which bytes are missing."""
+        """Nanoseconds of [began, ended) covered by gaps."""
         covered: i64 = 0
         for since, until in reversed(self.gaps):
             if until <= began:
@@ -53,15 +49,15 @@ class DirectionHistory:
         return covered
 
     def transport_cause(self, began: i64, ended: i64) -> tuple[str, str]:
-        """Did TCP hold up what was to pass here? The cause, and what was seen of it."""
+        """The cause and detail of a pause by what TCP shows; `sender-idle` if it shows nothing."""
         lasted = ended - began
-        closed = self.window_closed.overlap(began, ended)
-        if closed * 2 >= lasted:
-            return SLOW_READER, window_closed_text(closed)
-        repaired = self.retransmissions.overlap(began, ended)
-        if repaired * 2 >= lasted:
-            return TRANSPORT, f"bytes were lost and sent again for {duration_text(repaired)}"
-        missing = self.gap_overlap(began, ended)
-        if missing * 2 >= lasted:
-            return TRANSPORT, f"bytes of {duration_text(missing)} were not captured"
+        closed_ns = self.window_closed.overlap(began, ended)
+        if closed_ns * 2 >= lasted:
+            return SLOW_READER, window_closed_text(closed_ns)
+        resent_ns = self.retransmissions.overlap(began, ended)
+        if resent_ns * 2 >= lasted:
+            return TRANSPORT, f"bytes were lost and sent again for {duration_text(resent_ns)}"
+        missing_ns = self.gap_overlap(began, ended)
+        if missing_ns * 2 >= lasted:
+            return TRANSPORT, f"bytes of {duration_text(missing_ns)} were not captured"
         return SENDER_IDLE, f"the sender sent nothing for {duration_text(lasted)}"

@@ -1,18 +1,20 @@
 # mypyc: compiled
-"""Spans of time, in order, and how much of them lies in another span."""
+"""Sorted time intervals, and how much of them overlaps another interval."""
 
 from librt.vecs import vec
 from mypy_extensions import i64
 
 
 class Intervals:
-    """Spans (began, ended) in nanoseconds, sorted by when they began."""
+    """Intervals (start, end) in nanoseconds, sorted by start."""
 
     def __init__(self, intervals: list[tuple[int, int]]) -> None:
         ordered = sorted(intervals)
         self.count: i64 = len(ordered)
         self.starts: vec[i64] = vec[i64]([i64(0)] * len(ordered))
-        self.ends: vec[i64] = vec[i64]([i64(0)] * len(ordered))  # the latest end so far
+        self.ends: vec[i64] = vec[i64](
+            [i64(0)] * len(ordered)
+        )  # the latest end up to and including this interval
         latest: i64 = 0
         for n in range(i64(len(ordered))):
             began, ended = ordered[n]
@@ -22,7 +24,7 @@ class Intervals:
             self.ends[n] = latest
 
     def first_ending_after(self, time: i64) -> i64:
-        """The first span that ends after `instant`."""
+        """Index of the first interval that ends after `time`; `count` if none does."""
         low: i64 = 0
         high = self.count
         while low < high:
@@ -34,7 +36,7 @@ class Intervals:
         return low
 
     def overlap(self, began: i64, ended: i64) -> i64:
-        """Nanoseconds of [began, ended) that the spans cover."""
+        """Nanoseconds of [began, ended) that the intervals cover."""
         covered: i64 = 0
         reached = began
         n = self.first_ending_after(began)
@@ -48,12 +50,12 @@ class Intervals:
         return covered
 
     def start_after(self, time: i64) -> i64:
-        """When the first span that ends after `instant` began, or `instant` if that was earlier."""
+        """Start of the first interval that ends after `time`, but not before `time`."""
         began = self.starts[self.first_ending_after(time)]
         return began if began > time else time
 
     def end_before(self, time: i64) -> i64:
-        """When the spans that began before `instant` ended, or `instant` if that is earlier."""
+        """Latest end of the intervals that start before `time`, but not after `time`."""
         low: i64 = 0
         high = self.count
         while low < high:
@@ -66,8 +68,9 @@ class Intervals:
         return ended if ended < time else time
 
     def last_start(self) -> i64:
-        """When the last span began; -1 if there is none."""
+        """Start of the last interval; -1 if there is none."""
         return self.starts[self.count - 1] if self.count > 0 else -1
 
     def last_end(self) -> i64:
+        """Latest end of all intervals; -1 if there is none."""
         return self.ends[self.count - 1] if self.count > 0 else -1

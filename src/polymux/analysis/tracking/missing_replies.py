@@ -1,13 +1,14 @@
 # mypyc: compiled
-"""Streams whose peer does not answer.
+"""Streams whose peer does not answer: stalls with the cause `no-reply`.
 
-A side waits for an answer once it has ended its half (in Streamux: sent the last of a request), or
-has offered a channel (Nerdbank). Its peer answers with content, with its own end or a reset; an
-offer, by accepting or rejecting it. Where a side never ends its half, nothing says that it waits:
-it may be sending one way; and a peer that has sent content before has answered. A peer that has no
-credit, whose receiver's TCP window is closed, whose bytes were lost, or whose direction was full of
-other streams is kept from answering: an answer that came late has that cause, and where none came
-nothing is said.
+A side waits for an answer once it has ended its half (in Streamux: sent the end of a request), or
+has offered a channel (Nerdbank). Content, an end and a reset are answers; to an offer, accepting
+and rejecting it. A side that has not ended its half is not known to wait, because it may be sending
+one way; a peer that sent content before the half ended has answered.
+
+A peer may be prevented from answering: it has no credit, the TCP window of its receiver is closed,
+its bytes were lost, or its direction was saturated by other streams. A late answer is then reported
+with that cause, and a missing one is not reported.
 """
 
 from typing import Final
@@ -22,24 +23,28 @@ from polymux.analysis.tracking.stall_rows import (
     SLOW_READER,
     StallRows,
 )
-from polymux.analysis.tracking.stream_tracker import StreamTracker
+from polymux.analysis.tracking.stall_text import hol_blocked_text
+from polymux.analysis.tracking.stream_tracker import StreamTracker, side_name
 from polymux.core.side import DIALER, NEITHER_SIDE
 from polymux.core.streams import NEVER, NOT_YET, OPEN
-from polymux.text.units import duration_text, size_text
+from polymux.text.units import duration_text
 
-# An answer that takes this long is a finding, whatever came in the end: people and programs give up
-# after seconds, and ordinary work takes less.
+# An answer that takes this long is a finding: callers time out after seconds, and ordinary work
+# takes less.
 LATE_REPLY_NS: Final[i64] = 2_000_000_000
-# No answer at all when the capture ends: after less than this it may have been on its way.
+# No answer by the end of the capture is a finding after this time; before, it may be in flight.
 MISSING_REPLY_NS: Final[i64] = 1_000_000_000
 
 
 class MissingReplyDetector:
-    """What is owed on the streams of one session.
+    """Finds late and missing answers on the streams of one session.
 
-    `two_way`: both sides send on a stream; where they do not, nothing is ever owed. `offers`: a
-    stream must be accepted. `requests`: a stream is a request and its reply. `dialer` and
-    `acceptor` are the directions in which each of them sends.
+    Args:
+        rtt_ns: round trip of the connection in nanoseconds; -1 if unknown.
+        two_way: both sides send on a stream; otherwise no answer is ever expected.
+        has_offers: a stream must be accepted.
+        has_requests: a stream is a request and its reply.
+        dialer, acceptor: the history of the direction in which that side sends.
     """
 
     def __init__(
@@ -61,7 +66,7 @@ class MissingReplyDetector:
         self.acceptor: DirectionHistory = acceptor
 
     def on_accepted(self, rows: StallRows, track: StreamTracker, timestamp: i64) -> bool:
-        """The offer has just been accepted: did that take seconds? Then its wait is told."""
+        """An offer was accepted: report the wait if it was late. Return whether it was."""
         waited = self.offer_was_late(track, timestamp)
         if waited:
             self.add_offer(rows, track, timestamp, True)
@@ -70,23 +75,23 @@ class MissingReplyDetector:
     def on_half_ended(
         self, rows: StallRows, track: StreamTracker, side: i64, timestamp: i64
     ) -> None:
-        """One side has just ended its half, or reset or cancelled the stream."""
+        """One side ended its half, reset or cancelled: report a late or missing answer."""
         own = track.half(side)
-        given_up = track.stream.reset_by == side
+        aborted = track.stream.reset_by == side
         if self.has_offers and not track.seen_accepted:
-            if given_up and self.offer_was_late(track, timestamp):
+            if aborted and self.offer_was_late(track, timestamp):
                 self.add_offer(rows, track, timestamp, side != track.opener)
-        elif own.seen_state == OPEN:  # its end is an answer too, if no content came before it
+        elif own.seen_state == OPEN:  # its end is an answer if no content came before
             since = self.waited_since(track, side, timestamp)
             if since != NOT_YET and own.half.first_at == NOT_YET:
                 self.add_reply(rows, track, side, since, timestamp, True)
-        elif given_up and track.half(1 - side).half.state == OPEN and own.ended_at != NOT_YET:
+        elif aborted and track.half(1 - side).half.state == OPEN and own.ended_at != NOT_YET:
             since = self.waited_since(track, 1 - side, timestamp)
             if since != NOT_YET:
                 self.add_reply(rows, track, 1 - side, since, timestamp, False)
 
     def on_capture_end(self, rows: StallRows, track: StreamTracker, ended: i64) -> None:
-        """The capture ends at `ended`: does a side still wait for an answer on this stream?"""
+        """The capture ends at `ended`: report the answers that are missing on this stream."""
         stream = track.stream
         if self.has_offers and not stream.accepted and track.opener != NEITHER_SIDE:
             if stream.opened_at != NOT_YET and ended - stream.opened_at >= self.missing_ns:
@@ -97,10 +102,10 @@ class MissingReplyDetector:
             if since != NOT_YET:
                 self.add_reply(rows, track, side, since, ended, False)
 
-    # --- what is owed
+    # Expected answers
 
     def offer_was_late(self, track: StreamTracker, timestamp: i64) -> bool:
-        """The offer has just been accepted, rejected or withdrawn: did that take seconds?"""
+        """Whether an offer that was accepted, rejected or withdrawn at `timestamp` was late."""
         opened = track.stream.opened_at
         return (
             self.has_offers
@@ -110,8 +115,10 @@ class MissingReplyDetector:
         )
 
     def waited_since(self, track: StreamTracker, side: i64, until: i64) -> i64:
-        """Since when the peer had waited for the first answer of `side`, which came at `until`;
-        UNSEEN if that was not for seconds, or `side` had sent content before."""
+        """Since when the peer waited for the first answer of `side`, which came at `until`.
+
+        NOT_YET if the answer was not late, or `side` had sent content before.
+        """
         since = track.half(1 - side).ended_at
         first = track.half(side).half.first_at
         if not self.two_way or since == NOT_YET or until - since < self.late_ns:
@@ -119,9 +126,9 @@ class MissingReplyDetector:
         return since if first == NOT_YET or first >= until else NOT_YET
 
     def unanswered_since(self, track: StreamTracker, side: i64, ended: i64) -> i64:
-        """Since when `side` is silent although its peer waits; UNSEEN if it owes nothing.
+        """Since when an answer of `side` is missing at `ended`, the end of the capture.
 
-        `ended` is the end of the capture.
+        NOT_YET if none is expected.
         """
         own = track.half(side)
         half = own.half
@@ -137,14 +144,14 @@ class MissingReplyDetector:
             return NOT_YET
         if half.first_at != NOT_YET:
             if not self.has_requests:
-                return NOT_YET  # it has answered, and may have more to say later
+                return NOT_YET  # it has answered, and may send more later
             if own.last_content_at > since:
                 since = own.last_content_at
         if ended - since < self.missing_ns or 0 <= half.credit_granted <= half.credit_spent:
             return NOT_YET
         return since
 
-    # --- in words
+    # Rows
 
     def add_offer(self, rows: StallRows, track: StreamTracker, until: i64, answered: bool) -> None:
         opened = track.stream.opened_at
@@ -167,8 +174,10 @@ class MissingReplyDetector:
         until: i64,
         answered: bool,
     ) -> bool:
-        """`side` owed an answer from `since` to `until`, when it `came` or did not. False if
-        nothing is said of that."""
+        """Report the answer of `side` that was expected from `since` to `until`.
+
+        `answered`: it came at `until`. Return False if no row was added.
+        """
         own = track.half(side)
         before = (
             own.saturated_ns_at_last_frame
@@ -190,53 +199,48 @@ class MissingReplyDetector:
         answered: bool,
         detail: str,
     ) -> bool:
-        """`side` was silent: put a row with that, or with what held up the answer that `came`.
-        `full` is how long its direction was surely full. False if there is no row."""
-        path = self.history(side)
-        closed = path.window_closed
+        """Add a row with `detail`, or with the cause that delayed an answer which came.
+
+        `saturated_ns` is how long the direction of `side` was saturated. Return False if no row
+        was added.
+        """
+        history = self.history(side)
+        closed = history.window_closed
         lasted = until - since
-        cause, said = path.transport_cause(since, until)
+        cause, cause_detail = history.transport_cause(since, until)
         if cause == SENDER_IDLE and saturated_ns * 3 >= lasted * 2:
-            stretch = path.runs.busy_before(track, since, until)
+            busy_period = history.runs.busy_before(track, since, until)
             if (
                 not answered
                 or saturated_ns * 5 < lasted * 4
-                or stretch.blocking_bytes <= FAIR_QUANTUM_BYTES
+                or busy_period.blocking_bytes <= FAIR_QUANTUM_BYTES
             ):
                 return False
-            culprit = stretch.blocking_stream.label
-            since = stretch.start
+            blocking = busy_period.blocking_stream.label
+            since = busy_period.start
             track.half(side).hol_blocked_ns += until - since
-            passed = f"{size_text(stretch.blocking_bytes)} of {culprit} passed first"
-            rows.add(
-                track,
-                side,
-                since,
-                until,
-                HEAD_OF_LINE,
-                culprit,
-                f"{passed}, in {duration_text(until - since)}",
-            )
+            blocked = hol_blocked_text(busy_period.blocking_bytes, blocking, until - since)
+            rows.add(track, side, since, until, HEAD_OF_LINE, blocking, blocked)
             return True
         if cause == SENDER_IDLE:
             if closed.overlap(since, until) > 0:
-                able = until - closed.end_before(until)
-                if able < (self.late_ns if answered else self.missing_ns):
-                    return False  # it could send for too short a time to be blamed
+                able_ns = until - closed.end_before(until)
+                if able_ns < (self.late_ns if answered else self.missing_ns):
+                    return False  # it was able to send for too short a time to be late
             rows.add(track, side, since, until, NO_REPLY, "", detail)
             return True
         if answered and cause == SLOW_READER:
             since = closed.start_after(since)
             until = closed.end_before(until)
         if answered:
-            rows.add(track, side, since, until, cause, "", said)
+            rows.add(track, side, since, until, cause, "", cause_detail)
         return answered
 
     def history(self, side: i64) -> DirectionHistory:
         return self.dialer if side == DIALER else self.acceptor
 
     def reply_text(self, track: StreamTracker, side: i64, duration_ns: i64, answered: bool) -> str:
-        """What is said of `side`, which owed an answer."""
+        """The detail of a late or missing answer of `side`."""
         peer = side_name(1 - side)
         waited = duration_text(duration_ns)
         own = track.half(side)
@@ -249,7 +253,3 @@ class MissingReplyDetector:
         if answered:
             return f"the answer came {waited} after the {peer} had ended its half"
         return f"no answer for {waited} after the {peer} had ended its half"
-
-
-def side_name(side: i64) -> str:
-    return "dialer" if side == DIALER else "acceptor"

@@ -1,8 +1,8 @@
-"""How long requests took, where a protocol has requests and replies (Streamux).
+"""Request latencies, for protocols with requests and replies (Streamux).
 
-A latency is the time from a request's first bytes to the end of its reply. Percentiles come from
-counts in steps of less than one percent, so memory does not grow with the number of requests and
-the order in which they ended changes nothing.
+A latency is the time from a request's first bytes to the end of its reply. Percentiles come from a
+log-linear histogram whose buckets are less than one percent wide, so memory does not grow with the
+number of requests and the result does not depend on their order.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 from polymux.core.protocol import Protocol
 from polymux.core.streams import NOT_YET, StreamState
 
-STEPS_PER_DOUBLING: Final = 128  # for each doubling
+STEPS_PER_DOUBLING: Final = 128  # histogram buckets for each doubling of the latency
 PERCENTILES: Final = (("p50", 0.50), ("p90", 0.90), ("p99", 0.99))
 _REQUEST_REPLY_KINDS: Final = {"Request", "Reply"}
 
 
 class RequesterLatency:
-    """The requests of one side of a session. Latencies are whole microseconds."""
+    """The requests of one side of a session. Latencies are integer microseconds."""
 
     def __init__(self, side: int) -> None:
         self.side = side
@@ -28,57 +28,60 @@ class RequesterLatency:
         self._counts: dict[int, int] = {}
 
     def add(self, us: int) -> None:
-        """A request was answered after so long."""
+        """Add a request that was answered after `us` microseconds."""
         self.answered += 1
         self.max_us = us if self.max_us is None else max(self.max_us, us)
         step = _step(us)
         self._counts[step] = self._counts.get(step, 0) + 1
 
     def percentile(self, fraction: float) -> int | None:
-        """Microseconds within which this share of the answers came; None if none did."""
-        wanted = -int(-fraction * self.answered // 1)  # rounded up
+        """Microseconds within which this fraction of the replies came; None if there was none."""
+        rank = -int(-fraction * self.answered // 1)  # rounded up
         seen = 0
         for step in sorted(self._counts):
             seen += self._counts[step]
-            if seen >= wanted:
+            if seen >= rank:
                 assert self.max_us is not None
                 return min(_upper_bound(step), self.max_us)
         return None
 
 
 class RequestLatencies:
-    """Both sides of a session; `rows` are those that asked anything."""
+    """The latencies of both sides of a session."""
 
     def __init__(self) -> None:
         self._requesters = (RequesterLatency(0), RequesterLatency(1))
-        self._has_requests: bool | None = None  # does the protocol have requests at all?
+        self._has_requests: bool | None = (
+            None  # whether the protocol has requests; None until the first stream
+        )
 
     def add(self, protocol: Protocol, stream: StreamState) -> None:
-        """A stream is over, or the capture is."""
+        """Add a stream that is closed, or that the capture ended on."""
         if self._has_requests is None:
             self._has_requests = has_requests(protocol)
         if not self._has_requests or stream.opener > 1:
             return
-        asker = self._requesters[int(stream.opener)]
-        asker.requests += 1
+        requester = self._requesters[int(stream.opener)]
+        requester.requests += 1
         if (
             protocol.ending(stream) == "clean"
             and stream.opened_at != NOT_YET
             and stream.closed_at != NOT_YET
         ):
-            asker.add(max(0, int(stream.closed_at - stream.opened_at) // 1000))
+            requester.add(max(0, int(stream.closed_at - stream.opened_at) // 1000))
 
     def rows(self) -> list[RequesterLatency]:
-        return [asker for asker in self._requesters if asker.requests]
+        """The sides that sent requests."""
+        return [requester for requester in self._requesters if requester.requests]
 
 
 def has_requests(protocol: Protocol) -> bool:
-    """Is every stream of this protocol a request and its reply?"""
+    """Whether every stream of this protocol is a request and its reply."""
     return {kind.name for kind in protocol.kinds.values()} >= _REQUEST_REPLY_KINDS
 
 
 def _step(us: int) -> int:
-    """The step a time falls into: exact up to STEPS, then STEPS for each doubling."""
+    """The bucket of a latency: one per microsecond up to STEPS_PER_DOUBLING, then log-linear."""
     if us < STEPS_PER_DOUBLING:
         return us
     doublings = us.bit_length() - STEPS_PER_DOUBLING.bit_length()
@@ -86,7 +89,7 @@ def _step(us: int) -> int:
 
 
 def _upper_bound(step: int) -> int:
-    """The longest time that falls into a step."""
+    """The longest latency in a bucket."""
     if step < STEPS_PER_DOUBLING:
         return step
     doublings, place = divmod(step, STEPS_PER_DOUBLING)

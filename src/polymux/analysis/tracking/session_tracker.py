@@ -1,15 +1,16 @@
 # mypyc: compiled
-"""Feeds an observer what was captured, and follows its rows: timeline, stalls, content, labels."""
+"""Feed captured bytes to an observer and measure each frame: timeline, stalls, content, labels.
+
+The observer decodes and writes one row per complete frame. After each chunk the tracker processes
+the new rows, finds the stream of each (`StreamTrackerTable`), compares its state with the state at
+the last update (`HalfTracker.seen_*`) and reports the differences to the stall detector and the
+timeline. Nothing is kept per frame; the rows leave as pages (`take_pages`).
+"""
 
 from mypy_extensions import i64
 
 from polymux.analysis.output.content_rows import ContentCollector
-from polymux.analysis.output.frame_page import FramePage, PartialFrame, SkippedPrefix
-from polymux.analysis.tracking.looks import (
-    report_silences,
-    report_state_changes,
-    update_blocked_time,
-)
+from polymux.analysis.output.frame_page import FramePage
 from polymux.analysis.tracking.stalls import StallDetector
 from polymux.analysis.tracking.stream_tracker import HalfTracker, StreamTracker, StreamTrackerTable
 from polymux.analysis.tracking.timeline import Timeline
@@ -20,11 +21,107 @@ from polymux.core.events import EventSink
 from polymux.core.frames import FrameRowBatches, FrameRows
 from polymux.core.observer import Observer
 from polymux.core.protocol import NO_STREAM
-from polymux.core.streams import NOT_YET, StreamState
+from polymux.core.streams import ABORTED, ENDED, NOT_YET, StreamState
+
+
+class PartialFrame:
+    """The frame of one direction that has started and is not complete; `frame_index` -1: none."""
+
+    def __init__(self) -> None:
+        self.frame_index: i64 = -1
+        self.started_at: i64 = 0
+        self.last_at: i64 = NOT_YET  # when bytes of this direction last arrived
+        self.silences: list[tuple[int, int]] = []  # (start, end) of pauses inside the frame
+
+
+class SkippedPrefix:
+    """Bytes of each side before the first frame.
+
+    They are a negotiation (`is_overhead`), or the end of a frame whose start was not captured.
+    """
+
+    def __init__(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
+        self.remaining: i64 = dialer_bytes + acceptor_bytes
+        self.dialer_remaining: i64 = dialer_bytes
+        self.acceptor_remaining: i64 = acceptor_bytes
+        self.is_overhead: bool = is_overhead
+
+    def consume(self, d: Direction, size: i64) -> i64:
+        """Count how many of the next `size` bytes of a direction precede its first frame.
+
+        They are added to the direction's overhead or undecoded bytes. Return their number.
+        """
+        left = self.dialer_remaining if d.side == 0 else self.acceptor_remaining
+        cut = size if size < left else left
+        if d.side == 0:
+            self.dialer_remaining -= cut
+        else:
+            self.acceptor_remaining -= cut
+        self.remaining -= cut
+        d.total_bytes += cut
+        d.offset += cut
+        if self.is_overhead:
+            d.overhead_bytes += cut
+        else:
+            d.undecoded_bytes += cut
+        return cut
+
+
+def update_blocked_time(
+    stalls: StallDetector, timeline: Timeline, track: StreamTracker, side: i64, timestamp: i64
+) -> None:
+    """Report to stalls and timeline whether a side lost or regained credit since the last update.
+
+    Credit changes only with frames of the stream, and every frame is followed by an update, so a
+    blocked time that is over ended with the current frame.
+    """
+    own = track.half(side)
+    half = own.half
+    if half.blocked_ns != own.seen_blocked_ns:
+        lasted = half.blocked_ns - own.seen_blocked_ns
+        began = own.seen_blocked_since if own.seen_blocked_since != NOT_YET else timestamp - lasted
+        stalls.on_unblocked(track, side, began, began + lasted)
+        own.seen_blocked_ns = half.blocked_ns
+    if half.credit_granted != own.seen_granted:
+        stalls.on_credit(track, side, timestamp)
+        own.seen_granted = half.credit_granted
+    own.seen_blocked_since = half.blocked_since
+    if own.seen_blocked_since != NOT_YET and not track.is_blocked:
+        timeline.mark_blocked(track)
+
+
+def report_state_changes(
+    stalls: StallDetector, track: StreamTracker, side: i64, timestamp: i64
+) -> None:
+    """Report an accepted offer, and a half that was ended, reset or cancelled."""
+    stream = track.stream
+    if stream.accepted and not track.seen_accepted:
+        track.seen_accepted = True
+        stalls.on_accepted(track, timestamp)
+    own = track.half(side)
+    state = own.half.state
+    if state == ENDED and stream.reset_by == side:  # it had ended its half before the reset
+        state = ABORTED
+    if state != own.seen_state:
+        stalls.on_half_ended(track, side, state, timestamp)
+
+
+def report_silences(
+    stalls: StallDetector, partial_frame: PartialFrame, track: StreamTracker, side: i64
+) -> None:
+    """The partial frame is complete: report the pauses inside it, if it belongs to a stream."""
+    if track.stream.serial >= 0:
+        for since, until in partial_frame.silences:
+            stalls.on_mid_frame_silence(track, side, since, until)
+    partial_frame.silences = []
 
 
 class SessionTracker(EventSink):
-    """One session. Make it, make the observer with it as sink, then `attach`."""
+    """Feeds and measures one session.
+
+    Create it, create the observer with it as sink, then call `attach`. `feed` takes the events of
+    the capture, `close` ends the session.
+    """
 
     def __init__(self, content_collector: ContentCollector | None) -> None:
         self.content_collector: ContentCollector | None = content_collector
@@ -35,13 +132,12 @@ class SessionTracker(EventSink):
         self.page_count: i64 = 0
         self.partial_frames: list[PartialFrame] = [PartialFrame(), PartialFrame()]
         self.frame_count: i64 = 0
-        self.dialer_frame_bytes: i64 = 0  # bytes in frames
+        self.dialer_frame_bytes: i64 = 0  # total size of the frames of each side
         self.acceptor_frame_bytes: i64 = 0
         self.dialer_ended: bool = False
         self.acceptor_ended: bool = False
-        self.pending_removal: list[
-            StreamTracker
-        ] = []  # gone, but the current bucket still has to be written
+        # Removed streams that still have a row in the current timeline bucket:
+        self.pending_removal: list[StreamTracker] = []
         self.skipped_prefix: SkippedPrefix = SkippedPrefix(0, 0, True)
 
     def attach(self, observer: Observer, timeline: Timeline, stalls: StallDetector) -> None:
@@ -53,7 +149,7 @@ class SessionTracker(EventSink):
         self.stalls: StallDetector = stalls
         self.has_credit: bool = observer.protocol.has_credit
 
-    # --- the sink
+    # EventSink
 
     def opened(self, sender: i64, stream: StreamState) -> None:
         self.stream_trackers.insert(StreamTracker(stream))
@@ -73,23 +169,25 @@ class SessionTracker(EventSink):
     def control(
         self, sender: i64, stream: StreamState | None, kind: i64, amount: int, text: bytes
     ) -> None:
-        contents = self.content_collector
-        if contents is not None and kind == contents.control_kind:
+        collector = self.content_collector
+        if collector is not None and kind == collector.control_kind:
             c = self.connection
-            ordinal = c.protocol.causality.frames_sent(sender) - 1
-            contents.add_control_message(sender, text, ordinal, c.direction(sender).received_at)
+            frame_index = c.protocol.causality.frames_sent(sender) - 1
+            collector.add_control_message(
+                sender, text, frame_index, c.direction(sender).received_at
+            )
 
-    # --- bytes in
+    # Receiving
 
     def skip_prefix(self, dialer_bytes: i64, acceptor_bytes: i64, is_overhead: bool) -> None:
-        """The first bytes of each side are not frames: they are carrier, or else undecoded."""
+        """Skip the first bytes of each side: they count as overhead, or else as undecoded."""
         self.skipped_prefix = SkippedPrefix(dialer_bytes, acceptor_bytes, is_overhead)
 
     def feed(self, events: TcpEvents, data: bytes) -> None:
-        """The next events of the capture; the bytes of all lie in `data`.
+        """Process the next events of the capture; `data` holds the payload of all of them.
 
-        Not their columns one by one: a compiled function that interpreted code hands a column
-        never lets go of it again.
+        Takes the event batch and not its columns: a `vec` that interpreted code passes to compiled
+        code is never freed.
         """
         side = events.side
         kind = events.kind
@@ -114,13 +212,13 @@ class SessionTracker(EventSink):
                 self.acceptor_ended = True
 
     def stop_decoding(self, reason: str, timestamp: i64) -> None:
-        """Decode no further: the rest of both directions is undecoded."""
+        """Stop decoding: the rest of both directions counts as undecoded."""
         for d in (self.connection.dialer, self.connection.acceptor):
             if not d.decoding_stopped:
                 self.connection.stop_decoding(d, 0, d.offset, timestamp, reason)
 
     def mark_side_missing(self, side: i64, timestamp: i64) -> None:
-        """Nothing of this side was captured: what depends on its frames cannot be judged."""
+        """No packet of this side was captured: rules that depend on its frames are not checked."""
         d = self.connection.direction(side)
         self.observer.mark_uncertain()
         self.connection.stop_decoding(
@@ -143,51 +241,51 @@ class SessionTracker(EventSink):
         self.observer.gap(side, size, timestamp)
         left_out = self.connection.unfilled_bytes - before
         stream = self.connection.direction(side).stream
-        contents = self.content_collector
+        collector = self.content_collector
         if (
             left_out > 0
-            and contents is not None
+            and collector is not None
             and stream is not None
-            and contents.is_selected(stream)
+            and collector.is_selected(stream)
         ):
-            contents.truncated_bytes += int(left_out)
+            collector.truncated_bytes += int(left_out)
         self.process_new_rows()
         self.after_arrival(side, timestamp)
 
     def before_arrival(self, side: i64, timestamp: i64) -> None:
-        """Bytes come: is a bucket over, and was it silent in the middle of a frame?"""
+        """Before bytes are processed: advance the timeline, and note a pause inside a frame."""
         if timestamp >= self.timeline.bucket_end:
             self.advance_timeline(timestamp)
-        passing = self.partial_frames[side]
-        last = passing.last_at
+        partial = self.partial_frames[side]
+        last = partial.last_at
         if (
-            passing.frame_index >= 0
+            partial.frame_index >= 0
             and timestamp - last >= self.stalls.min_stall_ns
-            and len(passing.silences) < 64
+            and len(partial.silences) < 64
         ):
-            passing.silences.append((int(last), int(timestamp)))
-        passing.last_at = timestamp
+            partial.silences.append((int(last), int(timestamp)))
+        partial.last_at = timestamp
 
     def after_arrival(self, side: i64, timestamp: i64) -> None:
-        """Bytes came: remember when the frame began that is not whole yet."""
-        passing = self.partial_frames[side]
+        """After bytes were processed: remember when the partial frame started."""
+        partial = self.partial_frames[side]
         d = self.connection.direction(side)
         if not d.in_payload and not d.frame_started and d.buffered_bytes() == 0:
-            passing.frame_index = -1
+            partial.frame_index = -1
             return
-        ordinal = (
+        frame_index = (
             d.frame_index if d.in_payload else self.connection.protocol.causality.frames_sent(side)
         )
-        if ordinal != passing.frame_index:
-            passing.frame_index = ordinal
-            passing.started_at = timestamp
-            if len(passing.silences) > 0:
-                passing.silences = []
+        if frame_index != partial.frame_index:
+            partial.frame_index = frame_index
+            partial.started_at = timestamp
+            if len(partial.silences) > 0:
+                partial.silences = []
 
-    # --- rows
+    # Frame rows
 
     def process_new_rows(self) -> None:
-        """Look at the rows written since the last time."""
+        """Process the rows that the observer wrote since the last call."""
         rows = self.rows
         while len(rows.full_batches) > 0:
             batch = rows.full_batches.pop(0)
@@ -199,6 +297,7 @@ class SessionTracker(EventSink):
             self.process_rows(self.page_for(rows.batch), rows.batch.used)
 
     def page_for(self, batch: FrameRows) -> FramePage:
+        """The page of a batch of rows; a new one for a new batch."""
         page = self.page
         if page is None or page.batch is not batch:
             page = FramePage(batch, self.page_count)
@@ -207,10 +306,11 @@ class SessionTracker(EventSink):
         return page
 
     def process_rows(self, page: FramePage, until: i64) -> None:
+        """Process the rows of a page up to `until`: one loop, because it runs for every frame."""
         batch = page.batch
         timeline = self.timeline
-        nowhere = timeline.no_stream
-        track = nowhere
+        no_stream = timeline.no_stream
+        track = no_stream
         for i in range(page.row_count, until):
             side = i64(batch.sender[i])
             at = batch.time[i]
@@ -222,12 +322,12 @@ class SessionTracker(EventSink):
             else:
                 self.acceptor_frame_bytes += size
             if opener == NO_STREAM:
-                track = nowhere
+                track = no_stream
             else:
                 number = batch.stream_id[i]
                 incarnation = batch.incarnation[i]
                 if (
-                    track is nowhere
+                    track is no_stream
                     or track.stream_id != number
                     or track.opener != opener
                     or track.incarnation != incarnation
@@ -244,16 +344,16 @@ class SessionTracker(EventSink):
                 own.first_at = at
             own.last_at = at
             began = at
-            passing = self.partial_frames[side]
-            if passing.frame_index == batch.frame_index[i]:
-                began = passing.started_at
-                if len(passing.silences) > 0:
-                    report_silences(self.stalls, passing, track, side)
-            path = self.stalls.history(side)
-            runs = path.runs
-            if len(path.hol_suspects) > 0:
+            partial = self.partial_frames[side]
+            if partial.frame_index == batch.frame_index[i]:
+                began = partial.started_at
+                if len(partial.silences) > 0:
+                    report_silences(self.stalls, partial, track, side)
+            history = self.stalls.history(side)
+            runs = history.runs
+            if len(history.hol_suspects) > 0:
                 self.stalls.on_frame_start(track, side, began)
-            if track is not nowhere:
+            if track is not no_stream:
                 timeline.mark_dirty(track)
                 if track.is_new:
                     self.stalls.on_first_frame(track)
@@ -265,10 +365,10 @@ class SessionTracker(EventSink):
         page.row_count = until
 
     def find_stream(self, opener: i64, stream_id: i64, incarnation: i64) -> StreamTracker:
+        """The tracker of a stream that the observer knows."""
         track = self.stream_trackers.find(opener, stream_id, incarnation)
-        if (
-            track is self.stream_trackers.empty_slot
-        ):  # the observer was restored: its streams were opened before
+        if track is self.stream_trackers.empty_slot:
+            # The observer was restored: its streams were opened before the tracker was attached.
             streams = self.connection.protocol.streams
             for stream in [*streams.all(), *streams.removed]:
                 known = self.stream_trackers.find(
@@ -288,7 +388,7 @@ class SessionTracker(EventSink):
         began: i64,
         payload: i64,
     ) -> None:
-        """A frame of `side` has passed: what has changed in its stream?"""
+        """Report what a frame of `side` changed in its stream."""
         if self.has_credit:
             update_blocked_time(self.stalls, self.timeline, track, 0, timestamp)
             update_blocked_time(self.stalls, self.timeline, track, 1, timestamp)
@@ -300,15 +400,14 @@ class SessionTracker(EventSink):
             own.seen_content_bytes = half.content_bytes
         report_state_changes(self.stalls, track, side, timestamp)
 
-    # --- ends
+    # Ends of buckets, streams and the session
 
     def advance_timeline(self, timestamp: i64) -> None:
-        """The current bucket is over."""
+        """The current bucket ends before `timestamp`: write it."""
         for d in (self.connection.dialer, self.connection.acceptor):
             stream = d.stream
-            if (
-                d.in_payload and stream is not None
-            ):  # its header has moved the ledger, its row is to come
+            if d.in_payload and stream is not None:
+                # Its header has changed the credit; its row follows.
                 self.timeline.mark_dirty(
                     self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
                 )
@@ -319,16 +418,16 @@ class SessionTracker(EventSink):
             self.pending_removal = []
 
     def release_stream(self, stream: StreamState, timestamp: i64) -> StreamTracker:
-        """The stream left the observer's table for good: its track, for the last time."""
+        """The stream was removed from the observer's table: finish and return its tracker."""
         track = self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
         c = self.connection
-        whole = (
+        complete = (
             not c.dialer.decoding_stopped
             and not c.acceptor.decoding_stopped
             and stream.ending != "abandoned"
         )
         self.stalls.finish(
-            track, stream.closed_at if stream.closed_at != NOT_YET else timestamp, whole
+            track, stream.closed_at if stream.closed_at != NOT_YET else timestamp, complete
         )
         track.removed = True
         if track.dirty or track.is_blocked:
@@ -338,7 +437,7 @@ class SessionTracker(EventSink):
         return track
 
     def close(self, timestamp: i64) -> None:
-        """No more will come: finish the observer, and everything that is measured."""
+        """The session ends at `timestamp`: finish the observer, the stalls and the timeline."""
         if timestamp >= self.timeline.bucket_end:
             self.advance_timeline(timestamp)
         self.finish_partial_frame(self.connection.dialer, timestamp)
@@ -356,20 +455,21 @@ class SessionTracker(EventSink):
             self.page = None
 
     def finish_partial_frame(self, direction: Direction, timestamp: i64) -> None:
-        """A frame that never became whole: what kept it?"""
+        """Report the pauses inside a frame that was not complete when the capture ended."""
         stream = direction.stream
-        passing = self.partial_frames[direction.side]
+        partial = self.partial_frames[direction.side]
         if (
-            passing.frame_index >= 0
-            and passing.frame_index == direction.frame_index
+            partial.frame_index >= 0
+            and partial.frame_index == direction.frame_index
             and stream is not None
         ):
             track = self.find_stream(stream.opener, stream.stream_id, stream.incarnation)
             track.half(direction.side).ends_mid_frame = True
-            passing.silences.append((int(passing.last_at), int(timestamp)))
-            report_silences(self.stalls, passing, track, direction.side)
+            partial.silences.append((int(partial.last_at), int(timestamp)))
+            report_silences(self.stalls, partial, track, direction.side)
 
     def take_pages(self) -> list[FramePage]:
+        """The full pages of rows since the last call."""
         pages = self.full_pages
         self.full_pages = []
         return pages

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""The causes of stalls, and their rows as columns."""
+"""The causes of stalls, and the rows of the `stalls` table as columns."""
 
 from typing import Final
 
@@ -16,7 +16,7 @@ SENDER_IDLE: Final = "sender-idle"
 
 
 class StallRows:
-    """Rows as columns; `blocking_stream` "" for none."""
+    """Rows as columns; `blocking_stream` is "" for none, times are microseconds."""
 
     def __init__(self) -> None:
         self.stream: list[str] = []
@@ -37,7 +37,7 @@ class StallRows:
         blocking_stream: str,
         detail: str,
     ) -> None:
-        """Add a row, and its time to the stream's sum unless the sender was only idle."""
+        """Add a row (times in nanoseconds); unless idle, add its time to `stalled_ns` too."""
         if cause != SENDER_IDLE:
             track.half(side).stalled_ns += ended - began
         self.stream.append(track.label)

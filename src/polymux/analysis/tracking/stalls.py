@@ -1,26 +1,44 @@
 # mypyc: compiled
-"""Times a stream stood still, and why.
+"""Stall detection: pauses in what one side sends on a stream, each with its cause.
 
-A stall is the time between two content frames of one side of a stream, or inside one, of at least
-50 ms and five round trips. Each cause has a test on what was captured, tried in this order. A pause
-with two causes in turn, each long enough, is two stalls.
+The problem. A stream that sends nothing for a while may be blocked (no credit, a closed TCP window,
+lost packets, another stream ahead of it) or its application may have nothing to send. A capture
+shows frames and TCP segments, never what the sender had queued. A report that blames a peer for
+what was the sender's own idle time is worse than no report.
 
-no-credit            credit was 0, or too little for the next frame, and a grant ended that
-slow-reader          the peer's TCP window was closed, or too small for the next segment; or credit
-                     was 0 with bytes outstanding until the sender gave up or the capture ended
-head-of-line  the direction was at work for others without a pause, one of which sent more
-                     than its fair share (a quantum, or this stream's own frame if that is larger),
-                     and this stream was ready: credit had just come, it was in the middle of large
-                     frames, or a backlog came out behind. A stream that was asked, or was opened,
-                     may have had nothing to send yet: it was waiting if the direction was full, or
-                     if it came as soon as the other stream paused
-transport            retransmission or missing bytes cover half of it or more
-no-reply             the peer had ended its half, sent a request or made an offer, and no answer
-                     came for seconds, or until the capture ended (`replies`)
-sender-idle          none of these: it is the sender's own time
+The idea. A stall is the time between two content frames of one side of a stream, or inside one
+frame, of at least 50 ms and five round trips. It is classified when the next content frame arrives
+(or the stream or capture ends), because only then is it known what ended the pause. Each cause has
+a test on captured facts; the tests run in this order, and the first that holds is the cause:
 
-Waits behind other streams are added up too short for a stall as well: the time the direction was at
-work since the stream was ready; or, where nothing shows that it was, for the one frame before its.
+    no-credit     credit was 0, or too little for the next frame, until a grant arrived
+    slow-reader   the peer's TCP window was closed, or too small for the next segment; or the
+                  window of the stream stayed full until the sender aborted or the capture ended
+    head-of-line  the direction was busy with other streams without a pause, one of them sent more
+                  than its fair share (a scheduling quantum, or the size of this stream's own frame
+                  if that is larger), and this stream was ready to send
+    transport     retransmissions or missing bytes cover at least half of the pause
+    no-reply      the peer had ended its half, sent a request or made an offer, and no answer came
+                  for seconds, or until the capture ended (`missing_replies`)
+    sender-idle   none of these: the sender's own time, never a finding
+
+A pause with two causes in succession, each long enough, becomes two stalls: once a grant or an
+opened window explains the first part, the rest of the pause is classified on its own.
+
+No false reports. Every cause but `sender-idle` needs evidence that the sender was suspect up:
+
+- A grant counts only if it ended the pause: the next frame needed it and follows at once.
+- A stream was ready to send if credit had just arrived, if its last frame was as large as its
+  frames get, or if a backlog follows. Otherwise the evidence is weak: a stream that was asked, or
+  has just been opened, may have had nothing to send yet. It then counts as blocked only if the
+  direction was saturated, or if its frame came as soon as the blocking stream paused. The latter
+  is known only from the frames that follow, so the pause is kept as a suspect
+  (`HalfTracker.hol_*`, `DirectionHistory.hol_suspects`) until one of them confirms or refutes it.
+- Memory is bounded: with too many suspects or late grants at once, the oldest evidence decides.
+
+`hol_blocked_ns` of a half adds up all head-of-line blocking, also waits too short for a stall: the
+time the direction was busy since the stream was ready or, where nothing shows that it was, the time
+of the one frame before its own.
 """
 
 from typing import Final
@@ -38,22 +56,28 @@ from polymux.analysis.tracking.stall_rows import (
     SLOW_READER,
     StallRows,
 )
-from polymux.analysis.tracking.stall_text import no_credit_text, window_closed_text
+from polymux.analysis.tracking.stall_text import (
+    hol_blocked_text,
+    no_credit_text,
+    window_closed_text,
+)
 from polymux.analysis.tracking.stream_tracker import NO_GRANTS, HalfTracker, StreamTracker
 from polymux.core.streams import ENDED, NOT_YET, OPEN, HalfStream
 from polymux.text.units import duration_text, size_text
 
 MIN_STALL_NS: Final[i64] = 50_000_000
-MIN_PAUSE_NS: Final[i64] = 10_000_000  # a direction silent for this long had nothing waiting
-MIN_FULL_FRAME_BYTES: Final[i64] = (
-    1024  # a full frame of less than this says nothing about what follows
-)
-MAX_LATE_GRANTS: Final = 64  # late grants remembered of one pause
-MAX_HOL_SUSPECTS: Final = 64  # pauses of one direction that wait for what follows them
+MIN_PAUSE_NS: Final[i64] = 10_000_000  # a direction silent for this long had nothing queued
+MIN_FULL_FRAME_BYTES: Final[i64] = 1024  # a smaller frame says nothing about what follows it
+MAX_LATE_GRANTS: Final = 64  # late grants remembered per pause
+MAX_HOL_SUSPECTS: Final = 64  # unresolved head-of-line suspects per direction
 
 
 class StallDetector:
-    """Both directions of a session. Instants are nanoseconds; `rtt` is -1 if it was not seen."""
+    """Finds the stalls of one session. Timestamps and durations are nanoseconds.
+
+    The tracker calls `on_*` for each frame in order of time and `finish` for each stream;
+    `take_rows` returns the stalls found since the last call.
+    """
 
     def __init__(
         self,
@@ -67,9 +91,17 @@ class StallDetector:
         has_offers: bool = False,
         has_requests: bool = False,
     ) -> None:
-        """`closed` are the spans in which each side offered no window or too small a one,
-        `repaired` those in which each side's bytes were being sent again. The rest as in
-        `Replies`."""
+        """Create a detector for one session.
+
+        Args:
+            no_stream: placeholder for frames that belong to no stream.
+            rtt_ns: round trip of the connection; -1 if unknown.
+            dialer_window_closed, acceptor_window_closed: intervals in which that side offered no
+                TCP window, or too small a one.
+            dialer_retransmissions, acceptor_retransmissions: intervals in which that side
+                retransmitted.
+            two_way, has_offers, has_requests: as in `MissingReplyDetector`.
+        """
         self.rtt_ns: i64 = rtt_ns
         self.min_stall_ns: i64 = rtt_ns * 5 if rtt_ns * 5 > MIN_STALL_NS else MIN_STALL_NS
         self.pause_ns: i64 = rtt_ns if rtt_ns > MIN_PAUSE_NS else MIN_PAUSE_NS
@@ -91,10 +123,10 @@ class StallDetector:
     def history(self, side: i64) -> DirectionHistory:
         return self.dialer if side == 0 else self.acceptor
 
-    # --- what passes
+    # Events, in order of time
 
     def on_first_frame(self, track: StreamTracker) -> None:
-        """The first frame of a stream is about to pass."""
+        """Before the first frame of a stream."""
         track.is_new = False
         for side in (0, 1):
             own = track.half(side)
@@ -103,20 +135,22 @@ class StallDetector:
             own.saturated_ns_at_last_frame = runs.saturated_ns
 
     def on_frame_start(self, track: StreamTracker, side: i64, began: i64) -> None:
-        """A frame of this stream begins to pass: does it decide a pause that is held?"""
-        path = self.history(side)
+        """A frame of this stream begins at `began`: resolve the suspects that it decides."""
+        history = self.history(side)
         kept: list[StreamTracker] = []
-        for held in path.hol_suspects:
-            own = held.half(side)
+        for suspect in history.hol_suspects:
+            own = suspect.half(side)
             if own.hol_suspected_at == NOT_YET:
                 continue
             if began - own.hol_suspected_at > self.pause_ns:
-                self.resolve_hol_suspect(held, side, own, True)
-            elif track.label == own.hol_blocking_stream:  # it goes on: it did not make room
-                self.resolve_hol_suspect(held, side, own, False)
+                self.resolve_hol_suspect(suspect, side, own, True)
+            elif (
+                track.label == own.hol_blocking_stream
+            ):  # it continues: it had not paused for the suspect
+                self.resolve_hol_suspect(suspect, side, own, False)
             else:
-                kept.append(held)
-        path.hol_suspects = kept
+                kept.append(suspect)
+        history.hol_suspects = kept
 
     def on_content(
         self,
@@ -127,8 +161,10 @@ class StallDetector:
         size: i64,
         more_content: bool,
     ) -> None:
-        """A content frame of `size` bytes began to pass at `began` and was whole at `at`; `more`
-        of this side's content came with it."""
+        """A content frame with `size` bytes of payload arrived from `began` to `timestamp`.
+
+        `more_content`: further content of this side arrived with it.
+        """
         own = track.half(side)
         if own.hol_suspected_at != NOT_YET and not own.hol_evidence_weak:
             self.resolve_hol_suspect(
@@ -153,7 +189,7 @@ class StallDetector:
         peer.busy_ns_at_peer_content = self.history(1 - side).runs.busy_ns
 
     def on_credit(self, track: StreamTracker, side: i64, timestamp: i64) -> None:
-        """The peer has given `side` more credit."""
+        """The peer granted `side` more credit."""
         own = track.half(side)
         half = own.half
         before = own.seen_granted - half.credit_spent
@@ -164,7 +200,7 @@ class StallDetector:
                 own.late_grants.append((int(timestamp), before))
 
     def on_unblocked(self, track: StreamTracker, side: i64, began: i64, ended: i64) -> None:
-        """A time without leave is over."""
+        """A time without send credit, from `began` to `ended`, is over."""
         own = track.half(side)
         half = own.half
         if half.state == OPEN and half.credit_granted > half.credit_spent and not track.stream.over:
@@ -179,7 +215,7 @@ class StallDetector:
             self.add_never_granted(track, side, half, began, ended)
 
     def on_half_ended(self, track: StreamTracker, side: i64, state: i64, timestamp: i64) -> None:
-        """One side has just ended its half, or reset or cancelled the stream."""
+        """One side ended its half, or reset or cancelled the stream."""
         self.reply_detector.on_half_ended(self.rows, track, side, timestamp)
         own = track.half(side)
         own.ended_at = timestamp if state == ENDED else NOT_YET
@@ -187,15 +223,15 @@ class StallDetector:
         track.half(1 - side).saturated_ns_at_peer_end = self.history(1 - side).runs.saturated_ns
 
     def on_accepted(self, track: StreamTracker, timestamp: i64) -> None:
-        """An offer has just been accepted."""
+        """An offer was accepted."""
         if self.reply_detector.on_accepted(self.rows, track, timestamp):
-            own = track.half(track.opener)  # that it had no credit until now is said with this
+            own = track.half(track.opener)  # the late reply also explains its missing credit
             own.blocked_span_start = NOT_YET
             own.blocked_span_end = NOT_YET
             own.last_content_at = timestamp
 
     def on_mid_frame_silence(self, track: StreamTracker, side: i64, began: i64, ended: i64) -> None:
-        """Nothing came in the middle of a frame of this stream."""
+        """Nothing arrived from `began` to `ended`, in the middle of a frame of this stream."""
         if ended - began >= self.min_stall_ns:
             cause, detail = self.history(side).transport_cause(began, ended)
             if cause == SENDER_IDLE:
@@ -203,8 +239,10 @@ class StallDetector:
             self.add_row(track, side, began, ended, cause, "", detail)
 
     def finish(self, track: StreamTracker, ended: i64, complete: bool) -> None:
-        """No more will come on this stream; `ended` is the end of the capture or of the stream.
-        `whole`: what passed could be read to the end, and the stream was not displaced."""
+        """No more frames follow on this stream, which or whose capture ended at `ended`.
+
+        `complete`: both directions were decoded to the end, and the stream was not abandoned.
+        """
         over = track.stream.over
         for side in (0, 1):
             own = track.half(side)
@@ -224,17 +262,17 @@ class StallDetector:
             ):
                 began = last if last > own.last_content_at else own.last_content_at
                 detail = f"the peer closed its TCP window for {duration_text(ended - last)}"
-                self.add_row(track, side, began, ended, SLOW_READER, "",
-                         f"{detail} and did not open it again")  # fmt: skip
+                detail += " and did not open it again"
+                self.add_row(track, side, began, ended, SLOW_READER, "", detail)
         if complete and not over and track.stream.reset_by < 0:
             self.reply_detector.on_capture_end(self.rows, track, ended)
 
-    # --- causes
+    # Classification
 
     def hol_wait(
         self, track: StreamTracker, side: i64, own: HalfTracker, began: i64, size: i64
     ) -> i64:
-        """How long the frame that begins now waited behind frames of other streams."""
+        """Nanoseconds that the frame beginning at `began` waited behind frames of other streams."""
         runs = self.history(side).runs
         if runs.last_stream is track or not runs.is_back_to_back(size, began):
             return 0
@@ -246,8 +284,8 @@ class StallDetector:
         elif not own.last_frame_was_full_size and (
             own.seen_content_bytes > 0 or track.opener != side
         ):
-            # Nothing shows that it was ready: only what surely filled the line counts, and after a
-            # long pause only the frame right before.
+            # No evidence that it was ready: only time in which the line was saturated counts, and
+            # after a long pause only the frame right before.
             full = runs.saturated_ns - (
                 own.saturated_ns_at_last_frame
                 if own.saturated_ns_at_last_frame > runs.saturated_ns_at_pause
@@ -277,9 +315,13 @@ class StallDetector:
         size: i64,
         more_content: bool,
     ) -> None:
-        """The stream stood still from its last content to `until`: say why."""
+        """Classify the stall from the half's last content to `until`, where the next one begins.
+
+        The phases follow the order of the causes and share the remaining start `since`; they stay
+        in one function because each may end the classification.
+        """
         since = own.last_content_at
-        path = self.history(side)
+        history = self.history(side)
         waited = self.hol_wait(track, side, own, until, size)
         credit = self.credit_available_at(track, side, own, until, more_content)
         if credit != NOT_YET:
@@ -292,16 +334,16 @@ class StallDetector:
                 if cause == SENDER_IDLE:
                     detail = no_credit_text(own, self.rtt_ns, credit - began, size)
                     self.add_row(track, side, began, credit, NO_CREDIT, "", detail)
-                else:  # the grant was on its way, and could not come
+                else:  # the grant was sent, and TCP delayed it
                     self.add_row(track, 1 - side, began, credit, cause, "", detail)
                 if rest < self.min_stall_ns:
                     own.hol_blocked_ns += waited
                     return
             since = credit
-        closed = path.window_closed.overlap(since, until)
+        closed = history.window_closed.overlap(since, until)
         if closed >= self.min_stall_ns:
-            first = path.window_closed.start_after(since)
-            last = path.window_closed.end_before(until)
+            first = history.window_closed.start_after(since)
+            last = history.window_closed.end_before(until)
             if closed * 2 >= last - first:
                 self.add_row(track, side, first, last, SLOW_READER, "", window_closed_text(closed))
                 since = last
@@ -316,34 +358,33 @@ class StallDetector:
         ready = credit != NOT_YET or (not asked and (own.last_frame_was_full_size or more_content))
         weak = not ready and (asked or (own.seen_content_bytes == 0 and track.opener == side))
         start = own.peer_content_at if weak and own.peer_content_at > since else since
-        stretch = path.runs.busy_before(track, start, until)
-        length = until - stretch.start
+        busy_period = history.runs.busy_before(track, start, until)
+        length = until - busy_period.start
         share = size if size > FAIR_QUANTUM_BYTES else FAIR_QUANTUM_BYTES
         if (
             weak
             and until - start >= self.min_stall_ns
-            and path.runs.last_frame_saturated_ns < waited
+            and history.runs.last_frame_saturated_ns < waited
         ):
-            waited = path.runs.last_frame_saturated_ns
-        busy = not weak or stretch.busy_ns * 2 >= length
-        if stretch.blocking_bytes > share and length >= self.min_stall_ns and busy:
+            waited = history.runs.last_frame_saturated_ns
+        busy = not weak or busy_period.busy_ns * 2 >= length
+        if busy_period.blocking_bytes > share and length >= self.min_stall_ns and busy:
             own.hol_suspected_at = timestamp
             own.hol_evidence_weak = weak
             own.hol_fallback_wait_ns = waited
             own.hol_pause_start = since
             own.hol_pause_end = until
-            own.hol_blocking_start = stretch.start
-            own.hol_blocking_stream = stretch.blocking_stream.label
-            own.hol_blocking_bytes = stretch.blocking_bytes
-            if ready or (weak and stretch.saturated_ns * 5 >= length * 4):
+            own.hol_blocking_start = busy_period.start
+            own.hol_blocking_stream = busy_period.blocking_stream.label
+            own.hol_blocking_bytes = busy_period.blocking_bytes
+            if ready or (weak and busy_period.saturated_ns * 5 >= length * 4):
                 self.resolve_hol_suspect(track, side, own, True)
             elif weak:
-                if (
-                    len(path.hol_suspects) >= MAX_HOL_SUSPECTS
-                ):  # so many at once: the culprit let them all wait
+                if len(history.hol_suspects) >= MAX_HOL_SUSPECTS:
+                    # So many at once: the blocking stream delayed all of them.
                     self.resolve_hol_suspect(track, side, own, True)
                 else:
-                    path.hol_suspects.append(track)
+                    history.hol_suspects.append(track)
             return
         own.hol_blocked_ns += waited
         if cause == SENDER_IDLE:
@@ -354,17 +395,19 @@ class StallDetector:
     def credit_available_at(
         self, track: StreamTracker, side: i64, own: HalfTracker, until: i64, more_content: bool
     ) -> i64:
-        """When there was credit enough for the frame that begins at `until`; UNSEEN if there was
-        all the time since its stream's last content."""
+        """When there was enough credit for the frame that begins at `until`.
+
+        NOT_YET if there was enough all the time since the half's last content.
+        """
         enough = own.blocked_span_end
-        if more_content:  # of several frames: which of them it was for cannot be told
+        if more_content:  # several frames: it is unknown which of them it was for
             return enough
         size = own.half.credit_spent - own.spent_at_last_content
         for n in range(len(own.late_grants) - 1, -1, -1):
             came, before = own.late_grants[n]
             if before < size:
-                # A sender that waits for room goes on as soon as there is, unless it has to wait
-                # for others then.
+                # A sender that waits for credit sends as soon as it has some, unless other streams
+                # are ahead of it then.
                 late: i64 = until - came
                 if late > self.pause_ns:
                     late = self.history(side).runs.busy_before(track, came, until).start - came
@@ -376,53 +419,39 @@ class StallDetector:
     def resolve_hol_suspect(
         self, track: StreamTracker, side: i64, own: HalfTracker, confirmed: bool
     ) -> None:
-        """A pause behind another stream: was this stream really waiting?"""
+        """Report a suspected head-of-line stall if it is confirmed, else the sender as idle."""
         until = own.hol_pause_end
         if confirmed:
             began = own.hol_blocking_start
             own.hol_blocked_ns += until - began
-            text = f"{size_text(own.hol_blocking_bytes)} of {own.hol_blocking_stream} passed first"
-            self.add_row(
-                track,
-                side,
-                began,
-                until,
-                HEAD_OF_LINE,
-                own.hol_blocking_stream,
-                f"{text}, in {duration_text(until - began)}",
-            )
+            blocking = own.hol_blocking_stream
+            detail = hol_blocked_text(own.hol_blocking_bytes, blocking, until - began)
+            self.add_row(track, side, began, until, HEAD_OF_LINE, blocking, detail)
         else:
             own.hol_blocked_ns += own.hol_fallback_wait_ns
             self.add_idle(track, side, own.hol_pause_start, until)
         own.hol_suspected_at = NOT_YET
 
     def add_idle(self, track: StreamTracker, side: i64, since: i64, until: i64) -> None:
-        """Nothing held the sender up: was its peer waiting for it?"""
+        """Nothing blocked the sender: a missing reply if its peer was waiting, else idle time."""
         waited = self.reply_detector.waited_since(track, side, until)
-        if waited != NOT_YET and since > waited:  # the time before has a cause of its own
+        if waited != NOT_YET and since > waited:  # the time before `since` has its own cause
             waited = since if until - since >= self.reply_detector.late_ns else NOT_YET
         if waited == NOT_YET or not self.reply_detector.add_reply(
             self.rows, track, side, waited, until, True
         ):
-            self.add_row(track, side, since, until, SENDER_IDLE, "",
-                     f"the sender sent nothing for {duration_text(until - since)}")  # fmt: skip
+            detail = f"the sender sent nothing for {duration_text(until - since)}"
+            self.add_row(track, side, since, until, SENDER_IDLE, "", detail)
 
     def add_never_granted(
         self, track: StreamTracker, side: i64, half: HalfStream, began: i64, ended: i64
     ) -> None:
-        """Leave ran out and never came again."""
+        """Credit ran out at `began` and none arrived until `ended`."""
         outstanding = half.credit_spent - (half.credit_granted - half.window)
         if half.window > 0 and outstanding > 0 and ended - began >= self.min_stall_ns:
-            text = f"{size_text(outstanding)} were never acknowledged"
-            self.add_row(
-                track,
-                side,
-                began,
-                ended,
-                SLOW_READER,
-                "",
-                f"{text}, for {duration_text(ended - began)}",
-            )
+            lasted = duration_text(ended - began)
+            detail = f"{size_text(outstanding)} were never acknowledged, for {lasted}"
+            self.add_row(track, side, began, ended, SLOW_READER, "", detail)
 
     def add_row(
         self,

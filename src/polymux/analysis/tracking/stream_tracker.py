@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""What is kept of each stream while its frames pass, and the table that finds it by a row."""
+"""Per-stream measurement state, and the hash table that finds it by a frame row's stream."""
 
 from typing import Final
 
@@ -11,11 +11,16 @@ from polymux.core.stream_table import HASH_MULTIPLIER, INITIAL_SHIFT, LOW_32_BIT
 from polymux.core.streams import NOT_YET, OPEN, HalfStream, StreamState
 
 INCARNATION_MULTIPLIER: Final[i64] = 2862933555777941757
-NO_GRANTS: Final[list[tuple[int, int]]] = []  # shared: nearly no half ever has others
+NO_GRANTS: Final[list[tuple[int, int]]] = []  # shared: few halves ever have late grants
+
+
+def side_name(side: i64) -> str:
+    """`dialer` or `acceptor`, as the tables name the sides."""
+    return "dialer" if side == DIALER else "acceptor"
 
 
 class HalfTracker:
-    """One side of a stream: what its half showed at the last look, and what has passed since."""
+    """Measurement state of one side of a stream. Times are nanoseconds; NOT_YET means none."""
 
     __slots__ = (
         "peer_content_at",
@@ -58,66 +63,51 @@ class HalfTracker:
 
     def __init__(self, half: HalfStream, opened_at: i64) -> None:
         self.half: HalfStream = half
-        self.first_at: i64 = NOT_YET  # of all its frames
+        self.first_at: i64 = NOT_YET  # first and last of all its frames
         self.last_at: i64 = NOT_YET
-        self.busy_ns_at_last_frame: i64 = (
-            0  # how long its direction had been at work by the last of them,
-        )
-        self.saturated_ns_at_last_frame: i64 = 0  # and surely full
-        # As the half was at the last look:
+        # Totals of its direction (`BusyRuns`) at its last frame:
+        self.busy_ns_at_last_frame: i64 = 0
+        self.saturated_ns_at_last_frame: i64 = 0
+        # The state of the half at the last update:
         self.seen_content_bytes: i64 = 0
         self.seen_blocked_ns: i64 = 0
         self.seen_blocked_since: i64 = NOT_YET
         self.seen_granted: int = -1
         self.seen_state: i64 = OPEN
-        self.ended_at: i64 = (
-            NOT_YET  # when this side ended its half and began to wait for the other
-        )
-        self.saturated_ns_at_peer_end: i64 = (
-            0  # how long this side's direction had been full when the other did so
-        )
-        self.ends_mid_frame: bool = False  # did the capture end inside a frame of it?
+        self.ended_at: i64 = NOT_YET  # when this side ended its half, and expects the peer's answer
+        self.saturated_ns_at_peer_end: i64 = 0  # of its direction, when the peer ended its half
+        self.ends_mid_frame: bool = False  # the capture ended inside one of its frames
         # In the timeline's current bucket:
         self.bucket_frames: i64 = 0
         self.bucket_bytes: i64 = 0
-        self.reported_blocked_us: i64 = 0  # time without leave that earlier buckets hold
-        # Since its last content:
+        self.reported_blocked_us: i64 = 0  # blocked time that earlier buckets hold
+        # Since its last content frame:
         self.last_content_at: i64 = opened_at
-        self.spent_at_last_content: int = 0  # credit used by then
-        self.blocked_span_start: i64 = NOT_YET  # the longest time without leave that a grant ended
+        self.spent_at_last_content: int = 0  # credit spent by then
+        self.blocked_span_start: i64 = NOT_YET  # the longest time without credit that a grant ended
         self.blocked_span_end: i64 = NOT_YET
-        self.busy_ns_at_unblock: i64 = 0  # how long its direction had been at work when that ended
-        self.late_grants: list[tuple[int, int]] = (
-            NO_GRANTS  # late ones: when, and the credit before
-        )
+        self.busy_ns_at_unblock: i64 = 0  # of its direction, when that time ended
+        self.late_grants: list[tuple[int, int]] = NO_GRANTS  # (timestamp, credit before it)
         self.peer_content_at: i64 = NOT_YET  # when the peer last sent content on the stream
-        self.busy_ns_at_peer_content: i64 = (
-            0  # how long this side's direction had been at work by then
-        )
-        self.largest_payload: i64 = 0  # payload of its largest content frame
-        self.last_frame_was_full_size: bool = (
-            False  # was its last content frame as large as they come?
-        )
-        # A pause behind another stream, until what follows shows whether this one was waiting:
+        self.busy_ns_at_peer_content: i64 = 0  # of this side's direction, by then
+        self.largest_payload: i64 = 0  # of its content frames
+        self.last_frame_was_full_size: bool = False  # its last content frame was its largest
+        # A suspected head-of-line stall, until the next frames confirm or refute it:
         self.hol_suspected_at: i64 = NOT_YET
-        self.hol_evidence_weak: bool = (
-            False  # it was asked or had opened a stream, and may have been slow
-        )
-        self.hol_fallback_wait_ns: i64 = (
-            0  # what it waited for the others if it was not waiting all the time
-        )
+        self.hol_evidence_weak: bool = False  # it may have had nothing to send
+        self.hol_fallback_wait_ns: i64 = 0  # counted as head-of-line blocked if refuted
         self.hol_pause_start: i64 = 0  # the pause
         self.hol_pause_end: i64 = 0
-        self.hol_blocking_start: i64 = 0  # and when in it the others began
+        self.hol_blocking_start: i64 = 0  # when the other streams began in it
         self.hol_blocking_bytes: i64 = 0
         self.hol_blocking_stream: str = ""
-        # All its stalls together, those of an idle sender not counted:
-        self.stalled_ns: i64 = 0
-        self.hol_blocked_ns: i64 = 0  # all its waits behind other streams, however short
+        # Totals:
+        self.stalled_ns: i64 = 0  # its stalls, without those of an idle sender
+        self.hol_blocked_ns: i64 = 0  # its waits behind other streams, however short
 
 
 class StreamTracker:
-    """One stream."""
+    """Measurement state of one stream; the identifying numbers are copied for fast lookup."""
 
     __slots__ = (
         "acceptor",
@@ -146,22 +136,25 @@ class StreamTracker:
         self.label: str = stream.label()
         self.dialer: HalfTracker = HalfTracker(stream.dialer, stream.opened_at)
         self.acceptor: HalfTracker = HalfTracker(stream.acceptor, stream.opened_at)
-        self.page_id: i64 = -1  # the page of rows that has this stream's label last
-        self.label_index: i64 = 0  # and where in its labels
-        self.tally_bytes: i64 = 0  # bytes in the stretch that is being added up
+        self.page_id: i64 = -1  # the last page that has this stream's label
+        self.label_index: i64 = 0  # index in the labels of that page
+        self.tally_bytes: i64 = 0  # bytes in the current sum of `BusyRuns.busy_before`
         self.tally_id: i64 = -1
-        self.is_new: bool = True  # has no frame of it been looked at?
-        self.seen_accepted: bool = False  # was it accepted at the last look?
-        self.dirty: bool = False  # has it something for the current bucket?
-        self.is_blocked: bool = False  # is it among those without leave?
-        self.removed: bool = False  # no more rows will name it
+        self.is_new: bool = True  # none of its frames was processed
+        self.seen_accepted: bool = False  # accepted at the last update
+        self.dirty: bool = False  # has a row in the current timeline bucket
+        self.is_blocked: bool = False  # in `Timeline.blocked_streams`
+        self.removed: bool = False  # no more rows refer to it
 
     def half(self, side: i64) -> HalfTracker:
         return self.dialer if side == DIALER else self.acceptor
 
 
 class StreamTrackerTable:
-    """(opener, number, incarnation) to track: open addressing, as in `core.streams.Table`."""
+    """Hash table from (opener, stream id, incarnation) to tracker.
+
+    Open addressing with linear probing, as in `core.streams.StreamTable`.
+    """
 
     def __init__(self) -> None:
         self.empty_slot: StreamTracker = StreamTracker(StreamState(-1, -1, NEITHER_SIDE, 0))
@@ -172,7 +165,7 @@ class StreamTrackerTable:
         self.used_slots: i64 = 0
 
     def find(self, opener: i64, stream_id: i64, incarnation: i64) -> StreamTracker:
-        """The track, or `none`."""
+        """The tracker, or `empty_slot` if there is none."""
         slots = self.slots
         mask = self.mask
         none = self.empty_slot
@@ -188,6 +181,7 @@ class StreamTrackerTable:
             i = (i + 1) & mask
 
     def insert(self, track: StreamTracker) -> None:
+        """Add a tracker whose key is not in the table."""
         i = self._slot(track.opener, track.stream_id, track.incarnation)
         while self.slots[i] is not self.empty_slot:
             i = (i + 1) & self.mask
@@ -197,6 +191,7 @@ class StreamTrackerTable:
             self.grow()
 
     def grow(self) -> None:
+        """Double the number of slots."""
         old = self.slots
         size: i64 = (self.mask + 1) * 2
         self.slots = vec[StreamTracker]([self.empty_slot] * size)
@@ -210,7 +205,7 @@ class StreamTrackerTable:
                 self.slots[i] = track
 
     def remove(self, removed: StreamTracker) -> None:
-        """Take a track out; the entries after it move up, so that no probe is broken."""
+        """Remove a tracker; later entries of its probe sequence move up to stay reachable."""
         mask = self.mask
         i = self._slot(removed.opener, removed.stream_id, removed.incarnation)
         while self.slots[i] is not removed:
@@ -224,24 +219,24 @@ class StreamTrackerTable:
             track = self.slots[i]
             if track is self.empty_slot:
                 break
-            wanted = self._slot(track.opener, track.stream_id, track.incarnation)
-            if ((i - wanted) & mask) >= ((i - hole) & mask):
+            home = self._slot(track.opener, track.stream_id, track.incarnation)
+            if ((i - home) & mask) >= ((i - hole) & mask):
                 self.slots[hole] = track
                 hole = i
         self.slots[hole] = self.empty_slot
 
     def _slot(self, opener: i64, stream_id: i64, incarnation: i64) -> i64:
-        """Where a track belongs."""
+        """The first slot of a tracker's probe sequence."""
         product = (stream_id * 4 + opener + incarnation * INCARNATION_MULTIPLIER) * self.multiplier
         return (
             (product ^ (product >> 32 & LOW_32_BITS)) * self.multiplier >> self.shift
         ) & self.mask
 
     def all(self) -> list[StreamTracker]:
-        """Every track, in the order their streams were made."""
-        found = [track for track in self.slots if track is not self.empty_slot]
-        found.sort(key=serial_of)
-        return found
+        """All trackers, in the order in which their streams were registered."""
+        trackers = [track for track in self.slots if track is not self.empty_slot]
+        trackers.sort(key=serial_of)
+        return trackers
 
 
 def serial_of(track: StreamTracker) -> int:

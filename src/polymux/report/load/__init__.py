@@ -1,1 +1,1 @@
-"""What the report shows, selected from the tables within a budget."""
+"""Load the report's data from the tables, within the budget."""

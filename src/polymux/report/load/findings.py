@@ -1,7 +1,7 @@
-"""What is wrong, in the order a person needs it: errors, warnings, stalls, then the rest.
+"""Findings: errors, warnings, stalls, then notes.
 
-A finding is one rule or one cause with all that fell under it: how often, how long, and its most
-telling occurrences, each as a sentence.
+A finding is a rule or a cause with all its occurrences: their number, their total duration, and the
+most significant ones, each as a sentence.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LEVELS: Final = ("error", "warning", "stall", "note")
 
 @dataclass(slots=True)
 class FindingGroup:
-    """One rule or one cause. `rows` are the occurrences shown, as read from the table."""
+    """One rule or cause. `rows` are the occurrences shown, as read from the table."""
 
     level: str  # error, warning, stall, note
     title: str
@@ -55,30 +55,30 @@ class FindingGroup:
     possible_count: int = 0
     duration_us: int = 0
     rows: list[Row] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)  # where there are no rows
+    sentences: list[str] = field(default_factory=list)  # shown instead of rows
 
     def sort_key(self) -> tuple[int, int, str]:
-        """Worst first; before all else that a session was read as what it does not look like."""
+        """Sort key: worst first; a protocol mismatch before everything else."""
         level = -1 if self.cause == "protocol" else _LEVELS.index(self.level)
         return (level, -(self.duration_us or self.count), self.title)
 
 
 @dataclass(slots=True)
 class Findings:
-    """Everything found, and for each detailed session what is to be drawn on its lanes."""
+    """All findings, and the violations and stalls drawn on the timelines of detailed sessions."""
 
     groups: list[FindingGroup] = field(default_factory=list)
-    left_out_count: int = 0  # findings beyond the budget
+    left_out_count: int = 0  # findings over the budget
     rule_pages: dict[str, RulePage] = field(default_factory=dict)
     session_violations: list[list[Row]] = field(default_factory=list)
     session_stalls: list[list[Row]] = field(default_factory=list)
-    counts: dict[str, int] = field(default_factory=dict)  # rows of each severity, and stalls
+    counts: dict[str, int] = field(default_factory=dict)  # violations by severity, and stalls
 
 
 def load_findings(
     tables: Tables, overview: Overview, detailed: list[SessionRow], budget: Budget
 ) -> Findings:
-    """Read `violations` twice and `stalls` twice: counts first, then what to show."""
+    """Read `violations` and `stalls` twice: first to count, then to select what is shown."""
     found = Findings(counts=dict.fromkeys(_LEVELS, 0))
     rules = _count_violations(tables, overview.sessions, found)
     causes = _count_stalls(tables, found)
@@ -153,7 +153,7 @@ def _select_violations(
     budget: Budget,
     findings: Findings,
 ) -> None:
-    """Of each rule the first occurrences, and of each detailed session the heaviest."""
+    """Select the first violations of each rule, and the most severe of each detailed session."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -180,7 +180,7 @@ def _select_stalls(
     budget: Budget,
     findings: Findings,
 ) -> None:
-    """The longest of each cause, and the longest of each detailed session."""
+    """Select the longest stalls of each cause, and of each detailed session."""
     import pyarrow.compute as pc
 
     shown = TopRows([budget.examples_per_finding] * len(_CAUSES), key_columns=4)
@@ -212,7 +212,10 @@ def _add_capture_findings(overview: Overview, budget: Budget, findings: Findings
         findings.groups.append(finding)
     if overview.missing_bytes:
         finding = FindingGroup(
-            "note", "Bytes are missing", cause="gap", count=overview.sessions_with_gaps
+            "note",
+            "Bytes are missing from the capture",
+            cause="gap",
+            count=overview.sessions_with_gaps,
         )
         finding.sentences.append(gap_sentence(overview.missing_bytes, overview.sessions_with_gaps))
         findings.groups.append(finding)

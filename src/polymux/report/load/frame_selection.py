@@ -1,8 +1,8 @@
-"""Which frames the report holds.
+"""Select the frames that the report shows.
 
-All of them while they fit. Otherwise, of every session its share: the frames around each shown
-violation, the frames at which streams opened, ended, stalled and went on, and of every listed
-stream its first frames, its last ones and an even sample of the rest.
+All of them if they fit. Otherwise each session has a share: the frames around each shown violation,
+the frames at which streams opened, ended, stalled and resumed, and of every listed stream its first
+and last frames and an even sample of the rest.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.budget import Budget, fair_shares
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS, Findings
 from polymux.report.load.overview import SessionRow
@@ -32,16 +33,16 @@ FRAME_COLUMNS: Final = (
     "payload_bytes",
     "verdict",
 )
-_FRAMES_AROUND_VIOLATION: Final = 3  # frames shown before and after a violation, in its direction
+_FRAMES_AROUND_VIOLATION: Final = 3  # before and after it, in its direction
 _EVENT_COLUMNS: Final = ("opened_at", "accepted_at", "closed_at")
-_KEY_STRIDE: Final = 1 << 44  # more frames than a direction ever has
+KEY_STRIDE: Final = 1 << 44  # more than a direction has frames or a session microseconds
 _HASH_MASK: Final = (1 << 32) - 1
-_HASH_MULTIPLIER: Final = 2654435761  # Knuth's multiplier: neighbours land far apart
+_HASH_MULTIPLIER: Final = 2654435761  # Knuth's multiplicative hash
 
 
 @dataclass(slots=True)
 class SelectedFrames:
-    """The frames shown of one session, in order of time; `all` if none was left out."""
+    """The frames shown of one session, in order of time; `complete` if none was left out."""
 
     rows: list[Row]
     complete: bool
@@ -54,22 +55,22 @@ def select_frames(
     findings: Findings,
     budget: Budget,
 ) -> list[SelectedFrames]:
-    """Read `frames` once and keep at most the budget."""
+    """Read `frames` once and select at most the budget."""
     ids = [session.id for session in detailed]
     counts = [session.integer("frames") for session in detailed]
     shares = fair_shares(counts, budget.frames)
-    whole = [count <= part for count, part in zip(counts, shares, strict=True)]
-    collectors = _FrameCollectors(detailed, streams_by_session, findings, shares, whole)
+    complete = [count <= part for count, part in zip(counts, shares, strict=True)]
+    collectors = _FrameCollectors(detailed, streams_by_session, findings, shares, complete)
     for batch in tables.batches("frames", ("session_id", *FRAME_COLUMNS)):
         collectors.add(index_in(batch["session_id"], ids), batch.select(list(FRAME_COLUMNS)))
     return [
-        SelectedFrames(collectors.select(group, shares[group]), whole[group])
+        SelectedFrames(collectors.select(group, shares[group]), complete[group])
         for group in range(len(ids))
     ]
 
 
 class _FrameCollectors:
-    """One collector a reason; a frame that several want is shown once."""
+    """One collector per reason to show a frame; a frame with several reasons is shown once."""
 
     def __init__(
         self,
@@ -110,29 +111,25 @@ class _FrameCollectors:
         batch, session = batch.filter(known), session.filter(known)
         if not batch.num_rows:
             return
-        ordinal, at = batch["frame_index"], batch["time"]
-        side = pc.fill_null(index_in(batch["sender"], ("dialer", "acceptor")), 0)
+        index, at = batch["frame_index"], batch["time"]
+        side = pc.fill_null(index_in(batch["sender"], SIDES), 0)
         since = pc.subtract(at, self.session_starts.take(session))
-        scattered = pc.bit_wise_and(
-            pc.add(
-                pc.multiply(ordinal, _HASH_MULTIPLIER), pc.multiply(side, _HASH_MULTIPLIER >> 3)
-            ),
+        hashed = pc.bit_wise_and(
+            pc.add(pc.multiply(index, _HASH_MULTIPLIER), pc.multiply(side, _HASH_MULTIPLIER >> 3)),
             _HASH_MASK,
         )
-        self.complete_sessions.add(session, ordinal, batch)
-        frame = _frame_key(session, side, ordinal)
-        self.around_violations.add(
-            _where_key_in(session, frame, self.violation_keys), ordinal, batch
-        )
-        moment = pc.add(pc.multiply(session, _KEY_STRIDE), since)
-        self.at_events.add(_where_key_in(session, moment, self.event_keys), scattered, batch)
+        self.complete_sessions.add(session, index, batch)
+        frame = frame_keys(session, side, index)
+        self.around_violations.add(_where_key_in(session, frame, self.violation_keys), index, batch)
+        moment = pc.add(pc.multiply(session, KEY_STRIDE), since)
+        self.at_events.add(_where_key_in(session, moment, self.event_keys), hashed, batch)
         stream = self.stream_keys.index_of(session, batch["stream"])
         self.first.add(stream, since, batch)
         self.last.add(stream, pc.negate(since), batch)
-        self.sample.add(stream, scattered.cast(pa.int64()), batch)
+        self.sample.add(stream, hashed.cast(pa.int64()), batch)
 
     def select(self, group: int, limit: int) -> list[Row]:
-        """The session's frames in order of time: first what stands near trouble, then by stream."""
+        """The session's frames in order of time; those near findings are selected first."""
         rows: dict[tuple[object, object], Row] = {}
         for best in (self.complete_sessions, self.around_violations, self.at_events):
             rows |= {(row[0], row[1]): row for row in best.rows(group)}
@@ -151,35 +148,34 @@ class _FrameCollectors:
 
 
 def _frames_per_stream(rooms: list[int], streams_by_session: list[list[StreamRow]]) -> list[int]:
-    """Frames each listed stream may show: two, and what is left goes to those with lanes."""
+    """Frames per listed stream: two, and the rest divided among those with timelines."""
     each: list[int] = []
     for room, streams in zip(rooms, streams_by_session, strict=True):
         wants = [stream.frames if stream.has_timeline else 0 for stream in streams]
         spare = fair_shares(wants, max(0, room - 2 * len(streams)))
         each += [(2 if room else 0) + more for more in spare]
-    return each + [room // 16 for room in rooms]  # frames on no stream: handshakes and such
+    return each + [room // 16 for room in rooms]  # frames on no stream, such as handshakes
 
 
 def _violation_keys(findings: Findings) -> set[int]:
-    sender, ordinal = VIOLATION_COLUMNS.index("sender"), VIOLATION_COLUMNS.index("frame_index")
+    sender = VIOLATION_COLUMNS.index("sender")
+    frame_index = VIOLATION_COLUMNS.index("frame_index")
     keys: set[int] = set()
     for group, marks in enumerate(findings.session_violations):
         for row in marks:
             side = 1 if row[sender] == "acceptor" else 0
-            place = row[ordinal] if isinstance(row[ordinal], int) else 0
-            assert isinstance(place, int)
-            low = max(0, place - _FRAMES_AROUND_VIOLATION)
-            keys |= {
-                (group * 2 + side) * _KEY_STRIDE + n
-                for n in range(low, place + _FRAMES_AROUND_VIOLATION + 1)
-            }
+            index = row[frame_index]
+            index = index if isinstance(index, int) else 0
+            first = max(0, index - _FRAMES_AROUND_VIOLATION)
+            last = index + _FRAMES_AROUND_VIOLATION
+            keys |= {(group * 2 + side) * KEY_STRIDE + n for n in range(first, last + 1)}
     return keys
 
 
 def _event_keys(
     detailed: list[SessionRow], streams_by_session: list[list[StreamRow]], findings: Findings
 ) -> set[int]:
-    """Session and microseconds since its start, as one number, of all that is worth a frame."""
+    """Session and microseconds since its start, as one number, of the events to show frames of."""
     began, lasted = STALL_COLUMNS.index("started_at"), STALL_COLUMNS.index("duration_us")
     keys: set[int] = set()
     for group, session in enumerate(detailed):
@@ -191,19 +187,20 @@ def _event_keys(
             if isinstance(start, int) and isinstance(length, int):
                 moments |= {start, start + length}
         for at in moments:
-            if at is not None and 0 <= at - session.started_us < _KEY_STRIDE:
-                keys.add(group * _KEY_STRIDE + at - session.started_us)
+            if at is not None and 0 <= at - session.started_us < KEY_STRIDE:
+                keys.add(group * KEY_STRIDE + at - session.started_us)
     return keys
 
 
-def _frame_key(session: pa.Array, side: pa.Array, frame_index: pa.Array) -> pa.Array:
+def frame_keys(session: pa.Array, side: pa.Array, frame_index: pa.Array) -> pa.Array:
+    """Session, side and frame index of each row as one int64; null where any of them is null."""
     import pyarrow.compute as pc
 
-    return pc.add(pc.multiply(pc.add(pc.multiply(session, 2), side), _KEY_STRIDE), frame_index)
+    return pc.add(pc.multiply(pc.add(pc.multiply(session, 2), side), KEY_STRIDE), frame_index)
 
 
 def _where_key_in(group: pa.Array, key: pa.Array, wanted: pa.Array) -> pa.Array:
-    """The group where the key is wanted, else null."""
+    """The group where the key is one of `wanted`, else null."""
     import pyarrow.compute as pc
 
     return pc.if_else(pc.is_in(key, value_set=wanted), group, None)

@@ -1,7 +1,7 @@
-"""First look: what was captured, sums over everything, and which sessions deserve the space.
+"""Overview: capture files, totals, and the sessions to list.
 
-Sessions with violations come first, then those that stalled, then those that did not end cleanly,
-then the largest: a report with room for forty sessions shows the forty a person would open.
+Sessions with violations come first, then those with stalls, then those that did not end cleanly,
+then the largest.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SUMMED_COLUMNS: Final = ("frames", "streams", "bytes_dialer", "bytes_acceptor",
 
 @dataclass(slots=True)
 class SessionRow:
-    """One listed session: its row as read (instants in microseconds), and sums found later."""
+    """One listed session: its row (times in microseconds), and counts of its findings."""
 
     id: str
     row: dict[str, object]
@@ -64,7 +64,7 @@ class SessionRow:
     notes: int = 0
     stalls: int = 0
     stalled_us: int = 0
-    requests: list[Row] = field(default_factory=list)  # of `requests`, as read
+    requests: list[Row] = field(default_factory=list)  # its rows of `requests`
 
     def integer(self, column: str) -> int:
         """An integer column; 0 where it is null."""
@@ -86,7 +86,7 @@ class SessionRow:
 
 @dataclass(slots=True)
 class Overview:
-    """Sums over all tables, the listed sessions (the most telling first) and the files."""
+    """Totals over all tables, the listed sessions (most significant first) and the files."""
 
     totals: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMMED_COLUMNS, 0))
     session_count: int = 0
@@ -120,7 +120,7 @@ def load_overview(tables: Tables, budget: Budget) -> Overview:
 
 
 def _load_requests(tables: Tables, sessions: list[SessionRow]) -> None:
-    """Give each listed session what is known of its requests: at most a row for each side."""
+    """Load the request latencies of the listed sessions: at most one row per side."""
     ids = [session.id for session in sessions]
     best = TopRows([2] * len(ids), key_columns=2)
     for batch in tables.batches("requests", REQUEST_COLUMNS):
@@ -152,7 +152,7 @@ def _load_captures(tables: Tables, budget: Budget, overview: Overview) -> None:
 
 
 def _sum_stalls(tables: Tables) -> dict[str, tuple[int, int]]:
-    """Stalls of each session that has any: how many, and their time together."""
+    """Number and total duration of the stalls of each session that has any."""
     import pyarrow.compute as pc
 
     sums: dict[str, tuple[int, int]] = {}
@@ -195,7 +195,7 @@ def _add_totals(batch: pa.RecordBatch, overview: Overview) -> None:
 
 
 def _rank(batch: pa.RecordBatch, stalled: dict[str, tuple[int, int]]) -> tuple[pa.Array, pa.Array]:
-    """The group (one for all) and the rank of each session; smaller is more telling."""
+    """The group (one for all) and the rank of each session; smaller ranks come first."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

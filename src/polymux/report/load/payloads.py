@@ -1,6 +1,6 @@
-"""What a report shows of the content: nothing, a hash, the first bytes, or all of it.
+"""Payload in the report: none, a hash, the first bytes, or all of it.
 
-Nothing is the default: a report is mailed around, and content is nobody else's business.
+The default is none, because reports are shared and payload may be confidential.
 """
 
 from __future__ import annotations
@@ -9,25 +9,26 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
+from polymux.analysis.schema.tables import SIDES
+from polymux.report.load.frame_selection import KEY_STRIDE, frame_keys
 from polymux.report.load.tables import ReportError, Tables
 from polymux.report.load.top_rows import index_in
 
-_BATCH_ROWS: Final = 512  # content rows can be large, so few are held at a time
-_MAX_FRAME_BYTES: Final = 4096  # bytes shown of one frame, even with `full`
-_HASH_DIGITS: Final = 16  # of the hash: enough to tell frames apart
-_KEY_STRIDE: Final = 1 << 44
+_BATCH_ROWS: Final = 512  # content rows can be large
+_MAX_FRAME_BYTES: Final = 4096  # of one frame, even with `full`
+_HASH_DIGITS: Final = 16  # enough to distinguish frames
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadOption:
-    """The choice: `none`, `hash`, `head:N` or `full`, with N as `bytes`."""
+    """A parsed `payload` option: `none`, `hash`, `head:N` or `full`; `max_bytes` per frame."""
 
     mode: str
     max_bytes: int
 
     @classmethod
     def parse(cls, text: str) -> PayloadOption:
-        """ReportError if `text` is none of the four."""
+        """Parse the option; ReportError if it is invalid."""
         if text == "none":
             return cls("none", 0)
         if text == "hash":
@@ -47,7 +48,7 @@ class PayloadOption:
         )
 
     def to_text(self, data: bytes) -> str:
-        """One frame's content as the report holds it: hexadecimal."""
+        """A frame's content as the report shows it, in hexadecimal."""
         if self.mode == "hash":
             return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
         return data[: self.max_bytes].hex()
@@ -60,23 +61,21 @@ def load_payloads(
     option: PayloadOption,
     max_chars: int,
 ) -> dict[tuple[int, str, int], str]:
-    """Content of the wanted frames (session, sender, ordinal), until `room` bytes are used."""
+    """The content of the `wanted` frames (session, sender, frame index), up to `max_chars`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     shown: dict[tuple[int, str, int], str] = {}
     if option.mode == "none" or not wanted:
         return shown
-    sides = ("dialer", "acceptor")
     keys = pa.array(
-        sorted((g * 2 + sides.index(side)) * _KEY_STRIDE + n for g, side, n in wanted), pa.int64()
+        sorted((g * 2 + SIDES.index(side)) * KEY_STRIDE + n for g, side, n in wanted), pa.int64()
     )
     columns = ("session_id", "sender", "frame_index", "data")
     for batch in tables.batches("content", columns, rows=_BATCH_ROWS):
         session = index_in(batch["session_id"], ids)
-        side = index_in(batch["sender"], sides)
-        place = pc.add(pc.multiply(session, 2), side)
-        key = pc.add(pc.multiply(place, _KEY_STRIDE), batch["frame_index"])
+        side = index_in(batch["sender"], SIDES)
+        key = frame_keys(session, side, batch["frame_index"])
         mask = pc.is_in(key, value_set=keys)
         for code, data in zip(
             key.filter(mask).to_pylist(), batch["data"].filter(mask).to_pylist(), strict=True
@@ -85,6 +84,6 @@ def load_payloads(
             max_chars -= len(text)
             if max_chars < 0:
                 return shown
-            group, half = divmod(code // _KEY_STRIDE, 2)
-            shown[group, sides[half], code % _KEY_STRIDE] = text
+            group, half = divmod(code // KEY_STRIDE, 2)
+            shown[group, SIDES[half], code % KEY_STRIDE] = text
     return shown

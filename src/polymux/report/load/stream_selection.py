@@ -1,6 +1,6 @@
-"""Which streams of the detailed sessions are listed, and which get a lane.
+"""Select the streams of the detailed sessions that are listed, and those that have a timeline.
 
-Streams with findings come first, then the largest. What is left out is counted.
+Streams with findings come first, then the largest. Streams that are left out are counted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _START_COLUMNS: Final = ("opened_at", "first_at_dialer", "first_at_acceptor")
 
 @dataclass(slots=True)
 class StreamRow:
-    """One listed stream: its row as read, whether it has a lane, and its findings."""
+    """One listed stream: its row, whether it has a timeline, and counts of its findings."""
 
     key: str
     row: dict[str, object]
@@ -83,19 +83,21 @@ def select_streams(
 ) -> list[list[StreamRow]]:
     """The listed streams of each detailed session, in the order they were opened."""
     ids = [session.id for session in detailed]
-    wants = [max(1, session.integer("streams")) for session in detailed]
-    limits = fair_shares(wants, budget.streams)
-    lanes = fair_shares([min(n, budget.timelines_per_session) for n in limits], budget.timelines)
-    telling = _streams_with_findings(findings)
+    demands = [max(1, session.integer("streams")) for session in detailed]
+    limits = fair_shares(demands, budget.streams)
+    timelines = fair_shares(
+        [min(n, budget.timelines_per_session) for n in limits], budget.timelines
+    )
+    with_findings = _streams_with_findings(findings)
     best = TopRows(limits)
     for batch in tables.batches("streams", STREAM_COLUMNS):
         session = index_in(batch["session_id"], ids)
-        best.add(session, _rank(batch, session, telling), batch)
+        best.add(session, _rank(batch, session, with_findings), batch)
     chosen: list[list[StreamRow]] = []
     for group in range(len(detailed)):
         rows = [dict(zip(STREAM_COLUMNS, row, strict=True)) for row in best.rows(group)]
         streams = [StreamRow(str(row["stream"]), row) for row in rows]
-        for stream in streams[: lanes[group]]:
+        for stream in streams[: timelines[group]]:
             stream.has_timeline = True
         chosen.append(
             sorted(streams, key=lambda stream: (stream.started_us, len(stream.key), stream.key))
@@ -114,7 +116,7 @@ def list_stream_keys(streams_by_session: list[list[StreamRow]]) -> list[tuple[in
 
 
 def _streams_with_findings(findings: Findings) -> StreamKeyIndex:
-    """The streams that something was found on, the culprits too."""
+    """The streams with violations or stalls, and those that blocked others."""
     wanted: set[tuple[int, str | None]] = set()
     for group, marks in enumerate(findings.session_violations):
         place = VIOLATION_COLUMNS.index("stream")
@@ -139,7 +141,7 @@ def _rank(batch: pa.RecordBatch, session: pa.Array, with_findings: StreamKeyInde
 def _count_findings(
     tables: Tables, ids: list[str], streams_by_session: list[list[StreamRow]]
 ) -> None:
-    """How many violations and stalls each listed stream has in all."""
+    """Count the violations and stalls of each listed stream."""
     import pyarrow.compute as pc
 
     pairs = StreamKeyIndex(list_stream_keys(streams_by_session))

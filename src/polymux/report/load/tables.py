@@ -1,7 +1,7 @@
-"""The tables under an output directory, read in batches with only the columns asked for.
+"""The tables under an output directory, read in batches of the requested columns.
 
-Memory does not grow with the tables: a batch is looked at and let go. Instants come as integers
-(microseconds since 1970), because a hostile capture can hold instants Python's datetime cannot.
+Memory does not grow with the tables: no batch is kept. Timestamps are integers (microseconds since
+1970), because a hostile capture can contain times that Python's datetime cannot represent.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OPTIONAL_COLUMNS: Final = {
     "streams": ("hol_blocked_us_dialer", "hol_blocked_us_acceptor"),
     "requests": (),
 }
-"""Tables and columns that older analyses do not have: what they hold is then null, or not shown."""
+"""Columns that older analyses lack (null is read instead), and tables that they lack (empty)."""
 
 
 class ReportError(PolymuxError):
-    """The report cannot be made; the text says which file is wrong and what to do."""
+    """The report cannot be written; the message names the file and the remedy."""
 
 
 class UnreadableTables(ReportError, UnreadableInput):
@@ -38,7 +38,7 @@ class Tables:
     def __init__(self, folder: Path, progress: Callable[[int], None] | None = None) -> None:
         self.progress = progress
         try:
-            import pyarrow.parquet  # noqa: F401  (only to learn early whether it is there)
+            import pyarrow.parquet  # noqa: F401  (checks that it is installed)
         except ImportError:
             raise MissingExtra("report", "writing a report") from None
         if not (folder / "sessions").is_dir():
@@ -56,7 +56,7 @@ class Tables:
         ]
 
     def files(self, table: str) -> list[Path]:
-        """The Parquet files of a table, in a fixed order; none if the folder is empty."""
+        """The Parquet files of a table, sorted; hidden and temporary files are left out."""
         root = self.folder / table
         return sorted(
             path
@@ -65,7 +65,7 @@ class Tables:
         )
 
     def row_count(self, table: str) -> int:
-        """How many rows a table has, from what its files say of themselves."""
+        """The number of rows of a table, from the metadata of its files."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -74,16 +74,18 @@ class Tables:
             try:
                 found += pq.read_metadata(path).num_rows
             except (pa.ArrowException, OSError):
-                continue  # whoever reads it will say so
+                continue  # `batches` reports it
         return found
 
     def batches(
         self, table: str, columns: Sequence[str], rows: int = BATCH_ROWS
     ) -> Iterator[pa.RecordBatch]:
-        """The table's rows with these columns, a batch at a time.
+        """Yield the table's rows with these columns in batches.
 
-        Integers and instants come as int64, decimals as text, text plain. ReportError if a file
-        cannot be read or lacks a column.
+        Integers and timestamps are int64, decimals are text, text is not dictionary encoded.
+
+        Raises:
+            UnreadableTables: a file cannot be read, or lacks a column.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -92,21 +94,23 @@ class Tables:
         for path in self.files(table):
             try:
                 with pq.ParquetFile(path, pre_buffer=False) as file:
-                    absent = sorted(set(columns) - set(file.schema_arrow.names))
-                    lost = [name for name in absent if name not in OPTIONAL_COLUMNS.get(table, ())]
-                    if lost:
+                    missing = sorted(set(columns) - set(file.schema_arrow.names))
+                    required = [
+                        name for name in missing if name not in OPTIONAL_COLUMNS.get(table, ())
+                    ]
+                    if required:
                         raise UnreadableTables(
-                            f"{path}: column {lost[0]!r} is missing; analyze the captures again "
-                            "with this version of polymux"
+                            f"{path}: column {required[0]!r} is missing; "
+                            "analyze the captures again with this version of polymux"
                         )
-                    there = [name for name in columns if name not in absent]
-                    for batch in file.iter_batches(batch_size=rows, columns=there):
+                    present = [name for name in columns if name not in missing]
+                    for batch in file.iter_batches(batch_size=rows, columns=present):
                         if self.progress is not None:
                             self.progress(batch.num_rows)
                         yield pa.record_batch(
                             [
                                 _normalize(batch.column(name), kinds[name])
-                                if name in there
+                                if name in present
                                 else pa.nulls(batch.num_rows, pa.int64())
                                 for name in columns
                             ],

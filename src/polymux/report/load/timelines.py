@@ -1,8 +1,8 @@
-"""The multiplexing lanes: what each stream carried in each of 500 buckets, and what all did.
+"""Stream timelines: what each stream carried in each of 500 buckets, and the total.
 
-A lane is a text of two characters a bucket and side, so that a page with lanes has the same size
-whether a thousand frames lie behind it or ten million. The number behind two characters is 0 for
-nothing, 1 for frames without content, else 2 + 64 log2(bytes): right to half a percent.
+A timeline (a lane on the page) is encoded as two characters per bucket and side, so that its size
+does not depend on the number of frames. Two characters encode 0 for nothing, 1 for frames without
+content, else 2 + 64 log2(bytes), which is exact to half a percent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from polymux.analysis.schema.tables import TIMELINE_BUCKETS, bucket_width_us
+from polymux.analysis.schema.tables import SIDES, TIMELINE_BUCKETS, bucket_width_us
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.load.tables import Tables
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ALPHABET: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-_MAX_UNMERGED_ROWS: Final = 1 << 18  # rows of half-summed cells before they are summed again
-_MAX_BLOCKED_SPANS: Final = 40  # times without leave drawn a lane; the longest
+_MAX_UNMERGED_ROWS: Final = 1 << 18  # rows of partial sums before they are merged
+_MAX_BLOCKED_SPANS: Final = 40  # blocked times drawn per timeline: the longest
 _COLUMNS: Final = ("session_id", "stream", "sender", "bucket", "frames", "bytes", "blocked_us")
 _SUMS: Final = ("frames", "bytes", "blocked_us")
 _KEYS: Final = ("lane", "side", "bucket")
@@ -30,7 +30,7 @@ _KEYS: Final = ("lane", "side", "bucket")
 
 @dataclass(slots=True)
 class StreamTimeline:
-    """One lane: bytes and frames of each bucket, per side, and when there was no leave."""
+    """One timeline: bytes and frames of each bucket by side, and when the sender was blocked."""
 
     content_bytes: tuple[list[int], list[int]] = field(
         default_factory=lambda: ([0] * TIMELINE_BUCKETS, [0] * TIMELINE_BUCKETS)
@@ -41,14 +41,14 @@ class StreamTimeline:
     blocked: list[tuple[int, int, int]] = field(default_factory=list)  # side, bucket, microseconds
 
     def encode(self, side: int) -> str:
-        """The cells of a side, two characters each."""
+        """The buckets of a side, two characters each."""
         return "".join(
             _encode_cell(size, frames)
             for size, frames in zip(self.content_bytes[side], self.frames[side], strict=True)
         )
 
     def blocked_spans(self, width_us: int) -> list[list[int]]:
-        """Runs of buckets without leave for half their time: [side, first, last], longest kept."""
+        """Runs of buckets blocked for half their time or more: [side, first, last]; the longest."""
         spans: list[list[int]] = []
         for side, bucket, blocked in sorted(self.blocked):
             if blocked * 2 < width_us:
@@ -63,14 +63,14 @@ class StreamTimeline:
 
 @dataclass(slots=True)
 class SessionTimelines:
-    """The lanes of a session in the order of its streams, one for the rest, and the sums."""
+    """The timelines of a session in the order of its streams, and one for all other streams."""
 
     width_us: int
     timelines: list[StreamTimeline]
     other_streams: StreamTimeline
 
     def total_bytes(self, side: int) -> list[int]:
-        """Bytes of each bucket over all streams."""
+        """The bytes of each bucket, of all streams."""
         columns = [lane.content_bytes[side] for lane in (*self.timelines, self.other_streams)]
         return [sum(cells) for cells in zip(*columns, strict=True)]
 
@@ -78,9 +78,9 @@ class SessionTimelines:
 def load_timelines(
     tables: Tables, detailed: list[SessionRow], streams_by_session: list[list[StreamRow]]
 ) -> list[SessionTimelines]:
-    """Read `timeline` and sum it up for every detailed session."""
+    """Read `timeline` and add it up for every detailed session."""
     pairs: list[tuple[int, str | None]] = []
-    places: list[StreamTimeline] = []
+    timelines: list[StreamTimeline] = []
     found: list[SessionTimelines] = []
     for group, (session, streams) in enumerate(zip(detailed, streams_by_session, strict=True)):
         drawn = [stream for stream in streams if stream.has_timeline]
@@ -91,13 +91,15 @@ def load_timelines(
         )
         found.append(made)
         pairs += [(group, stream.key) for stream in drawn]
-        places += made.timelines
+        timelines += made.timelines
     summed = _sum_cells(
         tables, [session.id for session in detailed], StreamKeyIndex(pairs), len(pairs)
     )
     for lane, side, bucket, frames, size, blocked in summed:
-        # Numbers past the lanes stand for the rest of a session.
-        target = places[lane] if lane < len(places) else found[lane - len(places)].other_streams
+        # Numbers after the timelines stand for the other streams of a session.
+        target = (
+            timelines[lane] if lane < len(timelines) else found[lane - len(timelines)].other_streams
+        )
         target.frames[side][bucket] += frames
         target.content_bytes[side][bucket] += size
         if blocked:
@@ -108,7 +110,7 @@ def load_timelines(
 def _sum_cells(
     tables: Tables, ids: list[str], stream_keys: StreamKeyIndex, timeline_count: int
 ) -> list[tuple[int, int, int, int, int, int]]:
-    """(lane, side, bucket, frames, bytes, blocked) for each cell that has anything."""
+    """(timeline, side, bucket, frames, bytes, blocked_us) of each bucket with traffic."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -119,7 +121,7 @@ def _sum_cells(
         lane = pc.coalesce(
             stream_keys.index_of(session, batch["stream"]), pc.add(session, timeline_count)
         )
-        side = index_in(batch["sender"], ("dialer", "acceptor"))
+        side = index_in(batch["sender"], SIDES)
         bucket = batch["bucket"]
         table = pa.table(
             [lane, side, bucket, *(pc.fill_null(batch[name], 0) for name in _SUMS)],
@@ -131,7 +133,7 @@ def _sum_cells(
         held += parts[-1].num_rows
         if held > _MAX_UNMERGED_ROWS:
             parts = [_merge(parts)]
-            held = 0  # what is left is bounded by lanes times cells
+            held = 0  # the merged rows are bounded by timelines times buckets
     if not parts:
         return []
     columns = _merge(parts).to_pydict()

@@ -1,7 +1,7 @@
-"""Rows into groups, a batch at a time, without ever holding more than was asked for.
+"""Selection of the top rows of groups from a table that is read in batches.
 
-Everything here gives the same answer whatever order the rows come in and however they are split
-into batches: a report depends on what is in the tables, not on who wrote them.
+The result does not depend on the order of the rows or their division into batches, so that a report
+depends only on the contents of the tables. Memory is bounded by the number of rows requested.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORST_RANK: Final = (1 << 63) - 1
 
 
 def index_in(column: pa.Array, values: Sequence[str]) -> pa.Array:
-    """For each row the place of its text in `values`, as int64; null where it is not there."""
+    """For each row the index of its text in `values` as int64; null if it is not among them."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -30,9 +30,9 @@ def index_in(column: pa.Array, values: Sequence[str]) -> pa.Array:
 
 
 class StreamKeyIndex:
-    """Numbers for pairs (session, stream): the place of the pair in the list it was made from.
+    """Maps pairs (session, stream) to their index in the list it was created with.
 
-    A stream of None stands for the rows without a stream.
+    A stream of None stands for rows without a stream.
     """
 
     def __init__(self, pairs: Sequence[tuple[int, str | None]]) -> None:
@@ -45,7 +45,7 @@ class StreamKeyIndex:
         self.keys = pa.array([s * self.stride + place[stream] for s, stream in pairs], pa.int64())
 
     def index_of(self, session: pa.Array, stream: pa.Array) -> pa.Array:
-        """For each row its pair's number as int64; null where the pair is not in the list."""
+        """For each row the index of its pair as int64; null if the pair is not in the list."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -58,8 +58,7 @@ class StreamKeyIndex:
 class TopRows:
     """For each group the rows of smallest rank, at most `limits[group]` of them.
 
-    Rows are tuples whose first `keys` members are never null and together tell rows apart; they
-    break ties.
+    The first `key_columns` columns are never null and identify a row; they break ties.
     """
 
     def __init__(self, limits: Sequence[int], key_columns: int = 1) -> None:
@@ -69,7 +68,7 @@ class TopRows:
         self.worst_ranks = [_WORST_RANK if limit > 0 else -_WORST_RANK for limit in limits]
 
     def add(self, group: pa.Array, rank: pa.Array, batch: pa.RecordBatch) -> None:
-        """Look at a batch: each row's group (null: none) and rank, both int64."""
+        """Add a batch, with each row's group (null: none) and rank as int64."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -89,12 +88,12 @@ class TopRows:
             self._keep(members[0], members[1], members[2:])
 
     def rows(self, group: int) -> list[Row]:
-        """What was kept of a group, smallest rank first."""
+        """The rows of a group, smallest rank first."""
         self._trim(group)
         return [row for _, row in self.kept[group]]
 
     def _top_of_each_group(self, table: pa.Table) -> pa.Table:
-        """Only the best rows of each group: what follows is a Python loop, so make it short."""
+        """Only the top rows of each group, to shorten the Python loop that follows."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -1,1 +1,1 @@
-"""The selected data as sentences, a page model, and one HTML file."""
+"""Render the selected data: sentences, page model, HTML file."""

@@ -1,14 +1,15 @@
-"""Findings as the page shows them: each with its occurrences in words, and where to look."""
+"""Findings as JSON for the page: sentences of their occurrences, and their locations."""
 
 from __future__ import annotations
 
-from polymux.report.load.aborted_streams import ENDING_HEADLINES, ending_item
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS, FindingGroup
 from polymux.report.load.overview import SessionRow
-from polymux.report.load.protocol_doubts import MISMATCH_CAUSE, mismatch_item
+from polymux.report.load.protocol_mismatches import MISMATCH_CAUSE, mismatch_item
+from polymux.report.load.stream_endings import ENDING_HEADLINES, ending_item
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.load.top_rows import Row
-from polymux.report.render.report_data import MAX_KEY_CHARS, SIDES, Json, ReportData, location_of
+from polymux.report.render.report_data import MAX_KEY_CHARS, Json, ReportData, location_of
 from polymux.report.render.wording import (
     Stall,
     is_window_limited,
@@ -19,7 +20,7 @@ from polymux.report.render.wording import (
 
 
 def findings_json(data: ReportData, rules: dict[str, int]) -> list[Json]:
-    """All findings in order; `rules` gives each rule its place in the page's list."""
+    """All findings in order; `rules` maps each rule to its index in the page's list."""
     made = [(finding, _items(data, finding)) for finding in data.findings.groups]
     window = _window_finding(data)
     if window is not None:
@@ -29,7 +30,7 @@ def findings_json(data: ReportData, rules: dict[str, int]) -> list[Json]:
 
 
 def violation_row_text(data: ReportData, row: Json) -> str:
-    """The sentence for a row of `violations`."""
+    """The sentence of a row of `violations`."""
     return violation_sentence(
         data.escaped(row["rule"]) or "",
         str(row["sender"]),
@@ -40,18 +41,18 @@ def violation_row_text(data: ReportData, row: Json) -> str:
 
 
 def stall_row_text(data: ReportData, row: Json) -> str:
-    """The sentence for a row of `stalls`, with the name of the stream it waited behind."""
-    culprit = data.stream(row["session_id"], row["blocking_stream"])
-    sender, lasted = str(row["sender"]), row["duration_us"]
+    """The sentence of a row of `stalls`, with the name of the blocking stream."""
+    blocking = data.stream(row["session_id"], row["blocking_stream"])
+    sender, duration = str(row["sender"]), row["duration_us"]
     return stall_sentence(
         Stall(
             stream=data.escaped(row["stream"], MAX_KEY_CHARS) or "",
             sender=sender,
-            duration_us=lasted if isinstance(lasted, int) else 0,
+            duration_us=duration if isinstance(duration, int) else 0,
             cause=str(row["cause"]),
             blocking_stream=data.escaped(row["blocking_stream"], MAX_KEY_CHARS),
-            blocking_stream_name=(data.escaped(culprit.row["name"], MAX_KEY_CHARS) or "")
-            if culprit
+            blocking_stream_name=(data.escaped(blocking.row["name"], MAX_KEY_CHARS) or "")
+            if blocking
             else "",
         )
     )
@@ -105,8 +106,8 @@ def _stall_item(data: ReportData, row: Row) -> Json:
 
 
 def _window_finding(data: ReportData) -> tuple[FindingGroup, list[Json]] | None:
-    """Streams that went as fast as their window let them, and no faster: a pace, not a stall."""
-    finding = FindingGroup("note", "Streams were held to the pace of their window", cause="window")
+    """Streams whose window limited their throughput, which is not a stall."""
+    finding = FindingGroup("note", "Streams were limited by their window", cause="window")
     items: list[tuple[int, Json]] = []
     for session, streams in zip(data.detailed, data.streams, strict=True):
         for stream in streams:

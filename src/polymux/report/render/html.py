@@ -1,8 +1,8 @@
-"""The HTML file around the data: one page, one hashed script, one hashed style, no network.
+"""The HTML file: one page with one script, one style sheet and the data; no network access.
 
-The policy on the page lets the browser run exactly the script that was hashed here and nothing
-else, load nothing, and (where the browser knows trusted types) turns any attempt to make markup
-from text into an error. The data lies in an element that is never run.
+The content security policy lets the browser execute exactly the script whose hash it holds and
+load nothing; where the browser supports trusted types, creating markup from text is an error. The
+data is in an element that is never executed.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _ESCAPES: Final = str.maketrans(
 
 
 def html_safe_json(value: object) -> str:
-    """JSON that holds no character HTML could give a meaning, wherever it is put."""
+    """JSON without characters that are special in HTML."""
     text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return text.translate(_ESCAPES)
 
 
 def render(title: str, data: object) -> str:
-    """The whole page. `title` and `data` may hold anything; nothing in them is ever run."""
+    """The complete page. `title` and `data` may contain anything; nothing in them is executed."""
     try:
         from jinja2 import Environment, StrictUndefined
         from markupsafe import Markup
@@ -52,7 +52,7 @@ def render(title: str, data: object) -> str:
     template = Environment(autoescape=True, undefined=StrictUndefined).from_string(
         _asset(_TEMPLATE)
     )
-    # Ours, from the package's own folder, or escaped by inert_json: safe to put in as it is.
+    # Safe without escaping: files of this package, or JSON escaped by html_safe_json.
     return template.render(
         title=title,
         policy=content_security_policy(script, style),
@@ -63,7 +63,7 @@ def render(title: str, data: object) -> str:
 
 
 def content_security_policy(script: str, style: str) -> str:
-    """The content-security policy that allows this script and this style, and nothing else."""
+    """The content security policy that allows this script and this style and nothing else."""
     return "; ".join(
         (
             "default-src 'none'",

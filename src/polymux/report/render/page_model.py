@@ -1,20 +1,20 @@
 """Everything the page shows, as one JSON value.
 
-Texts that came from files or the wire are made visible on the way in, once; the page only places
-them.
+Texts from files or the wire are escaped here, once; the page only inserts them as text nodes.
 """
 
 from __future__ import annotations
 
-from polymux.report.load.aborted_streams import count_unfinished
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.load.findings import VIOLATION_COLUMNS
 from polymux.report.load.overview import SessionRow
+from polymux.report.load.stream_endings import count_unfinished
 from polymux.report.render.finding_items import findings_json
-from polymux.report.render.report_data import SIDES, Json, ReportData
+from polymux.report.render.report_data import Json, ReportData
 from polymux.report.render.session_details import session_details_json
 from polymux.report.render.wording import no_findings_sentence, unfinished_sentence
 
-_MAX_FILES_PER_SESSION = 3  # capture files named with each session; more are counted
+_MAX_FILES_PER_SESSION = 3  # capture files listed with each session; others are counted
 _BOTH_SIDES = {  # key on the page -> stem of the column that exists once for each side
     "bytes": "bytes", "payload": "payload_bytes", "missing": "missing_bytes",
     "undecoded": "undecoded_bytes",
@@ -22,11 +22,11 @@ _BOTH_SIDES = {  # key on the page -> stem of the column that exists once for ea
 
 
 def build_page_model(data: ReportData) -> Json:
-    """The page's data."""
+    """The page's data, as `data.js` expects it."""
     rule = VIOLATION_COLUMNS.index("rule")
     names = {finding.rule for finding in data.findings.groups if finding.rule}
     names |= {str(row[rule]) for marks in data.findings.session_violations for row in marks}
-    rules = {name: place for place, name in enumerate(sorted(names))}
+    rules = {name: index for index, name in enumerate(sorted(names))}
     kinds: dict[str, int] = {}
     details = [
         session_details_json(data, group, rules, kinds) for group in range(len(data.detailed))
@@ -45,18 +45,18 @@ def build_page_model(data: ReportData) -> Json:
 
 
 def _totals_json(data: ReportData) -> Json:
-    seen = data.overview
-    left = count_unfinished(data.findings.groups)
+    overview = data.overview
+    unfinished = count_unfinished(data.findings.groups)
     return {
-        **seen.totals,
-        "sessions": seen.session_count,
-        "captures": seen.capture_count,
-        "started": seen.started_us,
-        "ended": seen.ended_us,
-        "protocols": sorted(seen.protocols.items(), key=lambda pair: (-pair[1], pair[0]))[:12],
+        **overview.totals,
+        "sessions": overview.session_count,
+        "captures": overview.capture_count,
+        "started": overview.started_us,
+        "ended": overview.ended_us,
+        "protocols": sorted(overview.protocols.items(), key=lambda pair: (-pair[1], pair[0]))[:12],
         "levels": data.findings.counts,
-        "nothing": no_findings_sentence(left),
-        "unfinished": unfinished_sentence(left) if left else None,
+        "nothing": no_findings_sentence(unfinished),
+        "unfinished": unfinished_sentence(unfinished) if unfinished else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What the readers gathered for one report, and the small questions the writers ask of it."""
+"""The data loaded for one report, and lookups in it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from polymux.text.sanitize import escape_hidden
 
 Json = dict[str, object]
 
-SIDES: Final = ("dialer", "acceptor")
-MAX_KEY_CHARS: Final = 40  # characters of a stream's key: more than any of ours has
+MAX_KEY_CHARS: Final = 40  # of a stream's key: more than any valid key has
 
 
 @dataclass(slots=True)
 class ReportData:
-    """The lists run along `detailed`, which are the first of the listed sessions."""
+    """The data of one report.
+
+    `streams`, `timelines` and `frames` have one entry for each session in `detailed`, which are the
+    first of the listed sessions.
+    """
 
     overview: Overview
     findings: Findings
@@ -42,29 +45,29 @@ class ReportData:
         ]
 
     def escaped(self, value: object, limit: int = 0) -> str | None:
-        """A text of unknown origin, fit to be looked at; None stays None."""
+        """A text from a capture with hidden characters escaped; None stays None."""
         return None if value is None else escape_hidden(str(value), limit or self.budget.text_chars)
 
     def session(self, id: object) -> SessionRow | None:
         """The listed session with this id."""
-        place = self.session_index.get(str(id))
-        return None if place is None else self.overview.sessions[place]
+        index = self.session_index.get(str(id))
+        return None if index is None else self.overview.sessions[index]
 
     def stream(self, id: object, key: object) -> StreamRow | None:
         """The listed stream with this key in the session with this id."""
-        place = self.session_index.get(str(id))
-        if place is None or place >= len(self.streams_by_key) or key is None:
+        index = self.session_index.get(str(id))
+        if index is None or index >= len(self.streams_by_key) or key is None:
             return None
-        return self.streams_by_key[place].get(str(key))
+        return self.streams_by_key[index].get(str(key))
 
 
 def us_since_start(session: SessionRow, time_us: object) -> int | None:
-    """Microseconds from the session's start; None where there is no instant."""
+    """Microseconds from the session's start; None if there is no time."""
     return time_us - session.started_us if isinstance(time_us, int) else None
 
 
 def location_of(data: ReportData, id: object, stream: object, time_us: object) -> Json:
-    """Where to look: the session if it is listed, and the time from its start."""
+    """The location of a finding: the session if it is listed, the stream, and the time."""
     session, listed = data.session(id), data.stream(id, stream)
     return {
         "session": data.session_index.get(str(id)),

@@ -1,5 +1,5 @@
-"""The page behind each violation: what the rule says, where it stands, what it weighs, and a
-conversation that breaks it."""
+"""The page of each rule: its sentence, section, severity, reaction, and an example of frames that
+break it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REACTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ExampleFrame:
-    """One frame of an example: its bytes in hex, what it is, and whether it breaks the rule."""
+    """One frame of an example: its bytes in hex, its kind, and whether it breaks the rule."""
 
     sender: str
     hex_bytes: str
@@ -38,7 +38,7 @@ class ExampleFrame:
 
 @dataclass(frozen=True, slots=True)
 class RulePage:
-    """One rule as a reader needs it. `story` says what happens in the example's `lines`."""
+    """The page of one rule. `story` says what happens in the example's `frames`."""
 
     name: str
     sentence: str
@@ -51,7 +51,7 @@ class RulePage:
     frames: tuple[ExampleFrame, ...] = ()
 
     def example_lines(self) -> list[str]:
-        """The example as lines of plain text, the guilty frame marked."""
+        """The example as lines of text, the violating frame marked."""
         wide = max((len(line.hex_bytes) for line in self.frames), default=0)
         return [
             f"{line.sender:<8}  {line.hex_bytes:<{wide}}  {line.description}"
@@ -61,7 +61,7 @@ class RulePage:
 
 
 def all_rules() -> list[Rule]:
-    """The rules of every protocol, and those of the WebSocket framing below one of them."""
+    """The rules of every protocol, and those of the WebSocket layer."""
     from polymux.core.websocket.rules import (
         AFTER_CLOSE,
         BAD_CODE,
@@ -78,10 +78,10 @@ def all_rules() -> list[Rule]:
 
 
 def page_for_rule(rule: Rule) -> RulePage:
-    """A rule with its example, if there is one."""
+    """The page of a rule, with its example if there is one."""
     example = _examples().get(rule.name, {})
     lines = example.get("lines", [])
-    assert isinstance(lines, list)
+    assert isinstance(lines, list)  # of rules.json, which the package contains
     return RulePage(
         rule.name, rule.sentence, rule.section, rule.origin.value, rule.severity.value,
         rule.reaction.value, str(example.get("protocol", "")), str(example.get("story", "")),
@@ -90,7 +90,7 @@ def page_for_rule(rule: Rule) -> RulePage:
 
 
 def rule_pages(names: Iterable[str]) -> dict[str, RulePage]:
-    """The pages of these rules; a rule no rule book of this version knows has none."""
+    """The pages of these rules; a rule that this version does not know has none."""
     wanted = set(names)
     return {rule.name: page_for_rule(rule) for rule in all_rules() if rule.name in wanted}
 

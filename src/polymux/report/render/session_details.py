@@ -1,4 +1,4 @@
-"""One session in full as the page takes it: lanes, throughput, streams, marks, stalls, frames.
+"""The details of one session as JSON: timelines, totals, streams, violations, stalls, frames.
 
 Times are microseconds from the session's start; parallel lists keep the page small.
 """
@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.report.load.findings import STALL_COLUMNS, VIOLATION_COLUMNS
 from polymux.report.load.frame_selection import FRAME_COLUMNS
 from polymux.report.load.overview import SessionRow
 from polymux.report.load.stream_selection import StreamRow
 from polymux.report.render.finding_items import stall_row_text, violation_row_text
-from polymux.report.render.report_data import MAX_KEY_CHARS, SIDES, Json, ReportData, us_since_start
+from polymux.report.render.report_data import MAX_KEY_CHARS, Json, ReportData, us_since_start
 from polymux.report.render.wording import STALL_HEADLINES
 
 _CAUSES: Final = tuple(STALL_HEADLINES)
@@ -28,22 +29,22 @@ _VERDICTS: Final = {"clean": "0", "crossed": "1", "violation": "2"}
 def session_details_json(
     data: ReportData, group: int, rules: dict[str, int], kinds: dict[str, int]
 ) -> Json:
-    """The details of a session; `kinds` gathers the names of frame kinds over all sessions."""
-    session, lanes = data.detailed[group], data.timelines[group]
+    """The details of a session; `kinds` collects the names of frame kinds of all sessions."""
+    session, timelines = data.detailed[group], data.timelines[group]
     streams = data.streams[group]
-    places = {stream.key: place for place, stream in enumerate(streams)}
+    stream_index = {stream.key: index for index, stream in enumerate(streams)}
     return {
-        "width": lanes.width_us,
-        "total": [lanes.total_bytes(0), lanes.total_bytes(1)],
+        "width": timelines.width_us,
+        "total": [timelines.total_bytes(0), timelines.total_bytes(1)],
         "lanes": [
-            [lane.encode(0), lane.encode(1), lane.blocked_spans(lanes.width_us)]
-            for lane in lanes.timelines
+            [lane.encode(0), lane.encode(1), lane.blocked_spans(timelines.width_us)]
+            for lane in timelines.timelines
         ],
-        "rest": [lanes.other_streams.encode(0), lanes.other_streams.encode(1)],
+        "rest": [timelines.other_streams.encode(0), timelines.other_streams.encode(1)],
         "streams": _stream_columns(data, session, streams),
-        "marks": _violation_marks(data, group, places, rules),
-        "stalls": _stalls(data, group, places),
-        "frames": _frame_columns(data, group, places, kinds),
+        "marks": _violation_marks(data, group, stream_index, rules),
+        "stalls": _stalls(data, group, stream_index),
+        "frames": _frame_columns(data, group, stream_index, kinds),
         "allFrames": data.frames[group].complete,
     }
 
@@ -141,7 +142,7 @@ def _frame_columns(
 
 
 def _deltas(values: Iterable[int | None]) -> list[int]:
-    """Differences, because they are shorter to write."""
+    """Differences of consecutive values, which need fewer digits."""
     steps: list[int] = []
     before = 0
     for value in values:

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from polymux.core.errors import PolymuxError
 from polymux.spark.runtime import class_data_sharing as classdata
-from polymux.spark.runtime.host_memory import available_memory, size_text
+from polymux.spark.runtime.host_memory import available_memory
 from polymux.spark.runtime.java import NoJava, find_java
 from polymux.spark.runtime.session import spark_session
 from polymux.spark.runtime.settings import check_memory
 from polymux.spark.runtime.spark_home import package_folder
 from polymux.spark.runtime.user_cache import cache_folder, usable_folder
 from polymux.spark.runtime.worker_checks import WORKER_SECONDS, run_on_workers
+from polymux.text.units import size_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

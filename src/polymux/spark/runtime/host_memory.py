@@ -18,13 +18,6 @@ def parse_size(text: str) -> int:
     return int(found[1]) * _UNITS[found[2]]
 
 
-def size_text(size: int) -> str:
-    """`bytes` for people: `1.5 GiB`, `700 MiB`."""
-    if size >= 1 << 30:
-        return f"{size / (1 << 30):.1f} GiB"
-    return f"{size / MIB:.0f} MiB"
-
-
 def available_memory(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from polymux.core.errors import PolymuxError
-from polymux.spark.runtime.host_memory import MIB, available_memory, parse_size, size_text
+from polymux.spark.runtime.host_memory import MIB, available_memory, parse_size
+from polymux.text.units import size_text
 
 LOOPBACK = "127.0.0.1"
 MIN_HEAP_BYTES = 512 * MIB  # Spark itself refuses less than 450 MiB

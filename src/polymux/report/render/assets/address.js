@@ -1,16 +1,16 @@
-// The page's address names what is looked at (#session=ID&stream=KEY): it survives a reload, can be
-// shared, and the back button goes to what was chosen before.
+// The address's fragment names the selected session and stream (#session=ID&stream=KEY): the
+// selection survives a reload, can be shared, and the back button restores the previous one.
 
-let addressed = ""; // the view that the address names already
+let addressed = ""; // the fragment that shows the current selection
 
-/** The chosen session and stream as the part of an address behind its #. */
+/** The selected session and stream as a fragment, without the #. */
 function viewAddress() {
   const parts = new URLSearchParams({ session: data.sessions[view.session].id });
   if (view.stream >= 0) parts.set("stream", view.detail.streams[view.stream].key);
   return parts.toString();
 }
 
-/** Write the view into the address: once for all that one action of the reader changed. */
+/** Write the selection into the address, once per user action. */
 function noteAddress() {
   queueMicrotask(() => {
     const now = viewAddress();
@@ -20,7 +20,7 @@ function noteAddress() {
   });
 }
 
-/** Show what the address names; the first session where it names none that is listed here. */
+/** Show what the address names; the first session if it names none that is listed. */
 function followAddress() {
   const text = location.hash.slice(1);
   if (text === addressed && text) return;

@@ -1,21 +1,21 @@
-// The report's data: read once, lanes and frames unpacked when their session is opened.
+// The report's data, parsed once; the lanes and frames of a session are unpacked when it is opened.
 
 const data = JSON.parse(byId("data").textContent);
 const BUCKETS = 500;
 const SIDES = ["dialer", "acceptor"];
 const CAUSES = ["no-reply", "no-credit", "slow-reader", "head-of-line", "transport"];
-const CAUSE_WORDS = ["no reply", "no credit", "reader does not read", "behind another stream", "network"];
+const CAUSE_WORDS = ["no reply", "no send credit", "slow reader", "head-of-line blocked", "network"];
 const ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 const DIGITS = new Map([...ALPHABET].map((letter, value) => [letter, value]));
 
-/** Two characters a bucket: 0 nothing, 1 frames without content, else 2 + 64 log2(bytes). */
+/** Two characters per bucket: 0 nothing, 1 frames without content, else 2 + 64 log2(bytes). */
 function unpackLane(text) {
   const cells = new Float64Array(BUCKETS);
   for (let i = 0; i < BUCKETS; i++) {
     const code = DIGITS.get(text[2 * i]) * 64 + DIGITS.get(text[2 * i + 1]);
     cells[i] = code < 2 ? -code : 2 ** ((code - 2) / 64);
   }
-  return cells; // -1 means: frames, but no content
+  return cells; // -1: frames without content
 }
 
 function unpackStreams(columns) {
@@ -48,7 +48,7 @@ function unpackFrames(columns) {
 
 const opened = new Map();
 
-/** One session's details ready to draw, or null if the report has none. */
+/** The unpacked details of a session, or null if the report has none. */
 function detailOf(index) {
   if (index >= data.details.length) return null;
   if (!opened.has(index)) opened.set(index, unpackDetail(data.details[index], data.sessions[index]));
@@ -86,7 +86,7 @@ function unpackDetail(raw, session) {
   };
 }
 
-// What is being looked at. Parts that show it register with `watch`.
+// The selection. The parts of the page that show it register with `watch`.
 const view = { session: -1, detail: null, stream: -1, from: 0, to: 1, cursor: null, lane: 0 };
 const watchers = [];
 
@@ -94,7 +94,7 @@ function watch(handler) {
   watchers.push(handler);
 }
 
-/** Tell every part what changed: "session", "stream", "window", "cursor" or "theme". */
+/** Notify every part of a change: "session", "stream", "window", "cursor" or "theme". */
 function changed(what) {
   for (const handler of watchers) handler(what);
 }
@@ -117,7 +117,7 @@ function chooseStream(index) {
   changed("stream");
 }
 
-/** Look at a part of the session; at least 20 µs of it, and never past its ends. */
+/** Select a time window of the session, at least 20 microseconds long and within its ends. */
 function chooseWindow(from, to) {
   const end = view.detail.end;
   const wide = Math.min(end, Math.max(20, to - from));

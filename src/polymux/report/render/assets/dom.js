@@ -1,4 +1,4 @@
-// Elements and texts. Everything that comes from the data reaches the page through a text node.
+// Elements and texts. Data reaches the page through text nodes only.
 
 /** Make an element: attributes (class, data-..., aria-..., on: {event: handler}), then children. */
 function el(tag, attributes, ...children) {
@@ -29,7 +29,7 @@ function fill(node, ...children) {
 
 const byId = (id) => document.getElementById(id);
 
-/** A text of unknown origin: kept apart, so that right-to-left letters do not move its neighbours. */
+/** A text from a capture, isolated so that right-to-left letters do not affect the text around it. */
 const name = (text) => el("bdi", { class: "name" }, text);
 
 function count(n) {
@@ -40,38 +40,47 @@ function many(n, one, more) {
   return `${count(n)} ${n === 1 ? one : more || one + "s"}`;
 }
 
-function short(value) {
-  return value >= 99.95 ? value.toFixed(0) : value >= 9.995 ? value.toFixed(1) : value.toFixed(2);
+// Sizes, rates and durations: the same text for the same number as polymux/text/units.py.
+
+/** One decimal below 10, none from there on; halves are rounded up. */
+function formatNumber(value) {
+  const tenths = Math.floor(value * 10 + 0.5);
+  if (tenths >= 100) return String(Math.floor(value + 0.5));
+  return tenths % 10 ? `${Math.floor(tenths / 10)}.${tenths % 10}` : String(tenths / 10);
 }
 
-function bytesText(n) {
-  if (n < 1024) return `${n} B`;
+/** A number of bytes: 500 bytes, 100 KiB, 1.5 MiB. */
+function sizeText(bytes) {
+  if (bytes < 1024) return bytes === 1 ? "1 byte" : `${bytes} bytes`;
+  let value = bytes;
   for (const unit of ["KiB", "MiB", "GiB"]) {
-    n /= 1024;
-    if (n < 1000) return `${short(n)} ${unit}`;
+    value /= 1024;
+    if (value < 1023.5) return `${formatNumber(value)} ${unit}`;
   }
-  return `${short(n / 1024)} TiB`;
+  return `${formatNumber(value / 1024)} TiB`;
 }
 
-function rate(bits) {
-  for (const unit of ["bit/s", "kbit/s", "Mbit/s", "Gbit/s"]) {
-    if (bits < 1000) return `${short(bits)} ${unit}`;
-    bits /= 1000;
+/** Bits per second: 10 Mbit/s. */
+function rateText(bits) {
+  let value = bits;
+  for (const unit of ["bit/s", "kbit/s", "Mbit/s"]) {
+    if (value < 999.5) return `${formatNumber(value)} ${unit}`;
+    value /= 1000;
   }
-  return `${short(bits)} Tbit/s`;
+  return `${formatNumber(value)} Gbit/s`;
 }
 
-/** How long: 850 µs, 80 ms, 5.00 s, 3 min 20 s. */
-function span(us) {
-  if (us < 1000) return `${Math.round(us)} µs`;
-  if (us < 1e6) return `${short(us / 1e3)} ms`;
-  if (us < 6e7) return `${short(us / 1e6)} s`;
-  const seconds = Math.round(us / 1e6);
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
-  return `${count(Math.floor(seconds / 3600))} h ${Math.floor((seconds % 3600) / 60)} min`;
+/** A duration in microseconds: 850 us, 80 ms, 5 s, 3 min 20 s. */
+function durationText(us) {
+  if (us < 1000) return `${Math.floor(us)} us`;
+  if (us / 1e3 < 999.5) return `${formatNumber(us / 1e3)} ms`;
+  if (us / 1e6 < 119.5) return `${formatNumber(us / 1e6)} s`;
+  const seconds = Math.floor((us + 5e5) / 1e6);
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} min ${seconds % 60} s`;
+  return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
 }
 
-/** When, from the session's start, with as many decimals as the step between neighbours needs. */
+/** A time in microseconds from the session's start, with the decimals that a step of `step` needs. */
 function moment(us, step) {
   if (us === null || us === undefined) return "";
   const decimals = step >= 1e6 ? 0 : step >= 1e5 ? 1 : step >= 1e4 ? 2 : step >= 1e3 ? 3 : 6;

@@ -1,4 +1,4 @@
-// What is wrong: one entry a rule or cause, its most telling occurrences beneath.
+// The findings: one entry per rule or cause, with its most significant occurrences.
 
 const LEVELS = ["error", "warning", "stall", "note"];
 const LEVEL_SIGNS = { error: "✖", warning: "▲", stall: "◼", note: "·" };
@@ -67,7 +67,7 @@ function findingSums(finding) {
   if (finding.cause === "capture") return "";
   if (finding.count > 1) parts.push(`${count(finding.count)} times`);
   if (finding.possible) parts.push(`${count(finding.possible)} only possible`);
-  if (finding.lasted) parts.push(`${span(finding.lasted)} together`);
+  if (finding.lasted) parts.push(`${durationText(finding.lasted)} in total`);
   return parts.join(", ");
 }
 
@@ -107,7 +107,7 @@ function itemNode(item) {
   return el("li", {}, el("button", { type: "button", class: "item", on: { click: () => goTo(item) } }, words));
 }
 
-/** Open the session of an occurrence, choose its stream and look at the time around it. */
+/** Open the session of an occurrence, select its stream and zoom to the time around it. */
 function goTo(item) {
   openSession(item.session);
   if (view.detail) {

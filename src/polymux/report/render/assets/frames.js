@@ -1,4 +1,4 @@
-// The frames of the chosen stream, in the chosen window.
+// The frames of the selected stream in the selected time window.
 
 let frameGrid = null;
 const VERDICTS = ["", "crossed", "violation"];
@@ -7,12 +7,12 @@ function startFrames() {
   frameGrid = makeGrid(byId("frame-grid"), "Frames in order of time", [
     { label: "at", value: (f) => f.at, text: (f) => moment(f.at, 1), number: true },
     { label: "sender", value: (f) => f.side, node: senderNode },
-    { label: "frame", value: (f) => f.index, text: (f) => count(f.index), number: true, title: "place in its direction, from 0" },
+    { label: "frame", value: (f) => f.index, text: (f) => count(f.index), number: true, title: "index in its direction, from 0" },
     { label: "kind", value: (f) => f.kind },
     { label: "stream", value: (f) => f.stream, node: frameStreamNode },
     { label: "size", value: (f) => f.size, text: (f) => count(f.size), number: true },
     { label: "payload", value: (f) => f.payload, text: (f) => count(f.payload), number: true },
-    { label: "amount", value: (f) => f.amount, text: (f) => (f.amount === null ? "" : count(f.amount)), number: true, title: "the number that moves a ledger" },
+    { label: "amount", value: (f) => f.amount, text: (f) => (f.amount === null ? "" : count(f.amount)), number: true, title: "the number that changes credit or a window" },
     { label: "offset", value: (f) => f.offset, text: (f) => count(f.offset), number: true },
     { label: "verdict", value: (f) => f.verdict, node: verdictNode, wide: true },
     ...(data.payload ? [{ label: "content", value: (f) => f.data, node: (f) => (f.data === null ? "" : contentNode(f.data)), wide: true }] : []),
@@ -43,7 +43,7 @@ function verdictNode(frame) {
   }, data.rules[mark.rule].name)));
 }
 
-/** Bytes written in hexadecimal, and beside them what is plain text. */
+/** Bytes in hexadecimal, followed by their printable ASCII characters. */
 function contentNode(hex) {
   const pairs = hex.match(/../g) || [];
   const text = pairs.map((two) => {
@@ -54,12 +54,12 @@ function contentNode(hex) {
     el("span", { class: "dim" }, text.slice(0, 256)));
 }
 
-/** Between two rows of a whole session: how many frames stand between them in the tables. */
+/** The line between two rows of a session: how many frames are left out between them. */
 function leftOut(frame) {
   if (view.detail.allFrames || view.stream >= 0) return null;
-  const same = previousOf.get(frame);
-  if (same === undefined || frame.index - same <= 1) return null;
-  return `${many(frame.index - same - 1, "frame")} of the ${SIDES[frame.side]} not in this report`;
+  const before = previousOf.get(frame);
+  if (before === undefined || frame.index - before <= 1) return null;
+  return `${many(frame.index - before - 1, "frame")} of the ${SIDES[frame.side]} not in this report`;
 }
 
 let previousOf = new Map();
@@ -78,7 +78,7 @@ function showFrames() {
   showScope();
   const stream = view.detail.streams[view.stream];
   const total = stream ? stream.framesD + stream.framesA : view.detail.session.frames;
-  const note = view.detail.allFrames ? "" : "; a choice: around violations and stalls, openings and endings, first and last, and an even sample";
+  const note = view.detail.allFrames ? "" : "; selected: around violations and stalls, openings and endings, first and last, and an even sample";
   const text = zoomed() ? `${count(rows.length)} shown in this window` : `${count(rows.length)} of ${count(total)}`;
   fill(byId("frame-count"), text, note);
 }

@@ -1,10 +1,11 @@
-// Tables that can be sorted, filtered and walked through with the arrow keys.
+// Tables that can be sorted, filtered and navigated with the arrow keys.
 
 const PAGE = 200;
 
 /**
- * A grid in `box`. `columns`: {label, value (sorts), text or node (shows), number, wide, title}.
- * `options`: choose(row) on enter or click, chosen(row), rowClass(row), between(row): a line above it.
+ * Make a grid in `box`. `columns`: {label, value (for sorting), text or node (shown), number, wide,
+ * title}. `options`: choose(row), called on enter or click; chosen(row); rowClass(row); between(row),
+ * the line above a row, if any.
  */
 function makeGrid(box, caption, columns, options) {
   const grid = { rows: [], sort: null, down: false, limit: PAGE };
@@ -16,7 +17,7 @@ function makeGrid(box, caption, columns, options) {
   const table = el("table", { role: options.choose ? "grid" : null }, el("caption", {}, caption), el("thead", {}, el("tr", {}, heads)), body);
   const more = el("button", { type: "button", class: "quiet more", on: { click: showMore } });
   fill(box, el("div", { class: "scroll" }, table), more);
-  body.addEventListener("keydown", walk);
+  body.addEventListener("keydown", moveFocus);
 
   function sortBy(i) {
     grid.down = grid.sort === i ? !grid.down : Boolean(columns[i].number);
@@ -83,14 +84,14 @@ function makeGrid(box, caption, columns, options) {
     if (rows[before]) focusRow(rows[before]);
   }
 
-  function walk(event) {
+  function moveFocus(event) {
     const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity };
     const row = event.target.closest("tr[tabindex]");
     if (!(event.key in steps) || !row || event.altKey || event.ctrlKey || event.metaKey) return;
     event.preventDefault();
     const rows = [...body.querySelectorAll("tr[tabindex]")];
-    const place = Math.max(0, Math.min(rows.length - 1, rows.indexOf(row) + steps[event.key]));
-    focusRow(rows[place]);
+    const target = Math.max(0, Math.min(rows.length - 1, rows.indexOf(row) + steps[event.key]));
+    focusRow(rows[target]);
   }
 
   function focusRow(row) {
@@ -119,8 +120,8 @@ function compare(a, b) {
   return typeof a === "string" ? a.localeCompare(String(b), "en", { numeric: true }) : a - b;
 }
 
-/** A test for rows: every word of the filter must occur in the row's text. */
+/** A predicate on a row's text: true if it contains every word of the filter. */
 function matcher(text) {
   const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-  return (hay) => words.every((word) => hay.toLowerCase().includes(word));
+  return (rowText) => words.every((word) => rowText.toLowerCase().includes(word));
 }

@@ -1,4 +1,4 @@
-// Moving about on the lanes: pointer, keys, and the line beneath that says what is there.
+// Interaction with the lanes: pointer, keys, and the line below that describes the cursor position.
 
 let laneLayout = null;
 let drag = null;
@@ -50,12 +50,12 @@ function paintDrag() {
 function showLegend() {
   const entries = [
     ...CAUSES.map((cause, i) => [`hatched ${cause}`, CAUSE_WORDS[i]]),
-    ["noleave", "out of leave"],
+    ["blocked", "blocked: no send credit"],
     ["mark error", "error"],
     ["mark warning", "warning"],
     ["cross", "reset or cancelled"],
   ];
-  fill(byId("legend"), el("span", { class: "dim" }, "stood still:"), entries.map(([kind, text]) => el("span", { class: "key" }, el("i", { class: kind }), text)));
+  fill(byId("legend"), el("span", { class: "dim" }, "stalled:"), entries.map(([kind, text]) => el("span", { class: "key" }, el("i", { class: kind }), text)));
 }
 
 function pointAt(at) {
@@ -97,12 +97,12 @@ function laneKey(event) {
   const step = Math.max(view.detail.width, wide / 100) * (event.shiftKey ? 10 : 1);
   const at = view.cursor === null ? (view.from + view.to) / 2 : view.cursor;
   const actions = {
-    ArrowLeft: () => step_to(at - step),
-    ArrowRight: () => step_to(at + step),
+    ArrowLeft: () => stepTo(at - step),
+    ArrowRight: () => stepTo(at + step),
     ArrowUp: () => stepLane(-1),
     ArrowDown: () => stepLane(1),
-    Home: () => step_to(0),
-    End: () => step_to(view.detail.end),
+    Home: () => stepTo(0),
+    End: () => stepTo(view.detail.end),
     "+": () => zoom(0.5, at),
     "=": () => zoom(0.5, at),
     "-": () => zoom(2, at),
@@ -120,13 +120,13 @@ function laneKey(event) {
   action();
 }
 
-/** Move the cursor; the window follows when it would leave it. */
-function step_to(at) {
-  const aim = Math.max(0, Math.min(view.detail.end, at));
+/** Move the cursor; the time window follows when the cursor leaves it. */
+function stepTo(at) {
+  const target = Math.max(0, Math.min(view.detail.end, at));
   const wide = view.to - view.from;
-  view.cursor = aim;
-  if (aim < view.from) chooseWindow(aim, aim + wide);
-  else if (aim > view.to) chooseWindow(aim - wide, aim);
+  view.cursor = target;
+  if (target < view.from) chooseWindow(target, target + wide);
+  else if (target > view.to) chooseWindow(target - wide, target);
   else changed("cursor");
 }
 
@@ -146,7 +146,7 @@ function showReadout() {
   const bucket = Math.min(BUCKETS - 1, Math.floor(view.cursor / view.detail.width));
   const sent = lane.sides.map((cells, side) => {
     const cell = cells[bucket];
-    return `${SIDES[side]} ${cell > 0 ? bytesText(Math.round(cell)) : cell < 0 ? "frames without content" : "nothing"}`;
+    return `${SIDES[side]} ${cell > 0 ? sizeText(Math.round(cell)) : cell < 0 ? "frames without content" : "nothing"}`;
   });
   const from = bucket * view.detail.width;
   const near = ((view.to - view.from) / laneLayout.plot) * 6;

@@ -1,4 +1,4 @@
-// Put the parts together, and the keys that work everywhere.
+// Start-up, and the keys that work everywhere.
 
 const PARTS = ["wrong", "sessions", "session", "streams", "frames"];
 
@@ -19,11 +19,11 @@ function showFacts() {
     fact("wire", pair([totals.bytes_dialer, totals.bytes_acceptor])),
     totals.protocols.map(([protocol, n]) => fact(protocol, many(n, "session"))),
     totals.started === null ? null : fact("from", date(totals.started)),
-    totals.started === null ? null : fact("over", span(totals.ended - totals.started)));
+    totals.started === null ? null : fact("over", durationText(totals.ended - totals.started)));
   fill(byId("notes"), data.notes.map((note) => el("p", { class: "plain" }, note)));
 }
 
-function pressed(event) {
+function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
   const typing = event.target instanceof HTMLInputElement && event.target.type === "search";
   if (typing) {
@@ -53,7 +53,7 @@ function toFilter() {
   filter.select();
 }
 
-/** From a filter straight into the first row it left. */
+/** Move the focus from a filter to the first row that matches. */
 function leaveFilter(event) {
   const row = event.target.closest("section").querySelector("tbody tr[tabindex]");
   if (!row) return;
@@ -70,7 +70,7 @@ function start() {
   startThroughput();
   startStreams();
   startFrames();
-  document.addEventListener("keydown", pressed);
+  document.addEventListener("keydown", onKey);
   byId("keys").addEventListener("click", showHelp);
   for (const button of document.querySelectorAll("[data-jump]")) {
     button.addEventListener("click", () => jump(button.dataset.jump));

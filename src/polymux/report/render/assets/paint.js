@@ -1,4 +1,4 @@
-// The lanes on a canvas: when which stream's bytes passed, where it stood still, what broke rules.
+// The lanes, drawn on a canvas: when each stream carried content, where it stalled, its violations.
 
 const GUTTER = 176; // labels on the left, also the width of the chart's axis above
 const MARGIN = 72; // sums on the right
@@ -6,7 +6,7 @@ const AXIS = 22;
 const WIRE = 15; // height of one direction of the wire
 const HUES = 12;
 
-/** Everything a drawing needs to know about sizes: where lanes lie, and time to pixels. */
+/** The geometry of the drawing: positions of the lanes, and time to pixels and back. */
 function layoutOf(canvas, detail) {
   const width = canvas.parentElement.clientWidth;
   const row = detail.lanes.length <= 6 ? 38 : detail.lanes.length <= 14 ? 30 : 22;
@@ -91,7 +91,7 @@ function clipPlot(pen, layout, paint) {
   pen.restore();
 }
 
-/** Round steps: 1, 2 or 5 times a power of ten, about one each 100 pixels. */
+/** The step of the time axis: 1, 2 or 5 times a power of ten, about 100 pixels apart. */
 function stepOf(plot) {
   const rough = ((view.to - view.from) * 100) / Math.max(100, plot);
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -115,7 +115,7 @@ function paintAxis(pen, layout, colours) {
   }
 }
 
-/** Two strips: each direction of the connection, divided among the streams that used it. */
+/** Two strips, one per direction: its bytes divided among the streams. */
 function paintWire(pen, layout, colours, detail) {
   for (const side of [0, 1]) {
     const y = AXIS + side * (WIRE + 2);
@@ -187,7 +187,7 @@ function paintLabel(pen, layout, colours, lane, i, y) {
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "right";
     pen.fillStyle = colours.dim;
-    pen.fillText(bytesText(lane.stream.bytesD + lane.stream.bytesA), layout.width - 8, middle);
+    pen.fillText(sizeText(lane.stream.bytesD + lane.stream.bytesA), layout.width - 8, middle);
   }
 }
 
@@ -198,7 +198,7 @@ function clipText(pen, text, room) {
   return `${text.slice(0, keep)}…`;
 }
 
-/** From opening to end, a pale band; where there was no leave to send, a line along its edge. */
+/** A pale band from opening to end; where the sender was blocked, a line along its edge. */
 function paintLife(pen, layout, colours, lane, y) {
   const middle = y + layout.row / 2;
   pen.fillStyle = colours.line;
@@ -253,7 +253,7 @@ function paintBytes(pen, layout, colours, lane, y, peak) {
   }
 }
 
-/** Single frames, once a bucket is wide enough to tell them apart. */
+/** Single frames, once a bucket is wide enough to separate them. */
 function paintFrames(pen, layout, colours, detail) {
   if ((layout.plot * detail.width) / (view.to - view.from) < 8) return;
   for (const frame of detail.frames) {

@@ -1,4 +1,4 @@
-// The page behind a violation: what the rule says, where it stands, what it weighs.
+// The dialog of a rule: its sentence, section, severity and an example. The dialog of the keys.
 
 const REACTION_WORDS = {
   ignore: "drops the frame and counts it",
@@ -42,13 +42,13 @@ function closeButton(box) {
 const KEYS = [
   ["1 … 5", "go to a part of the report"],
   ["/", "filter the streams"],
-  ["Tab", "next thing that can be used"],
-  ["↑ ↓ PgUp PgDn", "walk through a table or the lanes"],
+  ["Tab", "next control"],
+  ["↑ ↓ PgUp PgDn", "move through a table or the lanes"],
   ["Enter", "open a session, choose a stream, show a finding"],
   ["← →", "move in time on the lanes; with Shift ten steps"],
   ["+ − 0", "zoom in, out, whole session (on the lanes)"],
-  ["Esc", "leave a filter; on the lanes: whole session, then all streams"],
-  ["t", "light, dark or as the system"],
+  ["Esc", "clear a filter; on the lanes: whole session, then all streams"],
+  ["t", "light, dark or the system's colours"],
   ["?", "this list"],
 ];
 

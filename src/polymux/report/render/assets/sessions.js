@@ -1,4 +1,4 @@
-// The list of sessions, and the facts of the chosen one.
+// The list of sessions, and the facts of the selected one.
 
 let sessionGrid = null;
 
@@ -8,12 +8,12 @@ function startSessions() {
     { label: "protocol", value: protocolOf },
     { label: "dialer → acceptor", value: (s) => s.dialer, node: (s) => name(`${s.dialer} → ${s.acceptor}`), wide: true },
     { label: "started", value: (s) => s.started, text: (s) => date(s.started) },
-    { label: "lasted", value: (s) => s.lasted, text: (s) => span(s.lasted), number: true },
-    { label: "round trip", value: (s) => s.rtt, text: (s) => (s.rtt ? span(s.rtt) : ""), number: true },
+    { label: "lasted", value: (s) => s.lasted, text: (s) => durationText(s.lasted), number: true },
+    { label: "round trip", value: (s) => s.rtt, text: (s) => (s.rtt ? durationText(s.rtt) : ""), number: true },
     { label: "streams", value: (s) => s.streams, text: (s) => count(s.streams), number: true },
     { label: "frames", value: (s) => s.frames, text: (s) => count(s.frames), number: true },
-    { label: "dialer sent", value: (s) => s.bytes[0], text: (s) => bytesText(s.bytes[0]), number: true },
-    { label: "acceptor sent", value: (s) => s.bytes[1], text: (s) => bytesText(s.bytes[1]), number: true },
+    { label: "dialer sent", value: (s) => s.bytes[0], text: (s) => sizeText(s.bytes[0]), number: true },
+    { label: "acceptor sent", value: (s) => s.bytes[1], text: (s) => sizeText(s.bytes[1]), number: true },
     { label: "findings", value: weightOf, node: foundNode },
     { label: "ending", value: (s) => s.ending, node: (s) => endingNode(s.ending) },
   ], { choose: (s) => { openSession(s.index); jump("session"); }, chosen: (s) => s.index === view.session });
@@ -35,10 +35,10 @@ function showSessions() {
   sessionGrid.show(rows);
   const hidden = data.totals.sessions - data.sessions.length;
   fill(byId("session-count"), `${count(rows.length)} of ${count(data.totals.sessions)}`,
-    hidden > 0 ? `; ${count(hidden)} quieter ones are not listed` : "");
+    hidden > 0 ? `; ${count(hidden)} with fewer findings or less traffic are not listed` : "");
 }
 
-/** Findings as one number to sort by: an error outweighs a thousand warnings. */
+/** Findings as one number for sorting: errors, then warnings, then stalls. */
 function weightOf(row) {
   return row.found[0] * 1e6 + row.found[1] * 1e3 + row.found[2];
 }
@@ -62,15 +62,15 @@ function fact(label, value) {
   return el("li", {}, el("span", { class: "dim" }, label), " ", value instanceof Node ? value : el("b", {}, value));
 }
 
-/** How long requests took: [asker, requests, answered, half, nine tenths, 99 of 100, longest]. */
-function requestFact([asker, asked, answered, half, most, nearly, longest]) {
-  const open = asked > answered ? `, ${count(answered)} answered` : "";
-  const times = longest === null ? "" : `: half within ${span(half)}, 90 % within ${span(most)}, 99 % within ${span(nearly)}, longest ${span(longest)}`;
-  return fact(`requests of the ${asker}`, `${count(asked)}${open}${times}`);
+/** The latency of requests: [requester, requests, answered, p50, p90, p99, longest]. */
+function requestFact([requester, requests, answered, p50, p90, p99, longest]) {
+  const open = requests > answered ? `, ${count(answered)} answered` : "";
+  const times = longest === null ? "" : `: half within ${durationText(p50)}, 90 % within ${durationText(p90)}, 99 % within ${durationText(p99)}, longest ${durationText(longest)}`;
+  return fact(`requests of the ${requester}`, `${count(requests)}${open}${times}`);
 }
 
 function pair(values) {
-  return `${bytesText(values[0])} → ${bytesText(values[1])} ←`;
+  return `${sizeText(values[0])} → ${sizeText(values[1])} ←`;
 }
 
 function showSessionFacts() {
@@ -78,8 +78,8 @@ function showSessionFacts() {
   fill(byId("session-title"), protocolOf(session), " ", name(`${session.dialer} → ${session.acceptor}`));
   fill(byId("session-facts"),
     fact("started", date(session.started)),
-    fact("lasted", span(session.lasted)),
-    fact("round trip", session.rtt ? span(session.rtt) : null),
+    fact("lasted", durationText(session.lasted)),
+    fact("round trip", session.rtt ? durationText(session.rtt) : null),
     session.requests.map(requestFact),
     fact("streams", count(session.streams)),
     fact("frames", count(session.frames)),
@@ -97,5 +97,5 @@ function showSessionFacts() {
   absent.hidden = view.detail !== null;
   byId("drawing").hidden = view.detail === null;
   for (const id of ["streams", "frames"]) byId(id).hidden = view.detail === null;
-  fill(absent, `Lanes, streams and frames are in this report for the ${count(data.details.length)} most telling sessions only; this one is listed.`);
+  fill(absent, `Lanes, streams and frames are in this report for the ${count(data.details.length)} most significant sessions only; this one is only listed.`);
 }

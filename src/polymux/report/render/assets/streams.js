@@ -1,4 +1,4 @@
-// The streams of the chosen session.
+// The streams of the selected session.
 
 let streamGrid = null;
 
@@ -6,16 +6,16 @@ function startStreams() {
   streamGrid = makeGrid(byId("stream-grid"), "Streams of the session, in the order they were opened", [
     { label: "stream", value: (s) => s.key, node: streamKeyNode },
     { label: "name", value: (s) => s.name, node: (s) => (s.name ? name(s.name) : ""), wide: true },
-    { label: "opened", value: beganOf, text: (s) => moment(beganOf(s), 1e3), number: true },
-    { label: "lasted", value: livedOf, text: (s) => (livedOf(s) === null ? "" : span(livedOf(s))), number: true },
+    { label: "opened", value: startOf, text: (s) => moment(startOf(s), 1e3), number: true },
+    { label: "lasted", value: lifetimeOf, text: (s) => (lifetimeOf(s) === null ? "" : durationText(lifetimeOf(s))), number: true },
     { label: "ending", value: (s) => s.ending, node: streamEndNode, wide: true },
-    { label: "dialer sent", value: (s) => s.bytesD, text: (s) => bytesText(s.bytesD), number: true },
-    { label: "acceptor sent", value: (s) => s.bytesA, text: (s) => bytesText(s.bytesA), number: true },
+    { label: "dialer sent", value: (s) => s.bytesD, text: (s) => sizeText(s.bytesD), number: true },
+    { label: "acceptor sent", value: (s) => s.bytesA, text: (s) => sizeText(s.bytesA), number: true },
     { label: "frames", value: (s) => s.framesD + s.framesA, text: (s) => `${count(s.framesD)} / ${count(s.framesA)}`, number: true, title: "dialer's / acceptor's" },
     { label: "granted", value: (s) => Number(s.creditD || 0) + Number(s.creditA || 0), text: (s) => both(s.creditD, s.creditA, grouped), number: true, title: "credit granted to the dialer / to the acceptor" },
-    { label: "most in flight", value: (s) => Math.max(s.inFlightD || 0, s.inFlightA || 0), text: (s) => both(s.inFlightD, s.inFlightA, bytesText), number: true, title: "bytes sent and not acknowledged: dialer's / acceptor's" },
-    { label: "no leave", value: (s) => (s.blockedD || 0) + (s.blockedA || 0), text: (s) => both(s.blockedD, s.blockedA, span), number: true, title: "time the dialer / the acceptor had no leave to send" },
-    { label: "behind others", value: (s) => (s.holBlockedD || 0) + (s.holBlockedA || 0), text: (s) => (s.holBlockedD || s.holBlockedA ? both(s.holBlockedD, s.holBlockedA, span) : ""), number: true, title: "time the dialer's / the acceptor's bytes waited behind other streams" },
+    { label: "peak in flight", value: (s) => Math.max(s.inFlightD || 0, s.inFlightA || 0), text: (s) => both(s.inFlightD, s.inFlightA, sizeText), number: true, title: "bytes sent and not acknowledged: dialer's / acceptor's" },
+    { label: "blocked", value: (s) => (s.blockedD || 0) + (s.blockedA || 0), text: (s) => both(s.blockedD, s.blockedA, durationText), number: true, title: "time the dialer / the acceptor was blocked: no send credit" },
+    { label: "head-of-line", value: (s) => (s.holBlockedD || 0) + (s.holBlockedA || 0), text: (s) => (s.holBlockedD || s.holBlockedA ? both(s.holBlockedD, s.holBlockedA, durationText) : ""), number: true, title: "time the dialer / the acceptor was head-of-line blocked by other streams" },
     { label: "findings", value: weightOf, node: foundNode },
   ], {
     choose: (s) => { chooseStream(s.index === view.stream ? -1 : s.index); },
@@ -29,15 +29,15 @@ function startStreams() {
   });
 }
 
-function beganOf(stream) {
+function startOf(stream) {
   const seen = [stream.opened, stream.firstD, stream.firstA].filter((at) => at !== null);
   return seen.length ? Math.min(...seen) : null;
 }
 
-function livedOf(stream) {
-  const began = beganOf(stream);
+function lifetimeOf(stream) {
+  const start = startOf(stream);
   const last = [stream.closed, stream.lastD, stream.lastA].filter((at) => at !== null);
-  return began === null || !last.length ? null : Math.max(...last) - began;
+  return start === null || !last.length ? null : Math.max(...last) - start;
 }
 
 function both(dialer, acceptor, format) {
@@ -45,7 +45,7 @@ function both(dialer, acceptor, format) {
   return [dialer, acceptor].map((value) => (value === null ? "–" : format(value))).join(" / ");
 }
 
-/** A whole number written as text, because it may be larger than a browser counts. */
+/** Group the digits of an integer that comes as text: it may exceed the exact range of Number. */
 function grouped(digits) {
   return String(digits).replace(/\B(?=(\d{3})+$)/g, ",");
 }

@@ -1,4 +1,4 @@
-// Light and dark: as the system says, until the reader chooses.
+// Light and dark colours: the system's setting until the user selects one.
 
 const THEMES = ["auto", "light", "dark"];
 const THEME_WORDS = { auto: "as the system", light: "light", dark: "dark" };
@@ -26,7 +26,7 @@ function startTheme() {
   applyTheme();
 }
 
-/** The value of a colour variable in the current theme. */
+/** The value of a CSS colour variable in the current theme. */
 function colour(variable) {
   return getComputedStyle(document.documentElement).getPropertyValue(variable).trim();
 }

@@ -1,4 +1,4 @@
-// Content over time, both directions, above the lanes and on the same time scale.
+// Throughput of both directions over time, above the lanes and on their time scale.
 
 let chart = null;
 let ownZoom = false;
@@ -22,10 +22,10 @@ function drawThroughput() {
   if (chart) chart.destroy();
   chart = null;
   if (!box.clientWidth) return;
-  const scale = 8e6 / detail.width; // bytes a bucket to bits a second
+  const scale = 8e6 / detail.width; // bytes per bucket to bits per second
   const last = Math.max(1, Math.min(BUCKETS, Math.ceil(detail.end / detail.width)));
   const at = Array.from({ length: last + 1 }, (_, i) => i * detail.width);
-  // The last bucket is as wide as the others: its value holds up to its end.
+  // One point more than buckets, so that the step of the last bucket is drawn to its end.
   const series = detail.total.map((cells) => at.map((_, i) => cells[Math.min(i, last - 1)] * scale));
   chart = new uPlot({
     width: box.clientWidth,
@@ -38,7 +38,7 @@ function drawThroughput() {
       { show: false },
       {
         size: GUTTER, side: 3, stroke: colour("--dim"), font: "11px system-ui, sans-serif",
-        grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, space: 28, values: (_, ticks) => ticks.map((bits) => (bits ? rate(bits) : "0")),
+        grid: { stroke: colour("--line"), width: 1 }, ticks: { show: false }, space: 28, values: (_, ticks) => ticks.map((bits) => (bits ? rateText(bits) : "0")),
       },
     ],
     series: [{}, curve("--dialer", "--dialer-pale"), curve("--acceptor", "--acceptor-pale")],

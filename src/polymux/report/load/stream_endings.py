@@ -1,4 +1,4 @@
-"""Streams that were given up, or not over at the end: worth a line, whichever side was right."""
+"""Findings of streams that were aborted, or had not ended when the capture did."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ENDINGS: Final = tuple(ENDING_HEADLINES)
 
 
 def load_stream_endings(tables: Tables, budget: Budget) -> list[FindingGroup]:
-    """One finding for each such ending, with the first streams that ended so."""
+    """One finding for each ending but `clean`, with the first streams that ended so."""
     import pyarrow.compute as pc
 
     counts = [0] * len(_ENDINGS)
@@ -53,12 +53,12 @@ def load_stream_endings(tables: Tables, budget: Budget) -> list[FindingGroup]:
 
 
 def count_unfinished(findings: list[FindingGroup]) -> int:
-    """Streams that were not over at the end, by what `endings` found."""
+    """The number of unfinished streams, from the findings of `load_stream_endings`."""
     return sum(finding.count for finding in findings if finding.cause in UNFINISHED_ENDINGS)
 
 
 def ending_item(data: ReportData, row: Row) -> Json:
-    """One stream that ended so, as the page shows it."""
+    """An example stream of such a finding, as the page shows it."""
     named = dict(zip(ENDING_COLUMNS, row, strict=True))
     end = StreamEnding.from_row(
         named
