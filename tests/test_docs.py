@@ -1,4 +1,4 @@
-"""The docs say what the code does."""
+"""The documentation agrees with the code: generated pages, links, the API page, the build."""
 
 import re
 import subprocess
@@ -21,7 +21,7 @@ from polymux.report.render.rule_pages import EXAMPLES_PATH, all_rules, page_for_
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-ANEW = "python -m tools.docs writes it anew"
+REGENERATE = "run python -m tools.docs"
 API_PACKAGES = [
     "polymux",
     "polymux.capture",
@@ -70,7 +70,7 @@ def test_the_page_of_a_protocol_has_every_rule_with_its_severity_and_sentence(
 
 @pytest.mark.parametrize("page", ["tables.md", "commands.md", "json.md", "limits.md"])
 def test_a_page_made_from_the_code_is_up_to_date(page: str) -> None:
-    assert (DOCS / page).read_text() == pages()[page], ANEW
+    assert (DOCS / page).read_text() == pages()[page], REGENERATE
 
 
 @pytest.mark.parametrize("package", API_PACKAGES)
@@ -97,30 +97,32 @@ def test_every_limit_and_timeout_is_described_in_the_order_of_its_field() -> Non
         assert all(doc), doc
 
 
-def test_the_page_about_metrics_has_every_figure() -> None:
+def test_the_page_about_metrics_has_every_metric() -> None:
     page = (DOCS / "howto" / "logging.md").read_text()
     families = Meter().collect()
-    for each in families:
-        row = f"| `{each.name}` | {each.kind} | {', '.join(each.labels)} | {each.meaning} |"
+    for family in families:
+        row = f"| `{family.name}` | {family.kind} | {', '.join(family.labels)} | {family.meaning} |"
         assert row in page
     assert len(re.findall(r"^\| `\w+` \| (?:counter|gauge) ", page, re.M)) == len(families)
 
 
 def test_every_rule_has_a_page_that_is_up_to_date_and_no_page_is_without_a_rule() -> None:
-    made = {path: text for path, text in pages().items() if path.startswith("rules/")}
-    found = {str(path.relative_to(DOCS)): path.read_text() for path in DOCS.rglob("rules/**/*.md")}
-    assert found == made, ANEW
-    assert len(made) == len(all_rules()) + 1
+    generated = {path: text for path, text in pages().items() if path.startswith("rules/")}
+    on_disk = {
+        str(path.relative_to(DOCS)): path.read_text() for path in DOCS.rglob("rules/**/*.md")
+    }
+    assert on_disk == generated, REGENERATE
+    assert len(generated) == len(all_rules()) + 1
 
 
-def test_every_rule_has_an_example_in_which_it_is_broken() -> None:
-    assert EXAMPLES_PATH.read_text() == as_json(), ANEW
+def test_every_rule_has_an_example_that_violates_it() -> None:
+    assert EXAMPLES_PATH.read_text() == as_json(), REGENERATE
     for page in map(page_for_rule, all_rules()):
         assert any(line.violates for line in page.frames), page.name
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))], ids=str)
-def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+def test_every_link_to_a_file_resolves(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
