@@ -3,9 +3,9 @@
 #   make demo    real traffic on loopback, recorded, analysed on embedded Spark, report written
 #   make test    lint, types, the whole suite: compiled, then the core interpreted
 #   make bench   every figure beside its floor and its peers (ONLY=kernels|live|captures|...)
-#   make soak    the long forms, a line for each figure (MINUTES=10)
-#   make fuzz    every decoder against bytes nobody would send (SECONDS=60 each)
-#   make docs    the pages, as HTML in docs/_build
+#   make soak    long runs under load, a line for each figure (MINUTES=10)
+#   make fuzz    every decoder against arbitrary bytes (SECONDS=60 each)
+#   make docs    the documentation, as HTML in docs/_build
 #   make wheels  an sdist and a wheel for each Python 3.11 to 3.13 found, in dist/ (PYTHONS="... ...")
 #   make matrix  every way to install, in empty environments, on each of these Pythons
 #   make packages  the wheel of `make install` and an sdist, installed where there is no compiler

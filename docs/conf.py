@@ -8,6 +8,7 @@ from typing import Any
 from sphinx.application import Sphinx
 from sphinx.ext.napoleon import Config
 from sphinx.ext.napoleon.docstring import GoogleDocstring
+from sphinx.pycode import ModuleAnalyzer
 
 # The interpreted source is documented: compiled functions have no annotations.
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
@@ -23,7 +24,6 @@ html_show_copyright = False
 highlight_language = "text"
 default_role = "code"  # docstrings write `name`
 autodoc_member_order = "bysource"
-autodoc_preserve_defaults = True
 
 
 def convert_docstring(
@@ -59,6 +59,16 @@ def plain_integers(text: str) -> str:
     return re.sub(r"\bi64\b", "int", text) if text else text
 
 
+analyze_module = ModuleAnalyzer.analyze
+
+
+def analyze_without_overloads(self: ModuleAnalyzer) -> None:
+    """Analyze a module; overloaded functions then show the one signature with all parameters."""
+    analyze_module(self)
+    self.overloads = {}
+
+
 def setup(app: Sphinx) -> None:
+    ModuleAnalyzer.analyze = analyze_without_overloads  # type: ignore[method-assign]  # no option
     app.connect("autodoc-process-docstring", convert_docstring)
     app.connect("autodoc-process-signature", show_plain_integers)

@@ -1,4 +1,4 @@
-"""The examples in the README and the docs run as they stand, those of a page one after another."""
+"""The examples in the README and the docs run as written, those of a page one after another."""
 
 import os
 import re
@@ -12,14 +12,13 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 EXAMPLE = re.compile(r"^```(python|sh)\n(.*?)^```", re.S | re.M)
-SHOWN = re.compile(r"^```(\w*)", re.M)
+FENCE = re.compile(r"^```(\w*)", re.M)
 
-# What a block may be that is not run here: output, a file, a directive of the docs; JavaScript runs
-# in the tests of interop.
+# Blocks that are not run here: output, files, Sphinx directives. JavaScript runs in tests/interop.
 NOT_RUN = {"text", "toml", "js", ""}
 
 # On a busy machine a second may not be enough for a server to start: `sleep` also waits for it.
-BEFORE = """set -euo pipefail
+SHELL_PRELUDE = """set -euo pipefail
 trap 'kill $(jobs -p) 2>/dev/null || true' EXIT
 sleep() {
     for _ in {1..300}; do
@@ -33,7 +32,7 @@ LISTENS=:9000
 
 
 def examples() -> dict[str, list[tuple[str, str]]]:
-    """The blocks of each page that has any, with their language."""
+    """Return the examples of each page that has any, with their language."""
     found = {
         str(page.relative_to(ROOT)): [(match[1], match[2]) for match in EXAMPLE.finditer(text)]
         for page in PAGES
@@ -44,7 +43,7 @@ def examples() -> dict[str, list[tuple[str, str]]]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A PATH on which `polymux` is the one under test."""
+    """A PATH on which `polymux` is the package under test."""
     (tmp_path / "bin").mkdir()
     command = tmp_path / "bin" / "polymux"
     command.write_text(f"#!{sys.executable}\nfrom polymux.cli import main\nmain()\n")
@@ -58,7 +57,7 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, path: str) -> Non
     folder.mkdir()
     for number, (language, code) in enumerate(examples()[page], 1):
         if language == "sh":
-            command = ["bash", "-m", "-c", free_ports(BEFORE + code)]
+            command = ["bash", "-m", "-c", free_ports(SHELL_PRELUDE + code)]
         else:
             command = [sys.executable, "-W", "error", "-c", code]
         done = subprocess.run(
@@ -71,13 +70,14 @@ def test_the_examples_of_a_page_run(page: str, tmp_path: Path, path: str) -> Non
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_block_is_run_or_says_what_it_is(page: Path) -> None:
-    fences = SHOWN.findall(page.read_text())[::2]
-    own = {"py", "bash"} if page.name == "spark.md" else set()  # run by the tests of Spark
-    assert set(fences) <= {"python", "sh", *NOT_RUN, *own}
+    fences = FENCE.findall(page.read_text())[::2]
+    # The blocks of spark.md are run by tests/spark/test_notebook.py.
+    elsewhere = {"py", "bash"} if page.name == "spark.md" else set()
+    assert set(fences) <= {"python", "sh", *NOT_RUN, *elsewhere}
 
 
 def free_ports(code: str) -> str:
-    """Ports 9000 and 9001 may be taken here: use others."""
+    """Replace ports 9000 and 9001, which may be in use here, by free ones."""
     for port in ("9000", "9001"):
         with socket.create_server(("127.0.0.1", 0)) as free:
             code = code.replace(f":{port}", f":{free.getsockname()[1]}")

@@ -27,17 +27,23 @@ def commands() -> str:
     parts = [
         "# Commands",
         "",
-        "Exit codes, the same in every command: 0 fine; 1 something was found (`check`, `decode`,",
-        "`doctor`; `ls` and `analyze` with `--fail-on`); 2 usage: an option, a name, a part that",
-        "is not installed; 3 input missing, unreadable or torn; 4 the peer could not be reached,",
-        "went away or gave up; 5 a limit was hit, or the output could not be written; 130",
-        "interrupted.",
+        "Exit codes mean the same in every command:",
         "",
-        "`--json`, or a pipe, gives [JSON lines](json.md).",
+        "| code | meaning |",
+        "|---|---|",
+        "| 0 | success |",
+        "| 1 | findings (`check`, `decode`, `doctor`; `ls` and `analyze` with `--fail-on`) |",
+        "| 2 | wrong usage: an option, a name, an extra that is not installed |",
+        "| 3 | input that is missing, unreadable or truncated |",
+        "| 4 | the peer could not be reached, disconnected or aborted |",
+        "| 5 | a limit was hit, or the output could not be written |",
+        "| 130 | interrupted |",
+        "",
+        "With `--json`, or into a pipe, commands print [JSON lines](json.md).",
     ]
     for name in sorted(cli.COMMANDS):
         command = cli.cli.get_command(context, name)
-        assert command is not None
+        assert command is not None  # every name in COMMANDS has a module
         inner = click.Context(
             command, info_name=name, parent=context, terminal_width=90, max_content_width=90
         )
@@ -79,32 +85,32 @@ def rule_page(page: RulePage) -> str:
     if page.frames:
         parts += [f"An example, {page.protocol}: {page.story}.", "", "```text"]
         parts += [*page.example_lines(), "```", ""]
-    book = page.name.partition(".")[0]
-    home = "omnistreams" if book == "websocket" else book
-    parts += [f"See [the page of the protocol](../../protocols/{home}.md).", ""]
+    group = page.name.partition(".")[0]
+    protocol = "omnistreams" if group == "websocket" else group
+    parts += [f"See [the page of the protocol](../../protocols/{protocol}.md).", ""]
     return "\n".join(parts)
 
 
 def rules_index() -> str:
     """All rules by protocol, each with a link to its page."""
-    parts = ["# Rules", "", "`polymux rules RULE` shows the same in a terminal, and the report"]
-    parts += ["behind each violation. `error`: a live session refuses to send it. `warning`: a"]
-    parts += ["finding. `note`: worth knowing, never a finding.", ""]
-    by_book: dict[str, list[RulePage]] = {}
+    parts = ["# Rules", "", "`polymux rules RULE` prints the page of a rule, and the report"]
+    parts += ["shows it with each violation. `error`: a live session refuses to send it."]
+    parts += ["`warning`: a finding. `note`: worth knowing, never a finding.", ""]
+    by_group: dict[str, list[RulePage]] = {}
     for page in map(page_for_rule, all_rules()):
-        by_book.setdefault(page.name.partition(".")[0], []).append(page)
-    for book, pages in by_book.items():
-        parts += [f"## {book}", "", "| rule | severity | what it says |", "|---|---|---|"]
+        by_group.setdefault(page.name.partition(".")[0], []).append(page)
+    for group, pages in by_group.items():
+        parts += [f"## {group}", "", "| rule | severity | what it says |", "|---|---|---|"]
         for page in pages:
-            link = f"[`{page.name}`]({book}/{page.name.partition('.')[2]}.md)"
+            link = f"[`{page.name}`]({group}/{page.name.partition('.')[2]}.md)"
             parts.append(f"| {link} | {page.severity} | {page.sentence} |")
-        parts += ["", "```{toctree}", ":hidden:", ":glob:", "", f"{book}/*", "```", ""]
+        parts += ["", "```{toctree}", ":hidden:", ":glob:", "", f"{group}/*", "```", ""]
     return "\n".join(parts)
 
 
 def pages() -> dict[str, str]:
     """Return every generated page by its path below docs/."""
-    made = {
+    generated = {
         "tables.md": column_reference(),
         "commands.md": commands(),
         "json.md": json_page(),
@@ -112,9 +118,9 @@ def pages() -> dict[str, str]:
         "rules/index.md": rules_index(),
     }
     for page in map(page_for_rule, all_rules()):
-        book, _, name = page.name.partition(".")
-        made[f"rules/{book}/{name}.md"] = rule_page(page)
-    return made
+        group, _, name = page.name.partition(".")
+        generated[f"rules/{group}/{name}.md"] = rule_page(page)
+    return generated
 
 
 if __name__ == "__main__":
