@@ -260,7 +260,7 @@ def short_waits() -> Iterator[Case]:
 
 
 def takes_turns() -> Iterator[Case]:
-    """A stream that always has a small message ready alternates with one that saturates the line."""
+    """A stream that always has a small message ready alternates with one that fills the line."""
     for wire, side, (times, lasts) in product(TWO_WAY, SIDES, ((40, 30.0), (40, 10.0))):
         case = begun(f"{times} turns behind {lasts} ms, side {side}", wire)
         other = opened(case, wire, 0.5, side, 0)

@@ -162,7 +162,7 @@ class Case:
     idle: bool = False
 
     def send(self, at: float, side: int, data: bytes, rate: int = 0) -> float:
-        """Send bytes at `at`, at once or at a rate in bytes per ms; return when the last is sent."""
+        """Send bytes at `at`, at once or at a rate in bytes per ms; return when all are sent."""
         for start in range(0, len(data), SEGMENT):
             part = data[start : start + SEGMENT]
             if rate:
