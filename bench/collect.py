@@ -175,7 +175,7 @@ def delay(folder: Path) -> Figure:
         )  # fmt: skip
         samples = asyncio.run(delays(captures, tables))
         query.stop()
-    bound = Bound("rotation 0.5 s, linger 0.1 s, look every 0.1 s", 0.7, None)
+    bound = Bound("rotation 0.5 s, session grace 0.1 s, scan every 0.1 s", 0.7, None)
     return Figure("delay from send to table row", samples, "s", [bound])
 
 

@@ -131,7 +131,7 @@ class Rounds:
             spent[name] = runs.processor_seconds()
 
         done = self.clock("tables", lambda: runs.tables(spark, paths, self.folder / "spark", stage))
-        self.add_time("index", done.seconds["index"], spent["walk"] - spent["index"])
+        self.add_time("index", done.seconds["index"], spent["analyze"] - spent["index"])
         assert done.total.frames == self.frames
         out = self.folder / "plain"
         found = self.clock("plain tables", lambda: plain.tables(pool, paths, str(out)))

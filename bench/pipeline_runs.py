@@ -94,7 +94,7 @@ def count_task(
     """A task: reassemble its flows, batch by batch, and say how many bytes came out."""
 
     def run(numbers: Iterable[int]) -> Iterator[int]:
-        freeze_gc("walk")
+        freeze_gc("analyze")
         for number in numbers:
             with UrlFilePool(CaptureLimits()) as files:
 

@@ -1,4 +1,4 @@
-"""Which package may import which, and what the base install may need."""
+"""Which package may import which, what the base install needs, and which names are private."""
 
 import ast
 import subprocess
@@ -6,9 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.private_access import accesses
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "polymux"
+
+MAX_PRIVATE_ACCESSES = 20  # most of them reach into PySpark, which has no public name for it
 
 ALLOWED = {
     "text": set(),
@@ -39,7 +42,7 @@ ALLOWED = {
 
 
 def imported_packages(path: Path) -> set[str]:
-    """The packages of polymux that a file imports, wherever the import stands."""
+    """The packages of polymux that a file imports, inside functions too."""
     package = path.relative_to(SOURCE.parent).with_suffix("").parts[:-1]
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -88,3 +91,8 @@ def test_the_base_install_imports_without_any_extra() -> None:
         "import polymux, polymux.cli\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_private_names_of_other_objects_are_hardly_used() -> None:
+    found = accesses(SOURCE.parent)
+    assert len(found) <= MAX_PRIVATE_ACCESSES, "\n".join(found)

@@ -37,7 +37,7 @@ SHOWN = {
     "(await polymux.minmux.pipe(profile=url))[0]": "MinmuxSession",
     "await (await polymux.connect(url, protocol='mplex')).open('a')": "Stream",
     "await (await polymux.connect(url, protocol='streamux')).open()": "Exchange",
-    "await (await polymux.connect(url, protocol='omnistreams')).open()": "Sender",
+    "await (await polymux.connect(url, protocol='omnistreams')).open()": "MessageSender",
 }
 
 # What a type checker is to refuse.

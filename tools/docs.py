@@ -1,10 +1,8 @@
-"""Write the pages of the docs that are made from the code: `python -m tools.docs`."""
+"""Write the documentation pages that are made from the code: `python -m tools.docs`."""
 
-import re
 from pathlib import Path
 
 import click
-from tools.api_reference import api_page
 from tools.json_page import json_page
 from tools.rule_examples import as_json
 
@@ -21,11 +19,10 @@ from polymux.report.render.rule_pages import (
 )
 
 DOCS = Path(__file__).parent.parent / "docs"
-SOURCE = Path(__file__).parent.parent / "src" / "polymux" / "core" / "limits.py"
 
 
 def commands() -> str:
-    """Every command as its --help shows it."""
+    """The --help text of every command."""
     context = click.Context(cli.cli, info_name="polymux", **cli.cli.context_settings)
     parts = [
         "# Commands",
@@ -49,28 +46,32 @@ def commands() -> str:
 
 
 def limits_page() -> str:
-    """Every limit and every time, with its default and its reason, from the source."""
-    parts = ["# Limits and times", ""]
-    parts += [
-        "Set them with `connect(..., limits=Limits(max_streams=4096), timeouts=Timeouts(slow_reader=2))`. An"
+    """Every limit and every timeout: meaning, default, its reason, and what the bound answers."""
+    parts = ["# Limits and timeouts", ""]
+    parts += ["Set them with `connect(..., limits=Limits(max_streams=4096),"]
+    parts += ["timeouts=Timeouts(slow_reader=2))`; `serve` takes the same arguments. An error that"]
+    parts += ["comes from a limit names it, and every hit is counted in"]
+    parts += ["`session.endpoint.counters.hits`. [How to choose them](howto/limits.md) and the"]
+    parts += ["[threat model](threat-model.md) say more.", ""]
+    tables: list[tuple[str, object, dict[str, limits.FieldDoc]]] = [
+        ("Limits", limits.Limits(), limits.LIMIT_DOCS),
+        ("Timeouts", limits.Timeouts(), limits.TIMEOUT_DOCS),
     ]
-    parts += ["error that comes from a limit names it. Every hit is counted.", ""]
-    text = SOURCE.read_text()
-    for kind in (limits.Limits, limits.Timeouts):
-        parts += [f"## {kind.__name__}", "", "| name | default | what it bounds |", "|---|---|---|"]
-        body = text[text.index(f"class {kind.__name__}:") :]
-        body = body[: body.find("\n\n    def") if "\n\n    def" in body else None]
-        body = body.split("\n\n\n")[0]
-        for name, _, said in re.findall(
-            r"^    (\w+): (int|float) = [^#\n]*(?:# (.*))?$", body, re.M
-        ):
-            parts.append(f"| `{name}` | {getattr(kind(), name):,} | {said} |")
+    for title, defaults, docs in tables:
+        parts += [f"## {title}", "", "| name | default | what it bounds | why this default |"]
+        parts[-1] += " answers |"
+        parts += ["|---|---|---|---|---|"]
+        for name, doc in docs.items():
+            parts.append(
+                f"| `{name}` | {getattr(defaults, name):,} "
+                f"| {doc.meaning} | {doc.default} | {doc.answers} |"
+            )
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def rule_page(page: RulePage) -> str:
-    """One rule: what it says, where, what it weighs, and a conversation that breaks it."""
+    """One rule: its text, origin and severity, and an exchange of frames that breaks it."""
     parts = [f"# {page.name}", "", page.sentence, "", "| | |", "|---|---|"]
     parts += [f"| severity | {page.severity} |", f"| section | {page.section} |"]
     parts += [f"| comes from | {ORIGINS[page.origin]} |"]
@@ -85,7 +86,7 @@ def rule_page(page: RulePage) -> str:
 
 
 def rules_index() -> str:
-    """All rules, protocol by protocol, each with a link to its page."""
+    """All rules by protocol, each with a link to its page."""
     parts = ["# Rules", "", "`polymux rules RULE` shows the same in a terminal, and the report"]
     parts += ["behind each violation. `error`: a live session refuses to send it. `warning`: a"]
     parts += ["finding. `note`: worth knowing, never a finding.", ""]
@@ -102,13 +103,12 @@ def rules_index() -> str:
 
 
 def pages() -> dict[str, str]:
-    """Every page that is made from the code, by its path under docs/."""
+    """Return every generated page by its path below docs/."""
     made = {
         "tables.md": column_reference(),
         "commands.md": commands(),
         "json.md": json_page(),
         "limits.md": limits_page(),
-        "api.md": api_page(),
         "rules/index.md": rules_index(),
     }
     for page in map(page_for_rule, all_rules()):

@@ -1,19 +1,20 @@
-"""The page `docs/json.md`: the keys of every line of JSON that a command prints."""
+"""The page `docs/json.md`: the keys of every JSON line that a command prints, and of manifests."""
 
 from polymux.analysis.schema.columns import Column
 from polymux.analysis.schema.tables import TABLES
 from polymux.cli.commands.ls import STREAM_COLUMNS
+from polymux.cli.support.stream_files import MANIFEST_KEYS
 
 Key = tuple[str, str, str]  # name, type, meaning
 
 INTRODUCTION = """\
 # The JSON of each command
 
-With `--json`, or into a pipe, a command prints one JSON object a line. Everything beyond ASCII is
-escaped, so no name from the wire can play tricks with a terminal. Instants are texts in UTC
-(`2026-05-04T12:30:00.000250Z`), durations end in `_us` and are microseconds, bytes are hexadecimal,
-and what a protocol does not have is null. Keys may be added; none listed here goes away without a
-line in the changelog.
+With `--json`, or when output is piped, a command prints one JSON object per line. Everything beyond
+ASCII is escaped, so that no name from the wire can control a terminal. Timestamps are text in UTC
+(`2026-05-04T12:30:00.000250Z`), durations end in `_us` and are in microseconds, bytes are
+hexadecimal, and what a protocol does not have is null. Keys may be added; none listed here is
+removed without a line in the changelog.
 
 ```text
 polymux ls talk.pcapng --json | jq -r 'select(.table == "streams") | [.stream, .why] | @tsv'
@@ -21,35 +22,57 @@ polymux check talk.pcapng --json | jq -r .rule | sort | uniq -c
 tcpdump -U -w - port 9000 | polymux frames - --json | jq -c 'select(.verdict == "violation")'
 ```
 
-`polymux frames -` reads a pipe once, as it is written, and prints what is known so far. A file is
-read as a whole, so it can give more: bytes whose acknowledgement was captured before them are a gap
-on a pipe, behind which that direction may not be decoded any further, while a file shows that the
-packets were captured out of order. If that happens, record to a file and read it again. The same
-holds for the ids of sessions that were silent while 16,384 other connections spoke: such a session
-is ended there, and gets another id if it goes on.
+`polymux frames -` reads a pipe once, while it is written, and prints what is known so far. Reading
+a complete file can give more: on a pipe, data whose acknowledgement was captured first is a gap,
+after which that direction may not be decodable, while a file shows that the packets were captured
+out of order. If that happens, record to a file and read it again. Session ids can differ as well: a
+session that was silent while 16,384 other connections were active counts as ended on a pipe, and
+has another id if it continues.
 
-What is said about a run (files that cannot be read, what is waited for) goes to standard error, as
-text. `polymux analyze` prints no JSON: its [tables](tables.md) hold more.
+Messages about a run (files that cannot be read, what the command waits for) go to standard error,
+as text. `polymux analyze` prints no JSON: its [tables](tables.md) contain more.
 """
 
-TABLE = ("table", "text", "`{}`: which kind of line this is.")
+TABLE = ("table", "text", "`{}`: the kind of this line.")
 FINDINGS = [
-    ("findings", "integer", "Violations that are no notes, and stalls."),
+    ("findings", "integer", "Violations of severity warning or error, and stalls."),
     ("stalls", "integer", "Stalls that are findings."),
-    ("unfinished", "integer", "Streams that were not seen to end."),
-    ("balanced", "boolean", "Whether every byte is in a frame, a gap, the carrier or undecoded."),
+    ("unfinished", "integer", "Streams whose end was not captured."),
+    (
+        "balanced",
+        "boolean",
+        "Whether every byte is accounted for: in a frame, missing, undecoded or overhead.",
+    ),
 ]
 RECEIVED_DATA = [
     ("stream", "text", "The stream's key: `d1`, `a2`; empty for a Streamux reply."),
     ("name", "text", "Its name or metadata."),
     ("bytes", "integer", "Bytes of this piece."),
-    ("text", "text", "They, if they are UTF-8."),
-    ("hex", "text", "They, if they are not; then there is no `text`."),
+    ("text", "text", "The bytes, if they are UTF-8."),
+    ("hex", "text", "The bytes, if they are not UTF-8; there is no `text` then."),
 ]
 
 
+MANIFEST = {
+    "file": ("text", "The file beside the manifest: `stream-000001.bin` and so on."),
+    "session_id": ("text or null", "The session (`follow`)."),
+    "protocol": ("text or null", "The protocol of the session."),
+    "dialer": ("text or null", "Address of the dialer."),
+    "acceptor": ("text or null", "Address of the acceptor (`follow`)."),
+    "stream": ("text", "The stream's key: `d1`, `a2`."),
+    "opener": ("text or null", "The side that opened it."),
+    "sender": ("text", "The side that sent the content of the file."),
+    "name": ("text or null", "The stream's name or metadata."),
+    "name_hex": ("hexadecimal text or null", "The bytes of the name."),
+    "ending": ("text or null", "How the stream ended."),
+    "note": ("text or null", "A remark about the session (`follow`)."),
+    "bytes": ("integer", "Bytes in the file."),
+    "sha256": ("hexadecimal text", "SHA-256 of the file."),
+}
+
+
 def table_keys(table: str, names: tuple[str, ...] = ()) -> list[Key]:
-    """Columns of a table as keys: all, or those named."""
+    """The columns of a table as keys: all, or those named."""
     columns = TABLES[table].columns
     return [
         (column.name, type_of(column), column.description)
@@ -59,14 +82,18 @@ def table_keys(table: str, names: tuple[str, ...] = ()) -> list[Key]:
 
 
 def type_of(column: Column) -> str:
-    """What a column is in JSON."""
-    words = {"timestamp": "instant", "decimal(20,0)": "integer", "binary": "hexadecimal text"}
+    """The type of a column in JSON."""
+    words = {
+        "timestamp": "timestamp text",
+        "decimal(20,0)": "integer",
+        "binary": "hexadecimal text",
+    }
     kind = words.get(column.type.value, column.type.value)
     return f"{kind} or null" if column.nullable else kind
 
 
 def lines() -> dict[str, list[tuple[str, list[Key]]]]:
-    """By command: the kinds of lines it prints, each with its keys."""
+    """The kinds of lines that each command prints, with their keys."""
     frame = [key for key in table_keys("frames") if key[0] not in ("session_id", "time")]
     violation = table_keys(
         "violations",
@@ -79,47 +106,55 @@ def lines() -> dict[str, list[tuple[str, list[Key]]]]:
             ("A stream, the worst first", [
                 (*TABLE[:2], TABLE[2].format("streams")),
                 *table_keys("streams", STREAM_COLUMNS),
-                ("why", "text", "Why it stands where it does."),
+                ("why", "text", "The reason for its rank."),
             ]),
         ],
         "check": [("A violation", table_keys("violations"))],
         "frames": [("A frame", table_keys("frames"))],
         "follow": [("The content of a frame", table_keys("content"))],
         "decode": [
-            ("A frame", [("protocol", "text", "What it was decoded as."), *frame]),
+            ("A frame", [("protocol", "text", "The protocol it was decoded as."), *frame]),
             ("A violation", [
                 *violation,
-                ("sentence", "text", "What the rule says."),
+                ("sentence", "text", "The rule."),
                 ("section", "text", "Where it is written."),
             ]),
-            ("What was not decoded", [("remark", "text", "A sentence for a side.")]),
+            ("Bytes that were not decoded", [("remark", "text", "A sentence about one side.")]),
         ],
         "rules": [("A rule", [
             ("rule", "text", "Its name."),
             ("severity", "text", "`error`, `warning` or `note`."),
             ("origin", "text", "Where it comes from."),
             ("section", "text", "Where it is written."),
-            ("sentence", "text", "What it says."),
+            ("sentence", "text", "The rule as a sentence."),
             ("reaction", "text", "What a live session does about it."),
-            ("example", "object", "`story`, `protocol` and `lines` that break it."),
+            ("example", "object", "`story`, `protocol` and `lines` of frames that violate it."),
         ])],
         "index": [("A capture", [
             ("file", "text", "The capture."),
             ("index", "text", "The index that was written beside it."),
             ("bytes", "integer", "Bytes of the capture."),
-            ("ranges", "integer", "Parts that can be read side by side."),
+            ("ranges", "integer", "Ranges that can be read in parallel."),
         ])],
-        "connect": [("What was received", RECEIVED_DATA)],
-        "serve": [("What was received, with `--action print`", RECEIVED_DATA)],
+        "connect": [("Received data", RECEIVED_DATA)],
+        "serve": [("Received data, with `--action print`", RECEIVED_DATA)],
     }  # fmt: skip
 
 
 def json_page() -> str:
+    """The text of `docs/json.md`."""
     parts = [INTRODUCTION]
     for command, kinds in sorted(lines().items()):
         parts += [f"## polymux {command}", ""]
         for what, keys in kinds:
-            parts += [f"{what}:", "", "| key | type | meaning |", "|---|---|---|"]
-            parts += [f"| `{name}` | {kind} | {meaning} |" for name, kind, meaning in keys]
-            parts.append("")
+            parts += [f"{what}:", "", *key_table(keys)]
+    parts += ["## manifest.jsonl", ""]
+    parts += ["`polymux follow --out` and `polymux serve --save` write one line per file:", ""]
+    parts += key_table([(key, *MANIFEST[key]) for key in MANIFEST_KEYS])
     return "\n".join(parts).rstrip() + "\n"
+
+
+def key_table(keys: list[Key]) -> list[str]:
+    """The lines of a Markdown table of keys."""
+    rows = [f"| `{name}` | {kind} | {meaning} |" for name, kind, meaning in keys]
+    return ["| key | type | meaning |", "|---|---|---|", *rows, ""]

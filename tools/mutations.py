@@ -1,7 +1,7 @@
 """Small faults for codecs and rules: which there can be, and how one is made.
 
-A mutant is one change in one file of `protocols/` or in `core/varint.py`: a comparison, an
-operator, a number, a condition. What says nothing when the code runs is left alone.
+A mutant is one change in a file of `protocols/`, in `core/varint.py` or in `core/msgpack.py`: a
+comparison, an operator, a number, a condition. What says nothing when the code runs is left alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Mutant:
 
 
 def files() -> list[Path]:
-    return [*sorted((SOURCE / "protocols").rglob("*.py")), SOURCE / "core" / "varint.py"]
+    codecs = [SOURCE / "core" / "varint.py", SOURCE / "core" / "msgpack.py"]
+    return [*sorted((SOURCE / "protocols").rglob("*.py")), *codecs]
 
 
 @cache

@@ -1,23 +1,27 @@
-"""A word with the system's allocator: before bytes flow, and when a session is gone."""
+"""glibc malloc tuning: keep freed memory while data flows, return it after sessions have ended.
+
+Both functions have no effect on systems with another allocator. The module keeps process-wide
+state, since the heap is one per process.
+"""
 
 import ctypes
 from collections.abc import Callable
 
-RETAINED_BYTES = 4 * 1024 * 1024  # bytes; many times what is held of one chunk or window
-MIN_TRIM_INTERVAL = 1.0  # seconds at least from one time that memory is given back to the next
+RETAINED_BYTES = 4 * 1024 * 1024  # many times the size of a chunk or of a window of a file
+MIN_TRIM_INTERVAL = 1.0  # seconds between two calls of `trim`, at least
 
 _threshold_raised: list[bool] = []
-_trim_time: list[float] = []  # when memory is, or was last, given back
+_trim_time: list[float] = []  # when `trim` is scheduled, or was last called
 
 
 def raise_trim_threshold() -> None:
-    """Let the allocator keep a few megabytes that were freed rather than give them back.
+    """Make glibc keep a few freed megabytes in the process. Only the first call has an effect.
 
     A chunk of a socket or a window of a file lives for microseconds. glibc returns free memory at
-    the top of its heap as soon as there is twice the largest block it has mapped and released, at
-    first 256 KiB: two chunks at once, and every page of every chunk is then mapped anew, at several
-    times the cost of the copy. Releasing one larger block, which is never touched, moves that line.
-    Other systems take no notice.
+    the top of its heap to the system once there is twice the size of the largest block that was
+    mapped and released, at first 256 KiB. Two chunks exceed that, and then every page of every
+    chunk is mapped anew, at several times the cost of copying it. Allocating and releasing one
+    larger block, without touching it, raises this dynamic threshold.
     """
     if not _threshold_raised:
         _threshold_raised.append(True)
@@ -25,13 +29,14 @@ def raise_trim_threshold() -> None:
 
 
 def schedule_trim(now: float, call_later: Callable[[float, Callable[[], None]], object]) -> None:
-    """Return free memory to the system: a session has ended. At once, but not again within a
-    second; whatever ends in that second is seen to when it is over. `later` has something called
-    after some seconds.
+    """Schedule `trim` after a session has ended: now, or MIN_TRIM_INTERVAL after the last time.
 
-    Large messages of all sizes leave holes, and glibc returns only what is free at the top of its
-    heap: a server that runs for long would seem to need more and more. Others return it by
-    themselves, or never.
+    Large messages of different sizes leave holes in the heap, and glibc by itself returns only what
+    is free at its top: the memory of a long-running server would seem to grow without end.
+
+    Args:
+        now: the current time in seconds, of the clock of `call_later`.
+        call_later: calls a function after a delay in seconds, as `loop.call_later` does.
     """
     due = now
     if _trim_time and abs(_trim_time[0] - now) <= MIN_TRIM_INTERVAL:
@@ -43,7 +48,7 @@ def schedule_trim(now: float, call_later: Callable[[float, Callable[[], None]], 
 
 
 def trim() -> None:
-    """Return all free memory to the system, where it can be asked to take it."""
-    ask = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if ask is not None:
-        ask(0)
+    """Return all free memory to the system, if the C library has `malloc_trim`."""
+    malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if malloc_trim is not None:
+        malloc_trim(0)

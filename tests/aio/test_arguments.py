@@ -134,9 +134,9 @@ async def test_a_handler_that_can_be_awaited_is_taken(handler: Any) -> None:
 @virtual
 async def test_work_on_fewer_than_one_stream_at_once_is_refused() -> None:
     async with joined("mplex") as (near, _):
-        with pytest.raises(ValueError, match="at_once is 1 or more, not 0"):
+        with pytest.raises(ValueError, match="max_concurrent is 1 or more, not 0"):
             await near.serve_streams(fine, max_concurrent=0)
-        with pytest.raises(TypeError, match="at_once is an int"):
+        with pytest.raises(TypeError, match="max_concurrent is an int"):
             await near.serve_streams(fine, max_concurrent=ANY)
 
 

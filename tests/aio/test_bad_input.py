@@ -119,7 +119,7 @@ async def test_a_server_that_says_nothing_is_unreachable_in_time() -> None:
 
 
 ADDRESSES = [
-    ("tcp://127.0.0.1:1", "nobody listens there"),
+    ("tcp://127.0.0.1:1", "nothing listens there"),
     ("unix:///nowhere/at/all", "No such file or directory"),
     ("exec:/no/such/program", "No such file or directory"),
     ("tcp://no-such-host.invalid:9", "no-such-host.invalid:9: "),

@@ -38,13 +38,13 @@ async def test_connect_waits_for_a_server_that_starts_later(scheme: str, tmp_pat
 
 async def test_a_wait_that_is_over_says_how_long_it_was() -> None:
     begun = time.monotonic()
-    with pytest.raises(Unreachable, match=r"nobody listens there, for 0\.3 s"):
+    with pytest.raises(Unreachable, match=r"nothing listens there, for 0\.3 s"):
         await polymux.connect(f"tcp://127.0.0.1:{free_port()}", protocol="mplex", wait=0.3)
     assert 0.3 <= time.monotonic() - begun < 5
 
 
 async def test_without_wait_the_first_refusal_is_told() -> None:
-    with pytest.raises(Unreachable, match=r"nobody listens there$"):
+    with pytest.raises(Unreachable, match=r"nothing listens there$"):
         await polymux.connect(f"tcp://127.0.0.1:{free_port()}", protocol="mplex")
 
 

@@ -202,7 +202,8 @@ async def test_a_line_that_does_not_move_is_logged_once(
         await asyncio.sleep(60)
         assert [line.message for line in caplog.records] == [
             "nerdbank session with memory: 3 streams wait to be opened until one of the 1 that "
-            "this side has open is over: limit max_own_streams=1; raise it with Limits(max_own_streams=...)"
+            "this side has open is over: limit max_own_streams=1; "
+            "raise it with Limits(max_own_streams=...)"
         ]
         for task in waiting:
             task.cancel()

@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.analysis.packet_script import SEGMENT, Wire
 from tests.analysis.recorded_conversation import MS, START
 
-from polymux.capture.synthesis.packet_builder import ACK, FIN, PSH
+from polymux.capture.packets.packet_refs import ACK, FIN, PSH
 
 DIALER, ACCEPTOR = 0, 1
 SIDES = ("dialer", "acceptor")

@@ -8,7 +8,8 @@ from tests.analysis.recorded_conversation import ACCEPTOR, DIALER, START, Record
 from tests.capture.packet_headers import headers
 
 from polymux.capture import PcapngWriter
-from polymux.capture.synthesis.packet_builder import ACK, PSH, SYN, HeaderTemplate
+from polymux.capture.packets.packet_refs import ACK, PSH, SYN
+from polymux.capture.synthesis.packet_builder import HeaderTemplate
 
 SEGMENT = 1400
 

@@ -60,7 +60,7 @@ def test_a_stopped_peer_is_noticed_in_streamux(tmp_path: Path) -> None:
             target.process.send_signal(signal.SIGSTOP)
             began = time.monotonic()
             try:
-                with pytest.raises(polymux.SessionClosed, match="said nothing for"):
+                with pytest.raises(polymux.SessionClosed, match="sent nothing for"):
                     await session.request(b"anybody?", timeout=0)
             finally:
                 target.process.send_signal(signal.SIGCONT)

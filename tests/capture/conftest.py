@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from polymux.capture import CaptureReader, TcpSession, read_sessions
+from polymux.capture.packets.packet_refs import REF_BYTES
+from polymux.capture.tcp.ref_storage import StoredRefs
 
 
 @pytest.fixture
@@ -57,3 +59,8 @@ def streams(session: TcpSession) -> tuple[bytes, bytes]:
     for piece in session.pieces():
         sent[piece.side] += b"?" * piece.size if piece.is_gap else piece.data
     return bytes(sent[0]), bytes(sent[1])
+
+
+def in_memory(refs: bytes) -> StoredRefs:
+    """Packed references as `FlowOrder.add_file` takes them."""
+    return refs, None, len(refs) // REF_BYTES

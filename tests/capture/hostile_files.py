@@ -36,9 +36,9 @@ def _framing() -> list[Lie]:
     body = bytes(60)
     lies = []
     for length in (0, 1, 3, 4, 8, 11):
-        lies.append((f"length-{length}", _block(6, length, body), "cannot be"))
+        lies.append((f"length-{length}", _block(6, length, body), "is invalid"))
     for length in (13, 14, 15, 33, 0xFFFFFFFF, 0x7FFFFFFF, 0xFFFFFFFE):
-        word = "cannot be" if length % 4 else "exceeds"
+        word = "is invalid" if length % 4 else "exceeds"
         lies.append((f"length-{length:x}", _block(6, length, body), word))
     for length in (16 << 20 | 4, 0x7FFFFFFC, 0xFFFFFFFC, 0x80000000):
         lies.append((f"huge-{length:x}", _block(6, length, body), "limit max_block_bytes="))
@@ -48,13 +48,13 @@ def _framing() -> list[Lie]:
         lies.append((f"zero-length-kind-{kind:x}", struct.pack("<III", kind, 0, 0) + body, ""))
     lies.append(("short-section", _block(0x0A0D0D0A, 12, b""), "byte-order"))
     mark = struct.pack("<I", 0x1A2B3C4D)
-    lies.append(("tiny-section", _block(0x0A0D0D0A, 16, mark), "cannot be"))
+    lies.append(("tiny-section", _block(0x0A0D0D0A, 16, mark), "too short"))
     no_mark = _block(0x0A0D0D0A, 28, bytes(16))
     lies.append(("section-without-mark", no_mark, "byte-order"))
     future = build.block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 2, 0, -1))
     lies.append(("version-2", future, "version 2"))
-    lies.append(("short-interface", _block(1, 16, bytes(4)), "cannot be"))
-    lies.append(("zeros", bytes(4096), "cannot be"))
+    lies.append(("short-interface", _block(1, 16, bytes(4)), "too short"))
+    lies.append(("zeros", bytes(4096), "is invalid"))
     return [Lie(n, HEAD + FIRST + d, "damaged", w, AFTER, 1) for n, d, w in lies]
 
 
@@ -74,14 +74,14 @@ def _content() -> list[Lie]:
     )
     lies = [
         ("packet-of-no-interface", packet(9, 4, 4, bytes(4)), "interface 9"),
-        ("interface-ffffffff", packet(0xFFFFFFFF, 4, 4, bytes(4)), "nothing describes"),
+        ("interface-ffffffff", packet(0xFFFFFFFF, 4, 4, bytes(4)), "not described"),
         ("captured-over-block", packet(0, 5, 5, bytes(4)), "5 bytes in a block"),
         ("captured-4g", packet(0, 0xFFFFFFFF, 0xFFFFFFFF, bytes(4)), "in a block"),
         ("captured-2g", packet(0, 0x7FFFFFFF, 4, bytes(4)), "in a block"),
         ("over-snap", packet(0, 262145, 262145, bytes(262148)), "limit max_packet_bytes="),
-        ("packet-block-too-short", build.block(6, bytes(16)), "cannot be"),
-        ("obsolete-too-short", build.block(2, bytes(16)), "cannot be"),
-        ("empty-packet-block", build.block(6, b""), "cannot be"),
+        ("packet-block-too-short", build.block(6, bytes(16)), "too short"),
+        ("obsolete-too-short", build.block(2, bytes(16)), "too short"),
+        ("empty-packet-block", build.block(6, b""), "too short"),
         ("empty-simple-block", build.block(3, b""), "simple packet"),
         ("option-out-of-bounds", long_option, "reaches beyond"),
     ]
@@ -126,10 +126,11 @@ def _classic() -> list[Lie]:
         return struct.pack("<IIII", 1, 1, captured, wire) + data
 
     end = len(PCAP)
+    limit = "limit max_packet_bytes="
     return [
-        Lie("pcap-4g", PCAP + record(0xFFFFFFFF, 60, b""), "damaged", "limit max_packet_bytes=", end, 1),
-        Lie("pcap-2g", PCAP + record(0x7FFFFFFF, 60, bytes(60)), "damaged", "max_packet_bytes=", end, 1),
-        Lie("pcap-over-snap", PCAP + record(262145, 60, b""), "damaged", "max_packet_bytes=", end, 1),
+        Lie("pcap-4g", PCAP + record(0xFFFFFFFF, 60, b""), "damaged", limit, end, 1),
+        Lie("pcap-2g", PCAP + record(0x7FFFFFFF, 60, bytes(60)), "damaged", limit, end, 1),
+        Lie("pcap-over-snap", PCAP + record(262145, 60, b""), "damaged", limit, end, 1),
         Lie("pcap-torn", PCAP + record(262144, 60, b""), "truncated", "ends inside", end, 1),
         Lie("pcap-zeros", PCAP + bytes(64), "whole", "", None, 5),
         Lie("pcap-fraction-4g", PCAP + struct.pack("<IIII", 2**32 - 1, 2**32 - 1, 0, 0),

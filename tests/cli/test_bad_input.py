@@ -100,7 +100,7 @@ def test_a_filter_that_matches_nothing_is_said(run: Run, capture: Callable[..., 
         (["--protocol", "telnet"], "no protocol 'telnet'"),
         (["--port", "x=mplex"], "write 9000=mplex"),
         (["--filter", "nonsense"], "no IP address"),
-        (["--session", "zzz"], "no session's id begins so"),
+        (["--session", "zzz"], "no session id starts with that"),
     ],
 )
 def test_wrong_options_are_usage_errors(

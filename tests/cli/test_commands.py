@@ -16,6 +16,7 @@ from tests.cli.conftest import CLEAN, HOSTILE, Ran
 
 from polymux.analysis.schema.tables import TABLES
 from polymux.cli import COMMANDS
+from polymux.cli.support.stream_files import MANIFEST_KEYS
 from polymux.report.render.rule_pages import all_rules
 
 MINE = ("check", "decode", "follow", "frames", "index", "ls", "rules")
@@ -179,15 +180,16 @@ def test_follow_to_a_directory_writes_numbered_files_and_a_manifest(
     out = tmp_path / "out"
     assert run("follow", capture(), "-o", str(out)).code == 0
     assert sorted(path.name for path in out.iterdir()) == [
-        "manifest.json", "stream-000000.bin", "stream-000001.bin",
+        "manifest.jsonl", "stream-000001.bin", "stream-000002.bin",
     ]  # fmt: skip
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert [entry["stream"] for entry in manifest["files"]] == ["d1", "d1"]
-    for entry in manifest["files"]:
+    manifest = [json.loads(line) for line in (out / "manifest.jsonl").read_text().splitlines()]
+    assert [entry["stream"] for entry in manifest] == ["d1", "d1"]
+    for entry in manifest:
         data = (out / entry["file"]).read_bytes()
         assert entry["bytes"] == len(data)
         assert entry["sha256"] == hashlib.sha256(data).hexdigest()
-    assert manifest["sessions"][0]["protocol"] == "mplex"
+        assert tuple(entry) == MANIFEST_KEYS
+        assert entry["protocol"] == "mplex"
 
 
 def test_names_never_become_file_names(
@@ -195,9 +197,9 @@ def test_names_never_become_file_names(
 ) -> None:
     path = capture([(0, b"\x08\x10" + HOSTILE + b"\x0a\x02hi", 1)])
     run("follow", path, "-o", str(tmp_path / "out"), "--protocol", "mplex")
-    assert (tmp_path / "out" / "stream-000000.bin").read_bytes() == b"hi"
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    assert bytes.fromhex(manifest["files"][0]["name_hex"]) == HOSTILE
+    assert (tmp_path / "out" / "stream-000001.bin").read_bytes() == b"hi"
+    entry = json.loads((tmp_path / "out" / "manifest.jsonl").read_text())
+    assert bytes.fromhex(entry["name_hex"]) == HOSTILE
     assert sorted(tmp_path.iterdir()) == [tmp_path / "out", tmp_path / "talk.pcapng"]
 
 
@@ -363,7 +365,7 @@ def test_one_is_said_in_the_singular(
     assert ": 1 range, " in terminal("index", path).out
     path = capture([(0, b"\x08\x01x", 1)], name="one.pcapng")
     ran = run("frames", path, "--protocol", "mplex", "--sender", "acceptor")
-    assert ran.err == "the only frame is not what was asked for\n"
+    assert ran.err == "the only frame does not match the options\n"
 
 
 @pytest.mark.parametrize("command", ["ls", "check"])
@@ -400,7 +402,7 @@ def test_frames_that_exist_but_not_together_are_said_too(
 ) -> None:
     ran = run("frames", capture(), "--stream", "d1", "--verdict", "violation")
     assert (ran.code, ran.out) == (0, "")
-    assert ran.err == "none of the 6 frames is what was asked for\n"
+    assert ran.err == "none of the 6 frames matches the options\n"
 
 
 @pytest.mark.parametrize("command", ["ls", "check", "frames", "follow", "index", "recover"])

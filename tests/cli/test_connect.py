@@ -224,7 +224,7 @@ def test_a_standard_input_that_is_closed_is_an_empty_one() -> None:
 
 
 def test_nobody_there_is_exit_code_4(run: Run) -> None:
-    one_line(run("connect", "tcp://127.0.0.1:1", "--protocol", "mplex"), 4, "nobody listens there")
+    one_line(run("connect", "tcp://127.0.0.1:1", "--protocol", "mplex"), 4, "nothing listens there")
 
 
 def test_a_peer_that_comes_late_is_waited_for(run: Run) -> None:

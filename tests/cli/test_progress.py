@@ -84,10 +84,10 @@ def test_what_was_read_is_counted_from_now_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("command", "text"),
     [
-        (["ls"], "looking"),
-        (["check"], "looking"),
-        (["frames"], "looking"),
-        (["follow", "--stream", "d1"], "looking"),
+        (["ls"], "scanning"),
+        (["check"], "scanning"),
+        (["frames"], "scanning"),
+        (["follow", "--stream", "d1"], "scanning"),
         (["index"], "indexing"),
     ],
 )

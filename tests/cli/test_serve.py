@@ -17,6 +17,7 @@ from tests.cli.conftest import Ran
 from tests.cli.threaded_server import COMMAND, Serving
 
 import polymux
+from polymux.cli.support.stream_files import MANIFEST_KEYS
 
 Run = Callable[..., Ran]
 HOSTILE = "../../etc/passwd\x00\x1b[31m"
@@ -93,6 +94,8 @@ def test_saved_streams_are_numbered_files_and_names_stay_in_the_manifest(tmp_pat
         assert data == b"x" * 100_000 * number
         assert row["sha256"] == hashlib.sha256(data).hexdigest()
         assert (row["bytes"], row["ending"]) == (len(data), "ended")
+        assert tuple(row) == MANIFEST_KEYS
+        assert (row["sender"], row["opener"], row["protocol"]) == ("dialer", "dialer", "mplex")
 
 
 def test_a_pipe_gets_json_lines_and_a_stop_is_no_failure() -> None:

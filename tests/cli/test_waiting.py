@@ -62,7 +62,7 @@ def test_a_peer_that_says_nothing_is_waited_for_aloud_and_not_for_ever(
         )  # fmt: skip
     first, last = done.stderr.splitlines()
     assert first == (
-        f"connected to {url}, speaking {protocol}; waiting for {what}; nothing has come from it yet"
+        f"connected to {url}, speaking {protocol}; waiting for {what}; nothing received from it yet"
     )
     assert "nothing came from the peer within 1.5 s: does it speak" in last
     assert last.endswith("allow more with --timeout")

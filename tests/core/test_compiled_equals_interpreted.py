@@ -17,24 +17,24 @@ PROGRAM = """
 import hashlib, sys
 from random import Random
 from polymux.core import connection
-from polymux.testing.properties import shred, watcher_of, verdict_of
-from polymux.testing.simulator import World
+from polymux.testing.properties import final_report, new_middle_observer, split_randomly
+from polymux.testing.simulator import Simulation
 form, cases, texts = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 assert connection.__file__.endswith('.py') == (form == 'interpreted'), connection.__file__
 for text in texts:
     for seed in range(cases):
         rng = Random(seed)
-        world = World(text, seed)
+        world = Simulation(text, seed)
         world.run(20)
-        bytes = bytearray(b''.join(data for _, data, _ in world.record))
-        for _ in range(rng.randrange(8) if bytes else 0):
-            place = rng.randrange(len(bytes))
-            bytes[place] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
-        bytes += rng.randbytes(rng.randrange(60))
-        watcher = watcher_of(text)
-        for piece in shred(bytes(bytes), rng):
+        data = bytearray(b''.join(chunk for _, chunk, _ in world.record))
+        for _ in range(rng.randrange(8) if data else 0):
+            place = rng.randrange(len(data))
+            data[place] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
+        data += rng.randbytes(rng.randrange(60))
+        watcher = new_middle_observer(text)
+        for piece in split_randomly(bytes(data), rng):
             watcher.feed(rng.randrange(2) if seed % 3 else 0, piece, 5)
-        seen = repr(verdict_of(watcher, [], [], []))
+        seen = repr(final_report(watcher, [], [], []))
         print(text, seed, hashlib.sha256(seen.encode()).hexdigest()[:16])
 """
 

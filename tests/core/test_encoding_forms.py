@@ -10,13 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from librt.strings import BytesWriter
 
+from polymux.core.msgpack import msgpack_array, msgpack_blob, msgpack_int, msgpack_skip
 from polymux.core.varint import (
     INCOMPLETE,
     INVALID,
-    msgpack_array,
-    msgpack_blob,
-    msgpack_int,
-    msgpack_skip,
     put_big_endian,
     put_uvarint,
     put_varu64,

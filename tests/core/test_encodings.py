@@ -7,9 +7,7 @@ import struct
 import pytest
 from librt.strings import BytesWriter
 
-from polymux.core.varint import (
-    INCOMPLETE,
-    INVALID,
+from polymux.core.msgpack import (
     MAX_SKIPPED_VALUES,
     msgpack_blob,
     msgpack_int,
@@ -18,6 +16,7 @@ from polymux.core.varint import (
     put_msgpack_int,
     put_msgpack_str,
 )
+from polymux.core.varint import INCOMPLETE, INVALID
 
 HUGE = 2**63 - 1
 

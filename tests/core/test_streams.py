@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 import polymux
 from polymux.analysis.tracking.stream_tracker import StreamTracker, StreamTrackerTable
-from polymux.core.streams import COMPACT_THRESHOLD, StreamState, StreamTable
+from polymux.core.stream_table import COMPACT_THRESHOLD, StreamTable
+from polymux.core.streams import StreamState
 
 KEYS = st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=300)
 

@@ -1,7 +1,7 @@
-"""Conversations made by chance, the same ones every time, and what our code makes of them.
+"""Random but reproducible conversations, and digests of what polymux reports about them.
 
-What it makes of them is written down as digests in tests/vectors/recorded_verdicts.json. When a
-change of behaviour is intended, `python -m tests.protocols.recorded_verdicts` writes them again.
+The digests are in tests/vectors/recorded_verdicts.json. When a change of behaviour is intended,
+`python -m tests.protocols.recorded_verdicts` writes them again.
 """
 
 from __future__ import annotations
@@ -45,20 +45,20 @@ Found = tuple[object, ...]
 
 
 def seen(observer: Observer) -> Found:
-    """All that a watcher has to say, but for its sentences."""
+    """Return all that an observer reports, except message texts."""
     observer.finish(10**15, True, False)
-    said = sorted(
+    violations = sorted(
         (v.rule.name, int(v.sender), v.frame_index, v.byte_offset, v.stream, str(v.certainty))
         for v in observer.take_violations()
     )
     streams = [
         s.save() for s in (*observer.take_removed_streams(), *observer.protocol.streams.all())
     ]
-    return take_rows(observer), said, streams, observer.accounts_for_all_bytes()
+    return take_rows(observer), violations, streams, observer.accounts_for_all_bytes()
 
 
 def lived(protocol: str, chance: Random) -> Found:
-    """Two honest ends: what they write, and what the middle sees."""
+    """Two honest endpoints: what they write, and what a middle observer reports."""
     world = Simulation(protocol, chance.randrange(10**6))
     world.run(20)
     chunks = [(side, data) for side, data, _ in world.record]
@@ -84,7 +84,7 @@ def damaged(protocol: str, chance: Random) -> Found:
 
 
 def twisted(protocol: str, chance: Random) -> Found:
-    """The vectors' conversations, taken apart: watched, and answered."""
+    """The conversations of the vectors, split: observed, and received by an endpoint."""
     seeds = conversations(protocol.partition(":")[0])
     data = mutated(chance, seeds)
     watcher = Observer(create(protocol, TIGHT))
@@ -107,7 +107,7 @@ def at_the_edge(protocol: str, chance: Random) -> Found:
 
 
 def answered(protocol: str, data: bytes, chance: Random) -> Found:
-    """A live end: what it does, says and counts."""
+    """A live endpoint: its events, bytes and counters."""
     end = Endpoint(create(protocol, TIGHT, vantage=1), 1)
     end.start(bytes(16))
     out: list[object] = []

@@ -1,15 +1,16 @@
-"""Places that ordinary traffic does not come to: options, the last ids, the edges of limits."""
+"""Edge cases that normal traffic does not reach: options, the last ids, exact limits."""
 
 from __future__ import annotations
 
 import pytest
 from librt.strings import BytesWriter
 
+from polymux.core.causality import Causality
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LocalProtocolError, NoFreeIds
 from polymux.core.limits import Limits
 from polymux.core.protocol import NO_ID
-from polymux.core.side import Causality, Vantage
+from polymux.core.side import Vantage
 from polymux.core.varint import INCOMPLETE, INVALID, put_varu64
 from polymux.protocols.minmux.item_codecs import MAX_PLAUSIBLE_SIZE, ItemDecoder, Prefixed
 from polymux.protocols.mplex.protocol import MAX_ID, Mplex
@@ -21,7 +22,7 @@ from polymux.protocols.omnistreams.id_history import (
 )
 from polymux.protocols.registry import BadProtocolString, create, parse_protocol, protocol_names
 
-# --- protocol strings
+# Protocol strings
 
 WRONG = [
     ("smtp", "no protocol 'smtp': choose one of mplex, nerdbank, omnistreams, streamux, minmux"),
@@ -49,11 +50,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("text", "told"), WRONG)
-def test_a_protocol_string_that_makes_no_sense_says_what_would(text: str, told: str) -> None:
+@pytest.mark.parametrize(("text", "message"), WRONG)
+def test_an_invalid_protocol_string_names_what_is_accepted(text: str, message: str) -> None:
     with pytest.raises(BadProtocolString) as caught:
         create(text)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_options_reach_their_protocol() -> None:
@@ -83,7 +84,7 @@ def test_nerdbank_frames_are_limited_as_asked_and_by_default(frame: int, taken: 
     assert create("nerdbank", Limits(max_frame_bytes=frame)).max_frame_bytes == taken
 
 
-# --- ids
+# Ids
 
 
 @pytest.mark.parametrize(("counting", "step"), [(False, 2), (True, 1)])
@@ -102,7 +103,7 @@ def test_the_last_mplex_id_is_the_last(counting: bool, step: int) -> None:
 @pytest.mark.parametrize("text", ["nerdbank:version=1", "nerdbank:version=2", "streamux"])
 def test_before_the_handshakes_have_met_there_is_no_id_to_open_with(text: str) -> None:
     protocol = create(text, vantage=0)
-    with pytest.raises(LocalProtocolError, match="handshake has not come"):
+    with pytest.raises(LocalProtocolError, match="handshake has not arrived"):
         Endpoint(protocol, 0).open()
     assert protocol.allocate(0) == NO_ID
 
@@ -122,7 +123,7 @@ def test_offers_of_version_three_begin_behind_the_seeded_channels() -> None:
     assert [end.open(b"x").stream_id for _ in range(2)] == [3, 4]
 
 
-# --- Minmux items with a length before them
+# Minmux items with a length prefix
 
 
 @pytest.mark.parametrize(
@@ -167,7 +168,7 @@ def test_an_item_of_the_limit_is_taken_and_one_byte_more_is_not() -> None:
         ItemDecoder(codec).feed(b"\xff" * 9)
 
 
-# --- what an omnistreams id remembers
+# History of omnistreams ids
 
 
 def test_requests_past_those_kept_are_added_to_the_newest() -> None:
@@ -188,7 +189,7 @@ def test_requests_that_were_paid_from_make_room_for_others() -> None:
         assert past.use_next_request(0, sight) == 3
     assert past.use_next_request(0, sight) == 0
     assert (past.entries_used, len(past.amounts)) == (MAX_TRACKED_REQUESTS, MAX_TRACKED_REQUESTS)
-    past.add_request(1000, 7)  # those read do not count as kept
+    past.add_request(1000, 7)  # used entries do not count
     assert past.use_next_request(0, sight) == 7
     assert (past.entries_used, past.first_request_indexes, past.amounts) == (1, [1000], [7])
     assert past.use_next_request(0, sight) == 0

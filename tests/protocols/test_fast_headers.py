@@ -1,4 +1,4 @@
-"""The short way through a usual header reads what the general reader reads, for any bytes."""
+"""The header fast paths decode the same as the slow paths, for any bytes."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -41,10 +41,10 @@ def fields(head: FrameHeader) -> tuple[int, ...]:
 @example(b"\x0a\x80\x00\x00", 1)
 @example(b"\xff\x7f\xff\x7f", 1)
 def test_mplex_headers_are_read_the_same_both_ways(data: bytes, sender: int) -> None:
-    book = Mplex(Limits(), 2)
+    implementation = Mplex(Limits(), 2)
     short, general = FrameHeader(), FrameHeader()
-    at = book.decode_header(sender, data, 0, len(data), short)
-    assert at == book.decode_header_slow(sender, data, 0, len(data), general)
+    at = implementation.decode_header(sender, data, 0, len(data), short)
+    assert at == implementation.decode_header_slow(sender, data, 0, len(data), general)
     if at > 0:
         assert fields(short) == fields(general)
 
@@ -58,13 +58,13 @@ layouts = st.sampled_from([(16, 14), (17, 13), (1, 29), (29, 1), (10, 4)])
 def test_streamux_headers_are_read_the_same_both_ways(
     ours: tuple[int, int], theirs: tuple[int, int], data: bytes, sender: int
 ) -> None:
-    book = Streamux(Limits(), 2)
-    observer = Observer(book)
+    implementation = Streamux(Limits(), 2)
+    observer = Observer(implementation)
     observer.feed(0, bytes([1, *ours, 0]), 0)
     observer.feed(1, bytes([1, *theirs, 0]), 0)
     short, general = FrameHeader(), FrameHeader()
-    at = book.decode_header(sender, data, 0, len(data), short)
-    assert at == book.decode_header_slow(sender, data, 0, len(data), general)
+    at = implementation.decode_header(sender, data, 0, len(data), short)
+    assert at == implementation.decode_header_slow(sender, data, 0, len(data), general)
     if at > 0:
         assert fields(short) == fields(general)
 
@@ -85,15 +85,15 @@ def test_mplex_content_is_judged_and_applied_the_same_both_ways(
     for side, number, flag in ((s, n, f) for s in (0, 1) for n in (0, 1, 2) for f in (1, 2)):
         ways = []
         for way in (Mplex.validate_and_apply_content, Protocol.validate_and_apply_content):
-            book = Mplex(Limits(), vantage)
-            book.load(saved)
-            book.causality.snapshot_seen(side)
+            implementation = Mplex(Limits(), vantage)
+            implementation.load(saved)
+            implementation.causality.snapshot_seen(side)
             head = FrameHeader()
-            book.decode_header(side, bytes([number << 3 | flag, 3]) + b"abc", 0, 5, head)
-            stream = book.streams.find(head.key)
+            implementation.decode_header(side, bytes([number << 3 | flag, 3]) + b"abc", 0, 5, head)
+            stream = implementation.streams.find(head.key)
             if stream is not None:
-                passed = way(book, side, head, stream, 7)
+                passed = way(implementation, side, head, stream, 7)
                 if passed:
-                    assert book.frame_stream is stream
-                ways.append((passed, book.content_counts, book.save()))
+                    assert implementation.frame_stream is stream
+                ways.append((passed, implementation.content_counts, implementation.save()))
         assert ways[:1] == ways[1:]

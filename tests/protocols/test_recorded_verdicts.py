@@ -1,4 +1,4 @@
-"""What our code makes of thousands of conversations does not change unless it is meant to."""
+"""The reports on thousands of recorded conversations do not change unintentionally."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EVERY = json.loads(KNOWN.read_text())
 def test_the_same_bytes_are_seen_and_answered_as_ever(
     protocol: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(ROOT)  # a profile is named from there
+    monkeypatch.chdir(ROOT)  # the profile path is relative to it
     known = EVERY[f"{protocol} {kind}"]
     for batch, (found, before) in enumerate(zip(digests(protocol, kind), known, strict=True)):
         assert found == before, (

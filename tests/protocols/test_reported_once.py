@@ -1,4 +1,4 @@
-"""What is reported of one fault, and what is not: once a frame, and never of the other side."""
+"""A fault is reported once per frame, and only about its sender."""
 
 import pytest
 
@@ -10,7 +10,7 @@ Pieces = list[tuple[int, str]]
 
 
 def watched(text: str, pieces: Pieces, vantage: int = Vantage.MIDDLE, cut: int = 0) -> Observer:
-    """An observer that was fed these pieces, in bites of `cut` bytes or whole."""
+    """Return an observer that was fed these pieces, split into `cut` bytes or unsplit."""
     observer = Observer(create(text, vantage=vantage))
     for at, (side, raw) in enumerate(pieces):
         data = bytes.fromhex(raw)
@@ -34,9 +34,9 @@ CROSSING: Pieces = [(0, "010a0464"), (1, "010a0464"), (0, "1480 78"), (1, "24c0 
                     (0, "0400"), (1, "0440")]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", [Vantage.MIDDLE, Vantage.ACCEPTOR])
-def test_a_reply_that_crossed_its_cancel_leaves_the_exchange_cancelled(place: Vantage) -> None:
-    observer = watched("streamux", CROSSING, place)
+@pytest.mark.parametrize("seen_from", [Vantage.MIDDLE, Vantage.ACCEPTOR])
+def test_a_reply_that_crossed_its_cancel_leaves_the_exchange_cancelled(seen_from: Vantage) -> None:
+    observer = watched("streamux", CROSSING, seen_from)
     assert endings(observer) == {"d4": ("cancelled", 0)}
     (stream,) = observer.protocol.streams.all()
     assert (stream.dialer.content_bytes, stream.acceptor.content_bytes) == (1, 2)
@@ -93,9 +93,11 @@ TWICE: Pieces = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("place", [Vantage.MIDDLE, Vantage.DIALER])
-def test_frames_that_cross_a_second_offer_of_their_channel_are_not_blamed(place: Vantage) -> None:
-    assert reported(watched("nerdbank", TWICE, place)) == [("nerdbank.id-reused", 0, 1, "d1.2")]
+@pytest.mark.parametrize("seen_from", [Vantage.MIDDLE, Vantage.DIALER])
+def test_frames_that_cross_a_second_offer_of_their_channel_are_not_reported(
+    seen_from: Vantage,
+) -> None:
+    assert reported(watched("nerdbank", TWICE, seen_from)) == [("nerdbank.id-reused", 0, 1, "d1.2")]
 
 
 def test_a_side_that_has_read_the_second_offer_is_blamed_for_what_it_sends_unaccepted() -> None:
@@ -106,9 +108,9 @@ def test_a_side_that_has_read_the_second_offer_is_blamed_for_what_it_sends_unacc
 
 def test_an_answer_to_stray_data_does_not_end_the_next_stream_of_its_id() -> None:
     create, end, request, data, cancel = "01{0}", "03{0}", "05{0}01", "02{0}", "06{0}"
-    said = [(1, create, "05"), (1, end, "05"), (1, create, "06"), (0, request, "06"),
+    steps = [(1, create, "05"), (1, end, "05"), (1, create, "06"), (0, request, "06"),
             (1, data, "05"), (1, create, "05"), (0, cancel, "05"), (0, request, "05")]  # fmt: skip
-    messages = [(side, message.format(number)) for side, message, number in said]
+    messages = [(side, message.format(number)) for side, message, number in steps]
     sized = [(side, f"{len(text) // 2:08x}{text}") for side, text in messages]
     observer = watched("omnistreams:carrier=length", sized)
     assert reported(observer) == [("omnistreams.data-on-unknown-id", 1, 3, "a5")]

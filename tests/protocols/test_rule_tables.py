@@ -1,4 +1,4 @@
-"""The bit constants beside the rule tables mean the rules they are named after."""
+"""The bit constants of each protocol stand for the rules they are named after."""
 
 import ast
 import re

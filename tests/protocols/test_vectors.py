@@ -1,4 +1,4 @@
-"""Conversations as data: every vector is run whole, cut at every byte, and byte by byte."""
+"""Conversations as data: every vector is run unsplit, split at every byte, and byte by byte."""
 
 import json
 from pathlib import Path
@@ -30,10 +30,12 @@ def label(vector: Vector) -> str:
     return f"{vector['file']}: {vector['name']}"
 
 
-def watch(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
-    """Run one vector's bytes through an observer; say what it saw."""
+def observe(vector: Vector, pieces: list[tuple[int, bytes]]) -> dict[str, Any]:
+    """Feed one vector's bytes to an observer and return what it reports."""
     vantage = Vantage[vector.get("vantage", "middle").upper()]
-    text = vector["protocol"].replace("tests/vectors", str(VECTORS))  # profiles lie beside vectors
+    text = vector["protocol"].replace(
+        "tests/vectors", str(VECTORS)
+    )  # profiles are stored with the vectors
     observer = Observer(create(text, vantage=vantage))
     at = 0
     for side, data in pieces:
@@ -84,14 +86,14 @@ def raw_bytes(text: str) -> bytes:
 
 
 def cuts(steps: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
-    """The conversation with one step cut in two, at every place; and all of it byte by byte."""
+    """The conversation with one step split at every byte; and all of it byte by byte."""
     ways: list[list[tuple[int, bytes]]] = []
     total = sum(len(data) for _, data in steps)
     for i, (side, data) in enumerate(steps):
-        places = range(1, len(data)) if total < 600 else (1, 2, 3, len(data) // 2, len(data) - 1)
-        for place in places:
-            if 0 < place < len(data):
-                halves = [(side, data[:place]), (side, data[place:])]
+        positions = range(1, len(data)) if total < 600 else (1, 2, 3, len(data) // 2, len(data) - 1)
+        for position in positions:
+            if 0 < position < len(data):
+                halves = [(side, data[:position]), (side, data[position:])]
                 ways.append([*steps[:i], *halves, *steps[i + 1 :]])
     if total < 5000:
         ways.append([(side, data[i : i + 1]) for side, data in steps for i in range(len(data))])
@@ -99,8 +101,8 @@ def cuts(steps: list[tuple[int, bytes]]) -> list[list[tuple[int, bytes]]]:
 
 
 @pytest.mark.parametrize("vector", load(), ids=label)
-def test_a_conversation_is_judged_as_its_vector_says(vector: Vector) -> None:
-    seen = watch(vector, steps_of(vector))
+def test_a_conversation_is_validated_as_its_vector_says(vector: Vector) -> None:
+    seen = observe(vector, steps_of(vector))
     assert seen["violations"] == sorted(vector.get("violations", []))
     assert seen["lost"] == vector.get("lost", [])
     for key in ("kinds", "crossed"):
@@ -110,7 +112,7 @@ def test_a_conversation_is_judged_as_its_vector_says(vector: Vector) -> None:
         assert stream in seen["streams"], f"no stream {stream}: {list(seen['streams'])}"
         assert {key: seen["streams"][stream][key] for key in expected} == expected
     for way in cuts(steps_of(vector)):
-        assert watch(vector, way) == seen, f"cut as {[(s, d.hex()) for s, d in way]}"
+        assert observe(vector, way) == seen, f"cut as {[(s, d.hex()) for s, d in way]}"
 
 
 @pytest.mark.parametrize("name", protocol_names())

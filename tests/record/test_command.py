@@ -19,7 +19,7 @@ BETWEEN = ("tcp://127.0.0.1:0", "tcp://127.0.0.1:9")
         ((*BETWEEN, "-o", "FOLDER/left.pcapng"), "was left"),
         ((*BETWEEN, "-o", "FOLDER/x", "--rotate-size", "many"), "is no size"),
         ((*BETWEEN, "-o", "FOLDER/x", "--sync", "-1"), "neither none"),
-        ((BETWEEN[0], "stdio:", "-o", "FOLDER/x"), "a tap stands between"),
+        ((BETWEEN[0], "stdio:", "-o", "FOLDER/x"), "a recording proxy takes"),
         (("tls://127.0.0.1:0", BETWEEN[1], "-o", "FOLDER/x"), "needs a certificate"),
     ],
     ids=["taken", "left", "size", "sync", "url", "tls"],

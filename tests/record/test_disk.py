@@ -1,4 +1,4 @@
-"""A disk that is full, fails or is slow: traffic goes on, and what is missing is counted."""
+"""A disk that is full, fails or is slow: traffic continues, and missing packets are counted."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_traffic_flows_on_past_a_failing_disk_and_gaps_are_counted_exactly
         await room.dial_all(tap.port)
         await asyncio.sleep(0.5)
         await room.settle()
-        await tap.said("traffic flows on")
+        await tap.said("traffic continues")
         code = await tap.stop()
     await room.close()
     assert code == 5
@@ -88,7 +88,7 @@ async def test_with_on_full_block_traffic_waits_and_nothing_is_missing(tmp_path:
     async with Child(*arguments, before=before) as tap:
         await room.dial_all(tap.port)
         await tap.said("traffic waits")
-        await tap.said("traffic goes on")
+        await tap.said("traffic continues")
         await room.settle()
         code = await tap.stop()
     await room.close()
@@ -226,7 +226,7 @@ async def test_recording_goes_on_once_there_is_room_again(small: Small) -> None:
     upstream = f"tcp://127.0.0.1:{await room.listen()}"
     async with Child("tcp://127.0.0.1:0", upstream, "-o", str(out), before=small.before) as tap:
         await room.dial_all(tap.port)
-        await tap.said("traffic flows on")
+        await tap.said("traffic continues")
         small.make_room(tap.process.pid)
         await asyncio.sleep(0.1)
         room.rest = 10

@@ -25,7 +25,7 @@ async def test_captured_sessions_taps_collectors_and_meters_name_themselves(tmp_
                 async with session.open("a"):
                     assert repr(meter) == "<polymux meter, sessions open: 1>"
             async with RecordingProxy("tcp://127.0.0.1:0", server.url, sink) as tap:
-                assert repr(tap) == f"<polymux tap at {tap.url} to {server.url}>"
+                assert repr(tap) == f"<polymux recording proxy at {tap.url} to {server.url}>"
     (seen,) = [repr(session) for session in read_sessions([path])]
     assert seen.startswith("<polymux TCP session of 127.0.0.1:")
     assert f"with {server.url.removeprefix('tcp://')}, " in seen

@@ -26,9 +26,9 @@ NOT_VERIFIED = b"polymux: the upstream's certificate was not verified"
 def test_a_private_key_that_others_may_use_is_refused(authority: Authority, mode: int) -> None:
     os.chmod(authority.key, mode)
     try:
-        with pytest.raises(BadCertificate, match=f"open to others .mode {mode:04o}.: chmod 600"):
+        with pytest.raises(BadCertificate, match=f"private key .mode {mode:04o}.: chmod 600"):
             server_context(authority.cert, authority.key)
-        with pytest.raises(BadCertificate, match="open to others"):
+        with pytest.raises(BadCertificate, match="other users have access"):
             client_context(cert=authority.cert, key=authority.key)
     finally:
         os.chmod(authority.key, 0o600)
@@ -41,7 +41,7 @@ def test_a_key_in_the_file_of_its_certificate_is_looked_at_too(
     both = tmp_path / "both.pem"
     both.write_bytes(Path(authority.cert).read_bytes() + Path(authority.key).read_bytes())
     both.chmod(0o644)
-    with pytest.raises(BadCertificate, match="open to others"):
+    with pytest.raises(BadCertificate, match="other users have access"):
         server_context(str(both))
     both.chmod(0o600)
     server_context(str(both))
@@ -194,6 +194,8 @@ async def test_the_command_refuses_an_open_key_in_one_line(
         "--cert", authority.cert, "--key", str(key),
     )  # fmt: skip
     assert code == 2
-    assert said.startswith(f"polymux: {key}: this private key is open to others (mode 0644)")
+    assert said.startswith(
+        f"polymux: {key}: other users have access to this private key (mode 0644)"
+    )
     assert said.count("\n") == 1
     assert [entry.name for entry in tmp_path.iterdir()] == ["open.key"]

@@ -140,7 +140,7 @@ def test_a_bar_shows_every_stage(spark: "SparkSession", capture: str, tmp_path: 
     with stage_progress(spark, console) as tell:
         pipeline.analyze(spark, [capture], str(tmp_path / "t"), on_stage=tell)
     shown = screen.getvalue()
-    assert all(stage in shown for stage in ("index", "walk", "publish"))
+    assert all(stage in shown for stage in ("index", "analyze", "publish"))
     assert "━" in shown
 
 

@@ -1,6 +1,6 @@
-"""Simulated conversations of model peers, which encode for themselves: what observers report.
+"""What observers report about conversations of model peers, which have their own encoders.
 
-100 honest and 100 faulty ones a protocol; 2,500 of each under `make soak`.
+100 honest and 100 faulty conversations per protocol; 2,500 of each under `make soak`.
 """
 
 import os
@@ -14,7 +14,7 @@ PROTOCOLS = sorted(MODELS)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_honest_conversations_are_told_as_they_were(protocol: str) -> None:
+def test_honest_conversations_are_reported_correctly(protocol: str) -> None:
     tally = honest_conversations(protocol, range(COUNT))
     print(f"R23 {protocol}: {tally.conversations} honest conversations, {tally.frames} frames, "
           f"{len(tally.wrong)} told wrongly")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The loop of a conversation finds the frames that the bare chain of headers finds."""
+"""A `Connection` finds the same frames as a scan of the headers alone."""
 
 from random import Random
 
@@ -12,11 +12,11 @@ from polymux.testing.header_scan import HeaderScan
 from polymux.testing.properties import new_middle_observer, split_randomly, take_rows
 from polymux.testing.simulator import Simulation
 
-Found = tuple[int, int, int, int]  # where it begins, its bytes with its payload, kind, payload
+Found = tuple[int, int, int, int]  # offset, size with payload, kind, payload size
 
 
 def chained(text: str, sender: int, data: bytes, rng: Random) -> list[Found]:
-    """Read in windows, each from where the last one's chain led, as a capture is read."""
+    """Scan in windows, each from where the previous scan ended, as a capture is read."""
     protocol = create(text)
     found: list[Found] = []
     pos = 0

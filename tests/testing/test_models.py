@@ -1,4 +1,4 @@
-"""The model peers themselves: their bytes are the protocols' own, and their truth has teeth."""
+"""The model peers: their bytes are valid, and their expectations detect wrong reports."""
 
 import pytest
 
@@ -59,12 +59,12 @@ def test_a_seed_makes_the_same_conversation_every_time(protocol: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "streamux", "omnistreams"])
-def test_an_observer_that_is_told_the_wrong_place_reports_honest_peers(protocol: str) -> None:
+def test_an_observer_with_the_wrong_vantage_reports_honest_peers(protocol: str) -> None:
     reported = 0
     for seed in range(200):
-        talk = ModelConversation(MODELS[protocol], seed)
-        observer = Observer(talk.model.observer_protocol(Vantage.DIALER))
-        for side, data in talk.traces["middle"].chunks:
+        conversation = ModelConversation(MODELS[protocol], seed)
+        observer = Observer(conversation.model.observer_protocol(Vantage.DIALER))
+        for side, data in conversation.traces["middle"].chunks:
             observer.feed(side, data, 0)
         found = observer.take_violations()
         reported += any(v.rule.severity is not Severity.NOTE for v in found)
@@ -75,9 +75,9 @@ def test_an_observer_that_is_told_the_wrong_place_reports_honest_peers(protocol:
 def test_frames_cross_in_flight(protocol: str) -> None:
     crossed = 0
     for seed in range(20):
-        talk = ModelConversation(MODELS[protocol], seed)
+        conversation = ModelConversation(MODELS[protocol], seed)
         sent = [0, 0]
-        for packet in talk.traces["middle"].passed_frames:
+        for packet in conversation.traces["middle"].passed_frames:
             crossed += packet.index >= 0 and packet.peer_frames_read < sent[1 - packet.sender]
             sent[packet.sender] += packet.index >= 0
     assert crossed > 20

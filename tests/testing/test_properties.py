@@ -1,4 +1,4 @@
-"""The battery, run on every protocol; and proof that it can fail."""
+"""The properties hold for every protocol, and can fail."""
 
 import os
 
@@ -18,7 +18,7 @@ COMPILED = not connection.__file__.endswith(".py")
 SOAK = "POLYMUX_SOAK" in os.environ
 RUNS = (20_000 if SOAK else 1000) if COMPILED else 40
 
-# What the dialer speaks, and what the acceptor speaks if it differs.
+# Protocol of the dialer, and of the acceptor if it differs.
 PROTOCOLS = [
     ("mplex", ""),
     ("mplex:ids=counting", ""),
@@ -45,15 +45,15 @@ def test_the_battery_lets_mplex_peers_use_ids_again() -> None:
     honest_peers_may_reuse_ids("mplex:ids=counting", range(RUNS))
 
 
-def test_the_naive_rule_convicts_honest_peers_and_is_found_out() -> None:
+def test_the_naive_rule_reports_honest_peers_and_is_found_out() -> None:
     assert a_wrong_vantage_reports_false_violations("mplex", range(200))
 
 
-def test_a_frame_longer_than_the_readers_reset_is_not_convicted() -> None:
+def test_a_frame_that_began_before_the_reset_was_read_is_no_violation() -> None:
     beside = Observer(create("mplex", vantage=Vantage.DIALER))
-    beside.feed(0, bytes.fromhex("0800 0a 05 6865"), 1)  # half a frame is out
+    beside.feed(0, bytes.fromhex("0800 0a 05 6865"), 1)  # half of a frame is sent
     beside.feed(1, bytes.fromhex("0d00"), 2)  # when the reset is read
     beside.feed(0, bytes.fromhex("6c6c6f"), 3)  # the other half must follow
     assert beside.take_violations() == []
-    beside.feed(0, bytes.fromhex("0a 01 21"), 4)  # but another frame must not
+    beside.feed(0, bytes.fromhex("0a 01 21"), 4)  # but no other frame may
     assert [v.rule.name for v in beside.take_violations()] == ["mplex.write-after-peer-reset"]

@@ -1,7 +1,8 @@
 """Live sessions on asyncio: connect, serve, sessions and streams over real transports.
 
-Interpreted code here runs once a chunk, never once a frame: the compiled core fills each stream's
-lane, and each waiting reader is woken once. Imports `protocols` and `core`.
+Interpreted code here runs once for each received chunk, never once for each frame: the compiled
+core fills the buffers of the streams, and each waiting reader task is woken once. This package
+imports `protocols`, `core` and `text`.
 """
 
 from polymux.aio.connect import Connecting, Unreachable, connect
@@ -17,8 +18,7 @@ from polymux.aio.session.session import Session
 from polymux.aio.streams.asyncio_adapter import as_asyncio_streams
 from polymux.aio.streams.duplex import Stream
 from polymux.aio.streams.exchanges import Call, Exchange
-from polymux.aio.streams.item_receiver import ItemReceiver
-from polymux.aio.streams.items import ItemSender
+from polymux.aio.streams.items import ItemReceiver, ItemSender
 from polymux.aio.streams.messages import MessageReceiver, MessageSender
 from polymux.aio.transports.memory import pipe
 from polymux.aio.urls import BadUrl

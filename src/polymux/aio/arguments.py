@@ -1,7 +1,7 @@
-"""What callers hand in, checked before anything is sent or changed.
+"""Checks of arguments, made before anything is sent or changed.
 
-A wrong type is a TypeError; a value out of its range a LocalProtocolError where a peer would be
-told of it, else a ValueError.
+A wrong type raises TypeError. A value out of range raises LocalProtocolError if it would have been
+sent to the peer or belongs to the protocol, else ValueError.
 """
 
 import inspect
@@ -19,7 +19,7 @@ MAX_U64 = (1 << 64) - 1
 
 
 def check_seconds(value: object, name: str = "a time") -> float:
-    """A time in seconds, 0 or more."""
+    """Return `value` if it is a number of seconds, 0 or more."""
     if not isinstance(value, int | float):
         raise TypeError(f"{name} is a number of seconds, not {type(value).__name__}")
     if not value >= 0:
@@ -28,7 +28,7 @@ def check_seconds(value: object, name: str = "a time") -> float:
 
 
 def encode_name(name: object) -> bytes:
-    """A stream's name: text is sent as UTF-8."""
+    """Return a stream's name as bytes: text is encoded as UTF-8."""
     if isinstance(name, str):
         return name.encode()
     if isinstance(name, bytes | bytearray | memoryview):
@@ -37,24 +37,24 @@ def encode_name(name: object) -> bytes:
 
 
 def check_window(window: object, max_window: int = MAX_I64, unit: str = "bytes") -> None:
-    """A window that was asked for; 0 stands for the usual one."""
+    """Check a receive window; 0 means the default."""
     if not isinstance(window, int):
         raise TypeError(f"a window is an int, not {type(window).__name__}")
     if not 0 <= window <= max_window:
         raise LocalProtocolError(
-            f"a window is 0 to {max_window} {unit} (0: the usual), not {window}"
+            f"a window is 0 to {max_window} {unit} (0: the default), not {window}"
         )
 
 
 def check_stream_window(protocol: Protocol, window: object) -> None:
-    """The window of a stream to be opened or accepted."""
+    """Check the receive window of a stream to be opened or accepted."""
     check_window(window)
     if window and not protocol.has_credit:
         raise Unsupported(f"this {protocol.name} session has no windows: leave window=... out")
 
 
 def check_amount(amount: object) -> None:
-    """Items or credit of a Minmux stream."""
+    """Check a number of items or an amount of credit of a Minmux stream."""
     if not isinstance(amount, int):
         raise TypeError(f"an amount is an int, not {type(amount).__name__}")
     if not 0 <= amount <= MAX_U64:
@@ -62,7 +62,7 @@ def check_amount(amount: object) -> None:
 
 
 def check_read_limit(limit: object) -> None:
-    """How much a call may read."""
+    """Check the `limit` argument of a read, in bytes."""
     if not isinstance(limit, int):
         raise TypeError(f"limit is a number of bytes, not {type(limit).__name__}")
     if limit < 0:
@@ -70,16 +70,16 @@ def check_read_limit(limit: object) -> None:
 
 
 def check_concurrent_handler(handler: object, max_concurrent: object) -> None:
-    """What `each` and `answer` are to run, and for how many at once."""
-    check_handler(handler, "the work")
+    """Check the arguments of `serve_streams` and `serve_calls`."""
+    check_handler(handler, "the handler")
     if not isinstance(max_concurrent, int):
-        raise TypeError(f"at_once is an int, not {type(max_concurrent).__name__}")
+        raise TypeError(f"max_concurrent is an int, not {type(max_concurrent).__name__}")
     if max_concurrent < 1:
-        raise ValueError(f"at_once is 1 or more, not {max_concurrent}")
+        raise ValueError(f"max_concurrent is 1 or more, not {max_concurrent}")
 
 
 def check_session_options(protocol: object, limits: object, timeouts: object) -> None:
-    """What `connect`, `serve` and `pipe` have in common."""
+    """Check the arguments that `connect`, `serve` and `pipe` have in common."""
     if not isinstance(protocol, str):
         raise TypeError(f"protocol is a text such as 'mplex', not {type(protocol).__name__}")
     if limits is not None and not isinstance(limits, Limits):
@@ -89,9 +89,10 @@ def check_session_options(protocol: object, limits: object, timeouts: object) ->
 
 
 def check_handler(handler: object, what: str = "the handler") -> None:
-    """Refuse what cannot be awaited once it was called: TypeError.
+    """Raise TypeError if the result of calling `handler` cannot be awaited.
 
-    A lambda, a function that says what it returns, and what is no Python function are believed.
+    A lambda, a function with a return annotation, and a callable that is not a Python function are
+    accepted unchecked.
     """
     if not callable(handler):
         raise TypeError(f"{what} is an async function, not {type(handler).__name__}")
@@ -103,13 +104,13 @@ def check_handler(handler: object, what: str = "the handler") -> None:
         raise TypeError(f"{what} {name} has a yield: it must be an async function without")
     if inspect.iscoroutinefunction(function) or not isinstance(function, FunctionType):
         return
-    says = function.__annotations__.get("return")
-    if function.__name__ != "<lambda>" and (says is None or says == "None"):
+    returns = function.__annotations__.get("return")
+    if function.__name__ != "<lambda>" and (returns is None or returns == "None"):
         raise TypeError(f"{what} {name} is a plain function: write `async def`")
 
 
 def underlying_function(handler: Callable[..., Any]) -> object:
-    """The function that is called in the end: behind partial, a method, a decorator or __call__."""
+    """Return the function behind a partial, a method, a decorator or a `__call__`."""
     function: Any = handler
     while isinstance(function, partial):
         function = function.func

@@ -1,4 +1,4 @@
-"""`connect`: a session to a peer at a URL."""
+"""`connect`: open a session to a peer at a URL."""
 
 import asyncio
 import errno
@@ -14,12 +14,10 @@ from polymux.aio.factory import (
     NERDBANK,
     OMNISTREAMS,
     STREAMUX,
-    configure_tcp_keepalive,
     session_factory,
     set_peer_name,
 )
-from polymux.aio.hooks import RecorderFactory
-from polymux.aio.metering import SessionMeter
+from polymux.aio.hooks import RecorderFactory, SessionMeter
 from polymux.aio.pending import Pending
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
@@ -28,6 +26,7 @@ from polymux.aio.protocols.streamux import StreamuxSession
 from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.aio.session.peer_diagnosis import missing_handshake_hint
 from polymux.aio.session.session import Session
+from polymux.aio.session.socket_options import configure_tcp_keepalive
 from polymux.aio.transports.process import start_process
 from polymux.aio.transports.stdio import open_stdio_session
 from polymux.aio.transports.websocket import connect_websocket, protocol_for_scheme
@@ -39,12 +38,13 @@ __all__ = ["ConnectOptions", "Connecting", "Unreachable", "connect"]
 
 Connecting = Pending
 
-RETRY_SECONDS = 0.1  # seconds between two tries while nothing listens
+RETRY_SECONDS = 0.1  # between two attempts while nothing listens
+# The host itself is not there yet.
 HOST_ABSENT_ERRNOS = (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
 class ConnectOptions(TypedDict, total=False):
-    """What `connect` takes beside the URL and the protocol, whatever the protocol is."""
+    """The keywords of `connect` that do not depend on the protocol."""
 
     limits: Limits | None
     timeouts: Timeouts | None
@@ -91,16 +91,44 @@ def connect(
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
 ) -> Pending[Session]:
-    """A session with the peer at `url`, speaking `protocol` (`mplex`, `nerdbank:version=2`, ...).
+    """Open a session to the peer at `url`.
 
-    TLS verifies the peer by the system's authorities unless a context is given. `timeout` bounds
-    connecting and the protocol's handshake. `wait` is for how many seconds to try again while
-    nothing listens at `url` yet. `opens_per_second` keeps our openings apart, for peers
-    that count them (js-libp2p ends a session at the sixth within a second: 4 is safe).
-    `busy_poll` is for how many seconds the event loop may spin after a send, instead of blocking,
-    while replies keep arriving within that time; 0 turns busy polling off.
-    `recorder` (a `polymux.record.Recorder`) writes down what passes, `meter` (a
-    `polymux.metrics.Meter`) counts what happens. If cancelled, no connection and no child is left.
+    Busy polling is on by default: while replies keep arriving quickly, the event loop spins for up
+    to 200 microseconds after each send instead of blocking, which shortens round trips and costs
+    processor time. `busy_poll=0` turns it off.
+
+    `timeout` and `timeouts` are two things: `timeout` bounds this call, `timeouts` belongs to the
+    session and applies as long as it is open.
+
+    Args:
+        url: `tcp://HOST:PORT`, `tls://`, `ws://`, `wss://`, `unix://PATH`, `exec:COMMAND` or
+            `stdio:`.
+        protocol: Protocol string: a name such as `mplex`, with options as in
+            `nerdbank:version=2`.
+        limits: Limits on what the peer can make this side hold; `Limits()` by default.
+        timeouts: Timeouts of the session in seconds; `Timeouts()` by default.
+        tls: TLS context for `tls://` and `wss://`. By default the peer is verified by the system's
+            certificate authorities.
+        server_hostname: Name to verify in the peer's certificate; the URL's host by default.
+        timeout: Seconds for connecting and for the protocol's handshake, for each attempt.
+        wait: For how many seconds to try again while nothing listens at `url`; 0 means one attempt.
+        opens_per_second: Rate limit for opening streams; 0 means none. For peers that count them:
+            js-libp2p ends a session at the sixth stream within a second, so 4 is safe.
+        busy_poll: Maximum busy-poll time in seconds after a send; 0 disables busy polling.
+        recorder: Records the session, such as a `polymux.record.Recorder`.
+        meter: Counts sessions, such as a `polymux.metrics.Meter`.
+
+    Returns:
+        A `Pending` session. Await it, or enter it with `async with`, which closes the session at
+        the end of the block. If it is cancelled, no connection and no child process is left.
+
+    Raises:
+        Unreachable: When awaited: no connection or no handshake within `timeout`.
+        SessionClosed: When awaited: the peer ended the session during the handshake, or broke the
+            protocol.
+        BadUrl: The URL is invalid.
+        PolymuxError: The protocol string is invalid.
+        TypeError, ValueError: Another argument is invalid.
     """
     check_session_options(protocol, limits, timeouts)
     check_seconds(timeout, "timeout")
@@ -111,12 +139,12 @@ def connect(
         text, DIALER, limits, timeouts, opens_per_second, busy_poll, recorder, meter
     )
 
-    async def once() -> Session:
+    async def attempt() -> Session:
         session: Session | None = None
         try:
             async with asyncio.timeout(timeout):
                 session = await open_transport(address, make, tls, server_hostname, timeout)
-                configure_tcp_keepalive(session)
+                configure_tcp_keepalive(session.transport, session.timeouts.keepalive_interval)
                 set_peer_name(session, str(address))
                 await asyncio.shield(session.ready)
                 session.check_open()
@@ -127,12 +155,14 @@ def connect(
             if session is not None:
                 session.abort(late)
                 await session.wait_closed()
-                if session.failure is not None and str(session.failure) != late:  # of a child
+                if (
+                    session.failure is not None and str(session.failure) != late
+                ):  # how a child ended
                     raise copy_of(session.failure) from None
             raise Unreachable(f"{address}: {late}{hint}; allow more with timeout=...") from None
         except BaseException:
             if session is not None:
-                session.abort("connecting was given up")
+                session.abort("connecting was cancelled or failed")
             raise
         return session
 
@@ -141,7 +171,7 @@ def connect(
         latest = loop.time() + wait
         while True:
             try:
-                return await once()
+                return await attempt()
             except NotListening as problem:
                 if not wait:
                     raise
@@ -160,7 +190,13 @@ async def open_transport(
     server_hostname: str | None,
     timeout: float,
 ) -> Session:
-    """Open the transport and put a session on it; every failure is one clear line."""
+    """Open the transport of a session.
+
+    Raises:
+        NotListening: Nothing listens there yet.
+        Unreachable: Connecting failed for another reason.
+        TimeoutError: The system gave up, or the caller's timeout has passed.
+    """
     loop = asyncio.get_running_loop()
     try:
         if address.scheme == "unix":
@@ -182,12 +218,13 @@ async def open_transport(
             session = await connect_websocket(address, make, tls, server_hostname, timeout)
     except ssl.SSLCertVerificationError as problem:
         raise Unreachable(
-            f"{address}: {describe_os_error(problem)}; give a context that trusts its issuer with tls=..."
+            f"{address}: {describe_os_error(problem)}; "
+            "give a context that trusts its issuer with tls=..."
         ) from None
     except ConnectionRefusedError:
-        raise NotListening(f"{address}: nobody listens there") from None
+        raise NotListening(f"{address}: nothing listens there") from None
     except TimeoutError:
-        raise  # ours, or the system's: no answer
+        raise  # the caller reports it
     except ConnectionResetError:
         secure = address.scheme in ("tls", "wss")
         what = "the TLS handshake" if secure else "connecting"
@@ -203,7 +240,10 @@ async def open_transport(
 
 
 def unreachable_class(problem: OSError, address: Address) -> type[Unreachable]:
-    """Could a peer that has yet to start be the reason: no socket, no name, no host?"""
+    """Return NotListening if a peer that has not started yet can be the cause, else Unreachable.
+
+    That is a missing socket file, an unknown host name, or an absent host.
+    """
     absent = isinstance(problem, FileNotFoundError) and address.scheme == "unix"
     absent = absent or isinstance(problem, socket.gaierror) or problem.errno in HOST_ABSENT_ERRNOS
     return NotListening if absent else Unreachable

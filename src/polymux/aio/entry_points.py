@@ -1,7 +1,7 @@
-"""A door for each protocol: its options as keywords, and its own session class for type checkers.
+"""Entry points for each protocol: its options as keywords, and its session class as result type.
 
-polymux.nerdbank.connect(url, version=2) is polymux.connect(url, protocol="nerdbank:version=2"). The
-other keywords are those of `polymux.connect` and `polymux.serve`.
+`polymux.nerdbank.connect(url, version=2)` is `polymux.connect(url, protocol="nerdbank:version=2")`.
+The other keywords are those of `polymux.connect`, `polymux.serve` and `polymux.pipe`.
 """
 
 import os
@@ -23,8 +23,9 @@ from polymux.aio.transports.memory import PipeOptions, pipe
 class MplexEntry(ProtocolEntry[Session]):
     """`connect`, `serve` and `pipe` for mplex, with its options as keywords.
 
-    `ids`: how this side numbers its streams. `max_frame`: bytes of content accepted in a frame.
-    `preamble`: `multistream` (libp2p's multistream-select) or bytes in hex, exchanged first.
+    `ids`: how this side numbers its streams. `max_frame`: largest content of a frame that is
+    accepted, in bytes. `preamble`: `multistream` (libp2p's multistream-select) or bytes in hex that
+    both sides exchange before the first frame.
     """
 
     @with_explicit_keywords(connect, ConnectOptions)
@@ -38,7 +39,7 @@ class MplexEntry(ProtocolEntry[Session]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[Session]:
-        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        """Open a session to `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return self._connect(url, text, arguments)
 
@@ -54,7 +55,7 @@ class MplexEntry(ProtocolEntry[Session]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        """Serve sessions at `url`; the other keywords are those of `polymux.serve`."""
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
@@ -68,7 +69,7 @@ class MplexEntry(ProtocolEntry[Session]):
         preamble: str | None = None,
         **arguments: Unpack[PipeOptions],
     ) -> tuple[Session, Session]:
-        """Two joined sessions in this process; see `polymux.pipe`."""
+        """Connect two sessions in this process; see `polymux.pipe`."""
         text = self._text(options, ids=ids, max_frame=max_frame, preamble=preamble)
         return await self._pipe(text, arguments)
 
@@ -76,9 +77,9 @@ class MplexEntry(ProtocolEntry[Session]):
 class NerdbankEntry(ProtocolEntry[NerdbankSession]):
     """`connect`, `serve` and `pipe` for nerdbank, with its options as keywords.
 
-    `version`: 1, 2 or 3 (the default); both sides must speak the same. `window`: bytes the peer may
-    send on a channel before they were read. `seeded`: the windows of the channels that both sides
-    were configured with (v3). `preamble`: bytes in hex, exchanged first.
+    `version`: 1, 2 or 3 (the default); both sides must use the same. `window`: receive window of a
+    channel in bytes. `seeded`: windows of the channels that both sides are configured with (v3).
+    `preamble`: bytes in hex that both sides exchange before the first frame.
     """
 
     @with_explicit_keywords(connect, ConnectOptions)
@@ -93,7 +94,7 @@ class NerdbankEntry(ProtocolEntry[NerdbankSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[NerdbankSession]:
-        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        """Open a session to `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return self._connect(url, text, arguments)
 
@@ -110,7 +111,7 @@ class NerdbankEntry(ProtocolEntry[NerdbankSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        """Serve sessions at `url`; the other keywords are those of `polymux.serve`."""
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
@@ -125,7 +126,7 @@ class NerdbankEntry(ProtocolEntry[NerdbankSession]):
         preamble: str | None = None,
         **arguments: Unpack[PipeOptions],
     ) -> tuple[NerdbankSession, NerdbankSession]:
-        """Two joined sessions in this process; see `polymux.pipe`."""
+        """Connect two sessions in this process; see `polymux.pipe`."""
         text = self._text(options, version=version, window=window, seeded=seeded, preamble=preamble)
         return await self._pipe(text, arguments)
 
@@ -133,9 +134,9 @@ class NerdbankEntry(ProtocolEntry[NerdbankSession]):
 class OmnistreamsEntry(ProtocolEntry[OmnistreamsSession]):
     """`connect`, `serve` and `pipe` for omnistreams, with its options as keywords.
 
-    `numbering` of the message types: `spec`, the default, or `legacy` (npm omnistreams).
-    `carrier`: what holds the messages; the URL's scheme decides unless given. `preamble`: bytes in
-    hex, exchanged first.
+    `numbering`: message type numbers, `spec` (the default) or `legacy` (npm omnistreams).
+    `carrier`: encapsulation of the messages, `websocket` or `length`; by default the URL's scheme
+    decides. `preamble`: bytes in hex that both sides exchange before the first frame.
     """
 
     @with_explicit_keywords(connect, ConnectOptions)
@@ -149,7 +150,7 @@ class OmnistreamsEntry(ProtocolEntry[OmnistreamsSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[OmnistreamsSession]:
-        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        """Open a session to `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return self._connect(url, text, arguments)
 
@@ -165,7 +166,7 @@ class OmnistreamsEntry(ProtocolEntry[OmnistreamsSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        """Serve sessions at `url`; the other keywords are those of `polymux.serve`."""
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return self._serve(handler, url, text, arguments)
 
@@ -179,7 +180,7 @@ class OmnistreamsEntry(ProtocolEntry[OmnistreamsSession]):
         preamble: str | None = None,
         **arguments: Unpack[PipeOptions],
     ) -> tuple[OmnistreamsSession, OmnistreamsSession]:
-        """Two joined sessions in this process; see `polymux.pipe`."""
+        """Connect two sessions in this process; see `polymux.pipe`."""
         text = self._text(options, numbering=numbering, carrier=carrier, preamble=preamble)
         return await self._pipe(text, arguments)
 
@@ -188,8 +189,8 @@ class StreamuxEntry(ProtocolEntry[StreamuxSession]):
     """`connect`, `serve` and `pipe` for streamux, with its options as keywords.
 
     What this side announces: `length_bits` and `id_bits` (together 14 or 30; give both), and
-    `reply_timeout`, the seconds it waits for a reply (0 to 25.5, 5 unless given), `timeout` in a
-    protocol string. `preamble`: bytes in hex, exchanged first.
+    `reply_timeout`, the seconds it waits for a reply (0 to 25.5, default 5; called `timeout` in a
+    protocol string). `preamble`: bytes in hex that both sides exchange before the first frame.
     """
 
     @with_explicit_keywords(connect, ConnectOptions)
@@ -204,7 +205,7 @@ class StreamuxEntry(ProtocolEntry[StreamuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[StreamuxSession]:
-        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        """Open a session to `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(
             options,
             length_bits=length_bits,
@@ -227,7 +228,7 @@ class StreamuxEntry(ProtocolEntry[StreamuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        """Serve sessions at `url`; the other keywords are those of `polymux.serve`."""
         text = self._text(
             options,
             length_bits=length_bits,
@@ -248,7 +249,7 @@ class StreamuxEntry(ProtocolEntry[StreamuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[PipeOptions],
     ) -> tuple[StreamuxSession, StreamuxSession]:
-        """Two joined sessions in this process; see `polymux.pipe`."""
+        """Connect two sessions in this process; see `polymux.pipe`."""
         text = self._text(
             options,
             length_bits=length_bits,
@@ -262,9 +263,9 @@ class StreamuxEntry(ProtocolEntry[StreamuxSession]):
 class MinmuxEntry(ProtocolEntry[MinmuxSession]):
     """`connect`, `serve` and `pipe` for minmux, with its options as keywords.
 
-    `profile`: the TOML file that says which streams there are. `canonical=False` also takes numbers
-    that are longer than need be; `oops="ignore"` keeps credit that the reader asks to have back.
-    `preamble`: bytes in hex, exchanged first.
+    `profile`: the TOML file that defines the streams. `canonical=False` also accepts numbers in
+    more bytes than necessary. `oops="ignore"` keeps credit that the reader asks to have returned.
+    `preamble`: bytes in hex that both sides exchange before the first frame.
     """
 
     @with_explicit_keywords(connect, ConnectOptions)
@@ -279,7 +280,7 @@ class MinmuxEntry(ProtocolEntry[MinmuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ConnectOptions],
     ) -> Pending[MinmuxSession]:
-        """A session with the peer at `url`; the other keywords are those of `polymux.connect`."""
+        """Open a session to `url`; the other keywords are those of `polymux.connect`."""
         text = self._text(
             options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
         )
@@ -298,7 +299,7 @@ class MinmuxEntry(ProtocolEntry[MinmuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[ServeOptions],
     ) -> Pending[Server]:
-        """Run `handler` for each session; the other keywords are those of `polymux.serve`."""
+        """Serve sessions at `url`; the other keywords are those of `polymux.serve`."""
         text = self._text(
             options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
         )
@@ -315,7 +316,7 @@ class MinmuxEntry(ProtocolEntry[MinmuxSession]):
         preamble: str | None = None,
         **arguments: Unpack[PipeOptions],
     ) -> tuple[MinmuxSession, MinmuxSession]:
-        """Two joined sessions in this process; see `polymux.pipe`."""
+        """Connect two sessions in this process; see `polymux.pipe`."""
         text = self._text(
             options, profile=profile, canonical=canonical, oops=oops, preamble=preamble
         )

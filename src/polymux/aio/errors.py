@@ -1,26 +1,26 @@
-"""What can go wrong below a session, each as one clear line."""
+"""Errors of live sessions, and their texts: one line that says what is wrong."""
 
 import ssl
 
 from polymux.core.errors import LimitExceeded, PolymuxError, SessionClosed
 
-MAX_PEER_TEXT_CHARS = 300  # characters of a peer's text that an error message repeats
+MAX_PEER_TEXT_CHARS = 300  # of a text from the peer, quoted in an error message
 
 
 class Unreachable(PolymuxError):
-    """Nobody could be reached at the URL; the text says why and what to look at."""
+    """The URL could not be connected to, or not be listened on. The text says why."""
 
 
 class NotListening(Unreachable):
-    """Nothing listens at the URL; it may yet, see `connect(wait=...)`."""
+    """Nothing listens at the URL yet; `connect(wait=...)` tries again."""
 
 
 class SessionLimit(SessionClosed, LimitExceeded):
-    """The session was ended because the peer went past a limit; the text names it."""
+    """The session was ended because the peer exceeded a limit; the text names it."""
 
 
 def describe_os_error(error: BaseException) -> str:
-    """A failure of the system in the user's words, without addresses of C files or codes."""
+    """Describe an error of the system or of TLS, without numeric codes and C source locations."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"the certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -31,22 +31,22 @@ def describe_os_error(error: BaseException) -> str:
 
 
 def printable(text: bytes) -> str:
-    """Bytes that a peer sent as text, safe to print on one line."""
+    """Decode a text from the peer, escaped and shortened so that one line can show it safely."""
     shown = text[: 4 * MAX_PEER_TEXT_CHARS].decode("utf-8", "replace")
     line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in shown[:MAX_PEER_TEXT_CHARS])
     return line + ("..." if len(shown) > MAX_PEER_TEXT_CHARS else "")
 
 
 def limit_notice(problem: PolymuxError) -> str:
-    """What a peer is told of a limit it went past: which, not how to raise it; 120 bytes."""
+    """Return what to tell the peer of a limit it exceeded: name and value, at most 120 bytes."""
     return str(problem).partition(";")[0].encode()[:120].decode("utf-8", "ignore")
 
 
 def copy_of(problem: PolymuxError) -> PolymuxError:
-    """The same problem as a fresh exception, for one more caller who must hear of it."""
+    """Return a new exception with the same text, so that each caller raises its own."""
     return type(problem)(str(problem))
 
 
 def as_session_closed(problem: PolymuxError) -> SessionClosed:
-    """Why a session ends, as everybody who waits on it is told."""
+    """Return the SessionClosed that waiting calls raise when `problem` ends the session."""
     return problem if isinstance(problem, SessionClosed) else SessionLimit(str(problem))

@@ -1,4 +1,4 @@
-"""What a live session tells whoever records it; `polymux.record.Recorder` is one."""
+"""Interfaces of what can observe live sessions: recorders and meters."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,34 +9,37 @@ if TYPE_CHECKING:
 
 
 class SessionRecorder(Protocol):
-    """Records one session, byte for byte in the order in which this process reads and writes.
+    """Records one session, byte for byte, in the order in which this process reads and writes.
 
-    What was formed before bytes are read is written before `read` is told of them.
+    Frames that were queued before a chunk is processed are written before `read` is called with it.
+    `polymux.record.Recorder` creates such recorders.
     """
 
     def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
-        """The connection stands; returns the transport to write to, which records what it gets."""
+        """Called when the connection is made. Return a transport that records what is written."""
 
     def read(self, data: bytes) -> None:
-        """These bytes came and are handed in now."""
+        """Called with each received chunk before it is processed."""
 
     def ended(self) -> None:
-        """The peer ended its direction."""
+        """Called when the peer has ended its direction."""
 
     def closed(self, error: Exception | None) -> None:
-        """The connection is gone; with an error, the peer or the network broke it."""
+        """Called when the connection is gone; with an error if the peer or the network broke it."""
 
 
 RecorderFactory = Callable[[str, int], SessionRecorder]
-"""Given the protocol string and our side, the recorder of one new session."""
+"""Given the protocol string and this process's side, returns the recorder of a new session."""
 
 
-def flush_before_read(session: "Session") -> None:
-    """Frames formed before reading leave before it: who records us then never sees this side send,
-    after what it read, what it said without knowing it."""
-    transport = session.transport
-    if transport is not None and not session.shutdown.io_stopped and not transport.is_closing():
-        data = session.endpoint.data_to_send(0)
-        if data:
-            session.socket_writer.bytes_sent += len(data)
-            transport.write(data)
+class SessionMeter(Protocol):
+    """Notified once when a session begins and once when it has ended.
+
+    `polymux.metrics.Meter` is one.
+    """
+
+    def begun(self, session: "Session") -> None:
+        """Called when the connection is made."""
+
+    def ended(self, session: "Session") -> None:
+        """Called when the connection is gone; `session.failure` says why, if it failed."""

@@ -1,4 +1,4 @@
-"""What `connect`, `serve` and `open` give: to be awaited, or entered with `async with`."""
+"""The result of `connect`, `serve` and `open`: awaitable, and an asynchronous context manager."""
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import wraps
@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 
 class Closing(Protocol):
-    """What ends when its `async with` block is left."""
+    """An object with an asynchronous exit."""
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None: ...
 
@@ -18,11 +18,12 @@ T_co = TypeVar("T_co", bound=Closing, covariant=True)
 
 
 class Pending(Coroutine[Any, Any, T_co]):
-    """A session, server or stream that is not there yet.
+    """A session, server or stream that is being opened.
 
-    `await` gives it. `async with` gives it too, and leaving the block closes it as its own `async
-    with` does. It is a coroutine: tasks, `gather` and `wait_for` take it, it can be used once, and
-    Python warns if it never was. If cancelled while waiting, nothing is left behind.
+    `await` returns it. `async with` enters it, and leaving the block closes it as its own `async
+    with` does. A `Pending` is a coroutine: it can be passed to `create_task`, `gather` and
+    `wait_for`, it can be used once, and Python warns if it was never awaited. If it is cancelled,
+    nothing stays open.
     """
 
     __slots__ = ("_coroutine", "_result")
@@ -45,10 +46,10 @@ class Pending(Coroutine[Any, Any, T_co]):
         assert self._result is not None
         await self._result.__aexit__(kind, error, trace)
 
-    # --- for tasks
+    # The coroutine protocol, for tasks
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._coroutine, name)  # its name and where it stands, for debuggers
+        return getattr(self._coroutine, name)  # `cr_frame` and the like, for debuggers
 
     def send(self, value: Any) -> Any:
         return self._coroutine.send(value)
@@ -61,7 +62,7 @@ class Pending(Coroutine[Any, Any, T_co]):
 
 
 def pending(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Pending[T]]:
-    """Let what a coroutine function gives also be entered with `async with`."""
+    """Decorate a coroutine function so that its result can also be entered with `async with`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Pending[T]:

@@ -1,4 +1,4 @@
-"""What the doors in `typed` share: a protocol's name, its options as text, a full signature."""
+"""Base class of the per-protocol entry points: option texts and complete signatures."""
 
 import inspect
 import os
@@ -19,24 +19,26 @@ OptionValue = str | int | float | os.PathLike[str] | Sequence[int] | None
 
 
 def with_explicit_keywords(general: Callable[..., object], options: type) -> Callable[[F], F]:
-    """Have `help` show the keywords of `general` in place of `**arguments: Unpack[options]`."""
+    """Show the keywords of `general` in place of `**arguments: Unpack[options]`, for `help`."""
     parameters = inspect.signature(general).parameters
     common = [parameters[name] for name in options.__annotations__]
 
-    def spell(door: F) -> F:
-        own = inspect.signature(door)
-        kept = [each for each in own.parameters.values() if each.kind != each.VAR_KEYWORD]
-        spelled = own.replace(parameters=[*kept, *common])
-        door.__signature__ = spelled  # type: ignore[attr-defined]  # as PEP 362 has it
-        return door
+    def decorate(method: F) -> F:
+        own = inspect.signature(method)
+        kept = [item for item in own.parameters.values() if item.kind != item.VAR_KEYWORD]
+        explicit = own.replace(parameters=[*kept, *common])
+        method.__signature__ = explicit  # type: ignore[attr-defined]  # PEP 362 allows it
+        return method
 
-    return spell
+    return decorate
 
 
 class ProtocolEntry(Generic[S]):
-    """One protocol, to connect, to serve and to try out. `options` is what may follow its name in a
-    protocol string, such as `version=2`; keywords say the same. One that is None has the
-    protocol's default."""
+    """`connect`, `serve` and `pipe` for one protocol.
+
+    `options` is what follows the name in a protocol string, such as `version=2`. The keywords of
+    the subclasses mean the same; None stands for the protocol's default.
+    """
 
     def __init__(self, name: str, kind: type[S]) -> None:
         self.name = name
@@ -46,6 +48,7 @@ class ProtocolEntry(Generic[S]):
         return f"<polymux protocol {self.name}>"
 
     def _connect(self, url: str, text: str, arguments: ConnectOptions) -> Pending[S]:
+        # The protocol string decides on the class, which a type checker cannot see here.
         return cast(Pending[S], connect(url, protocol=text, **arguments))
 
     def _serve(
@@ -58,10 +61,11 @@ class ProtocolEntry(Generic[S]):
         return serve(handler, url, protocol=text, **arguments)
 
     async def _pipe(self, text: str, arguments: PipeOptions) -> tuple[S, S]:
+        # As in `_connect`.
         return cast(tuple[S, S], await pipe(text, **arguments))
 
     def _text(self, options: str, **named: OptionValue) -> str:
-        """The protocol string of these options."""
+        """Return the protocol string with these options."""
         pairs = [options] if options else []
         for key, value in named.items():
             if value is not None:
@@ -75,7 +79,7 @@ class ProtocolEntry(Generic[S]):
 
 
 def option_text(value: OptionValue) -> str:
-    """An option as a protocol string has it."""
+    """Return an option's value as it is written in a protocol string."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str | int | float):

@@ -1,4 +1,4 @@
-"""`serve`: sessions for everybody who connects."""
+"""`serve`: accept connections at a URL and run a handler for each session."""
 
 import asyncio
 import contextlib
@@ -15,12 +15,10 @@ from polymux.aio.factory import (
     NERDBANK,
     OMNISTREAMS,
     STREAMUX,
-    configure_tcp_keepalive,
     session_factory,
     set_peer_name,
 )
-from polymux.aio.hooks import RecorderFactory
-from polymux.aio.metering import SessionMeter
+from polymux.aio.hooks import RecorderFactory, SessionMeter
 from polymux.aio.pending import Pending
 from polymux.aio.protocols.minmux import MinmuxSession
 from polymux.aio.protocols.nerdbank import NerdbankSession
@@ -28,6 +26,7 @@ from polymux.aio.protocols.omnistreams import OmnistreamsSession
 from polymux.aio.protocols.streamux import StreamuxSession
 from polymux.aio.session.busy_poll import DEFAULT_BUSY_POLL_SECONDS
 from polymux.aio.session.session import Session
+from polymux.aio.session.socket_options import configure_tcp_keepalive
 from polymux.aio.transports.stdio import open_stdio_session
 from polymux.aio.transports.websocket import WEBSOCKET_SCHEMES, UpgradeListener, protocol_for_scheme
 from polymux.aio.urls import Address, BadUrl, parse_url
@@ -39,17 +38,22 @@ log = logging.getLogger("polymux.aio")
 
 S = TypeVar("S", bound=Session)
 SessionHandler = Callable[[Any], Awaitable[None]]
-MAX_PENDING_HANDSHAKES = 128  # connections whose handshake is not finished
-WARNING_INTERVAL_SECONDS = (
-    60.0  # seconds between two warnings of peers that broke a rule before they were handled
-)
-HANDLER_GRACE_SECONDS = (
-    1.0  # seconds for handlers to end by themselves once their sessions are closed
-)
+MAX_PENDING_HANDSHAKES = 128  # further connections are aborted
+# Between two warnings about peers that broke the protocol before their handler ran.
+WARNING_INTERVAL_SECONDS = 60.0
+HANDLER_GRACE_SECONDS = 1.0  # for handlers to return once their sessions are closed
 
 
 class Server:
-    """A listening socket and the sessions it took. `url` is where it can be reached."""
+    """A listening socket and its sessions. `serve` creates it.
+
+    A server is an asynchronous context manager: leaving the block closes it.
+
+    Attributes:
+        sessions: The open sessions, including those whose handshake is not done.
+        url: Where the server can be reached, with the actual port.
+        port: The actual port; 0 where there is none.
+    """
 
     def __init__(self, address: Address, handler: SessionHandler) -> None:
         self.address = address
@@ -71,17 +75,20 @@ class Server:
 
     @property
     def url(self) -> str:
+        """The URL that the server listens on, with the port that was bound."""
         return str(self.address)
 
     @property
     def port(self) -> int:
+        """The TCP port that was bound."""
         return self.address.port
 
     async def close(self) -> None:
-        """Stop listening, close every session, and end the handlers that go on.
+        """Stop listening, close every session, and cancel the handlers that still run.
 
-        What was queued before leaves first, within the policy's time. If cancelled, the sessions
-        are cut.
+        Queued data is sent first, for up to `Timeouts.close` seconds; then handlers get a second to
+        return. If cancelled, the sessions are aborted and the handlers cancelled at once.
+        Exceptions of handlers are logged and not raised here. A second call waits for the first.
         """
         if self._closing:
             await self.wait_closed()
@@ -109,7 +116,7 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def wait_closed(self) -> None:
-        """Serve until the server is closed; over stdio:, until its one session has ended."""
+        """Wait until the server is closed; over stdio:, until its only session has ended."""
         await asyncio.shield(self._closed)
 
     async def __aenter__(self) -> "Server":
@@ -119,7 +126,7 @@ class Server:
         await self.close()
 
     def start_session(self, session: Session) -> None:
-        """A new session: run the handler on it once its handshake is done."""
+        """Run the handler of a new session once its handshake is done."""
         if self._closing:
             session.abort("the server is closed")
             return
@@ -139,8 +146,12 @@ class Server:
             self._closed.set_result(None)
 
     def _log_unhandled(self, session: Session, problem: PeerViolation) -> None:
-        """Log that a peer, perhaps of another protocol or version, never got to the handler: as a
-        warning, but only one in `QUIET` seconds, so that no peer can flood the log."""
+        """Log that a peer broke the protocol before the handler ran, perhaps because it speaks
+        another protocol or version.
+
+        It is a warning once in WARNING_INTERVAL_SECONDS, so that peers cannot flood the log, and
+        otherwise at level info.
+        """
         now = session.loop.time()
         level = logging.INFO
         if now - self._warned_at >= WARNING_INTERVAL_SECONDS:
@@ -149,17 +160,17 @@ class Server:
         log.log(level, "%s ended before it was handled: %s", session, problem)
 
     async def run_session(self, session: Session) -> None:
-        """The life of one session; nothing that happens in it harms another."""
-        configure_tcp_keepalive(session)
+        """Run the handler of one session and close it. Exceptions are logged, not raised."""
+        configure_tcp_keepalive(session.transport, session.timeouts.keepalive_interval)
         set_peer_name(session, self.url)
-        called = False
+        handler_called = False
         try:
             await asyncio.shield(session.ready)
             session.check_open()
-            called = True
+            handler_called = True
             await self.handler(session)
         except PolymuxError as problem:
-            if isinstance(problem, PeerViolation) and not called:
+            if isinstance(problem, PeerViolation) and not handler_called:
                 self._log_unhandled(session, problem)
             else:
                 log.info("%s: %s", session, problem)
@@ -174,12 +185,12 @@ class Server:
 
 
 def only_polymux_errors(problem: Exception) -> bool:
-    """A group of nothing but our own errors: the peer went away under several tasks at once."""
+    """Return whether `problem` is a group of PolymuxErrors only: several tasks lost the peer."""
     return isinstance(problem, ExceptionGroup) and problem.split(PolymuxError)[1] is None
 
 
 class ServeOptions(TypedDict, total=False):
-    """What `serve` takes beside the handler, the URL and the protocol."""
+    """The keywords of `serve` that do not depend on the protocol."""
 
     limits: Limits | None
     timeouts: Timeouts | None
@@ -241,13 +252,39 @@ def serve(
     recorder: RecorderFactory | None = None,
     meter: SessionMeter | None = None,
 ) -> Pending[Server]:
-    """Listen at `url`; `handler(session)` runs for each session, which closes when it returns.
+    """Listen at `url` and run `handler(session)` for each session.
 
-    `async with polymux.serve(...) as server` closes it at the end of the block; `await
-    polymux.serve(...)` gives the server and leaves that to you. Port 0 takes a free port;
-    `server.url` says which. `tls://` needs a context with a certificate. `recorder` (a
-    `polymux.record.Recorder`) writes down what passes, `meter` (a `polymux.metrics.Meter`) counts
-    what happens. If cancelled, nothing listens.
+    A session is closed when its handler returns. If the handler raises, the exception is logged and
+    the session ends: closed after a PolymuxError, aborted after any other. The server goes on.
+
+    Busy polling is on by default: while replies keep arriving quickly, the event loop spins for up
+    to 200 microseconds after each send instead of blocking, which shortens round trips and costs
+    processor time. `busy_poll=0` turns it off.
+
+    Args:
+        handler: An async function of one argument, the session.
+        url: `tcp://HOST:PORT`, `tls://`, `ws://`, `wss://`, `unix://PATH`, or `stdio:` for a single
+            session. Port 0 takes a free port; `server.url` has the actual one.
+        protocol: Protocol string: a name such as `mplex`, with options as in
+            `nerdbank:version=2`.
+        limits: Limits on what each peer can make this side hold; `Limits()` by default.
+        timeouts: Timeouts of each session in seconds; `Timeouts()` by default.
+            `timeouts.handshake` also bounds the TLS and WebSocket handshakes.
+        tls: TLS context with a certificate, required for `tls://` and `wss://`.
+        busy_poll: Maximum busy-poll time in seconds after a send; 0 disables busy polling.
+        recorder: Records the sessions, such as a `polymux.record.Recorder`.
+        meter: Counts sessions, such as a `polymux.metrics.Meter`.
+
+    Returns:
+        A `Pending` server. `async with polymux.serve(...) as server` closes it at the end of the
+        block; after `await polymux.serve(...)` the caller closes it. If it is cancelled, nothing
+        listens.
+
+    Raises:
+        Unreachable: When awaited: the address cannot be listened on.
+        BadUrl: The URL is invalid or cannot be listened on, or `tls` is missing.
+        PolymuxError: The protocol string is invalid.
+        TypeError, ValueError: Another argument is invalid.
     """
     check_handler(handler)
     check_session_options(protocol, limits, timeouts)
@@ -261,17 +298,15 @@ def serve(
             server.start_session(await open_stdio_session(make))
             return server
 
-        def arrive() -> Session:
+        def make_served() -> Session:
             session = make()
-            session.on_connection_made = (
-                server.start_session
-            )  # a failed TLS handshake never gets there
+            session.on_connection_made = server.start_session  # after the TLS handshake
             return session
 
-        factory: Callable[[], asyncio.Protocol] = arrive
+        factory: Callable[[], asyncio.Protocol] = make_served
         if address.scheme in WEBSOCKET_SCHEMES:
             factory = server.upgrade_listener = UpgradeListener(
-                address.path, arrive, (timeouts or Timeouts()).handshake
+                address.path, make_served, (timeouts or Timeouts()).handshake
             )
         try:
             await listen(server, factory, tls, (timeouts or Timeouts()).handshake)
@@ -291,7 +326,7 @@ async def listen(
     tls: ssl.SSLContext | None,
     handshake_timeout: float,
 ) -> None:
-    """Open the listening socket."""
+    """Open the listening socket and start to accept. Sets the actual port in `server.address`."""
     loop = asyncio.get_running_loop()
     address = server.address
     listener: asyncio.Server

@@ -1,4 +1,4 @@
-"""Where a session runs: `tcp://`, `tls://`, `unix://`, `stdio:`, `exec:CMD`, `ws://`, `wss://`."""
+"""URLs of transports: `tcp://`, `tls://`, `unix://`, `stdio:`, `exec:CMD`, `ws://`, `wss://`."""
 
 import shlex
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ SCHEMES = ("tcp", "tls", "unix", "stdio", "exec", "ws", "wss")
 
 
 class BadUrl(PolymuxError):
-    """A URL that names no transport; the text says what is wrong with it."""
+    """A URL is invalid or cannot be used here; the text says why."""
 
 
 @dataclass(frozen=True)
 class Address:
-    """A URL, taken apart. `command` is only set for exec:, `path` for unix:, ws: and wss:."""
+    """A parsed URL. `command` is set for exec: only, `path` for unix:, ws: and wss:."""
 
     scheme: str
     host: str = ""
@@ -35,7 +35,14 @@ class Address:
 
 
 def parse_url(url: str) -> Address:
-    """Take a URL apart; BadUrl says what is missing."""
+    """Parse a URL.
+
+    The port defaults to 80 for ws: and 443 for wss:, and is required for tcp: and tls:.
+
+    Raises:
+        BadUrl: The URL is invalid.
+        TypeError: It is not a str.
+    """
     if not isinstance(url, str):
         raise TypeError(f"a URL is a str such as 'tcp://127.0.0.1:9000', not {type(url).__name__}")
     scheme, colon, rest = url.partition(":")

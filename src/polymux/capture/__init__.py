@@ -1,13 +1,15 @@
 """Captures: reading and writing pcapng, indexing, TCP reassembly.
 
-`read_sessions` is the usual door: capture files in, `TcpSession` objects out. The pieces of it
-can be used apart, which is what Spark does: `plan` cuts a file into ranges, `index_range` turns
-a range into `FlowRefs` rows, `sessions_of` turns the rows of one flow back into sessions.
+`read_sessions` is the main entry point: it takes capture files and yields `TcpSession` objects. Its
+steps can be used separately, which is what the Spark pipeline does: `plan_ranges` divides a file
+into ranges, `index_range` turns a range into `FlowRefs` rows, and `sessions_of` turns all rows of
+one flow into sessions.
 
-Imports only `core`. What touches every packet lives in `hot` and is compiled.
+Imports only `core` and `text`. Modules that handle every packet are compiled.
 """
 
-from polymux.capture.io.file_pool import FilePool, find_captures
+from polymux.capture.io.discovery import find_captures
+from polymux.capture.io.file_pool import FilePool
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import FileSummary, merge_summaries
 from polymux.capture.packets.flow_filter import FlowFilter, endpoint_text, flow_endpoints

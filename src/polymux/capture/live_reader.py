@@ -1,8 +1,8 @@
-"""Sessions of a capture that is still being written: a pipe read once, from front to back.
+"""Sessions of a capture that is still being written: a pipe, read once from front to back.
 
-Nothing is spooled and nothing is read twice. What is held is bounded: a block that is not whole
-yet, segments that wait behind a hole (`CaptureLimits.out_of_order` for each direction), and the
-state of the flows that were heard of last (`FLOWS`).
+Nothing is spooled and nothing is read twice. Memory is bounded: an incomplete block, segments
+buffered behind a hole (`CaptureLimits.max_out_of_order_bytes` for each direction), and the state
+of the `MAX_TRACKED_FLOWS` most recently active flows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 
 from polymux.capture.io.pipes import CapturePipe
 from polymux.capture.limits import CaptureLimits
-from polymux.capture.packets.file_summary import FileSummary, merge_summaries
+from polymux.capture.packets.file_summary import WHOLE, FileSummary, merge_summaries
 from polymux.capture.packets.flow_filter import FlowFilter
 from polymux.capture.packets.indexer import (
     FileRange,
@@ -39,18 +39,20 @@ from polymux.capture.tcp.events import PAYLOAD, TcpEvents
 from polymux.capture.tcp.flow_order import ConnectionSplitter, DuplicateFilter, FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
 from polymux.capture.tcp.ref_storage import RefBlock, RefWindowCache
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 from polymux.capture.tcp.sessions import StreamBatch, TcpSession
 
-MAX_TRACKED_FLOWS: Final = (
-    16_384  # flows whose state is kept; beyond it the one silent for longest is ended
-)
+# Flows whose state is kept; beyond that, the one that was silent for longest is closed.
+MAX_TRACKED_FLOWS: Final = 16_384
 _unpack_ref = struct.Struct("<qqqq").unpack_from
-_EVENTS_PER_BATCH: Final = 256  # events of a batch
+_EVENTS_PER_BATCH: Final = 256
 
 
 class LiveSession(TcpSession):
-    """A session that goes on. `take_batches` gives what has come since the last call."""
+    """A session that is still being captured.
+
+    Its events come from `take_batches`, not from `batches` or `pieces`.
+    """
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class LiveSession(TcpSession):
             flow, FlowOrder(), prescan, 0, [path], [hints], [], limits, frozenset(ports)
         )  # fmt: skip
         self.over = False
-        """Both sides have ended, or it was given up: nothing more comes."""
+        """Both sides have ended, or the session was closed: no more events follow."""
         self._reassembler = Reassembler(
             self._order,
             0,
@@ -77,34 +79,38 @@ class LiveSession(TcpSession):
             limits.hole_timeout_ns,
         )
         self._out = self._reassembler.out = TcpEvents(_EVENTS_PER_BATCH)
-        self._joined_rows = 0  # rows of it whose payload is in `_parts`
+        self._joined_rows = 0  # rows of `_out` whose payload is in `_parts`
         self._parts: list[bytes] = []
         self._batches: list[StreamBatch] = []
-        self._buffered_offsets: list[
-            int
-        ] = []  # where payload lies that waits behind holes, ascending
+        # Payload that the reassembler buffers behind holes, by ascending offset.
+        self._buffered_offsets: list[int] = []
         self._buffered_payloads: list[bytes] = []
-        self._buffered_bytes = 0  # bytes of it
+        self._buffered_bytes = 0
         self._max_buffered_bytes = 2 * limits.max_out_of_order_bytes
         self._max_buffered_segments = 4 * limits.max_out_of_order_segments
 
     def take_batches(self) -> list[StreamBatch]:
+        """Remove and return the batches of events since the last call."""
         self._start_batch(0)
-        found, self._batches = self._batches, []
-        return found
+        batches, self._batches = self._batches, []
+        return batches
 
     def add_packet(self, refs: bytes, pos: int, direction: int, data: bytes, base: int) -> None:
-        """The next packet, by its reference; `data` is the capture from offset `base` on."""
-        place, at, _, _ = _unpack_ref(refs, pos)
-        walk = self._reassembler
-        self._start_batch(int(walk.max_rows_per_packet()))
-        self.ended_at = max(self.ended_at, at)
-        side = direction ^ self._flip
-        lane, peer = (walk.dialer, walk.acceptor) if side == 0 else (walk.acceptor, walk.dialer)
-        walk.packet(refs, pos, lane, peer, 0)
-        offset, size = place >> CAPTURED_BITS, place & CAPTURED_MASK
+        """Reassemble the next packet, given by its reference at `refs[pos]`.
+
+        `data` has the bytes of the capture from offset `base` on.
+        """
+        location, timestamp, _, _ = _unpack_ref(refs, pos)
+        reassembler = self._reassembler
+        self._start_batch(int(reassembler.max_rows_per_packet()))
+        self.ended_at = max(self.ended_at, timestamp)
+        own, peer = reassembler.dialer, reassembler.acceptor
+        if direction ^ self._flip:
+            own, peer = peer, own
+        reassembler.packet(refs, pos, own, peer, 0)
+        offset, size = location >> CAPTURED_BITS, location & CAPTURED_MASK
         payload = data[offset - base : offset - base + size]
-        if size and lane.buffer_head < len(lane.buffered):
+        if size and own.buffer_head < len(own.buffered):
             self._buffered_offsets.append(int(offset))
             self._buffered_payloads.append(payload)
             self._buffered_bytes += size
@@ -112,7 +118,7 @@ class LiveSession(TcpSession):
         if (
             self._buffered_bytes
             and peer.buffer_head >= len(peer.buffered)
-            and lane.buffer_head >= len(lane.buffered)
+            and own.buffer_head >= len(own.buffered)
         ):
             self._set_buffered([])
         elif (
@@ -120,28 +126,29 @@ class LiveSession(TcpSession):
             or len(self._buffered_offsets) > self._max_buffered_segments
         ):
             self._drop_unneeded()
-        ends = walk.dialer.end_state(walk.acceptor), walk.acceptor.end_state(walk.dialer)
+        dialer, acceptor = reassembler.dialer, reassembler.acceptor
+        ends = dialer.end_state(acceptor), acceptor.end_state(dialer)
         self.over = "rst" in ends or None not in ends
 
     def close(self) -> None:
-        """Nothing more will come: holes are gaps now."""
-        walk = self._reassembler
-        if not walk.closed:
-            walk.closed = True
-            for lane in (walk.dialer, walk.acceptor):
-                self._start_batch(int(walk.max_rows_per_packet()))
-                walk.close_direction(lane)
+        """No more packets follow: holes become gaps."""
+        reassembler = self._reassembler
+        if not reassembler.closed:
+            reassembler.closed = True
+            for direction in (reassembler.dialer, reassembler.acceptor):
+                self._start_batch(int(reassembler.max_rows_per_packet()))
+                reassembler.close_direction(direction)
                 self._join_payload(0, b"")
-            self._store_totals(walk)
+            self._store_totals(reassembler)
         self.over = True
 
     def set_hint(self, text: str) -> None:
-        """A comment of ours on one of its packets; the first one counts."""
+        """Use the hint of one of its packets, unless an earlier packet had one."""
         if not self.protocol_hint:
             self.protocol_hint, self.vantage_hint = read_hint(text)
 
     def _join_payload(self, offset: int, payload: bytes) -> None:
-        """Join the payload of the events that the last packet made."""
+        """Append the payload of the events of the last packet, whose own payload is at `offset`."""
         out = self._out
         count = int(out.count)
         if count == self._joined_rows:
@@ -160,21 +167,21 @@ class LiveSession(TcpSession):
         n = bisect_right(self._buffered_offsets, start) - 1
         payload = self._buffered_payloads[n]
         begin = start - self._buffered_offsets[n]
-        assert begin + size <= len(payload), "a segment that is let out is new or was held"
+        assert begin + size <= len(payload), "an emitted segment is new or was buffered"
         return payload[begin : begin + size]
 
     def _drop_unneeded(self) -> None:
-        """Forget payload that nothing waits for any more."""
-        walk = self._reassembler
-        wanted = {
-            bisect_right(self._buffered_offsets, held.offset) - 1
-            for lane in (walk.dialer, walk.acceptor)
-            for held in lane.buffered[lane.buffer_head :]
+        """Drop buffered payload that the reassembler no longer refers to."""
+        reassembler = self._reassembler
+        needed = {
+            bisect_right(self._buffered_offsets, segment.offset) - 1
+            for direction in (reassembler.dialer, reassembler.acceptor)
+            for segment in direction.buffered[direction.buffer_head :]
         }
         self._set_buffered(
             [
                 (self._buffered_offsets[n], self._buffered_payloads[n])
-                for n in sorted(wanted)
+                for n in sorted(needed)
                 if n >= 0
             ]
         )
@@ -185,7 +192,10 @@ class LiveSession(TcpSession):
         self._buffered_bytes = sum(map(len, self._buffered_payloads))
 
     def _start_batch(self, rows_needed: int) -> None:
-        """Begin another batch unless this one has room for so many more events, and any at all."""
+        """Start a new batch unless this one has room for `rows_needed` more events.
+
+        With 0, start one unless this one is empty.
+        """
         out = self._out
         if out.count == 0 and out.capacity >= rows_needed:
             return
@@ -199,25 +209,29 @@ class LiveSession(TcpSession):
 
 
 class _LiveFlow:
-    """The two endpoints of a connection, and their latest session."""
+    """The flow between two endpoints, and its latest session."""
 
     def __init__(self) -> None:
         self.splitter = ConnectionSplitter()
         self.duplicates = DuplicateFilter()
         self.packet_index = 0
         self.session: LiveSession | None = None
-        self.started_at = (
-            0  # the instant of its first packet, which may stand before its first payload
-        )
-        # A SYN that may begin another session: its reference and direction, its payload and offset.
+        # Timestamp of its first packet, which may come before the first payload.
+        self.started_at = 0
+        # A SYN that may start another session: its reference, direction, payload and offset.
         self.pending_syn: tuple[bytes, int, bytes, int] = (b"", 0, b"", 0)
 
 
 class LiveCapture:
-    """Reads a capture as it is written; iterate it once.
+    """Reads a capture while it is being written; iterate over it once.
 
-    It gives each session whenever something came for it, and a last time when it is `over`; None
-    when nothing came for a while. `summary` says what the capture was like once that is done.
+    It yields a session whenever packets of it have arrived, the last time when it is `over`, and
+    None when no data arrived for a while. `summary` is valid after the iteration.
+
+    Args:
+        pipe: The capture.
+        limits: By default `CaptureLimits()`.
+        wanted: The flows to read; by default all.
     """
 
     def __init__(
@@ -227,7 +241,7 @@ class LiveCapture:
         limits: CaptureLimits | None = None,
         wanted: FlowFilter | None = None,
     ) -> None:
-        self.summary = FileSummary(pipe.path, None, "whole")
+        self.summary = FileSummary(pipe.path, None, WHOLE)
         self._pipe = pipe
         self._limits = limits or CaptureLimits()
         self._wanted = wanted or FlowFilter()
@@ -236,8 +250,8 @@ class LiveCapture:
 
     def __iter__(self) -> Iterator[LiveSession | None]:
         scanner = self._scanner
-        held: list[bytes] = []
-        size = base = begun = packets = 0
+        unread: list[bytes] = []
+        size = base = range_start = packets = 0
         parts: list[FileSummary] = []
         while not scanner.aborted:
             data = self._pipe.read()
@@ -246,26 +260,31 @@ class LiveCapture:
                 continue
             if not data:
                 break
-            held.append(data)
+            unread.append(data)
             size += len(data)
             if size < scanner.bytes_needed:
                 continue
-            window = b"".join(held)
+            window = b"".join(unread)
             done = int(scanner.scan(window, base))
             packets += int(scanner.table.tcp_packets())
             yield from self._dispatch_window(window, base)
             base += done
             size = len(window) - done
-            held = [window[done:]]
+            unread = [window[done:]]
             if scanner.table.flows.count > MAX_TRACKED_FLOWS:
-                # The table of flows only grows, and each window costs as much as it is long.
+                # The flow table never shrinks, and every window costs time in proportion to it:
+                # start a new scanner, as for another range of the file.
                 parts.append(
-                    summary_of(self._pipe, scanner, FileRange(begun), base, b"", None, packets)
+                    summary_of(
+                        self._pipe, scanner, FileRange(range_start), base, b"", None, packets
+                    )
                 )
                 scanner = self._scanner = scanner_for(range_at(scanner, base, -1), self._limits)
-                begun, packets = base, 0
-        left = b"".join(held)
-        parts.append(summary_of(self._pipe, scanner, FileRange(begun), base, left, None, packets))
+                range_start, packets = base, 0
+        left = b"".join(unread)
+        parts.append(
+            summary_of(self._pipe, scanner, FileRange(range_start), base, left, None, packets)
+        )
         self.summary = merge_summaries(parts)
         for flow in self._flows.values():
             if flow.session is not None and not flow.session.over:
@@ -273,12 +292,12 @@ class LiveCapture:
                 yield flow.session
 
     def _dispatch_window(self, window: bytes, base: int) -> Iterator[LiveSession]:
-        """The packets of one window to their sessions."""
-        touched: dict[LiveSession, None] = {}
-        lanes: dict[bytes, list[FlowRefs]] = {}
+        """Hand the packets of one window to their sessions; yields the sessions that got any."""
+        updated: dict[LiveSession, None] = {}
+        flow_rows_by_key: dict[bytes, list[FlowRefs]] = {}
         for row in flow_rows(self._pipe.path, base, self._scanner, self._wanted):
-            lanes.setdefault(row.flow, []).append(row)
-        for key, rows in lanes.items():
+            flow_rows_by_key.setdefault(row.flow, []).append(row)
+        for key, rows in flow_rows_by_key.items():
             flow = self._flows.setdefault(key, _LiveFlow())
             self._flows.move_to_end(key)
             records = sorted(
@@ -288,14 +307,14 @@ class LiveCapture:
             )
             for _, direction, refs, pos in records:
                 self._dispatch_packet(
-                    key, flow, refs[pos : pos + REF_BYTES], direction, window, base, touched
+                    key, flow, refs[pos : pos + REF_BYTES], direction, window, base, updated
                 )
         while len(self._flows) > MAX_TRACKED_FLOWS:
             oldest = self._flows.popitem(last=False)[1].session
             if oldest is not None and not oldest.over:
                 oldest.close()
-                touched[oldest] = None
-        yield from touched
+                updated[oldest] = None
+        yield from updated
 
     def _dispatch_packet(
         self,
@@ -307,31 +326,36 @@ class LiveCapture:
         base: int,
         updated: dict[LiveSession, None],
     ) -> None:
-        place, at, both, header = _unpack_ref(refs, 0)
-        captured = place & CAPTURED_MASK
+        """Hand one packet to the session of its flow, starting and closing sessions.
+
+        Does for a packet what `FlowOrder.arrange` does for all packets of a flow.
+        """
+        location, timestamp, seq_ack, header = _unpack_ref(refs, 0)
+        captured = location & CAPTURED_MASK
         if flow.duplicates.is_duplicate(
-            at, captured * 2 + direction, both, header & SAME_PACKET_MASK
+            timestamp, captured * 2 + direction, seq_ack, header & SAME_PACKET_MASK
         ):
             return
         flags, size = (header >> 16) & 255, captured + (header >> 32)
-        starts = int(flow.splitter.session_start(both, flags, size, direction, flow.packet_index))
-        if starts >= 0:
+        index = flow.packet_index
+        start = int(flow.splitter.session_start(seq_ack, flags, size, direction, index))
+        if start >= 0:
             if flow.session is not None and not flow.session.over:
                 flow.session.close()
                 updated[flow.session] = None
             flow.session = None
-            flow.started_at = at
-            if starts < flow.packet_index:  # with a SYN that is proven only now
-                asked, towards, payload, offset = flow.pending_syn
-                flow.started_at = _unpack_ref(asked, 0)[1]
-                flow.session = self._start_session(key, asked, towards, flow.started_at)
-                flow.session.add_packet(asked, 0, towards, payload, offset)
-        elif flow.splitter.pending_isn >= 0 and flow.splitter.pending_index == flow.packet_index:
-            offset = place >> CAPTURED_BITS
+            flow.started_at = timestamp
+            if start < index:  # with an earlier SYN, which this packet confirms
+                syn, syn_direction, payload, offset = flow.pending_syn
+                flow.started_at = _unpack_ref(syn, 0)[1]
+                flow.session = self._start_session(key, syn, syn_direction, flow.started_at)
+                flow.session.add_packet(syn, 0, syn_direction, payload, offset)
+        elif flow.splitter.pending_isn >= 0 and flow.splitter.pending_index == index:
+            offset = location >> CAPTURED_BITS
             payload = window[offset - base : offset - base + captured]
             flow.pending_syn = refs, direction, payload, offset
         flow.packet_index += 1
-        # Where the beginning was not captured, nothing is known before the first payload.
+        # If the start was not captured, a session starts with the first payload.
         if flow.session is None and (flags & SYN or (size and not flags & (FIN | RST))):
             flow.session = self._start_session(key, refs, direction, flow.started_at)
         session = flow.session
@@ -348,10 +372,11 @@ class LiveCapture:
     def _start_session(
         self, key: bytes, refs: bytes, direction: int, started_at: int
     ) -> LiveSession:
-        place, at, both, header = _unpack_ref(refs, 0)
-        survey = SessionPrescan()
-        blob = RefBlock((refs, None, 1), direction, 0, 0, RefWindowCache())
-        survey.add_packet(blob, (place & CAPTURED_MASK) + (header >> 32), both, header, at)
-        survey.first_at = started_at
+        location, timestamp, seq_ack, header = _unpack_ref(refs, 0)
+        prescan = SessionPrescan()
+        block = RefBlock((refs, None, 1), direction, 0, 0, RefWindowCache())
+        size = (location & CAPTURED_MASK) + (header >> 32)
+        prescan.add_packet(block, size, seq_ack, header, timestamp)
+        prescan.first_at = started_at
         hints = tuple(self._scanner.hints)
-        return LiveSession(key, survey, self._pipe.path, hints, self._limits, self._wanted.ports)
+        return LiveSession(key, prescan, self._pipe.path, hints, self._limits, self._wanted.ports)

@@ -1,11 +1,12 @@
-"""From capture files to sessions, in one process."""
+"""Reading the sessions of capture files in one process."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
 
-from polymux.capture.io.file_pool import FilePool, find_captures
+from polymux.capture.io.discovery import find_captures
+from polymux.capture.io.file_pool import FilePool
 from polymux.capture.io.paths import AnyPaths
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.file_summary import UNREADABLE, FileSummary
@@ -14,17 +15,17 @@ from polymux.capture.packets.indexer import FileIndex, FlowRefs, index_file
 from polymux.capture.tcp.sessions import TcpSession, sessions_of
 from polymux.core.errors import CaptureError
 
-# Flows put in order at a time. Who reads their payload in between drives what this needs out of
-# the processor's caches, so it is done for many at once.
+# Flows whose packets are ordered at a time. Reading payload in between evicts the references from
+# the processor's caches, so many flows are ordered at once.
 FLOWS_ORDERED_AT_ONCE = 64
 
 
 class CaptureReader:
-    """Captures that were read: iterate it for the sessions, as often as needed.
+    """Indexed captures. Iterate over it for their sessions, as often as needed.
 
-    `files` has a summary for each file; nothing raises because a file is bad. Flows come by the
-    instant of their first packet, the sessions of a flow one after another. Close it, or use it
-    as a context, when the payload is no longer needed.
+    `files` has a summary for each file; a damaged file does not raise. Flows are ordered by the
+    timestamp of their first packet, and the sessions of a flow follow each other. Close the
+    reader, or use it as a context manager, when the payload is no longer needed.
     """
 
     def __init__(self, pool: FilePool, indexes: Iterable[FileIndex], wanted: FlowFilter) -> None:
@@ -43,8 +44,8 @@ class CaptureReader:
 
         flows = iter(sorted(self._flows, key=first))
         while ahead := list(itertools.islice(flows, FLOWS_ORDERED_AT_ONCE)):
-            found = [self._sessions(flow) for flow in ahead]
-            for sessions in found:
+            ordered = [self._sessions(flow) for flow in ahead]
+            for sessions in ordered:
                 yield from sessions
 
     def _sessions(self, flow: bytes) -> list[TcpSession]:
@@ -56,6 +57,7 @@ class CaptureReader:
         )
 
     def close(self) -> None:
+        """Close the files. Payload can no longer be read from pipes and standard input."""
         self._pool.close()
 
     def __enter__(self) -> CaptureReader:
@@ -73,16 +75,28 @@ def read_sessions(
     filters: Iterable[str] = (),
     verify: bool = False,
 ) -> CaptureReader:
-    """Index files and directories and give their sessions. `paths` is one path or several.
+    """Index captures and return a reader for their sessions.
 
-    `ports` are listening ports, `filters` are `host:port`, `host` or `:port`; with either, only
-    the flows they name are read. Where no SYN was captured, a listening port names the acceptor.
-    `verify`: see `index_file`.
+    Args:
+        paths: One path or several: files, directories, globs, or "-" for standard input; see
+            `find_captures`.
+        limits: By default `CaptureLimits()`.
+        ports: Listening ports. If no SYN was captured, the endpoint with such a port is taken for
+            the acceptor.
+        filters: `address:port`, `address` or `:port`. With ports or filters, only the flows that
+            match one of them are read.
+        verify: Leave out packets with a wrong checksum; see `index_file`.
+
+    Returns:
+        The reader, whose `files` report damaged and unreadable files.
+
+    Raises:
+        ValueError: A filter cannot be parsed.
     """
     wanted = FlowFilter(ports, filters)
-    files = FilePool(limits)
-    indexes = [_index(files, path, wanted, verify) for path in find_captures(paths)]
-    return CaptureReader(files, indexes, wanted)
+    pool = FilePool(limits)
+    indexes = [_index(pool, path, wanted, verify) for path in find_captures(paths)]
+    return CaptureReader(pool, indexes, wanted)
 
 
 def _index(pool: FilePool, path: str, wanted: FlowFilter, verify: bool) -> FileIndex:

@@ -1,7 +1,8 @@
-"""The command line. Each command is a small file here; `COMMANDS` lists them.
+"""The command line: the group `polymux`, and how errors become one line and an exit code.
 
-Imports everything below it; nobody imports this. A command's module is loaded when it is used, so
-that `polymux ls` needs no Spark and `polymux --help` is quick.
+Each command is a module of `cli.commands` that is imported only when it is used, so that
+`polymux ls` needs no Spark and `polymux --help` is fast. This is the top layer: it may
+import every other package, and none imports it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,13 @@ from importlib import import_module
 import click
 
 from polymux import __version__
+from polymux.cli.support.exit_codes import (
+    EXIT_INTERRUPTED,
+    EXIT_LIMIT,
+    EXIT_NO_PEER,
+    EXIT_UNREADABLE,
+    EXIT_USAGE,
+)
 from polymux.core.errors import (
     CaptureError,
     LimitExceeded,
@@ -26,7 +34,7 @@ from polymux.core.errors import (
     UnwritableOutput,
 )
 
-# Name of the command, and the module here that holds it under the same name.
+# Each is a module of `cli.commands` with a click command of the same name.
 COMMANDS = (
     "analyze", "check", "collect", "connect", "decode", "demo", "doctor", "follow", "frames",
     "index", "ls", "record", "recover", "report", "rules", "serve",
@@ -34,26 +42,17 @@ COMMANDS = (
 
 ALIASES = {"analyse": "analyze"}
 
-EXIT_FINDINGS, EXIT_USAGE, EXIT_UNREADABLE, EXIT_NO_PEER, EXIT_LIMIT, EXIT_INTERRUPTED = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    130,
-)
-
 
 class OutputClosed(Exception):
-    """Whoever read our output has closed it, as `head` does: nothing is wrong."""
+    """The reader of standard output has closed it, as `head` does. Not an error."""
 
 
 class Interrupted(Exception):
-    """Ctrl-C; told apart here because click would answer it with an empty line."""
+    """Ctrl-C inside a command. A KeyboardInterrupt would make click print an empty line."""
 
 
 class LazyCommands(click.Group):
-    """Finds a command by importing its module."""
+    """A group that imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(COMMANDS)
@@ -64,11 +63,11 @@ class LazyCommands(click.Group):
             return None
         module = import_module(f"{__name__}.commands.{cmd_name}")
         command = getattr(module, cmd_name)
-        assert isinstance(command, click.Command)
+        assert isinstance(command, click.Command)  # by the convention of `COMMANDS`
         return command
 
     def invoke(self, ctx: click.Context) -> object:
-        """Run the command; click would call a closed pipe a failure."""
+        """Run the command. Distinguish a closed pipe, Ctrl-C and a missing extra from failures."""
         try:
             try:
                 return super().invoke(ctx)
@@ -94,29 +93,30 @@ class LazyCommands(click.Group):
 )
 @click.version_option(__version__, "-V", "--version", prog_name="polymux")
 def cli() -> None:
-    """Speak, record and analyse stream-multiplexing protocols."""
+    """Connect to, record and analyse stream-multiplexing protocols."""
 
 
 def main() -> None:
-    """Run a command; every foreseeable problem is one line and an exit code."""
+    """Run a command and exit. Expected errors become one line on standard error and a code."""
     try:
         sys.exit(cli(standalone_mode=False))
     except (click.exceptions.Abort, Interrupted, KeyboardInterrupt):
         discard_output()
-        # A terminal has shown ^C.
+        # On a terminal the line begins with ^C.
         click.echo("\n" * sys.stderr.isatty() + "polymux: interrupted", err=True)
         sys.exit(EXIT_INTERRUPTED)
     except click.ClickException as problem:
         from polymux.text.sanitize import escape_hidden
 
-        said = io.StringIO()
-        problem.show(said)
-        click.echo("\n".join(map(escape_hidden, said.getvalue().split("\n"))), err=True, nl=False)
+        message = io.StringIO()
+        problem.show(message)
+        lines = message.getvalue().split("\n")
+        click.echo("\n".join(map(escape_hidden, lines)), err=True, nl=False)
         sys.exit(problem.exit_code)
     except OutputClosed:
         discard_output()
         sys.exit(0)
-    except OSError as problem:  # what reads files and peers has errors of its own
+    except OSError as problem:  # reading files and peers raises other errors, so this is output
         from polymux.text.sanitize import escape_hidden
 
         discard_output()
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def discard_output() -> None:
-    """Let what is left of standard output go: the interpreter flushes it once more at its end."""
+    """Discard unwritable standard output: the interpreter would flush it again at exit and fail."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -140,12 +140,12 @@ def discard_output() -> None:
 
 
 def exit_code_for(error: PolymuxError) -> int:
-    """The code of what ended a command: see `docs/commands.md`."""
+    """Return the exit code for an error that ended a command."""
     from polymux.aio.connect import Unreachable
 
     if isinstance(error, CaptureError | UnreadableInput):
         return EXIT_UNREADABLE
-    if isinstance(error, LimitExceeded | UnwritableOutput):  # before: one that ended the session
+    if isinstance(error, LimitExceeded | UnwritableOutput):  # first: it may also be a SessionClosed
         return EXIT_LIMIT
     if isinstance(error, Unreachable | SessionClosed | StreamAborted):
         return EXIT_NO_PEER

@@ -1,6 +1,9 @@
-"""The sans-IO heart: one machine that decodes, judges and keeps a conversation.
+"""The sans-IO core: decodes, validates and tracks a multiplexed connection.
 
-No I/O, clock, randomness or logging lives here; time, nonces and limits come in as arguments.
-Everything is typed Python that mypyc compiles, and imports only the standard library and librt.
-Every other package may import this one; this one imports nothing else of polymux.
+`Observer` watches both directions of a connection, `Endpoint` is one live side of it; both drive
+the same `Connection`, which drives a `Protocol`. There is no I/O, clock or logging here: time,
+nonces and limits are arguments. (The only randomness is the hash seed of `stream_table`.)
+
+All modules are typed Python that mypyc compiles; they import only the standard library and librt.
+Every other package may import this one; this one imports no other package of polymux.
 """

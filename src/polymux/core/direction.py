@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""One direction of a connection: where decoding stands, and the frame that is still passing."""
+"""One direction of a connection: its decoding state, and the frame that is still arriving."""
 
 from librt.strings import BytesWriter
 from mypy_extensions import i64
@@ -9,7 +9,11 @@ from polymux.core.streams import OPEN, StreamState
 
 
 class Direction:
-    """Bytes of one side, in order. `open` while a frame's payload goes on past its chunk."""
+    """The bytes that one side sends, in order.
+
+    `in_payload` is True while a frame's header was decoded and its payload continues in the next
+    chunk. Offsets count the bytes of this direction, from 0.
+    """
 
     __slots__ = (
         "amount",
@@ -54,30 +58,28 @@ class Direction:
 
     def __init__(self, side: i64) -> None:
         self.side: i64 = side
-        self.pending: bytes = b""  # bytes of a frame that cannot be read yet
-        self.unjoined: BytesWriter = (
-            BytesWriter()
-        )  # what came after `pending`, until `need` is there
-        self.bytes_needed: i64 = 0  # bytes that must be waiting before another look is worth it
-        self.offset: i64 = 0  # of the first pending byte, or of the next to come
-        self.frame_started: bool = False  # has the frame at `offset` begun to pass?
-        self.received_at: i64 = 0  # when bytes last came
-        self.decoding_stopped: bool = False  # the start of the next frame is unknown
-        self.stopped_by_gap: bool = False  # lost because bytes are missing
-        self.frames_missing: bool = False  # frames are missing, and decoding goes on behind them
+        self.pending: bytes = b""  # the beginning of an incomplete frame
+        self.unjoined: BytesWriter = BytesWriter()  # bytes after `pending`, not joined to it yet
+        self.bytes_needed: i64 = 0  # decoding is not tried again until so many are buffered
+        self.offset: i64 = 0  # of the first pending byte, or else of the next byte
+        self.frame_started: bool = False  # the first byte of the frame at `offset` has arrived
+        self.received_at: i64 = 0  # timestamp of the last bytes, in nanoseconds
+        self.decoding_stopped: bool = False  # the start of the next frame is not known
+        self.stopped_by_gap: bool = False  # that is because bytes are missing
+        self.frames_missing: bool = False  # frames are missing, and decoding continued after them
         self.stop_reason: str = ""
-        # What the bytes came to: bytes = framed + gap + undecoded + carrier.
+        # Accounting: total = framed + missing + undecoded + overhead, plus what is incomplete.
         self.total_bytes: i64 = 0
         self.framed_bytes: i64 = 0
         self.missing_bytes: i64 = 0
         self.undecoded_bytes: i64 = 0
         self.overhead_bytes: i64 = 0
         self.frames: i64 = 0
-        # The open frame:
+        # The frame whose payload is arriving:
         self.in_payload: bool = False
-        self.part_bytes_left: i64 = 0  # bytes of its current part still to come
-        self.parts_left: i64 = 0  # parts still to be sized
-        self.frame_bytes_seen: i64 = 0  # bytes of it that have passed
+        self.part_bytes_left: i64 = 0  # bytes of its current part still to arrive
+        self.parts_left: i64 = 0  # further parts, whose sizes are not known yet
+        self.frame_bytes_seen: i64 = 0  # bytes of it that have arrived
         self.stream: StreamState | None = None
         self.content_counts: bool = False
         self.is_content: bool = False
@@ -93,7 +95,7 @@ class Direction:
         self.payload_size: i64 = 0
         self.verdict: i64 = 0
         self.state_before: i64 = OPEN
-        self.format_violations: i64 = 0  # rules its shape has broken so far
+        self.format_violations: i64 = 0  # rules its encoding has broken so far
         self.text: bytes = b""
 
     def start_payload(
@@ -108,7 +110,7 @@ class Direction:
         verdict: i64,
         state_before: i64,
     ) -> None:
-        """A frame's header has passed, its payload has not."""
+        """A frame's header was decoded, and its payload is not complete: remember the frame."""
         self.in_payload = True
         self.part_bytes_left = head.payload_size
         self.parts_left = head.parts_left
@@ -132,38 +134,39 @@ class Direction:
         self.text = b""
 
     def is_mid_content(self, stream: StreamState) -> bool:
-        """Is content of this stream passing, and not yet whole?"""
+        """Whether a content frame of this stream is arriving and not complete yet."""
         return self.in_payload and self.is_content and self.stream is stream
 
     def has_unseen_frames(self) -> bool:
-        """Are there frames of this side that were not seen?"""
+        """Whether this side has sent, or may have sent, frames that were not decoded."""
         return self.decoding_stopped or self.frames_missing
 
     def buffered_bytes(self) -> i64:
-        """Bytes of a frame that cannot be read yet."""
+        """Buffered bytes of an incomplete frame."""
         return len(self.pending) + len(self.unjoined)
 
     def join_buffered(self) -> None:
-        """Put everything that waits into `pending`."""
+        """Join everything that is buffered in `pending`."""
         self.bytes_needed = 0
         if len(self.unjoined) > 0:
             later = self.unjoined.getvalue()
-            self.unjoined = BytesWriter()  # gone before the next copy is made
+            self.unjoined = BytesWriter()  # freed before the next copy is made
             self.pending = self.pending + later
 
     def accounts_for_all_bytes(self) -> bool:
-        """Conservation: every byte is in a frame, a gap, the carrier, or undecoded."""
-        waiting = self.buffered_bytes() + (self.frame_bytes_seen if self.in_payload else 0)
+        """Whether every byte is counted as framed, missing, undecoded, overhead or incomplete."""
+        incomplete = self.buffered_bytes() + (self.frame_bytes_seen if self.in_payload else 0)
         return (
             self.total_bytes
             == self.framed_bytes
             + self.missing_bytes
             + self.undecoded_bytes
             + self.overhead_bytes
-            + waiting
+            + incomplete
         )
 
     def save(self) -> dict[str, object]:
+        """The state as plain data, for `load`."""
         self.join_buffered()
         return {
             "pending": self.pending,
@@ -208,6 +211,10 @@ class Direction:
         }
 
     def load(self, saved: dict[str, object], stream: StreamState | None) -> None:
+        """Restore what `save` returned; `stream` is the one whose payload is arriving.
+
+        The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
+        """
         pending, reason, text = saved["pending"], saved["reason"], saved["text"]
         flags, n = saved["flags"], saved["numbers"]
         assert isinstance(pending, bytes)

@@ -1,5 +1,10 @@
 # mypyc: compiled
-"""A live side of a conversation, without I/O: verbs in, bytes out; bytes in, events out."""
+"""A live side of a connection, without I/O: calls in, bytes out; bytes in, events out.
+
+The caller passes received bytes to `receive` and writes what `data_to_send` or `chunks_to_send`
+returns to its transport. Streams are opened, written, ended and aborted by methods that only queue;
+bytes are encoded when the caller asks for them.
+"""
 
 from mypy_extensions import i64
 
@@ -29,9 +34,13 @@ NS_PER_SECOND = 1_000_000_000
 
 
 class Endpoint:
-    """One end of a connection. `now` is seconds on any clock that does not go back.
+    """One end of a connection.
 
-    With `direct`, content waits in each stream's lane (see `Inbox`) instead of `Data` events.
+    Args:
+        protocol: a new protocol instance; it belongs to this endpoint.
+        side: the side this endpoint is, DIALER or ACCEPTOR.
+        direct: received content is queued in each stream's buffers (see `ReceiveQueue`) instead of
+            being returned as `Data` events.
     """
 
     def __init__(self, protocol: Protocol, side: i64, direct: bool = False) -> None:
@@ -48,34 +57,43 @@ class Endpoint:
             self.receive_queue, self.connection.direction(1 - side), self.connection.head
         )
         self.fatal_violation: Violation | None = None
-        self.abort_reasons: dict[
-            str, str
-        ] = {}  # stream label to what the peer broke on it just now
-        self.has_deferred_replies: bool = (
-            False  # something is owed that is answered when it can leave
-        )
-        self.now: i64 = 0
+        self.abort_reasons: dict[str, str] = {}  # by stream label: the rule the peer broke on it
+        self.has_deferred_replies: bool = False  # replies that are formed when they can be sent
+        self.now: i64 = 0  # timestamp of the last `receive`, in nanoseconds
         self.websocket: LiveWebSocketLayer | None = None
         if isinstance(protocol, MessageProtocol) and protocol.carrier == WEBSOCKET:
             self.websocket = LiveWebSocketLayer(self.connection, protocol, side)
 
-    # --- bytes
-
     def __repr__(self) -> str:
         return f"<polymux endpoint of {self.protocol.name}, {Side(self.side).name.lower()}>"
 
+    # Receiving and sending bytes
+
     def start(self, nonce: bytes = b"") -> None:
-        """Say the first words the protocol asks for. `nonce`: 16 random bytes or more."""
+        """Queue the handshake frame, if the protocol has one. Call it once, before anything else.
+
+        Args:
+            nonce: 16 random bytes or more, for protocols that need randomness.
+        """
         if self.websocket is not None:
             self.websocket.seed_masking_keys(nonce)
-        hello = self.protocol.handshake_frame(self.side, nonce)
-        if hello is not None:
-            self.scheduler.send_frame(hello, self.now)
+        frame = self.protocol.handshake_frame(self.side, nonce)
+        if frame is not None:
+            self.scheduler.send_frame(frame, self.now)
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Bytes from the peer; what happened.
+        """Process bytes from the peer.
 
-        PeerViolation or LimitExceeded when the session must end; nothing more can come of it then.
+        Args:
+            data: the next bytes.
+            now: the current time in seconds, of any monotonic clock.
+
+        Returns:
+            What happened, in order.
+
+        Raises:
+            PeerViolation: the peer broke a rule and the session must end.
+            LimitExceeded: the peer exceeded a limit and the session must end.
         """
         self.flood_guard.check_reply_queue(len(self.scheduler.control_queue))
         self.now = int(now * NS_PER_SECOND)
@@ -88,13 +106,13 @@ class Endpoint:
         return self.take_events()
 
     def take_events(self) -> list[Event]:
-        """What happened since the last call; our own frames can end streams too."""
+        """Remove and return the events since the last call; our own frames cause events too."""
         events = self.receive_queue.events
         self.receive_queue.events = []
         return events
 
     def _after_receive(self) -> None:
-        """See what the peer broke, give up faulted streams, and pay what is owed."""
+        """After each received chunk: count violations, abort streams with any, queue replies."""
         c = self.connection
         if c.violations or c.has_tolerated:
             self._count_violations()
@@ -110,7 +128,7 @@ class Endpoint:
             self._return_credit_for_discarded()
 
     def _count_violations(self) -> None:
-        """Count what was broken; PeerViolation if it cannot be put up with."""
+        """Count the peer's violations; raise PeerViolation if one of them ends the session."""
         c = self.connection
         if c.has_tolerated:
             c.has_tolerated = False
@@ -118,14 +136,14 @@ class Endpoint:
                 if c.tolerated_counts[i] > 0:
                     self.counters.count(rule.name, c.tolerated_counts[i])
                     c.tolerated_counts[i] = 0
-        lost = c.direction(1 - self.side).decoding_stopped
+        stopped = c.direction(1 - self.side).decoding_stopped
         for violation in c.violations:
             self.counters.count(violation.rule.name)
             if violation.rule.reaction is Reaction.STREAM:
                 self.abort_reasons[violation.stream] = f"{violation.rule.name}: {violation.detail}"
             if (
                 self.fatal_violation is None
-                and lost
+                and stopped
                 and violation.rule.reaction is Reaction.SESSION
             ):
                 self.fatal_violation = violation
@@ -134,7 +152,11 @@ class Endpoint:
             raise PeerViolation(str(self.fatal_violation))
 
     def _abort_violating_streams(self) -> None:
-        """Abort the streams on which the peer broke a rule; the event's text names the rule."""
+        """Abort the streams on which the peer broke a rule; the event's text names the rule.
+
+        Raises:
+            LimitExceeded: there are too many such streams.
+        """
         c = self.connection
         for stream in list(c.streams_to_abort.values()):
             own = stream.half(self.side)
@@ -147,82 +169,91 @@ class Endpoint:
         self.abort_reasons.clear()
 
     def reject_stream(self, stream: StreamState, text: bytes = b"") -> None:
-        """Refuse a stream the peer has opened. LimitExceeded if it opens too many such."""
+        """Reject a stream that the peer opened, by aborting it.
+
+        Raises:
+            LimitExceeded: the peer has opened too many streams that were rejected.
+        """
         self.flood_guard.charge_forced_abort(self.now)
         self.abort(stream, text)
 
     def _return_credit_for_discarded(self) -> None:
-        """Content came that nobody will read. A peer with leave gets it back, so that it can come
-        to its end; one without is stopped once it has sent a stream's share for nothing."""
+        """Handle content that the application will not read.
+
+        Where the stream has a window its credit is returned, so that the peer can finish. Where the
+        protocol has no credit, the stream is aborted once `stream_buffer_bytes` were discarded.
+        """
         for stream in self.receive_queue.discarded_streams:
-            lane = stream.buffers
-            if lane is None:
+            buffers = stream.buffers
+            if buffers is None:
                 continue
-            size = lane.unread_bytes
-            lane.unread_bytes = 0
+            size = buffers.unread_bytes
+            buffers.unread_bytes = 0
             theirs = stream.half(1 - self.side)
             if theirs.window >= 0:
                 if stream.half(self.side).last_frame_index == NEVER:
                     self.read(stream, size)
             elif theirs.credit_granted < 0:
-                lane.unreturned_credit += size
-                if lane.unreturned_credit > self.limits.stream_buffer_bytes:
-                    lane.unreturned_credit = 0
+                buffers.unreturned_credit += size
+                if buffers.unreturned_credit > self.limits.stream_buffer_bytes:
+                    buffers.unreturned_credit = 0
                     self.abort(stream)
         self.receive_queue.discarded_streams.clear()
 
     def _queue_replies(self, flushing: bool) -> None:
-        """Queue what this side owes, as far as it may be sent now and the queue has room.
+        """Queue the replies this side is expected to send, while the queue has room.
 
-        What depends on who reads here is answered only when it is `leaving`: it may have come
-        together with bytes that nobody could have read yet.
+        A reply that depends on what the application has read is only formed when `flushing`: its
+        request may have arrived together with content that could not have been read yet.
         """
-        duties = self.protocol.pending_replies
+        replies = self.protocol.pending_replies
         room: i64 = self.limits.max_queued_replies
-        for duty in list(duties.values()):
-            if duty.side != self.side:
-                if (
-                    len(duties) > self.limits.closed_streams_remembered
-                ):  # the peer owes without end: let it
-                    del duties[(duty.side, duty.kind, duty.key)]
+        for reply in list(replies.values()):
+            if reply.side != self.side:
+                if len(replies) > self.limits.closed_streams_remembered:
+                    # Bound the memory for replies that a peer never sends.
+                    del replies[(reply.side, reply.kind, reply.key)]
                 continue
-            if not duty.queued and len(self.scheduler.control_queue) < room:
-                if not flushing and self.protocol.defers_reply(duty):
+            if not reply.queued and len(self.scheduler.control_queue) < room:
+                if not flushing and self.protocol.defers_reply(reply):
                     self.has_deferred_replies = True
                     continue
-                frame = self.protocol.reply_frame(duty)
+                frame = self.protocol.reply_frame(reply)
                 if frame is None:
                     continue
-                duty.queued = True
-                stream = self.protocol.streams.find(duty.key)
+                reply.queued = True
+                stream = self.protocol.streams.find(reply.key)
                 if (
                     stream is not None
                     and stream.buffers is not None
-                    and self.protocol.reply_discards_queued(duty)
+                    and self.protocol.reply_discards_queued(reply)
                 ):
                     self.scheduler.discard_outgoing(stream.buffers)
                 self.scheduler.control_queue.append(frame)
 
     def data_to_send(self, room: i64 = 262144) -> bytes:
-        """The next bytes for the peer; empty when there is nothing to send.
+        """The next bytes for the peer; empty if there is nothing to send.
 
-        Take them before handing in what the peer has sent: a frame that was formed before reading
-        must leave before it. `room=0` gives only what is formed already, and answers.
+        Call it before `receive` when both are possible: a recording of the connection must not show
+        a frame after received data that its sender had not yet processed.
+
+        Args:
+            room: content bytes to encode, approximately; 0: only control frames and replies.
         """
         return b"".join(self.chunks_to_send(room))
 
     def chunks_to_send(self, room: i64 = 262144) -> list[bytes]:
-        """The same in pieces, large payloads not copied; the caller owns the list."""
+        """As `data_to_send`, in chunks; large payloads are not copied. The caller owns the list."""
         chunks = self.scheduler.flush(self.now, room)
         self.has_deferred_replies = False
-        if self.protocol.pending_replies:  # what has just been formed can oblige us too
+        if self.protocol.pending_replies:  # our own frames can require replies too
             self._queue_replies(True)
             if len(self.scheduler.control_queue) > 0:
                 chunks.extend(self.scheduler.flush(self.now, 0))
         return chunks if self.websocket is None else self.websocket.encode(chunks)
 
     def pending(self) -> bool:
-        """Is anything waiting that could be sent now?"""
+        """Whether there is anything that could be sent now."""
         if self.has_deferred_replies or (self.websocket is not None and self.websocket.pending()):
             return True
         return len(self.scheduler.control_queue) > 0 or self.scheduler.next_ready < len(
@@ -230,28 +261,39 @@ class Endpoint:
         )
 
     def close_websocket(self, code: int = 1000, reason: str = "") -> None:
-        """Close the carrier, where it has a way to say so, after what can be sent now."""
+        """Queue a WebSocket close frame after what can be sent now; a no-op without WebSocket."""
         if self.websocket is not None:
             self.websocket.queue_close(code, reason)
 
     def finish(self) -> bool:
-        """The peer will send no more. False if it stopped in the middle of a frame."""
+        """The peer has closed its direction. False if it did so in the middle of a frame."""
         if self.websocket is not None:
             return self.websocket.direction_decoder(1 - self.side).decoder.pending() == 0
         d = self.connection.direction(1 - self.side)
         return not d.in_payload and d.buffered_bytes() == 0
 
-    # --- verbs
+    # Streams
 
     def open(self, name: bytes = b"", window: int = 0) -> StreamState:
-        """Open a stream. Nothing is sent or changed if it is refused."""
+        """Open a stream. If it raises, nothing was sent or changed.
+
+        Args:
+            name: the stream's name, where the protocol has names.
+            window: the receive window to announce; 0: the protocol's default.
+
+        Raises:
+            LimitExceeded: the name is too long.
+            LocalProtocolError: the peer's handshake has not arrived yet.
+            NoFreeIds: every stream id of this side is taken.
+        """
         if len(name) > self.protocol.max_name_bytes:
             raise LimitExceeded(
                 f"a name of {len(name)} bytes is over the limit of {self.protocol.max_name_bytes}; "
-                "raise it with Limits(max_name_bytes=...) or, for metadata, Limits(max_metadata_bytes=...)"
+                "raise it with Limits(max_name_bytes=...) or, for metadata, "
+                "Limits(max_metadata_bytes=...)"
             )
         if not self.protocol.handshake_done:
-            raise LocalProtocolError("the peer's handshake has not come yet")
+            raise LocalProtocolError("the peer's handshake has not arrived yet")
         key = self.protocol.allocate(self.side)
         if key == NO_ID:
             raise NoFreeIds("every stream id this side may use is taken; use a new connection")
@@ -264,11 +306,16 @@ class Endpoint:
             return stream
         self.scheduler.send_frame(frame, self.now)
         opened = self.protocol.streams.find(key)
-        assert opened is not None
+        assert opened is not None  # applying the frame has just registered it
         return opened
 
     def accept(self, stream: StreamState, window: int = 0) -> None:
-        """Accept a stream the peer offered, where the protocol asks for it."""
+        """Accept a stream that the peer offered, where the protocol has such a frame.
+
+        Args:
+            stream: the offered stream.
+            window: the receive window to announce; 0: the protocol's default.
+        """
         frame = self.protocol.accept_frame(
             self.side, stream, window or self.protocol.receive_window
         )
@@ -276,126 +323,151 @@ class Endpoint:
             self.send_frame(frame)
 
     def send(self, stream: StreamState, data: bytes) -> None:
-        """Queue content; it leaves when the peer gives leave and it is this stream's turn."""
-        lane = self._send_buffers(stream)
+        """Queue `data`. It is sent when the stream has credit and the scheduler reaches it.
+
+        Raises:
+            StreamEnded: this side has ended or aborted the stream.
+            LimitExceeded: a message is too long.
+            LocalProtocolError: the protocol cannot send this content.
+        """
+        buffers = self._send_buffers(stream)
         if len(data) == 0 and not self.protocol.content_is_messages:
             return
         self.check_content(stream, data)
-        lane.outgoing.append(data)
-        self.scheduler.enqueue(stream, lane, len(data))
+        buffers.outgoing.append(data)
+        self.scheduler.enqueue(stream, buffers, len(data))
 
     def send_many(self, stream: StreamState, pieces: list[bytes]) -> None:
-        """Queue many pieces, each a frame of its own where it fits; all of them, or none."""
-        lane = self._send_buffers(stream)
-        outbox = self.scheduler
-        before = len(lane.outgoing)
+        """Queue many pieces, each a frame of its own where it fits: all of them, or none.
+
+        Raises as `send` does.
+        """
+        buffers = self._send_buffers(stream)
+        scheduler = self.scheduler
+        before = len(buffers.outgoing)
         size: i64 = 0
         try:
-            for data in pieces:  # each is judged with those before it already queued
+            for data in pieces:  # each is checked with those before it already queued
                 if len(data) > 0 or self.protocol.content_is_messages:
                     self.check_content(stream, data)
-                    lane.outgoing.append(data)
-                    outbox.enqueue(stream, lane, len(data))
+                    buffers.outgoing.append(data)
+                    scheduler.enqueue(stream, buffers, len(data))
                     size += len(data)
         except PolymuxError:
-            del lane.outgoing[before:]
-            outbox.undo_enqueue(lane, size)
+            del buffers.outgoing[before:]
+            scheduler.undo_enqueue(buffers, size)
             raise
 
     def _send_buffers(self, stream: StreamState) -> StreamBuffers:
-        """The lane of a stream on which this side may still send."""
-        lane = stream.buffers
-        if lane is None or lane.end_queued or stream.half(self.side).state != OPEN:
+        """The buffers of a stream on which this side may still send; else raise StreamEnded."""
+        buffers = stream.buffers
+        if buffers is None or buffers.end_queued or stream.half(self.side).state != OPEN:
             raise StreamEnded(f"stream {stream.label()} has ended on this side")
-        return lane
+        return buffers
 
     def check_content(self, stream: StreamState, data: bytes) -> None:
-        """Refuse content that could never leave."""
+        """Raise LimitExceeded or LocalProtocolError for content that could never be sent."""
         if self.protocol.content_is_messages and len(data) > self.protocol.max_sent_frame_bytes:
             raise LimitExceeded(
-                f"a message of {len(data)} bytes: limit max_frame_bytes={self.protocol.max_sent_frame_bytes}; raise "
-                f"it with Limits(max_frame_bytes=...)"
+                f"a message of {len(data)} bytes: "
+                f"limit max_frame_bytes={self.protocol.max_sent_frame_bytes}; "
+                "raise it with Limits(max_frame_bytes=...)"
             )
         problem = self.protocol.send_error(self.side, stream, data)
         if problem:
             raise LocalProtocolError(problem)
 
     def end(self, stream: StreamState) -> None:
-        """End this side's half after what is queued has left. Ending twice changes nothing."""
-        lane = stream.buffers
-        if lane is not None and stream.half(self.side).state == OPEN and not lane.end_queued:
+        """End this side's half after the queued content was sent. A second call has no effect.
+
+        Raises:
+            LocalProtocolError: the protocol cannot end the half here; nothing has changed.
+        """
+        buffers = stream.buffers
+        if buffers is not None and stream.half(self.side).state == OPEN and not buffers.end_queued:
             problem = self.protocol.end_error(self.side, stream)
             if problem:
                 raise LocalProtocolError(f"stream {stream.label()}: {problem}")
-            lane.end_queued = True
-            self.scheduler.schedule(stream, lane)
+            buffers.end_queued = True
+            self.scheduler.schedule(stream, buffers)
 
     def abort(self, stream: StreamState, text: bytes = b"") -> None:
-        """Give the stream up: drop what is queued and unread, and tell the peer unless it is over.
+        """Abort the stream: drop queued and unread content, queue an abort unless it is over.
 
-        Aborting twice changes nothing.
+        A second call has no effect.
+
+        Args:
+            stream: the stream.
+            text: the reason, where the protocol can send one.
         """
-        lane = stream.buffers
-        if lane is not None:
-            self.scheduler.discard_outgoing(lane)
-            self.receive_queue.discard(lane)
-            if lane.aborted:
+        buffers = stream.buffers
+        if buffers is not None:
+            self.scheduler.discard_outgoing(buffers)
+            self.receive_queue.discard(buffers)
+            if buffers.aborted:
                 return
-            lane.aborted = True
+            buffers.aborted = True
         own = stream.half(self.side)
         if own.last_frame_index == NEVER and not stream.over:
             self.queue_frame(stream, self.protocol.abort_frame(self.side, stream, text))
 
     def stop_reading(self, stream: StreamState) -> None:
-        """Drop what waits and what will come; the peer is told where the protocol can say so."""
-        lane = stream.buffers
-        if lane is None or lane.discarding:
+        """Drop unread content and all that will arrive; notify the peer where the protocol can."""
+        buffers = stream.buffers
+        if buffers is None or buffers.discarding:
             return
-        units: i64 = len(lane.received)
-        size = self.receive_queue.discard(lane)
+        units: i64 = len(buffers.received)
+        size = self.receive_queue.discard(buffers)
         if stream.half(1 - self.side).state == OPEN and not stream.over:
             self.queue_frame(stream, self.protocol.stop_reading_frame(self.side, stream))
             self.read(stream, units if self.protocol.content_is_messages else size)
 
     def read(self, stream: StreamState, amount: int) -> None:
-        """The application has read `amount` units: give leave back at half the window."""
-        lane = stream.buffers
+        """The application has read `amount` units: return their credit to the peer.
+
+        Credit is collected and granted in one frame when it reaches half the window.
+        """
+        buffers = stream.buffers
         half = stream.half(1 - self.side)
-        if lane is None or half.credit_granted < 0 or half.state != OPEN or stream.over:
+        if buffers is None or half.credit_granted < 0 or half.state != OPEN or stream.over:
             return
-        lane.unreturned_credit += amount
-        if lane.unreturned_credit * 2 >= (
-            lane.target_window if lane.target_window > 0 else half.window
+        buffers.unreturned_credit += amount
+        if buffers.unreturned_credit * 2 >= (
+            buffers.target_window if buffers.target_window > 0 else half.window
         ):
-            amount = lane.unreturned_credit
-            lane.unreturned_credit = 0
+            amount = buffers.unreturned_credit
+            buffers.unreturned_credit = 0
             self.queue_frame(stream, self.protocol.credit_frame(self.side, stream, amount))
 
     def resume(self, stream: StreamState) -> None:
-        """Leave has come or the stream was accepted: let it have its turn again."""
+        """Credit was granted or the stream was accepted: schedule it again."""
         if stream.buffers is not None:
             self.scheduler.schedule(stream, stream.buffers)
 
     def queue_frame(self, stream: StreamState, frame: Frame | None) -> None:
-        """Queue a frame about this use of the stream's id; it is judged when it leaves."""
+        """Queue a frame for this incarnation of the stream; it is validated when it is sent."""
         if frame is not None:
             if frame.incarnation < 0:
                 frame.incarnation = stream.incarnation
             self.scheduler.control_queue.append(frame)
 
     def send_frame(self, frame: Frame, force: bool = False) -> None:
-        """Send any frame of the protocol now, after what was put before.
+        """Encode any frame of the protocol now, after those that were encoded before.
 
-        Refused if it breaks a rule of severity error: nothing has changed then. `force` is for
-        testers, attacks and replays.
+        Args:
+            frame: the frame.
+            force: send it even if it breaks a rule, for tests and replays.
+
+        Raises:
+            LocalProtocolError: it breaks a rule of severity error; nothing has changed.
         """
-        verdict = self.connection.validate_outgoing(self.side, frame, len(frame.payload))
-        if verdict & self.protocol.error_mask and not force:
-            raise LocalProtocolError(str(self._first_violation(verdict & ~CROSSED)))
+        mask = self.connection.validate_outgoing(self.side, frame, len(frame.payload))
+        if mask & self.protocol.error_mask and not force:
+            raise LocalProtocolError(str(self._first_violation(mask & ~CROSSED)))
         self.scheduler.write_validated_frame(frame, self.now)
 
     def _first_violation(self, violation_mask: i64) -> Violation:
-        """The first rule of a verdict on the frame at hand, as a violation."""
+        """The first error in the mask of the frame last validated, as a violation."""
         p = self.protocol
         head = self.connection.head
         bit: i64 = 1
@@ -414,5 +486,5 @@ class Endpoint:
         )
 
     def take_received(self, buffers: StreamBuffers) -> list[bytes | memoryview]:
-        """Everything that waits in a stream's lane."""
+        """Remove and return all unread content of a stream; the caller owns the list."""
         return self.receive_queue.take_received(buffers)

@@ -1,11 +1,12 @@
 # mypyc: compiled
-"""The exceptions a user of polymux can meet.
+"""The exceptions that polymux raises.
 
-Blame is data: what a peer did wrong is a `Violation`, and an exception that concerns a peer
-carries it. What a caller did wrong is raised before anything has changed.
+What a peer did wrong is a `Violation`, which is data; an exception is raised only where the session
+cannot go on, and its text names the violation. What a caller did wrong is raised before anything
+has changed.
 
-Some have subclasses outside of the compiled code: it must be told of those, or a name of their type
-would refuse them.
+`allow_interpreted_subclasses` marks classes that have subclasses outside of the compiled code:
+without it mypyc would not accept an instance of those where this class is expected.
 """
 
 from mypy_extensions import mypyc_attr
@@ -13,7 +14,7 @@ from mypy_extensions import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PolymuxError(Exception):
-    """Anything polymux raises on purpose."""
+    """Base class of all exceptions that polymux raises deliberately."""
 
 
 class LocalProtocolError(PolymuxError):
@@ -21,16 +22,16 @@ class LocalProtocolError(PolymuxError):
 
 
 class Unsupported(PolymuxError):
-    """The protocol has no such thing (names in Streamux, a window in mplex, ...)."""
+    """The protocol does not have this feature (names in Streamux, windows in mplex, ...)."""
 
 
 class NoFreeIds(LocalProtocolError):
-    """Every id this side may use is taken; the connection should be retired."""
+    """Every stream id this side may use is taken; open a new connection."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SessionClosed(PolymuxError):
-    """The session is over; the text says who ended it and why."""
+    """The session is over; the text says which side ended it and why."""
 
 
 class PeerViolation(SessionClosed):
@@ -47,11 +48,17 @@ class StreamEnded(PolymuxError):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LimitExceeded(PolymuxError):
-    """A limit was hit; the text says its name, its value and how to raise it."""
+    """A limit was exceeded; the text gives its name, its value and how to raise it."""
 
 
 class CaptureError(PolymuxError):
-    """A capture file is unreadable or damaged; says where."""
+    """A capture file is unreadable or damaged.
+
+    Args:
+        message: what is wrong.
+        path: the file; "": not known.
+        offset: the byte offset in the file; -1: not known.
+    """
 
     def __init__(self, message: str, path: str = "", offset: int = -1) -> None:
         self.path = path
@@ -64,16 +71,16 @@ class CaptureError(PolymuxError):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class UnreadableInput(PolymuxError):
-    """Files other than captures, such as tables, are missing or damaged; says which."""
+    """A file other than a capture, such as a table, is missing or damaged; the text says which."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class UnwritableOutput(PolymuxError):
-    """What was to be written could not be; says where and why."""
+    """Output could not be written; the text says where and why."""
 
 
 class MissingExtra(PolymuxError):
-    """An optional part of polymux is not installed; the text is the command that installs it."""
+    """An optional dependency is not installed; the text has the command that installs it."""
 
     def __init__(self, extra: str, purpose: str) -> None:
         self.extra = extra

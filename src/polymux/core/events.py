@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""What happened, as a caller of the sans-IO endpoint sees it.
+"""Events of the sans-IO endpoint, and the sink interface that a connection notifies.
 
-`Sink` is where a conversation reports what passes; an endpoint turns it into events and mailboxes,
-an observer into content rows, or into nothing.
+`Connection` calls an `EventSink` for everything that happens. An endpoint's sink (`ReceiveQueue`)
+turns this into `Event` objects and stream buffers; an observer's sink writes tables, or is absent.
 """
 
 from mypy_extensions import i64, mypyc_attr
@@ -12,7 +12,7 @@ from polymux.core.streams import StreamState
 
 @mypyc_attr(acyclic=True)
 class Event:
-    """Something that happened; `stream` is None when it concerns the whole session."""
+    """Something that happened; `stream` is None if it concerns the whole session."""
 
     __slots__ = ("stream",)
 
@@ -36,7 +36,7 @@ class Accepted(Event):
 
 @mypyc_attr(acyclic=True)
 class Data(Event):
-    """Content came. `final` marks the end of a message where the protocol has messages."""
+    """Content arrived. `final` marks the end of a message where the protocol has messages."""
 
     __slots__ = ("data", "final")
 
@@ -48,17 +48,17 @@ class Data(Event):
 
 @mypyc_attr(acyclic=True)
 class Credit(Event):
-    """The peer gave leave to send more."""
+    """The peer granted more send credit."""
 
 
 @mypyc_attr(acyclic=True)
 class Ended(Event):
-    """The peer ended its half: no more content will come."""
+    """The peer ended its half: no more content will arrive."""
 
 
 @mypyc_attr(acyclic=True)
 class Aborted(Event):
-    """The peer reset, cancelled or terminated the stream; `text` is what it said."""
+    """The peer reset, cancelled or terminated the stream; `text` is the reason it sent."""
 
     __slots__ = ("text",)
 
@@ -69,12 +69,12 @@ class Aborted(Event):
 
 @mypyc_attr(acyclic=True)
 class Closed(Event):
-    """Both halves are over."""
+    """Both halves of the stream are over."""
 
 
 @mypyc_attr(acyclic=True)
 class Control(Event):
-    """Any other frame: handshakes, control messages, promises and wishes."""
+    """Any other frame: handshakes, control messages, and the promises and requests of Minmux."""
 
     __slots__ = ("amount", "kind", "text")
 
@@ -87,58 +87,68 @@ class Control(Event):
 
 @mypyc_attr(acyclic=True)
 class Crossed(Event):
-    """A frame crossed our stop in flight and was dropped; nobody did wrong."""
+    """A frame crossed our stop in flight and was dropped; that is not a violation."""
 
 
 class EventSink:
-    """Told of everything that passes; does nothing itself.
+    """Is notified of what happens on the streams of a connection; this base class does nothing.
 
-    `reading`: it wants the content of frames; `marking`: and to know where each of them ends.
+    `sender` is the side whose frame caused the notification. The fast path calls `content` only if
+    `wants_content`, and `content_frame_ended` only if `wants_frame_ends`.
     """
 
     wants_content: bool = True
     wants_frame_ends: bool = True
 
     def opened(self, sender: i64, stream: StreamState) -> None:
+        """`sender` opened a stream."""
         return
 
     def accepted(self, sender: i64, stream: StreamState) -> None:
+        """`sender` accepted a stream."""
         return
 
     def content(
         self, sender: i64, stream: StreamState, data: bytes, start: i64, end: i64, final: bool
     ) -> None:
+        """data[start:end] is content; `final`: it completes its frame."""
         return
 
     def content_frame_ended(
         self, sender: i64, stream: StreamState | None, frame_index: i64, timestamp: i64
     ) -> None:
-        """A content frame is whole; everything since the last one was its payload."""
+        """A content frame is complete; all content since the last one was its payload."""
         return
 
     def granted(self, sender: i64, stream: StreamState) -> None:
+        """`sender` granted credit to the other side."""
         return
 
     def ended(self, sender: i64, stream: StreamState) -> None:
+        """`sender` ended its half."""
         return
 
     def aborted(self, sender: i64, stream: StreamState, text: bytes) -> None:
+        """`sender` aborted the stream, with this reason."""
         return
 
     def closed(self, stream: StreamState) -> None:
+        """Nothing more is expected on the stream."""
         return
 
     def control(
         self, sender: i64, stream: StreamState | None, kind: i64, amount: int, text: bytes
     ) -> None:
+        """`sender` sent a frame whose effect is CONTROL."""
         return
 
     def crossed(self, sender: i64, stream: StreamState) -> None:
+        """A frame of `sender` crossed a stop of the other side in flight."""
         return
 
 
 class NullSink(EventSink):
-    """Nobody wants to hear anything."""
+    """Sink that ignores every notification."""
 
     def __init__(self) -> None:
         self.wants_content = self.wants_frame_ends = False

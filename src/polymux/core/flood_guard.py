@@ -1,22 +1,27 @@
 # mypyc: compiled
-"""What a live endpoint puts up with: token buckets for frames that cost a peer next to nothing.
+"""Flood protection of an endpoint: token buckets for frames that cost the peer next to nothing.
 
-A chunk is weighed once it was decoded. Within a chunk the inbox stops the decoding where a flood
-alone would fill the memory.
+The frames counted here are legal one by one, but cost the receiver more than the sender: streams
+opened and reset at once (HTTP/2 "rapid reset"), frames for unknown streams, empty and control
+frames. Each kind may come in a burst and at a steady rate; beyond that the session ends with
+LimitExceeded.
+
+A chunk of received bytes is charged after it was decoded. Inside a chunk `ReceiveQueue` stops the
+decoding when the flood would otherwise take too much memory.
 """
 
 from mypy_extensions import i64
 
+from polymux.core.connection import Connection
 from polymux.core.direction import Direction
 from polymux.core.errors import LimitExceeded
 from polymux.core.frames import FrameHeader
 from polymux.core.limits import Counters, Limits, TokenBucket
-from polymux.core.proceedings import Proceedings
 from polymux.core.receive_queue import ReceiveQueue
 
 
 class FloodGuard:
-    """The buckets of one session. Every refusal names its limit and is counted under that name."""
+    """The token buckets of one session. Every hit of a limit is counted under the limit's name."""
 
     def __init__(self, limits: Limits, counters: Counters) -> None:
         self.limits = limits
@@ -31,30 +36,34 @@ class FloodGuard:
     def set_chunk_limits(
         self, receive_queue: ReceiveQueue, direction: Direction, head: FrameHeader
     ) -> None:
-        """Tell the inbox when to stop in the middle of a chunk: far past what a bucket allows."""
+        """Set where the receive queue stops decoding a chunk: far beyond what a bucket allows."""
         receive_queue.max_opens_per_chunk = self.limits.max_streams + self.limits.open_reset_burst
         receive_queue.max_empty_per_chunk = 2 * self.limits.empty_frame_burst
         receive_queue.guarded_direction = direction
         receive_queue.head = head
 
-    def charge_chunk(self, receive_queue: ReceiveQueue, connection: Proceedings, now: i64) -> None:
-        """After a chunk. LimitExceeded when a bucket is empty: the session is to end."""
-        resets, openings = receive_queue.peer_resets, receive_queue.peer_opens
-        # Frames that bring something pay for as many that bring nothing.
-        idle = (
+    def charge_chunk(self, receive_queue: ReceiveQueue, connection: Connection, now: i64) -> None:
+        """Charge what the last chunk brought, and reset its counts.
+
+        Raises:
+            LimitExceeded: a bucket is empty; the session must end.
+        """
+        resets = receive_queue.peer_resets
+        # Every part of content makes up for one frame without.
+        empty_frames = (
             receive_queue.empty_frames
             + connection.closed_stream_frames
             - receive_queue.content_parts
         )
-        strays = connection.unknown_stream_frames
-        flooded = openings > receive_queue.max_opens_per_chunk
+        unknown_stream_frames = connection.unknown_stream_frames
+        flooded = receive_queue.peer_opens > receive_queue.max_opens_per_chunk
         receive_queue.peer_resets = 0
         receive_queue.peer_opens = 0
         receive_queue.empty_frames = 0
         receive_queue.content_parts = 0
         connection.closed_stream_frames = 0
         connection.unknown_stream_frames = 0
-        if flooded:  # whatever the bucket holds: the rest of the chunk was not decoded
+        if flooded:  # even if the bucket has tokens: the rest of the chunk was not decoded
             self.raise_limit_exceeded("open_reset_burst", "the peer opens streams too fast")
         if resets > 0:
             self._charge(
@@ -62,29 +71,53 @@ class FloodGuard:
                 "open_reset_burst",
                 resets,
                 now,
-                "the peer opens and gives up streams too fast",
+                "the peer opens and aborts streams too fast",
             )
-        if strays > 0:
-            self._charge(self.unknown_stream_bucket, "unknown_stream_burst", strays, now,
-                        "too many frames for streams that do not exist")  # fmt: skip
-        if idle > 0:
-            self._charge(self.empty_frame_bucket, "empty_frame_burst", idle, now,
-                        "too many frames that carry nothing")  # fmt: skip
+        if unknown_stream_frames > 0:
+            self._charge(
+                self.unknown_stream_bucket,
+                "unknown_stream_burst",
+                unknown_stream_frames,
+                now,
+                "too many frames for streams that do not exist",
+            )
+        if empty_frames > 0:
+            self._charge(
+                self.empty_frame_bucket,
+                "empty_frame_burst",
+                empty_frames,
+                now,
+                "too many frames without content",
+            )
 
     def charge_forced_abort(self, now: i64) -> None:
-        """The peer has made us give up or turn away one of its streams."""
-        self._charge(self.forced_abort_bucket, "open_reset_burst", 1, now,
-                    "the peer makes us give up streams too fast")  # fmt: skip
+        """The peer has made us abort or reject one of its streams: charge it.
+
+        Raises:
+            LimitExceeded: the bucket is empty; the session must end.
+        """
+        self._charge(
+            self.forced_abort_bucket,
+            "open_reset_burst",
+            1,
+            now,
+            "the peer makes us abort streams too fast",
+        )
 
     def check_reply_queue(self, queued_replies: i64) -> None:
-        """Answers are left from before more bytes are read: does the peer take them?"""
+        """Before more bytes are processed: check that the peer reads our replies.
+
+        Raises:
+            LimitExceeded: `max_queued_replies` or more are still queued.
+        """
         if queued_replies >= self.limits.max_queued_replies:
-            self.raise_limit_exceeded("max_queued_replies", "the peer does not read our answers")
+            self.raise_limit_exceeded("max_queued_replies", "the peer does not read our replies")
 
     def _charge(self, bucket: TokenBucket, limit: str, amount: i64, now: i64, what: str) -> None:
         if not bucket.take(float(now) / 1e9, float(amount)):
             self.raise_limit_exceeded(limit, what)
 
     def raise_limit_exceeded(self, limit: str, what: str) -> None:
+        """Count a hit of `limit` and raise LimitExceeded; `what` says what the peer did."""
         self.counters.count(limit)
         raise LimitExceeded(f"{what}: {self.limits.describe(limit)}")

@@ -1,15 +1,15 @@
 # mypyc: compiled
-"""One frame's header, one frame as a user writes it, and many frames as columns."""
+"""A frame's decoded header, a frame to be sent, and rows of the frames table in columns."""
 
 from typing import Final
 
 from librt.vecs import vec
 from mypy_extensions import i64, mypyc_attr, u8
 
-FIRST_BATCH_ROWS: Final[i64] = 64  # rows of a first batch: most sessions are short
-MAX_BATCH_ROWS: Final[i64] = 4096  # rows of a batch at most; it is handed on whole and never reused
+FIRST_BATCH_ROWS: Final[i64] = 64  # rows of the first batch: most sessions are short
+MAX_BATCH_ROWS: Final[i64] = 4096  # rows of the largest batch
 
-# What a kind of frame does. Events, tables and stall analysis read only this.
+# The effect of a frame kind: all that events, tables and stall analysis need to know of it.
 OPENS: Final[i64] = 1
 ACCEPTS: Final[i64] = 2
 CONTENT: Final[i64] = 3
@@ -18,13 +18,14 @@ ENDS: Final[i64] = 5
 ABORTS: Final[i64] = 6
 CONTROL: Final[i64] = 7
 
+# The verdict column of the frames table.
 CLEAN_ROW: Final[i64] = 0
 CROSSED_ROW: Final[i64] = 1
 VIOLATION_ROW: Final[i64] = 2
 
 
 class FrameKind:
-    """A kind of frame: the protocol's own name for it, and its effect."""
+    """A kind of frame: the protocol's own name for it, and its effect (OPENS to CONTROL)."""
 
     def __init__(self, name: str, effect: i64) -> None:
         self.name = name
@@ -36,7 +37,7 @@ class FrameKind:
 
 @mypyc_attr(acyclic=True)
 class FrameHeader:
-    """One frame's header. One object a conversation, refilled for every frame, never kept."""
+    """A decoded frame header. A connection has one, which is refilled for every frame."""
 
     __slots__ = (
         "amount",
@@ -55,19 +56,20 @@ class FrameHeader:
 
     def __init__(self) -> None:
         self.kind: i64 = 0
-        self.key: i64 = 0  # absolute: number and opener, the same from either side
+        self.key: i64 = 0  # of the stream: id and opener combined, the same for both sides
         self.stream_id: i64 = 0
         self.opener: i64 = 0
-        self.payload_size: i64 = 0  # bytes of payload
-        self.trailer_size: i64 = 0  # bytes after the payload that still belong to the frame
-        self.credit_cost: i64 = 0  # what the frame costs on the ledger
-        self.parts_left: i64 = 0  # items still to be sized one by one after the first part
-        self.amount: int = -1  # the number in the frame that moves a ledger; -1: none
-        self.text_start: i64 = 0  # where a name or an error text lies, and its bytes; -1: none
-        self.text_size: i64 = -1
-        self.format_violations: i64 = 0  # rules broken by the shape of the frame alone
+        self.payload_size: i64 = 0  # bytes of the payload, or of its first part
+        self.trailer_size: i64 = 0  # bytes of the frame after the payload
+        self.credit_cost: i64 = 0  # credit that the frame uses, in the protocol's unit
+        self.parts_left: i64 = 0  # parts after the first; each begins with its size
+        self.amount: int = -1  # the frame's number (window, credit, count); -1: none
+        self.text_start: i64 = 0  # position of a name or error text in the data
+        self.text_size: i64 = -1  # bytes of it; -1: none
+        self.format_violations: i64 = 0  # rules broken by the encoding of the frame alone
 
     def clear(self) -> None:
+        """Reset all fields but the kind and the stream's."""
         self.payload_size = 0
         self.trailer_size = 0
         self.credit_cost = 0
@@ -79,10 +81,15 @@ class FrameHeader:
 
 @mypyc_attr(acyclic=True)
 class Frame:
-    """A frame as a user or a verb writes it: the protocol's own kind, on a stream's key.
+    """A frame to be sent.
 
-    `payload` is the content, the name of an opening or the text of an abort, as the kind has it;
-    `amount` is its number (window, credit, bytes processed), or -1.
+    Args:
+        kind: the protocol's number of the frame kind.
+        key: of the stream (see `FrameHeader.key`).
+        payload: the content, the name in an opening or the text of an abort, depending on the kind.
+        amount: the frame's number (window, credit, bytes processed); -1: none.
+        incarnation: the use of the stream id that it is meant for (0: not opened yet); it is
+            dropped if the id was used again before it is sent. -1: any.
     """
 
     __slots__ = ("amount", "key", "kind", "payload", "incarnation")
@@ -94,16 +101,14 @@ class Frame:
         self.key: i64 = key
         self.payload = payload
         self.amount: int = amount
-        self.incarnation: i64 = (
-            incarnation  # the incarnation it is meant for (0: none yet); -1: whichever
-        )
+        self.incarnation: i64 = incarnation
 
     def __repr__(self) -> str:
         return f"Frame({self.kind}, key={self.key}, {len(self.payload)} bytes, {self.amount})"
 
 
 class FrameRows:
-    """Rows of the frames table as columns; `used` of them are filled."""
+    """A batch of rows of the frames table, in columns; the first `used` rows are filled."""
 
     __slots__ = (
         "amount",
@@ -140,7 +145,7 @@ class FrameRows:
 
 
 class FrameRowBatches:
-    """Where a conversation writes its rows: full batches, and the one being filled."""
+    """The rows a connection has written: full batches, and the batch being filled."""
 
     def __init__(self) -> None:
         self.full_batches: list[FrameRows] = []
@@ -148,14 +153,14 @@ class FrameRowBatches:
         self.batch: FrameRows = FrameRows(FIRST_BATCH_ROWS)
 
     def start_new_batch(self) -> None:
-        """The batch is full: put it aside and start another."""
+        """Put the full batch aside and start another, up to MAX_BATCH_ROWS long."""
         self.full_batches.append(self.batch)
         if self.batch_capacity < MAX_BATCH_ROWS:
             self.batch_capacity *= 4
         self.batch = FrameRows(self.batch_capacity)
 
     def take(self) -> list[FrameRows]:
-        """Everything written so far; the caller owns it."""
+        """Remove and return the batches written so far; the caller owns them."""
         batches = self.full_batches
         if self.batch.used > 0:
             batches.append(self.batch)

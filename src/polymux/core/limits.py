@@ -1,60 +1,64 @@
 # mypyc: compiled
-"""Limits and policy: every number polymux holds a peer or a caller to, with its reason.
+"""Limits and timeouts of a live session: the bounds on what a peer can make this side spend.
 
-A limit stands where memory is about to be committed. Its error says its name, its value and how to
-raise it; every hit is counted.
+A limit is checked before the memory or the work is committed. The error it raises names the limit,
+its value and the argument that raises it, and `Counters` counts every hit under the limit's name.
+
+`LIMIT_DOCS` and `TIMEOUT_DOCS` describe every field once; `docs/limits.md` is made from them, and a
+test checks that no field is missing. To add a limit, add the field, its entry here, and the check
+at the place where the resource is committed.
 """
 
 from dataclasses import dataclass, field, fields
+from typing import Final, NamedTuple
 
 KIB = 1024
 MIB = 1024 * 1024
-MAX_LIMIT = 0x1000000000000000  # so that two of them can be added
+MAX_LIMIT = 0x1000000000000000  # 2^60: the sum of two limits still fits an i64
+
+
+class FieldDoc(NamedTuple):
+    """What `docs/limits.md` says about one limit or timeout."""
+
+    meaning: str  # what is bounded, and in which unit
+    default: str  # why the default is what it is
+    answers: str  # the attack or failure that the bound answers
 
 
 @dataclass
 class Limits:
-    """All limits of a session. `Limits(max_streams=4096)` raises one; the rest keep their defaults."""
+    """Limits of a session. `Limits(max_streams=4096)` sets one; the others keep their defaults.
 
-    max_frame_bytes: int = 0  # bytes of content in a received frame; 0: the protocol's own default
-    max_control_bytes: int = (
-        64 * KIB
-    )  # bytes of any other frame: it is buffered whole before it is judged
-    max_name_bytes: int = 4 * KIB  # a name is for people and keys, not a payload
-    max_metadata_bytes: int = 64 * KIB  # omnistreams metadata and error texts
-    max_streams: int = 1024  # live streams the peer may have open (libp2p, HTTP/2 practice)
-    accept_backlog: int = 1024  # streams the peer opened that the application has not taken yet
-    max_own_streams: int = (
-        1000  # streams of ours, open or given up lately: a peer like us takes these
-    )
-    stream_buffer_bytes: int = (
-        256 * KIB
-    )  # unread bytes of one stream where the protocol has no credit
-    session_buffer_bytes: int = (
-        16 * MIB
-    )  # bytes of all streams together, unread or still to be sent
-    max_message_bytes: int = (
-        16 * MIB
-    )  # bytes of one message or last item put together from many frames
-    receive_window: int = MIB  # what we announce where the protocol has windows
-    max_peer_window: int = 64 * MIB  # the largest window we believe
-    max_receive_window: int = 16 * MIB  # the largest a window becomes when the peer asks for more
-    max_window_growth_total: int = (
-        64 * MIB
-    )  # what all windows together grow beyond what was announced
-    max_queued_replies: int = 4096  # answers that wait to leave: two for each stream of either side
-    open_reset_burst: int = 1000  # streams opened and given up at once
-    open_reset_rate: int = 33  # and a second, from then on
-    unknown_stream_burst: int = 500  # frames for streams that do not exist
+    Every limit is an int from 0 to 2^60; `docs/limits.md` describes each of them.
+
+    Raises:
+        TypeError: A value is not an int.
+        ValueError: A value is out of range.
+    """
+
+    max_frame_bytes: int = 0
+    max_control_bytes: int = 64 * KIB
+    max_name_bytes: int = 4 * KIB
+    max_metadata_bytes: int = 64 * KIB
+    max_streams: int = 1024
+    accept_backlog: int = 1024
+    max_own_streams: int = 1000
+    stream_buffer_bytes: int = 256 * KIB
+    session_buffer_bytes: int = 16 * MIB
+    max_message_bytes: int = 16 * MIB
+    receive_window: int = MIB
+    max_peer_window: int = 64 * MIB
+    max_receive_window: int = 16 * MIB
+    max_window_growth_total: int = 64 * MIB
+    max_queued_replies: int = 4096
+    open_reset_burst: int = 1000
+    open_reset_rate: int = 33
+    unknown_stream_burst: int = 500
     unknown_stream_rate: int = 100
-    empty_frame_burst: int = 1000  # empty, control and unknown frames that spend no credit
+    empty_frame_burst: int = 1000
     empty_frame_rate: int = 100
-    closed_streams_remembered: int = (
-        4096  # closed streams a live session can still tell from unknown ones
-    )
-    max_prehandshake_bytes: int = (
-        64 * KIB
-    )  # bytes kept until the other direction's handshake is known
+    closed_streams_remembered: int = 4096
+    max_prehandshake_bytes: int = 64 * KIB
 
     def __post_init__(self) -> None:
         for name in self.names():
@@ -65,24 +69,157 @@ class Limits:
                 raise ValueError(f"limit {name} is 0 to 2^60, not {value}")
 
     def describe(self, name: str) -> str:
-        """How an error names this limit and says how to raise it."""
+        """Return the part of an error message that names a limit and says how to raise it."""
         value = getattr(self, name)
         return f"limit {name}={value}; raise it with Limits({name}=...)"
 
     def names(self) -> list[str]:
+        """Return the names of all limits, in the order of their declaration."""
         return [entry.name for entry in fields(self)]
+
+
+LIMIT_DOCS: Final[dict[str, FieldDoc]] = {
+    "max_frame_bytes": FieldDoc(
+        "bytes of content in one received frame; 0 selects the protocol's default",
+        "the largest frame that the protocol's known implementations send: 64 KiB for Nerdbank and"
+        " Streamux, 1 MiB for mplex and omnistreams, the profile's item size for Minmux",
+        "a header that announces gigabytes; it is refused before anything is allocated",
+    ),
+    "max_control_bytes": FieldDoc(
+        "bytes of any received frame that is not content",
+        "such a frame is buffered completely before it is validated; the largest that peers send"
+        " is an offer with a name",
+        "an offer or an error text that never ends",
+    ),
+    "max_name_bytes": FieldDoc(
+        "bytes of a stream's name",
+        "a name is a key and is shown to people; it is not a payload",
+        "memory held by names of open and remembered streams",
+    ),
+    "max_metadata_bytes": FieldDoc(
+        "bytes of the metadata of an omnistreams stream and of an error text",
+        "metadata is often a JSON object, which is longer than a name",
+        "256 streams opened with 1 MiB of metadata each",
+    ),
+    "max_streams": FieldDoc(
+        "streams opened by the peer that may be open at a time",
+        "common practice of libp2p and HTTP/2 implementations",
+        "a peer that opens streams without end",
+    ),
+    "accept_backlog": FieldDoc(
+        "streams opened by the peer that the application has not accepted yet",
+        "as many as may be open: an application that is busy for a moment loses none",
+        "open floods against an application that does not accept (CVE-2022-23492)",
+    ),
+    "max_own_streams": FieldDoc(
+        "streams opened by this side that are open, or were aborted recently; `open` and `request`"
+        " wait while there are as many",
+        "less than `max_streams` and `open_reset_burst`, so that a peer with the default limits"
+        " accepts them all",
+        "`asyncio.gather` over thousands of requests, which would exceed the peer's limits",
+    ),
+    "stream_buffer_bytes": FieldDoc(
+        "bytes received on a stream that is not read any more, in a protocol without flow control,"
+        " before the stream is reset",
+        "32 frames of 8 KiB, as in the mplex of rust-libp2p",
+        "a peer that goes on sending on a stream that the application has abandoned",
+    ),
+    "session_buffer_bytes": FieldDoc(
+        "bytes of all streams of a session that are unread or wait to be sent; when they are"
+        " exceeded, reading from the connection pauses",
+        "sixteen initial receive windows",
+        "a fast sender and a slow reader in a protocol without flow control",
+    ),
+    "max_message_bytes": FieldDoc(
+        "bytes of one message or last item that is put together from several frames",
+        "as large as `session_buffer_bytes`",
+        "a message that is continued without end (CVE-2024-28182 in HTTP/2)",
+    ),
+    "receive_window": FieldDoc(
+        "bytes of window or credit granted at first on each stream, where the protocol has flow"
+        " control",
+        "100 Mbit/s over a round trip of 80 ms",
+        "one slow reader that fills the memory; the window is the bound",
+    ),
+    "max_peer_window": FieldDoc(
+        "bytes of the largest window accepted from a Nerdbank peer",
+        "four times the largest window this library grants",
+        "arithmetic on windows near 2^63",
+    ),
+    "max_receive_window": FieldDoc(
+        "bytes to which one receive window grows when the peer asks for more",
+        "1.6 Gbit/s over a round trip of 80 ms",
+        "a peer that asks for a larger window again and again",
+    ),
+    "max_window_growth_total": FieldDoc(
+        "bytes by which all receive windows of a session together may grow",
+        "four streams at their largest window",
+        "a peer that asks for larger windows on every stream",
+    ),
+    "max_queued_replies": FieldDoc(
+        "replies and other control frames that wait to be sent",
+        "two for each stream that either side may have open with the default limits",
+        "a peer that provokes replies and does not read them (CVE-2019-9517, CVE-2025-8671)",
+    ),
+    "open_reset_burst": FieldDoc(
+        "streams that the peer opens and resets, or makes this side reset, in one burst",
+        "the default of nghttp2",
+        "rapid reset (CVE-2023-44487)",
+    ),
+    "open_reset_rate": FieldDoc(
+        "streams a second by which `open_reset_burst` refills; Streamux cancels ten times as fast",
+        "the default of nghttp2",
+        "rapid reset that is kept up",
+    ),
+    "unknown_stream_burst": FieldDoc(
+        "frames for streams that do not exist, in one burst",
+        "five seconds of `unknown_stream_rate`",
+        "frames that cost the peer nothing and this side a lookup",
+    ),
+    "unknown_stream_rate": FieldDoc(
+        "frames a second by which `unknown_stream_burst` refills",
+        "twenty times the rate of js-libp2p, which healthy peers exceed",
+        "the same flood, kept up",
+    ),
+    "empty_frame_burst": FieldDoc(
+        "frames without content that spend no credit (empty, control, unknown), less the frames"
+        " with content, in one burst",
+        "ten seconds of `empty_frame_rate`",
+        "empty frames and control floods (CVE-2019-9512, CVE-2019-9518)",
+    ),
+    "empty_frame_rate": FieldDoc(
+        "frames a second by which `empty_frame_burst` refills",
+        "well above any keepalive",
+        "the same flood, kept up",
+    ),
+    "closed_streams_remembered": FieldDoc(
+        "closed streams whose late frames are told from frames for unknown streams",
+        "four times `max_streams`",
+        "memory that grows with every stream a long session has had",
+    ),
+    "max_prehandshake_bytes": FieldDoc(
+        "bytes of one direction buffered until the handshake of the other direction is known",
+        "as large as `max_control_bytes`",
+        "data sent instead of a handshake",
+    ),
+}
 
 
 @dataclass
 class Timeouts:
-    """Times in seconds, and choices that are not limits."""
+    """Time limits of a session, in seconds; ints or floats of 0 or more.
 
-    handshake: float = 10.0  # for the peer's first bytes, and for half-open connections
-    frame: float = 10.0  # to finish a frame that has begun and is not content
-    write: float = 30.0  # a peer that takes nothing for this long is gone
-    keepalive_interval: float = 15.0  # TCP keepalive interval; two missed probes end the connection
-    slow_reader: float = 5.0  # how long a slow reader may hold up a session without credit
-    close: float = 10.0  # for queued data to leave during a graceful close
+    Raises:
+        TypeError: A value is not a number.
+        ValueError: A value is negative or NaN.
+    """
+
+    handshake: float = 10.0
+    frame: float = 10.0
+    write: float = 30.0
+    keepalive_interval: float = 15.0
+    slow_reader: float = 5.0
+    close: float = 10.0
 
     def __post_init__(self) -> None:
         for entry in fields(self):
@@ -93,18 +230,61 @@ class Timeouts:
                 raise ValueError(f"{entry.name} is 0 or more seconds, not {value}")
 
 
+TIMEOUT_DOCS: Final[dict[str, FieldDoc]] = {
+    "handshake": FieldDoc(
+        "seconds for the peer's handshake, from the start of the connection",
+        "a handshake is one round trip; ten seconds cover a slow link and a loaded machine",
+        "half-open connections (slowloris)",
+    ),
+    "frame": FieldDoc(
+        "seconds to complete a frame that has begun and is not content; for messages, seconds"
+        " without any progress",
+        "as for the handshake",
+        "a header that is never completed, or arrives a byte at a time",
+    ),
+    "write": FieldDoc(
+        "seconds in which the peer takes not a single byte, while there is something to send",
+        "two keepalive intervals",
+        "a peer that stops reading its socket (CVE-2019-9517)",
+    ),
+    "keepalive_interval": FieldDoc(
+        "seconds between keepalive probes (TCP, WebSocket ping, Streamux Keep Alive); two that are"
+        " not answered end the session",
+        "two intervals are less than the minute after which many load balancers drop an idle"
+        " connection",
+        "a peer that disappears without closing the connection",
+    ),
+    "slow_reader": FieldDoc(
+        "seconds for which a stream that is not read, or not accepted, may pause the reading of"
+        " the whole session, in a protocol without flow control; after that the stream is reset or"
+        " rejected",
+        "the rule of go-mplex",
+        "a stream that blocks all others of its session for ever",
+    ),
+    "close": FieldDoc(
+        "seconds for queued data to be sent, and for the peer to finish, in a graceful close",
+        "`session_buffer_bytes` at 14 Mbit/s",
+        "a close that never returns because the peer does not read",
+    ),
+}
+
+
 @dataclass
 class Counters:
-    """How often each limit was hit and each rule broken, by name."""
+    """Hits of limits and violations of rules, counted by name."""
 
     hits: dict[str, int] = field(default_factory=dict)
 
     def count(self, name: str, amount: int = 1) -> None:
+        """Add `amount` to the counter `name`."""
         self.hits[name] = self.hits.get(name, 0) + amount
 
 
 class TokenBucket:
-    """A token bucket: `burst` at once, `rate` a second after that. Time is an argument."""
+    """Rate limiter: `burst` tokens at once, refilled by `rate` tokens a second.
+
+    The caller passes the time, in seconds of any monotonic clock.
+    """
 
     __slots__ = ("burst", "last_refill", "tokens", "rate")
 
@@ -115,7 +295,7 @@ class TokenBucket:
         self.last_refill: float = -1.0
 
     def take(self, now: float, tokens: float = 1.0) -> bool:
-        """Take tokens if they are there; False when the bucket is empty."""
+        """Take `tokens` and return True; return False, taking none, if there are too few."""
         if self.last_refill >= 0.0:
             self.tokens = min(
                 self.burst, self.tokens + max(0.0, now - self.last_refill) * self.rate

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""A watcher of a conversation: bytes of both sides in, rows, streams and violations out."""
+"""A passive observer of a connection: bytes of both sides in; rows, streams, violations out."""
 
 from mypy_extensions import i64
 
@@ -15,7 +15,15 @@ from polymux.core.websocket.layer import LENGTH_PREFIX, MessageProtocol, WebSock
 
 
 class Observer:
-    """Notes what breaks a rule and goes on, as long as the start of the next frame is known."""
+    """Decodes both directions of a connection. Records violations and continues after them.
+
+    Decoding of a direction stops only where the start of its next frame is not known.
+
+    Args:
+        protocol: a new protocol instance; it belongs to this observer.
+        rows: collect rows of the frames table in `rows`.
+        sink: is notified of content and other events; None: no notifications.
+    """
 
     def __init__(
         self, protocol: Protocol, rows: bool = True, sink: EventSink | None = None
@@ -29,30 +37,36 @@ class Observer:
             self.websocket = WebSocketLayer(self.connection, protocol, True)
 
     def __repr__(self) -> str:
-        sight = self.protocol.causality
-        seen = sight.frames_sent(0) + sight.frames_sent(1)
+        causality = self.protocol.causality
+        seen = causality.frames_sent(0) + causality.frames_sent(1)
         return f"<polymux observer of {self.protocol.name}, {seen} frames seen>"
 
     def feed(self, sender: i64, data: bytes, timestamp: i64) -> None:
-        """The next bytes of one side; `at` in nanoseconds."""
+        """Decode the next bytes of one side; `timestamp` in nanoseconds."""
         if self.websocket is None:
             self.connection.receive(sender, data, timestamp)
         else:
             self.websocket.receive(sender, data, timestamp)
 
     def gap(self, sender: i64, size: i64, timestamp: i64) -> None:
-        """Bytes that were not captured."""
+        """The next `size` bytes of one side were not captured."""
         if self.websocket is None:
             self.connection.gap(sender, size, timestamp)
         else:
             self.websocket.gap(sender, size, timestamp)
 
     def mark_uncertain(self) -> None:
-        """What was not seen (a start, an order) could excuse what is found from now on."""
+        """Report violations as possible from now on: what was not seen could excuse them."""
         self.connection.uncertain = True
 
     def finish(self, timestamp: i64, ended0: bool, ended1: bool) -> None:
-        """No more will come. `ended`: that side was seen to close its direction."""
+        """The capture of the connection is over: report incomplete frames and missing replies.
+
+        Args:
+            timestamp: in nanoseconds.
+            ended0: the dialer was seen to close its direction.
+            ended1: the acceptor was seen to close its direction.
+        """
         c = self.connection
         p = self.protocol
         if self.websocket is not None:
@@ -68,105 +82,107 @@ class Observer:
                 == AWAITING_HANDSHAKE
             ):
                 c.stop_decoding(
-                    d, 0, d.offset, timestamp, "the other direction's handshake never came"
+                    d, 0, d.offset, timestamp, "the other direction's handshake never arrived"
                 )
                 continue
             left = len(d.pending) + (d.frame_bytes_seen if d.in_payload else 0)
             d.undecoded_bytes += left
-            began = d.frame_offset if d.in_payload else d.offset
+            offset = d.frame_offset if d.in_payload else d.offset
             stream = d.stream if d.in_payload else None
-            ordinal = d.frame_index if d.in_payload else p.causality.frames_sent(side)
+            frame_index = d.frame_index if d.in_payload else p.causality.frames_sent(side)
             d.in_payload = False
             d.pending = b""
             if p.truncated_rule:
                 detail = f"{byte_count_text(left)} of an unfinished frame"
                 c.record_violations(
-                    side, stream, p.truncated_rule, [detail], ordinal, began, timestamp
+                    side, stream, p.truncated_rule, [detail], frame_index, offset, timestamp
                 )
         ended = ended0 and ended1
         certainty = Certainty.CERTAIN if ended and not c.uncertain else Certainty.POSSIBLE
-        for duty in p.finish(ended):
-            if c.direction(duty.side).has_unseen_frames():
-                continue  # it may have been paid where nothing was read
-            stream = p.streams.find(duty.key)
-            c.report_missing_reply(
-                duty,
-                stream.label() if stream is not None else "",
-                certainty,
-                c.direction(duty.side).offset,
-                timestamp,
-            )
+        for reply in p.finish(ended):
+            d = c.direction(reply.side)
+            if d.has_unseen_frames():
+                continue  # the reply may be among the frames that were not seen
+            stream = p.streams.find(reply.key)
+            label = stream.label() if stream is not None else ""
+            c.report_missing_reply(reply, label, certainty, d.offset, timestamp)
         for stream in p.streams.all():
             for half in (stream.dialer, stream.acceptor):
                 half.mark_unblocked(timestamp)
 
     def take_violations(self) -> list[Violation]:
-        """Violations found since the last call."""
-        found = self.connection.violations
+        """Remove and return the violations recorded since the last call."""
+        violations = self.connection.violations
         self.connection.violations = []
-        return found
+        return violations
 
     def take_removed_streams(self) -> list[StreamState]:
-        """Streams that left the table for good since the last call, and have no frame under way."""
+        """Remove and return the streams that left the table and can receive no further frame."""
         streams = self.protocol.streams
-        gone: list[StreamState] = []
-        held: list[StreamState] = []
+        done: list[StreamState] = []
+        kept: list[StreamState] = []
         for stream in streams.removed:
-            (held if self.protocol.may_receive_late_frames(stream) else gone).append(stream)
-        streams.removed = held
+            (kept if self.protocol.may_receive_late_frames(stream) else done).append(stream)
+        streams.removed = kept
         for d in (self.connection.dialer, self.connection.acceptor):
-            passing = d.stream
-            if d.in_payload and passing is not None and passing in gone:  # it still counts there
-                gone.remove(passing)
-                held.append(passing)
-        return gone
+            current = d.stream
+            if d.in_payload and current is not None and current in done:  # its frame is incomplete
+                done.remove(current)
+                kept.append(current)
+        return done
 
     def accounts_for_all_bytes(self) -> bool:
-        """Is every byte accounted for?"""
+        """Whether every byte of both directions is accounted for."""
         c = self.connection
         return c.dialer.accounts_for_all_bytes() and c.acceptor.accounts_for_all_bytes()
 
     def snapshot(self) -> dict[str, object]:
-        """Everything needed to go on elsewhere, as plain data. Rows and findings must be taken."""
+        """The state as plain data, for `restore`. Rows and violations are not part of it."""
         c = self.connection
         return {
             "protocol": self.protocol.save(),
-            "gone": [stream.save() for stream in self.protocol.streams.removed],
+            "removed": [stream.save() for stream in self.protocol.streams.removed],
             "dialer": c.dialer.save(),
             "acceptor": c.acceptor.save(),
-            "verdicts": c.violation_mask,
-            "doubt": c.uncertain,
-            "filled": int(c.zero_filled_bytes),
-            "serials": c.next_serial,
-            "carrier": self.websocket.save() if self.websocket is not None else None,
+            "violation_mask": c.violation_mask,
+            "uncertain": c.uncertain,
+            "zero_filled_bytes": int(c.zero_filled_bytes),
+            "next_serial": c.next_serial,
+            "websocket": self.websocket.save() if self.websocket is not None else None,
         }
 
     def restore(self, saved: dict[str, object]) -> None:
-        """Go on from a snapshot; the observer must be fresh and of the same protocol."""
+        """Continue from a snapshot. The observer must be new and of the same protocol.
+
+        The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
+        """
         c = self.connection
-        state, verdicts, serials = saved["protocol"], saved["verdicts"], saved["serials"]
-        gone, filled = saved["gone"], saved["filled"]
-        assert isinstance(filled, int)
-        assert isinstance(state, dict)
-        assert isinstance(gone, list)
-        assert isinstance(verdicts, int)
-        assert isinstance(serials, int)
-        self.protocol.load(state)
-        c.violation_mask = verdicts
-        c.next_serial = serials
-        c.uncertain = bool(saved["doubt"])
-        c.zero_filled_bytes = filled
-        carried = saved["carrier"]
-        if self.websocket is not None and isinstance(carried, list):
-            self.websocket.load(carried)
+        protocol, removed, websocket = saved["protocol"], saved["removed"], saved["websocket"]
+        mask, serial, zeros = (
+            saved["violation_mask"],
+            saved["next_serial"],
+            saved["zero_filled_bytes"],
+        )
+        assert isinstance(protocol, dict)
+        assert isinstance(removed, list)
+        assert isinstance(mask, int)
+        assert isinstance(serial, int)
+        assert isinstance(zeros, int)
+        self.protocol.load(protocol)
+        c.violation_mask = mask
+        c.next_serial = serial
+        c.uncertain = bool(saved["uncertain"])
+        c.zero_filled_bytes = zeros
+        if self.websocket is not None and isinstance(websocket, list):
+            self.websocket.load(websocket)
         table = self.protocol.streams
-        table.removed = [load_stream(entry) for entry in gone]
+        table.removed = [load_stream(entry) for entry in removed]
         self.protocol.relink(table.removed)
         streams = {stream.serial: stream for stream in [*table.all(), *table.removed]}
         for side, name in ((DIALER, "dialer"), (1 - DIALER, "acceptor")):
-            kept = saved[name]
-            assert isinstance(kept, dict)
-            serial = kept["stream"]
-            assert isinstance(serial, int)
-            c.direction(side).load(kept, streams.get(serial))
+            direction = saved[name]
+            assert isinstance(direction, dict)
+            current = direction["stream"]
+            assert isinstance(current, int)
+            c.direction(side).load(direction, streams.get(current))
         c.credit_unknown = c.dialer.has_unseen_frames() or c.acceptor.has_unseen_frames()

@@ -1,9 +1,20 @@
 # mypyc: compiled
-"""What a protocol is: a wire, a law, bookkeeping and verbs; one instance a conversation.
+"""The interface of a protocol implementation: codec, validation, state, and frames to send.
 
-A subclass knows two sides and never "us". `header` is the only parser and `put` the only writer.
-`judge` is pure: the set of rules a frame breaks. `apply` is bookkeeping and never fails, whatever
-`judge` said. State is plain data, saved and restored with the conversation.
+There is one instance for each connection. An implementation knows two sides, the dialer and the
+acceptor, and never "us": observers and endpoints use the same code.
+
+- Codec: `decode_header` is the only parser, `encode_frame` the only encoder. Neither has side
+  effects on the streams.
+- Validation: `validate` is pure and returns a mask of the rules a frame breaks, or CROSSED.
+- State: `apply` updates the streams and never fails, whatever `validate` found, since an observer
+  continues after violations.
+- Sending: `open_frame`, `end_frame` and the like return the frames by which an endpoint performs an
+  operation.
+
+`Connection` calls them in this order and reads the results from the attributes `frame_stream`,
+`content_counts` and so on: attributes, since native code passes them faster than result objects.
+All state is plain data, saved and restored with the connection.
 """
 
 from typing import Final
@@ -12,6 +23,7 @@ from librt.strings import BytesWriter
 from librt.vecs import vec
 from mypy_extensions import i64
 
+from polymux.core.causality import Causality
 from polymux.core.frames import CONTROL, Frame, FrameHeader, FrameKind
 from polymux.core.limits import Limits
 from polymux.core.rules import (
@@ -23,15 +35,23 @@ from polymux.core.rules import (
     reaction_mask,
     severity_mask,
 )
-from polymux.core.side import Causality
-from polymux.core.streams import ABORTED, OPEN, StreamState, StreamTable, load_stream
+from polymux.core.stream_table import StreamTable
+from polymux.core.streams import ABORTED, OPEN, StreamState, load_stream
 
-NO_STREAM: Final[i64] = 255  # `head.opener` of a frame that belongs to no stream
-NO_ID: Final[i64] = -1
+NO_STREAM: Final[i64] = 255  # `FrameHeader.opener` of a frame that belongs to no stream
+NO_ID: Final[i64] = -1  # `allocate`: no id is free
 
 
 class Protocol:
-    """One direction-free rule book and its wire."""
+    """Base class of the protocol implementations.
+
+    Args:
+        name: the protocol's name in the registry.
+        rules: at most 60; bit n of a mask stands for rules[n].
+        kinds: frame kinds by their number, 0 to 255.
+        limits: what is accepted from a peer.
+        vantage: where the connection is observed (see `Vantage`).
+    """
 
     def __init__(
         self,
@@ -48,9 +68,7 @@ class Protocol:
         self.causality: Causality = Causality(vantage)
         self.streams: StreamTable = StreamTable(limits.closed_streams_remembered)
         self.pending_replies: dict[tuple[int, int, int], PendingReply] = {}  # by side, kind and key
-        self.expired_replies: list[
-            tuple[PendingReply, str]
-        ] = []  # duties given up just now, and on which stream
+        self.expired_replies: list[tuple[PendingReply, str]] = []  # with the stream's label
         self.effects: vec[i64] = vec[i64]([CONTROL] * 256)
         for number, kind in kinds.items():
             self.effects[number] = kind.effect
@@ -58,102 +76,118 @@ class Protocol:
         self.finding_mask: i64 = severity_mask(rules, (Severity.ERROR, Severity.WARNING))
         self.fatal_mask: i64 = reaction_mask(rules, Reaction.SESSION)
         self.stream_abort_mask: i64 = reaction_mask(rules, Reaction.STREAM)
-        # What the generic machine must know of a protocol:
-        self.has_credit: bool = False  # do halves have ledgers?
-        self.two_way: bool = True  # do both sides send content on a stream?
-        self.content_is_messages: bool = False  # is content handed on in whole messages?
-        self.control_is_text: bool = (
-            False  # is all but content nothing but text, of which a part will do?
-        )
-        self.uniform_content: bool = (
-            False  # without leave to spend, is content judged as that before it?
-        )
-        self.max_frame_bytes: i64 = limits.max_frame_bytes  # bytes of content accepted in a frame
-        self.max_sent_frame_bytes: i64 = (
-            limits.max_frame_bytes
-        )  # bytes of content we put in a frame at most
+        # Properties of the protocol, set by the implementation:
+        self.has_credit: bool = False  # halves have send credit
+        self.two_way: bool = True  # both sides send content on a stream
+        self.content_is_messages: bool = False  # content is delivered in complete messages
+        self.control_is_text: bool = False  # all other frames are text, of which a prefix will do
+        self.uniform_content: bool = False  # content is as valid as the content frame before it
+        self.max_frame_bytes: i64 = limits.max_frame_bytes  # content accepted in a frame
+        self.max_sent_frame_bytes: i64 = limits.max_frame_bytes  # content we put in a frame
         self.max_control_bytes: i64 = limits.max_control_bytes  # bytes of any other frame accepted
         self.max_name_bytes: i64 = limits.max_name_bytes
         self.receive_window: int = limits.receive_window  # what we announce, in the protocol's unit
         self.too_long_rule: i64 = 0  # the rule for a frame over its limit
-        self.truncated_rule: i64 = 0  # the rule for an end inside a frame
-        self.peer_dependent_rules: i64 = 0  # rules that take the other side's frames to judge by
-        self.history_dependent_rules: i64 = 0  # rules that take the sender's earlier frames
-        self.handshake_done: bool = True  # is everything known that must be known before frames?
-        # What `apply` is told and reports about the frame at hand:
-        self.frame_text: bytes = b""  # the name or text in it
-        self.frame_stream: StreamState | None = None  # the stream it belongs to
-        self.content_counts: bool = False  # does its content count?
-        self.replaced_stream: StreamState | None = (
-            None  # a live stream that lost its id to this opening
-        )
-        self.peer_frame_started: bool = False  # has a frame of the other side begun to pass?
-        self.peer_unblocked: bool = (
-            False  # can bytes of the other direction that were held be read now?
-        )
-        self.undecodable_reason: str = (
-            ""  # why the next frame cannot be found, where `header` or `part` is BAD
-        )
+        self.truncated_rule: i64 = 0  # the rule for a connection that ends inside a frame
+        self.peer_dependent_rules: i64 = 0  # rules that depend on the other side's frames
+        self.history_dependent_rules: i64 = 0  # rules that depend on the sender's earlier frames
+        # State of the connection:
+        self.handshake_done: bool = True  # an endpoint may open streams
+        # Input of `validate` and `apply` besides the header:
+        self.frame_text: bytes = b""  # the name or text in the frame
+        self.peer_frame_started: bool = False  # a frame of the other side has begun to arrive
+        # Results of `apply`:
+        self.frame_stream: StreamState | None = None  # the stream the frame belongs to
+        self.content_counts: bool = False  # its content is delivered and counted
+        self.replaced_stream: StreamState | None = None  # an open stream whose id it reused
+        self.peer_unblocked: bool = False  # held bytes of the other direction can be decoded now
+        # Result of `decode_header` and `decode_part_size` where they return INVALID:
+        self.undecodable_reason: str = ""
 
     def reset_frame_state(self) -> None:
-        """Before `apply`: nothing is known of the frame at hand."""
+        """Clear the results of `apply` before the next frame is applied."""
         self.frame_stream = None
         self.replaced_stream = None
         self.content_counts = False
 
-    # --- wire
+    # Codec
 
     def decode_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
-        """Fill `head`; return where the payload starts, or SHORT, BAD, HOLD."""
+        """Decode the frame header at `pos`.
+
+        Args:
+            sender: the side that sent it.
+            data: the header is in data[pos:end], if it is complete.
+            pos: where the frame begins.
+            end: where the data ends.
+            head: is filled; undefined unless a position is returned.
+
+        Returns:
+            Where the payload starts, or INCOMPLETE, INVALID or AWAITING_HANDSHAKE. With INVALID,
+            `head.format_violations` and `undecodable_reason` say why.
+        """
         raise NotImplementedError
 
     def decode_body(
         self, sender: i64, data: bytes, start: i64, end: i64, head: FrameHeader
     ) -> None:
-        """Read the payload of a whole frame that is not content: amount, text, flaws."""
+        """Decode the complete payload of a frame that is not content: amount, text, violations."""
         return
 
     def decode_part_size(
         self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
     ) -> i64:
-        """Bytes of the next part of a content frame that is sized as it comes, or SHORT, BAD."""
+        """Decode the size of the next part of a content frame that consists of parts.
+
+        Returns:
+            Bytes of the part, its size field included, or INCOMPLETE or INVALID.
+        """
         return 0
 
     def encode_frame(self, out: BytesWriter, sender: i64, head: FrameHeader, text: bytes) -> None:
-        """Write a frame: its header and, unless it is content, the payload made from `text`."""
+        """Append a frame: its header and, unless it is content, the payload made from `text`."""
         raise NotImplementedError
 
     def resolve_ids(self, sender: i64, head: FrameHeader) -> None:
-        """Set `number` and `opener` of a head from its kind and key, as the wire would say them.
+        """Set `stream_id` and `opener` of a header from its kind and key, as decoding would.
 
-        Where the wire cannot say the key as given, the key becomes what the wire will say.
+        Where the wire format cannot express the key, it becomes the key that will be decoded.
         """
         raise NotImplementedError
 
     def why_undecodable(self, side: i64) -> str:
-        """Why no further frame of this side can be found, or "". Asked after `unlocked`."""
+        """Why no further frame of this side can be decoded, or "". Called after a handshake."""
         return ""
 
-    # --- law and bookkeeping
+    # Validation and state
 
     def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
-        """Pure: the rules this frame breaks, or CROSSED, or 0."""
+        """The mask of the rules this frame breaks, or CROSSED, or 0. Changes nothing.
+
+        Args:
+            sender: the side that sent the frame.
+            head: its header.
+            stream: the stream it refers to; None: there is none.
+        """
         raise NotImplementedError
 
     def drop_peer_dependent(self, head: FrameHeader, violation_mask: i64) -> i64:
-        """What is left of a verdict where frames of the other side were not seen."""
+        """A mask without the rules that depend on unseen frames of the other side."""
         return violation_mask & ~self.peer_dependent_rules
 
     def apply(
         self, sender: i64, head: FrameHeader, stream: StreamState | None, timestamp: i64
     ) -> None:
-        """Bookkeeping. Sets `touched` and, for content, `counted`."""
+        """Update streams; set `frame_stream` and, for content, `content_counts`. Cannot fail."""
         raise NotImplementedError
 
     def validate_and_apply_content(
         self, sender: i64, head: FrameHeader, stream: StreamState, timestamp: i64
     ) -> bool:
-        """Judge content and, if it breaks nothing, apply it: both in one, for speed."""
+        """Fast path: validate a content frame and apply it if it breaks no rule.
+
+        Returns False, with nothing changed, if it breaks a rule or needs the slow path.
+        """
         if self.validate(sender, head, stream) != 0:
             return False
         self.reset_frame_state()
@@ -163,31 +197,35 @@ class Protocol:
     def resolve_incarnation(
         self, sender: i64, head: FrameHeader, stream: StreamState
     ) -> StreamState:
-        """The use of an id that a frame is about; `stream` is the newest of several."""
+        """The use of a stream id that a frame refers to; `stream` is the newest of several."""
         return stream
 
     def may_receive_late_frames(self, stream: StreamState) -> bool:
-        """May a frame yet come that is about this stream, whose id is used again?"""
+        """Whether a frame for this stream can still arrive although its id was used again."""
         return False
 
     def finish(self, ended: bool) -> list[PendingReply]:
-        """The connection is over: what is still owed, as duties with the rule to report."""
+        """The connection is over: the missing replies to report.
+
+        Args:
+            ended: both sides were seen to close their direction.
+        """
         return [
-            duty
-            for duty in self.pending_replies.values()
-            if self.is_reportable(duty, self.streams.find(duty.key))
+            reply
+            for reply in self.pending_replies.values()
+            if self.is_reportable(reply, self.streams.find(reply.key))
         ]
 
     def is_reportable(self, reply: PendingReply, stream: StreamState | None) -> bool:
-        """Is this duty to be reported if it is never paid?"""
+        """Whether the absence of this reply is a violation."""
         return reply.rule != 0
 
     def is_over(self, stream: StreamState) -> bool:
-        """Is nothing more expected on this stream?"""
+        """Whether nothing more is expected on this stream."""
         return stream.dialer.state != OPEN and stream.acceptor.state != OPEN
 
     def explain(self, rule: i64, sender: i64, head: FrameHeader, stream: StreamState | None) -> str:
-        """What was wrong with this frame, in the user's terms. Called before `apply`."""
+        """What is wrong with this frame, for the user. Called before `apply`."""
         text = self.kind_name(head.kind)
         if head.payload_size > 0:
             text += f" of {byte_count_text(head.payload_size)}"
@@ -196,7 +234,7 @@ class Protocol:
         return text
 
     def ending(self, stream: StreamState) -> str:
-        """How a stream ended, in the words of the streams table."""
+        """How a stream ended, as in the column `ending` of the streams table."""
         dialer, acceptor = stream.dialer.state, stream.acceptor.state
         if stream.ending:
             return stream.ending
@@ -209,17 +247,20 @@ class Protocol:
         return "open"
 
     def kind_name(self, kind: i64) -> str:
+        """The name of a frame kind; `Code<n>` for one that the protocol does not define."""
         known = self.kinds.get(kind)
         return known.name if known is not None else f"Code{kind}"
 
     def version(self) -> str:
+        """The protocol version in use, for the sessions table; "": the protocol has none."""
         return ""
 
     def dialect(self) -> str:
+        """The variant in use, for the sessions table; "": the protocol has none."""
         return ""
 
     def expect_reply(self, side: i64, kind: i64, key: i64, rule: i64, timestamp: i64) -> None:
-        """Note that `side` owes a frame of this kind, for what the other side has just sent."""
+        """Expect a frame of this kind from `side`, in reply to what the other side just sent."""
         if (side, kind, key) not in self.pending_replies:
             since = self.causality.frames_sent(1 - side)
             self.pending_replies[(side, kind, key)] = PendingReply(
@@ -227,128 +268,139 @@ class Protocol:
             )
 
     def reply_received(self, side: i64, kind: i64, key: i64) -> None:
-        """Strike out a duty that has been paid."""
+        """The expected frame was sent: stop expecting it."""
         if (side, kind, key) in self.pending_replies:
             del self.pending_replies[(side, kind, key)]
 
     def expire_replies(self, key: i64, stream: StreamState | None) -> None:
-        """The stream is forgotten: what pays its duties would not be recognised any more."""
+        """The stream was evicted, so replies would not be recognised: stop expecting them."""
         for side in (0, 1):
             for kind in self.kinds:
-                duty = self.pending_replies.pop((side, kind, key), None)
-                if duty is not None:
-                    self.report_expired(duty, stream)
+                reply = self.pending_replies.pop((side, kind, key), None)
+                if reply is not None:
+                    self.report_expired(reply, stream)
 
     def report_expired(self, reply: PendingReply, stream: StreamState | None) -> None:
+        """Add a reply that did not come to `expired_replies`, if that is a violation."""
         if self.is_reportable(reply, stream):
             self.expired_replies.append((reply, stream.label() if stream is not None else ""))
 
-    # --- verbs: what an endpoint sends to do a thing
+    # Frames by which an endpoint performs an operation
 
     def handshake_frame(self, side: i64, nonce: bytes) -> Frame | None:
-        """The first frame a side must send, if there is one."""
+        """The first frame a side must send; None: the protocol has no handshake."""
         return None
 
     def allocate(self, side: i64) -> i64:
-        """The key of a stream this side may open now, or NO_ID."""
+        """The key of a stream that this side may open now, or NO_ID."""
         raise NotImplementedError
 
     def open_frame(self, side: i64, key: i64, name: bytes, window: int) -> Frame | None:
-        """The frame that opens a stream; None where its first content does (see `prepare`)."""
+        """The frame that opens a stream; None: its first content does (see `reserve_stream`)."""
         return None
 
     def reserve_stream(self, side: i64, key: i64) -> StreamState:
-        """A stream that its first content will open."""
+        """A stream that will be opened by its first content."""
         raise NotImplementedError
 
     def accept_frame(self, side: i64, stream: StreamState, window: int) -> Frame | None:
-        """Accept a stream the peer opened; None where opening is all it takes."""
+        """The frame that accepts a stream the peer opened; None: streams need no acceptance."""
         return None
 
     def fill_content_header(
         self, side: i64, stream: StreamState, head: FrameHeader, final: bool
     ) -> None:
-        """Fill kind, units and amount of a content frame of `head.size` bytes.
+        """Set kind, credit cost and amount of a content frame of `head.payload_size` bytes.
 
-        `final`: this side ends its half with it, if the protocol ends halves that way.
+        `final`: the frame ends this side's half, if the protocol ends halves in that way.
         """
         raise NotImplementedError
 
     def next_frame_size(
         self, side: i64, stream: StreamState, rest: i64, quantum: i64, last: bool
     ) -> i64:
-        """How much of a queued piece may go in this side's next frame; -1: nothing now.
+        """How many bytes of a queued piece this side's next frame may carry; -1: no credit.
 
-        `rest`: bytes left of the piece. `last`: no piece follows it and the end is not queued,
-        so that more may or may not come.
+        Args:
+            side: the sender.
+            stream: the stream.
+            rest: unsent bytes of the piece.
+            quantum: bytes that the scheduler allows.
+            last: no piece follows it and the end is not queued, so that more may or may not follow.
         """
         return rest if rest < quantum else quantum
 
     def send_error(self, side: i64, stream: StreamState, data: bytes) -> str:
-        """Why this content could never leave, for the caller who would send it; "": it can."""
+        """Why this content can never be sent, for the caller; "": it can."""
         return ""
 
     def end_error(self, side: i64, stream: StreamState) -> str:
-        """Why this side cannot end its half with what is queued now, or "": it can."""
+        """Why this side cannot end its half after what is queued now; "": it can."""
         return ""
 
     def end_frame(self, side: i64, stream: StreamState) -> Frame | None:
-        """End this side's half; None where the last content frame does it."""
+        """The frame that ends this side's half; None: the last content frame ended it."""
         raise NotImplementedError
 
     def abort_frame(self, side: i64, stream: StreamState, text: bytes) -> Frame | None:
+        """The frame that aborts a stream, with a reason where the protocol has one."""
         raise NotImplementedError
 
     def stop_reading_frame(self, side: i64, stream: StreamState) -> Frame | None:
-        """Say that this side will read no more, where the protocol can say so."""
+        """The frame that says that this side will read no more; None: the protocol has none."""
         return None
 
     def credit_frame(self, side: i64, stream: StreamState, amount: int) -> Frame | None:
-        """Give the peer leave for `amount` more; None where the protocol has no leave."""
+        """The frame that grants the peer `amount` more credit; None: the protocol has no credit."""
         return None
 
     def reply_frame(self, reply: PendingReply) -> Frame | None:
-        """The frame that pays a duty, or None to wait."""
+        """The expected frame; None: it cannot be sent yet."""
         return Frame(reply.kind, reply.key)
 
     def reply_discards_queued(self, reply: PendingReply) -> bool:
-        """Does paying this duty mean that what is queued on its stream will not be sent?"""
+        """Whether this reply means that content queued on its stream will not be sent."""
         return True
 
     def defers_reply(self, reply: PendingReply) -> bool:
-        """Does its answer depend on whether what came before it was read?"""
+        """Whether the reply depends on what the application has read of the stream."""
         return False
 
-    # --- saved state
+    # Saved state
 
     def save(self) -> dict[str, object]:
+        """The state as plain data, for `load`."""
         return {
-            "sight": self.causality.save(),
+            "causality": self.causality.save(),
             "streams": [stream.save() for stream in self.streams.all()],
             "closed": self.streams.save_closed(),
-            "forgot": self.streams.has_evicted,
-            "duties": [duty.save() for duty in self.pending_replies.values()],
-            "handshaken": self.handshake_done,
+            "evicted": self.streams.has_evicted,
+            "duties": [reply.save() for reply in self.pending_replies.values()],
+            "handshake_done": self.handshake_done,
         }
 
     def load(self, saved: dict[str, object]) -> None:
-        sight, streams, duties = saved["sight"], saved["streams"], saved["duties"]
+        """Restore what `save` returned; the protocol must be new.
+
+        The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
+        """
+        causality, streams, replies = saved["causality"], saved["streams"], saved["duties"]
         closed = saved["closed"]
-        assert isinstance(sight, list)
+        assert isinstance(causality, list)
         assert isinstance(streams, list)
         assert isinstance(closed, list)
-        assert isinstance(duties, list)
-        self.causality.load(sight)
-        self.streams.has_evicted = bool(saved["forgot"])
-        self.handshake_done = bool(saved["handshaken"])
+        assert isinstance(replies, list)
+        self.causality.load(causality)
+        self.streams.has_evicted = bool(saved["evicted"])
+        self.handshake_done = bool(saved["handshake_done"])
         for entry in streams:
             self.streams.insert(load_stream(entry))
         self.streams.load_closed(closed)
-        for d in duties:
-            self.pending_replies[(d[0], d[1], d[2])] = PendingReply(
-                d[0], d[1], d[2], d[3], d[4], d[5]
+        for r in replies:
+            self.pending_replies[(r[0], r[1], r[2])] = PendingReply(
+                r[0], r[1], r[2], r[3], r[4], r[5]
             )
 
     def relink(self, gone: list[StreamState]) -> None:
-        """After `load`: these are the streams that have left the table and are not yet taken."""
+        """After `load`: restore references to streams that left the table and were not taken."""
         return

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Where an endpoint puts what came: content into its stream's lane, all else into events."""
+"""The sink of an endpoint: queues received content on its stream, and everything else as events."""
 
 from typing import Final
 
@@ -22,41 +22,42 @@ from polymux.core.events import (
 from polymux.core.frames import FrameHeader
 from polymux.core.streams import ABORTED, StreamBuffers, StreamState
 
-MIN_VIEW_BYTES: Final[i64] = (
-    4096  # parts from here on are views of the chunk; smaller ones are copied
-)
+MIN_VIEW_BYTES: Final[i64] = 4096  # larger parts of a chunk are views of it, smaller ones copies
 
 
 class ReceiveQueue(EventSink):
-    """Mailboxes. With `direct`, content waits in each stream's lane and `ready` lists the streams
-    with news, once each; otherwise content becomes `Data` events."""
+    """What a peer's bytes have brought and the application has not taken yet.
+
+    Args:
+        side: the endpoint's own side.
+        direct: content is appended to the stream's `StreamBuffers.received`, and the stream is
+            listed once in `readable_streams`; otherwise content becomes `Data` events.
+        content_is_messages: content is delivered message by message, empty ones included.
+    """
 
     def __init__(self, side: i64, direct: bool, content_is_messages: bool = False) -> None:
         self.wants_frame_ends = False
         self.side: i64 = side
         self.direct = direct
-        self.content_is_messages = (
-            content_is_messages  # is content handed on message by message, empty ones too?
-        )
+        self.content_is_messages = content_is_messages
         self.events: list[Event] = []
         self.readable_streams: list[StreamState] = []
-        self.discarded_streams: list[
-            StreamState
-        ] = []  # whose content was dropped since the endpoint last looked
-        self.unread_bytes: i64 = 0  # bytes in all lanes
-        self.discarded_bytes: i64 = 0  # bytes that nobody will read
-        # What the endpoint weighs after each chunk:
+        # Streams whose content was discarded since the endpoint last took this list:
+        self.discarded_streams: list[StreamState] = []
+        self.unread_bytes: i64 = 0  # of all streams
+        self.discarded_bytes: i64 = 0  # received, and never to be read
+        # Since the last `FloodGuard.charge_chunk`:
         self.content_parts: i64 = 0  # parts of content
-        self.empty_frames: i64 = 0  # frames that brought nothing
-        self.expected_control: i64 = (
-            0  # control frames that are nobody's fault: a stop for every stream
-        )
-        self.peer_resets: i64 = 0  # streams that the peer opened and gave up
+        self.empty_frames: i64 = 0  # frames without content
+        self.peer_resets: i64 = 0  # streams that the peer opened and aborted
         self.peer_opens: i64 = 0
-        self.max_opens_per_chunk: i64 = 0x7FFFFFFF  # in one chunk; no more are believed
+        # Control frames that are part of normal use: one stop for every stream. Not per chunk.
+        self.expected_control: i64 = 0
+        # A chunk with more than this is not decoded further:
+        self.max_opens_per_chunk: i64 = 0x7FFFFFFF
         self.max_empty_per_chunk: i64 = 0x7FFFFFFF
-        self.guarded_direction: Direction | None = None  # what to stop decoding past those two
-        self.head: FrameHeader | None = None  # of the frame at hand
+        self.guarded_direction: Direction | None = None  # the peer's
+        self.head: FrameHeader | None = None  # of the current frame
 
     def opened(self, sender: i64, stream: StreamState) -> None:
         if stream.buffers is None:
@@ -70,10 +71,10 @@ class ReceiveQueue(EventSink):
             self.events.append(Opened(stream))
 
     def stop_decoding(self) -> None:
-        """Enough: each of these frames costs us more than it cost the peer."""
+        """Stop decoding the chunk: each of these frames costs us more than it costs the peer."""
         if self.guarded_direction is not None:
             self.guarded_direction.decoding_stopped = True
-            self.guarded_direction.stop_reason = "too many frames that only cost"
+            self.guarded_direction.stop_reason = "too many frames without content in one chunk"
 
     def accepted(self, sender: i64, stream: StreamState) -> None:
         if sender != self.side:
@@ -85,51 +86,45 @@ class ReceiveQueue(EventSink):
         if sender == self.side:
             return
         size = end - start
-        lane = stream.buffers
+        buffers = stream.buffers
         if size == 0:
             head = self.head
             if head is not None and head.credit_cost == 0:
                 self.empty_frames += 1
-            if (
-                self.direct and not self.content_is_messages
-            ):  # nothing to read, and no end of data either
+            if self.direct and not self.content_is_messages:  # nothing to read
                 self.mark_readable(stream)
                 return
         else:
             self.content_parts += 1
-        if lane is None or lane.discarding or stream.half(self.side).state == ABORTED:
+        if buffers is None or buffers.discarding or stream.half(self.side).state == ABORTED:
             self.discarded_bytes += size
-            if lane is not None and lane.discarding:
-                lane.unread_bytes += size
-                if (
-                    lane.unread_bytes == size and size > 0
-                ):  # the first since the endpoint last looked
+            if buffers is not None and buffers.discarding:
+                buffers.unread_bytes += size
+                if buffers.unread_bytes == size and size > 0:  # not in the list yet
                     self.discarded_streams.append(stream)
             return
         part: bytes | memoryview
         if size == len(data):
             part = data
-        elif (
-            size < MIN_VIEW_BYTES or self.content_is_messages
-        ):  # a message is copied once anyway, when it is read
+        elif size < MIN_VIEW_BYTES or self.content_is_messages:  # messages become bytes anyway
             part = data[start:end]
         else:
             part = memoryview(data)[start:end]
         if not self.direct:
             self.events.append(Data(stream, part, final))
             return
-        lane.received.append(part)
-        lane.unread_bytes += size
+        buffers.received.append(part)
+        buffers.unread_bytes += size
         self.unread_bytes += size
-        if not lane.marked_readable:
-            lane.marked_readable = True
+        if not buffers.marked_readable:
+            buffers.marked_readable = True
             self.readable_streams.append(stream)
 
     def mark_readable(self, stream: StreamState) -> None:
-        """Something happened on a stream that a waiting reader or writer must look at."""
-        lane = stream.buffers
-        if self.direct and lane is not None and not lane.marked_readable:
-            lane.marked_readable = True
+        """List a stream on which a waiting reader or writer has to be woken."""
+        buffers = stream.buffers
+        if self.direct and buffers is not None and not buffers.marked_readable:
+            buffers.marked_readable = True
             self.readable_streams.append(stream)
 
     def granted(self, sender: i64, stream: StreamState) -> None:
@@ -142,9 +137,7 @@ class ReceiveQueue(EventSink):
 
     def ended(self, sender: i64, stream: StreamState) -> None:
         if sender != self.side:
-            if (
-                self.empty_frames > 0
-            ):  # the frame that ended a half was not idle; a half ends only once
+            if self.empty_frames > 0:  # the empty frame ended a half, which happens only once
                 self.empty_frames -= 1
             self.events.append(Ended(stream))
             self.mark_readable(stream)
@@ -152,7 +145,7 @@ class ReceiveQueue(EventSink):
     def aborted(self, sender: i64, stream: StreamState, text: bytes) -> None:
         if sender != self.side:
             if stream.opener != self.side and stream.half(self.side).state != ABORTED:
-                self.peer_resets += 1  # else it only answers our own
+                self.peer_resets += 1  # otherwise it answers our abort
             self.events.append(Aborted(stream, text))
             self.mark_readable(stream)
 
@@ -176,7 +169,7 @@ class ReceiveQueue(EventSink):
             self.events.append(Crossed(stream))
 
     def take_received(self, buffers: StreamBuffers) -> list[bytes | memoryview]:
-        """Everything that waits in a lane; the caller owns it."""
+        """Remove and return all unread parts of a stream; the caller owns the list."""
         parts = buffers.received
         if not buffers.discarding:
             buffers.received = []
@@ -185,7 +178,7 @@ class ReceiveQueue(EventSink):
         return parts
 
     def discard(self, buffers: StreamBuffers) -> i64:
-        """Nobody will read this lane: forget what waits, and whatever comes. Bytes forgotten."""
+        """Drop the unread parts of a stream and all that will arrive; return the bytes dropped."""
         size = buffers.unread_bytes
         if buffers.discarding:
             return 0

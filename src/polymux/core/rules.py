@@ -1,5 +1,8 @@
 # mypyc: compiled
-"""Rules, and what is said when one is broken."""
+"""Rules of protocols, violations of them, and replies that are still expected.
+
+The rules of a protocol are a tuple; a set of them is a mask, in which bit n stands for rule n.
+"""
 
 from enum import Enum
 from typing import Final
@@ -9,11 +12,11 @@ from mypy_extensions import i64
 from polymux.core.side import Side
 
 CROSSED: Final[i64] = 0x2000000000000000
-"""The bit of a verdict that is no rule: legal, because the frames crossed in flight."""
+"""The bit of a mask that is no rule: the frame is legal because it crossed a stop in flight."""
 
 
 class Origin(str, Enum):
-    """Where a rule comes from."""
+    """Where a rule comes from: the specification, a limit of ours, or advice."""
 
     SPEC = "spec"
     LIMIT = "limit"
@@ -21,7 +24,10 @@ class Origin(str, Enum):
 
 
 class Severity(str, Enum):
-    """`error`: an endpoint refuses to send it. `note`: worth knowing, never a finding."""
+    """How serious a violation is.
+
+    ERROR: an endpoint refuses to send it. WARNING: reported as a finding. NOTE: recorded only.
+    """
 
     ERROR = "error"
     WARNING = "warning"
@@ -29,14 +35,17 @@ class Severity(str, Enum):
 
 
 class Certainty(str, Enum):
-    """`possible`: bytes, a start or an order that were not seen could excuse it."""
+    """How sure a violation is.
+
+    POSSIBLE: bytes, a beginning or an order that were not seen could excuse it.
+    """
 
     CERTAIN = "certain"
     POSSIBLE = "possible"
 
 
 class Reaction(str, Enum):
-    """What a live endpoint does about a peer that breaks the rule."""
+    """What an endpoint does when its peer breaks the rule."""
 
     IGNORE = "ignore"  # drop the frame and count it
     STREAM = "stream"  # abort the stream
@@ -44,7 +53,16 @@ class Reaction(str, Enum):
 
 
 class Rule:
-    """One rule of a protocol: its name, one sentence, the place that says so, and its weight."""
+    """One rule of a protocol.
+
+    Args:
+        name: `protocol.rule-name`.
+        sentence: the rule in one sentence.
+        section: where the specification states it.
+        severity: how serious a violation is.
+        reaction: what an endpoint does when its peer breaks it.
+        origin: where the rule comes from.
+    """
 
     def __init__(
         self,
@@ -67,7 +85,18 @@ class Rule:
 
 
 class Violation:
-    """A frame and a rule it broke. `ordinal` is the frame's place among its sender's frames."""
+    """A rule that a frame broke.
+
+    Args:
+        rule: the rule.
+        sender: the side that broke it.
+        frame_index: of the frame among its sender's frames, from 0.
+        byte_offset: of the frame in its sender's bytes.
+        time: timestamp in nanoseconds.
+        stream: label of the stream; "": none.
+        certainty: how sure it is.
+        detail: what was found, for the user.
+    """
 
     def __init__(
         self,
@@ -96,13 +125,22 @@ class Violation:
         where = f" on {self.stream}" if self.stream else ""
         return (
             f"{self.rule.name}{where}: {self.detail} "
-            f"(frame {self.frame_index} of the {self.sender.name.lower()}, byte {self.byte_offset}; "
-            f"{self.rule.section})"
+            f"(frame {self.frame_index} of the {self.sender.name.lower()}, "
+            f"byte {self.byte_offset}; {self.rule.section})"
         )
 
 
 class PendingReply:
-    """Something `side` owes on a stream: the kind of frame that would pay it, and since when."""
+    """A frame that `side` is expected to send in reply to a frame of the other side.
+
+    Args:
+        side: the side that must reply.
+        kind: the kind of frame that is expected.
+        key: of the stream.
+        rule: bit of the rule to report if it never comes; 0: nothing is reported.
+        request_index: of the frame it replies to, among the other side's frames.
+        requested_at: when that frame was sent, in nanoseconds.
+    """
 
     def __init__(
         self, side: i64, kind: i64, key: i64, rule: i64, request_index: i64, requested_at: i64
@@ -110,19 +148,18 @@ class PendingReply:
         self.side: i64 = side
         self.kind: i64 = kind
         self.key: i64 = key
-        self.rule: i64 = rule  # the bit to report if it is never paid; 0: nothing to report
-        self.request_index: i64 = (
-            request_index  # ordinal, among the other side's frames, of what it answers
-        )
+        self.rule: i64 = rule
+        self.request_index: i64 = request_index
         self.requested_at: i64 = requested_at
-        self.queued: bool = False  # the frame that pays it is already queued
+        self.queued: bool = False  # an endpoint has queued the reply
 
     def save(self) -> list[int]:
+        """The reply as plain data: the arguments of `PendingReply`."""
         return [self.side, self.kind, self.key, self.rule, self.request_index, self.requested_at]
 
 
 def severity_mask(rules: tuple[Rule, ...], severities: tuple[Severity, ...]) -> i64:
-    """The verdict bits of all rules with one of these severities."""
+    """The mask of all rules with one of these severities."""
     bits: i64 = 0
     bit: i64 = 1
     for rule in rules:
@@ -133,7 +170,7 @@ def severity_mask(rules: tuple[Rule, ...], severities: tuple[Severity, ...]) -> 
 
 
 def reaction_mask(rules: tuple[Rule, ...], reaction: Reaction) -> i64:
-    """The verdict bits of all rules with this reaction."""
+    """The mask of all rules with this reaction."""
     bits: i64 = 0
     bit: i64 = 1
     for rule in rules:
@@ -149,7 +186,7 @@ def byte_count_text(count: int) -> str:
 
 
 def rules_in_mask(rules: tuple[Rule, ...], violation_mask: i64) -> list[Rule]:
-    """The rules whose bits stand in a verdict."""
+    """The rules whose bits are set in a mask, in order."""
     found: list[Rule] = []
     bit: i64 = 1
     for rule in rules:

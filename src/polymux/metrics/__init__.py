@@ -1,11 +1,11 @@
-"""Figures about live sessions: a meter that sessions report to, and its Prometheus text.
+"""Metrics of live sessions: a meter that sessions report to, and its Prometheus text.
 
     meter = polymux.metrics.Meter()
     server = await polymux.serve(handle, url, protocol="mplex", meter=meter)
     print(polymux.metrics.prometheus_text(meter).decode())
 
-Imports `core` only. Labels are names of protocols, sides, limits and rules: never anything a peer
-has sent, so that no peer can make more of them.
+Labels are names of protocols, sides, limits and rules, never data that a peer has sent, so a peer
+cannot increase their number. Imports `core` only.
 """
 
 from polymux.metrics.families import Family, Sample

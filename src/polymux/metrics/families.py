@@ -1,4 +1,4 @@
-"""What a meter gives: families of samples, as plain data, whoever writes them down."""
+"""Metric families as plain data, independent of any exposition format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Labels = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Sample:
-    """One number and the values of its family's labels."""
+    """One value with its label values, in the order of `Family.labels`."""
 
     labels: Labels
     value: int
@@ -20,7 +20,15 @@ class Sample:
 
 @dataclass
 class Family:
-    """Numbers of one meaning. A counter only grows as long as its meter lives."""
+    """One metric with all its samples. Counters never decrease during the life of a meter.
+
+    Args:
+        name: Name without the `polymux_` prefix.
+        kind: "counter" or "gauge".
+        meaning: Help text.
+        labels: Label names.
+        values: Value by label values.
+    """
 
     name: str
     kind: str
@@ -29,10 +37,12 @@ class Family:
     values: dict[Labels, int] = field(default_factory=dict)
 
     def add(self, labels: Labels, value: int) -> None:
+        """Add `value` to the sample with these label values."""
         self.values[labels] = self.values.get(labels, 0) + value
 
     @property
     def samples(self) -> list[Sample]:
+        """All samples, sorted by their label values."""
         return [Sample(labels, value) for labels, value in sorted(self.values.items())]
 
     def copy(self) -> Family:
@@ -43,13 +53,13 @@ SESSION_LABELS = ("protocol", "side")
 
 
 def counters() -> list[Family]:
-    """Fresh counters, all at nothing."""
+    """Return the counter families without samples."""
     return [
         Family("sessions_begun", COUNTER, "Connections that became sessions.", SESSION_LABELS),
         Family(
             "sessions_failed",
             COUNTER,
-            "Sessions that did not end in good order, by cause.",
+            "Sessions that failed, by cause.",
             (*SESSION_LABELS, "cause"),
         ),
         Family("streams_opened", COUNTER, "Streams opened by either side.", SESSION_LABELS),
@@ -57,24 +67,24 @@ def counters() -> list[Family]:
         Family(
             "bytes", COUNTER, "Bytes on the wire, by direction.", (*SESSION_LABELS, "direction")
         ),
-        Family("stalls", COUNTER, "Times that reading stopped for a slow reader.", SESSION_LABELS),
+        Family("stalls", COUNTER, "Times that reading paused for a slow reader.", SESSION_LABELS),
         Family(
             "limit_hits",
             COUNTER,
-            "Times a limit or deadline was hit, by its name.",
+            "Times a limit or timeout was exceeded, by its name.",
             ("protocol", "limit"),
         ),
         Family(
             "violations",
             COUNTER,
-            "Times a peer broke a rule, by the rule's name.",
+            "Violations by peers, by the name of the rule.",
             ("protocol", "rule"),
         ),
     ]
 
 
 def gauges() -> list[Family]:
-    """Fresh gauges, all at nothing."""
+    """Return the gauge families without samples."""
     return [
         Family("sessions", GAUGE, "Sessions that are open.", SESSION_LABELS),
         Family(
@@ -83,7 +93,7 @@ def gauges() -> list[Family]:
         Family(
             "streams_blocked",
             GAUGE,
-            "Streams with something to send and no credit.",
+            "Streams with queued data and no send credit.",
             SESSION_LABELS,
         ),
         Family(
@@ -93,5 +103,5 @@ def gauges() -> list[Family]:
             SESSION_LABELS,
         ),
         Family("queued_bytes", GAUGE, "Bytes that wait to be sent.", SESSION_LABELS),
-        Family("waiting_answers", GAUGE, "Answers that wait to be sent.", SESSION_LABELS),
+        Family("waiting_answers", GAUGE, "Replies that wait to be sent.", SESSION_LABELS),
     ]

@@ -1,7 +1,8 @@
-"""The hook: a session tells its meter when it begins and when it ends, and nothing in between.
+"""`Meter`: adds up the counters of sessions.
 
-Figures of open sessions are read when somebody asks, so a meter costs a session nothing while
-bytes flow. A meter keeps numbers of ended sessions, never the sessions.
+A session notifies its meter only when it begins and when it ends. The counters of open sessions are
+read in `collect`, so a meter costs nothing while data is transferred. Of ended sessions the meter
+keeps totals, never the session object.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from polymux.metrics.families import Family, Labels, counters, gauges
 
 TIMEOUT_NAMES = frozenset(entry.name for entry in fields(Timeouts)) | {"silence"}
 LIMIT_NAMES = frozenset(entry.name for entry in fields(Limits)) | TIMEOUT_NAMES
-UNKNOWN_RULE = "other"  # what is counted under a name that is not ours to know
+UNKNOWN_RULE = "other"  # label for names that are neither a limit nor a known rule
 
 
 class MeteredSession(Protocol):
-    """What a meter reads of a session."""
+    """The part of a session that a meter reads."""
 
     endpoint: Endpoint
 
@@ -30,19 +31,23 @@ class MeteredSession(Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes handed to the transport."""
+        """Bytes given to the transport."""
 
     @property
     def open_streams(self) -> int:
-        """Streams that are not over, or not read to their end."""
+        """Streams that are not closed, or not read to their end."""
 
     @property
     def read_pauses(self) -> int:
-        """How often reading had to stop for a slow reader."""
+        """How often reading has paused for a slow reader."""
 
 
 class Meter:
-    """Adds up any number of sessions. One meter may serve many servers and clients."""
+    """Adds up any number of sessions, of any number of servers and clients.
+
+    Pass it as `meter` to `connect` and `serve`. Not thread-safe: call `collect` from the event loop
+    of the sessions.
+    """
 
     def __init__(self) -> None:
         self._open: dict[int, MeteredSession] = {}
@@ -51,14 +56,15 @@ class Meter:
     def __repr__(self) -> str:
         return f"<polymux meter, sessions open: {len(self._open)}>"
 
-    # --- what a session says
+    # Called by sessions
 
     def begun(self, session: MeteredSession) -> None:
+        """A session has begun."""
         self._open[id(session)] = session
         self._totals["sessions_begun"].add(labels_of(session), 1)
 
     def ended(self, session: MeteredSession) -> None:
-        """The session is over; its figures stay. Said twice, it counts once."""
+        """A session has ended: add its counters to the totals. A second call has no effect."""
         if self._open.pop(id(session), None) is None:
             return
         add_counters(session, self._totals)
@@ -67,16 +73,16 @@ class Meter:
                 (*labels_of(session), failure_cause(session.failure)), 1
             )
 
-    # --- what somebody asks
+    # Called by users
 
     def collect(self) -> list[Family]:
-        """Everything counted so far, and the state of the open sessions. Changes nothing."""
-        found = {name: family.copy() for name, family in self._totals.items()}
-        now = {family.name: family for family in gauges()}
+        """Return all families: totals including open sessions, and gauges of open sessions."""
+        totals = {name: family.copy() for name, family in self._totals.items()}
+        current = {family.name: family for family in gauges()}
         for session in list(self._open.values()):
-            add_counters(session, found)
-            add_gauges(session, now)
-        return [*found.values(), *now.values()]
+            add_counters(session, totals)
+            add_gauges(session, current)
+        return [*totals.values(), *current.values()]
 
 
 def labels_of(session: MeteredSession) -> Labels:
@@ -91,17 +97,16 @@ def failure_cause(failure: Exception) -> str:
 
 
 def add_counters(session: MeteredSession, families: dict[str, Family]) -> None:
-    """Add a session's counts."""
+    """Add the counters of a session to `families`."""
     endpoint = session.endpoint
     labels = labels_of(session)
     protocol = labels[0]
-    conversation = endpoint.connection
-    theirs = conversation.direction(1 - endpoint.side)
-    sight = endpoint.protocol.causality
-    families["streams_opened"].add(labels, conversation.next_serial)
-    families["frames"].add((*labels, "in"), sight.frames_sent(1 - endpoint.side))
-    families["frames"].add((*labels, "out"), sight.frames_sent(endpoint.side))
-    families["bytes"].add((*labels, "in"), theirs.total_bytes)
+    connection = endpoint.connection
+    causality = endpoint.protocol.causality
+    families["streams_opened"].add(labels, connection.next_serial)
+    families["frames"].add((*labels, "in"), causality.frames_sent(1 - endpoint.side))
+    families["frames"].add((*labels, "out"), causality.frames_sent(endpoint.side))
+    families["bytes"].add((*labels, "in"), connection.direction(1 - endpoint.side).total_bytes)
     families["bytes"].add((*labels, "out"), session.bytes_sent)
     families["stalls"].add(labels, session.read_pauses)
     rules = {rule.name for rule in endpoint.protocol.rules}
@@ -114,13 +119,13 @@ def add_counters(session: MeteredSession, families: dict[str, Family]) -> None:
 
 
 def add_gauges(session: MeteredSession, families: dict[str, Family]) -> None:
-    """Add what a session holds at this moment."""
+    """Add the current state of a session to `families`."""
     endpoint = session.endpoint
     labels = labels_of(session)
     blocked = 0
     for stream in endpoint.protocol.streams.all():
-        lane = stream.buffers
-        if lane is not None and lane.queued_bytes > 0 and not lane.scheduled:
+        buffers = stream.buffers
+        if buffers is not None and buffers.queued_bytes > 0 and not buffers.scheduled:
             blocked += 1
     families["sessions"].add(labels, 1)
     families["streams"].add(labels, session.open_streams)

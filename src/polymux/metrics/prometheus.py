@@ -1,4 +1,4 @@
-"""A meter's figures as Prometheus reads them; needs prometheus-client (extra `metrics`)."""
+"""Prometheus exposition of a meter; needs prometheus-client (extra `metrics`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREFIX = "polymux_"
 
 
 def prometheus_library() -> Any:
-    """The library, or one clear line with the command that installs it."""
+    """Import prometheus-client. MissingExtra, with the command to install it, if it is missing."""
     try:
         import prometheus_client
         import prometheus_client.core
@@ -26,7 +26,7 @@ def prometheus_library() -> Any:
 
 
 class MeterCollector:
-    """What a registry asks; a fresh look at the meter each time."""
+    """Collector for a prometheus-client registry; reads the meter at every scrape."""
 
     def __init__(self, meter: Meter) -> None:
         self.meter = meter
@@ -46,13 +46,25 @@ class MeterCollector:
 
 
 def register(meter: Meter, registry: CollectorRegistry | None = None) -> None:
-    """Add the meter to a registry, prometheus-client's usual one if none is given."""
+    """Add a meter to a registry.
+
+    Args:
+        meter: The meter to expose.
+        registry: None for the default registry of prometheus-client.
+
+    Raises:
+        MissingExtra: prometheus-client is not installed.
+    """
     client = prometheus_library()
     (registry if registry is not None else client.REGISTRY).register(MeterCollector(meter))
 
 
 def prometheus_text(meter: Meter) -> bytes:
-    """Everything the meter knows, in Prometheus's text format."""
+    """Return the current state of a meter in the Prometheus text format.
+
+    Raises:
+        MissingExtra: prometheus-client is not installed.
+    """
     client = prometheus_library()
     registry = client.CollectorRegistry()
     register(meter, registry)

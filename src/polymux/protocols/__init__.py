@@ -1,5 +1,9 @@
-"""The rule books: one file a protocol (frames, rules, wire, law, bookkeeping, verbs), and the
-registry that turns a protocol string such as `nerdbank:version=2` into one of them.
+"""The protocol implementations: a package per protocol, and the registry.
 
-Imports only `core`. Everything above may import this.
+Each package holds the rules and frame kinds (`rules`), the `Protocol` subclass (`protocol`:
+decoding and encoding, validation, state changes, frames to send) and its parts, such as codecs and
+the state of reused ids. `registry` makes an instance from a protocol string such as
+`nerdbank:version=2`.
+
+Imports only `core`.
 """

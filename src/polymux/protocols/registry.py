@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""From a protocol string, `NAME[:key=value,...]`, to a rule book."""
+"""Make a protocol implementation from a protocol string, `NAME[:key=value,...]`."""
 
 from collections.abc import Callable
 
@@ -17,11 +17,11 @@ from polymux.protocols.streamux import protocol as streamux
 
 
 class BadProtocolString(PolymuxError):
-    """A protocol string that cannot be used; the text says what is wrong and what would do."""
+    """The protocol string is invalid. The message says what is wrong and what is accepted."""
 
 
 class ProtocolSpec:
-    """A protocol string, taken apart."""
+    """A parsed protocol string. `str()` gives it back in normal form."""
 
     def __init__(self, name: str, options: dict[str, str]) -> None:
         self.name = name
@@ -35,7 +35,7 @@ class ProtocolSpec:
 
 ProtocolFactory = Callable[[dict[str, str], Limits, i64], Protocol]
 
-# One line a protocol: its maker, and the keys its string may have.
+# For each protocol: the factory, and the option keys that its string may have.
 PROTOCOLS: dict[str, tuple[ProtocolFactory, tuple[str, ...]]] = {
     "mplex": (mplex.from_options, ("ids", "max_frame")),
     "nerdbank": (nerdbank.from_options, ("version", "window", "seeded")),
@@ -47,11 +47,18 @@ COMMON_OPTIONS = ("preamble",)
 
 
 def protocol_names() -> list[str]:
+    """Return the names of all protocols, in the order of the documentation."""
     return list(PROTOCOLS)
 
 
 def parse_protocol(text: str) -> ProtocolSpec:
-    """Take a protocol string apart and check its name and keys."""
+    """Parse a protocol string and check its name and option keys.
+
+    Option values are not checked here, but by `create`.
+
+    Raises:
+        BadProtocolString: unknown protocol name or option key.
+    """
     name, _, rest = text.strip().partition(":")
     if name not in PROTOCOLS:
         raise BadProtocolString(f"no protocol {name!r}: choose one of {', '.join(PROTOCOLS)}")
@@ -69,10 +76,22 @@ def parse_protocol(text: str) -> ProtocolSpec:
 
 
 def create(text: str, limits: Limits | None = None, vantage: int = Vantage.MIDDLE) -> Protocol:
-    """A fresh rule book for one conversation."""
-    choice = parse_protocol(text)
-    maker = PROTOCOLS[choice.name][0]
+    """Make the protocol implementation for one connection.
+
+    Args:
+        text: the protocol string, such as `nerdbank:version=2`.
+        limits: limits to apply; the defaults of `Limits` if None. Options may change it in place.
+        vantage: where the bytes are observed (`Vantage`); an endpoint passes its own side.
+
+    Returns:
+        A new instance. It keeps the state of one connection and cannot be shared.
+
+    Raises:
+        BadProtocolString: unknown name, option key or option value.
+    """
+    spec = parse_protocol(text)
+    factory = PROTOCOLS[spec.name][0]
     try:
-        return maker(choice.options, limits if limits is not None else Limits(), vantage)
-    except ValueError as problem:
-        raise BadProtocolString(f"{text!r}: {problem}") from None
+        return factory(spec.options, limits if limits is not None else Limits(), vantage)
+    except ValueError as error:
+        raise BadProtocolString(f"{text!r}: {error}") from None

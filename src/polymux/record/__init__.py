@@ -1,5 +1,8 @@
-"""What writes captures: the tap, a recording proxy, the recorder inside a live process, and the
-collector, which takes in whatever is sent to it.
+"""Writing captures of live traffic.
+
+- `RecordingProxy` forwards connections and records them;
+- `Recorder` records the sessions of this process;
+- `Collector` accepts sessions, records them, and confirms data when it is durable.
 
 Imports `aio`, `capture` and what is below them.
 """

@@ -1,7 +1,8 @@
-"""The collector: takes in sessions of any protocol and lands their bytes as captures.
+"""`Collector`: accepts sessions of any protocol and stores their bytes as captures.
 
-A sender is told that something was processed, by credit, by the answer to its end or by a reply,
-only when it is durable. What a killed collector leaves behind is published by the next one.
+A sender learns that its data was processed from returned credit, from the answer to the end of its
+stream, or from a reply. The collector sends none of these before the data is durable. Files that a
+killed collector leaves behind are published by the next one in the same directory.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from functools import partial
 from polymux.aio import Server, Session, serve
 from polymux.aio.hooks import RecorderFactory
 from polymux.capture import write_index
+from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng.rotation import RotatingWriter, rotation_files
-from polymux.capture.pcapng.writer import PART_SUFFIX
 from polymux.core.errors import CaptureError, PolymuxError
 from polymux.core.limits import Limits, Timeouts
 from polymux.record.crash_recovery import RecoveryResult, recover_partial_captures
@@ -33,25 +34,39 @@ log = logging.getLogger("polymux.record")
 
 MIB = 1024 * 1024
 CAPTURE_NAME = "collect.pcapng"
-MIN_SESSION_BUFFER_BYTES = (
-    64 * 1024
-)  # bytes a session without credit may have waiting, however many there are
+MIN_SESSION_BUFFER_BYTES = 64 * 1024  # lower bound of a session's share of the memory
 
 
 @dataclass
 class CollectorLimits:
-    """What one client and all of them may take. 0 of `per_host` means as many as in all."""
+    """Limits of a collector.
 
-    clients: int = 1024  # sessions at once
-    per_host: int = 0  # of them from one address
-    streams: int = 1024  # streams a session may have open
-    buffer_bytes: int = 256 * MIB  # bytes in memory, all sessions together
-    session_buffer_bytes: int = 16 * MIB  # and one of them
+    Args:
+        clients: Sessions open at a time; further connections are rejected.
+        per_host: Sessions open at a time from one address; 0 for no limit besides `clients`.
+        streams: Streams of one session open at a time.
+        buffer_bytes: Received bytes in memory that are not durable, all sessions together.
+        session_buffer_bytes: The same for one session.
+    """
+
+    clients: int = 1024
+    per_host: int = 0
+    streams: int = 1024
+    buffer_bytes: int = 256 * MIB
+    session_buffer_bytes: int = 16 * MIB
 
 
 @dataclass
 class CollectorStats:
-    """What has come so far."""
+    """Counters of a collector since its start.
+
+    Args:
+        sessions: Sessions accepted.
+        open: Sessions that are open.
+        rejected: Connections rejected because of a limit or a failed disk.
+        streams: Streams begun.
+        open_streams: Streams that are not finished.
+    """
 
     sessions: int = 0
     open: int = 0
@@ -60,22 +75,34 @@ class CollectorStats:
     open_streams: int = 0
 
     def stream_count_changed(self, change: int) -> None:
+        """Count a stream that has begun (+1) or is finished (-1)."""
         self.open_streams += change
         self.streams += max(0, change)
 
 
 class Collector:
-    """Listens wherever it is told to and writes `OUT/collect-00001.pcapng` and so on.
+    """Accepts sessions on any number of URLs and writes `OUT/collect-00001.pcapng` and so on.
 
         async with Collector("captures") as collector:
             await collector.listen("tcp://127.0.0.1:9000", protocol="mplex")
             await collector.wait_failed()
 
-    `sync` is when what came counts as durable: "always" (syncs shared by all who wait), seconds
-    between syncs, or "none" for what the operating system has. Files are published, with their
-    index, once they hold `rotate_bytes` or are `rotate_seconds` old. `early` are ids of Minmux
-    streams that get credit before the peer says anything on them. `around` is put around what
-    records each session, to see what passes too.
+    Files are published together with their index. A collector belongs to the event loop in which
+    it is started.
+
+    Args:
+        out: Directory of the captures; created if it does not exist.
+        sync: When received data counts as durable. "always": after a sync, which is started at once
+            and shared by all senders that wait; a number: the same, with at least that many
+            seconds between syncs; "none": when the operating system has it.
+        rotate_bytes: Publish a file when it has reached this size.
+        rotate_seconds: Publish a file that is not empty at this age; 0 stands for one hour.
+        limits: See `CollectorLimits`.
+        timeouts: Timeouts of the sessions.
+        minmux_streams: Ids of Minmux streams that get credit before the peer uses them.
+        comment: Comment written into every file.
+        wrap_recorder: Called with the recorder factory of each listener; returns the one to use,
+            for example to observe the traffic as well.
     """
 
     def __init__(
@@ -96,7 +123,7 @@ class Collector:
         self.limits = limits or CollectorLimits()
         self.timeouts = timeouts or Timeouts()
         self.recovered = RecoveryResult()
-        """What an earlier collector had left in the directory."""
+        """Files of an earlier collector that `start` has published."""
         self.published: list[str] = []
         self._sync = sync
         self._rotation = (rotate_bytes, rotate_seconds or 3600.0)
@@ -116,20 +143,26 @@ class Collector:
 
     @property
     def durable_log(self) -> DurableLog:
+        """The log that all sessions write to; available after `start`."""
         assert self._durable_log is not None, "the collector was not started"
         return self._durable_log
 
     @property
     def urls(self) -> list[str]:
+        """The URLs that the collector listens on."""
         return [server.url for server in self._servers]
 
     @property
     def failure(self) -> str:
-        """Why nothing can be promised any more; empty while all is well."""
+        """Why received data is no longer confirmed; empty while there is no failure."""
         return self.durable_log.failure
 
     async def start(self) -> None:
-        """Publish what was left in the directory, and begin the first file."""
+        """Publish files that an earlier collector left behind, and begin the first file.
+
+        Raises:
+            CaptureError: The directory or the file cannot be created.
+        """
         path = os.path.join(self.out, CAPTURE_NAME)
         try:
             os.makedirs(self.out, exist_ok=True)
@@ -145,12 +178,24 @@ class Collector:
         self._durable_log = DurableLog(writer, self._sync, self._on_disk_full, self._failed.set)
 
     async def listen(self, url: str, protocol: str, *, tls: ssl.SSLContext | None = None) -> str:
-        """Take sessions of `protocol` at `url`; returns where, as port 0 takes a free one."""
-        bounds = self.limits
+        """Accept sessions at a URL.
+
+        Args:
+            url: tcp://, tls://, unix://, ws:// or wss://; port 0 takes a free port.
+            protocol: Protocol string of the sessions, as for `polymux.serve`.
+            tls: Server context; needed for tls:// and wss://.
+
+        Returns:
+            The URL with the actual port.
+
+        Raises:
+            BadUrl: The URL is invalid, or cannot be listened on.
+        """
         limits = Limits(
-            max_streams=bounds.streams, accept_backlog=max(128, bounds.streams),
-            session_buffer_bytes=bounds.session_buffer_bytes,
-        )  # fmt: skip
+            max_streams=self.limits.streams,
+            accept_backlog=max(128, self.limits.streams),
+            session_buffer_bytes=self.limits.session_buffer_bytes,
+        )
         recorder: RecorderFactory = Recorder(self.durable_log)
         if self._wrap_recorder is not None:
             recorder = self._wrap_recorder(recorder)
@@ -167,16 +212,27 @@ class Collector:
         return server.url
 
     async def wait_failed(self) -> None:
-        """Wait for the disk to fail, for ever if it does not; raises NotDurable then."""
+        """Wait until a write or sync fails; without a failure, until cancelled.
+
+        Raises:
+            NotDurable: Always, when it ends by itself.
+        """
         await self._failed.wait()
         raise NotDurable(self.failure)
 
     async def close(self, grace: float = 5.0) -> list[str]:
-        """Stop listening, let streams that are under way finish within `grace` seconds, end the
-        sessions, and publish. Returns the files published; raises CaptureError if the last could
-        not be.
+        """Stop listening, wait for open streams, close the sessions and publish the last file.
 
-        What is cut by the end of the grace was not told to be processed beyond what is durable.
+        Data of streams that are not finished by then was not confirmed beyond what is durable.
+
+        Args:
+            grace: Seconds that open streams have to finish.
+
+        Returns:
+            The names of all published files.
+
+        Raises:
+            CaptureError: The last file could not be published.
         """
         if self._closing:
             return self.published
@@ -185,8 +241,8 @@ class Collector:
             if server.listener is not None:
                 server.listener.close()
         loop = asyncio.get_running_loop()
-        limit = loop.time() + grace
-        while self.stats.open_streams and loop.time() < limit and not self._failed.is_set():
+        deadline = loop.time() + grace
+        while self.stats.open_streams and loop.time() < deadline and not self._failed.is_set():
             await asyncio.sleep(0.01)
         try:
             if self._sessions and not self.failure:
@@ -205,29 +261,29 @@ class Collector:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close()
 
-    # --- sessions
+    # Sessions
 
     async def _handle_session(self, session: Session) -> None:
-        """The life of one session."""
+        """Serve one session until it ends."""
         host = session.peer.rpartition(":")[0]
-        refusal = self._reject_reason(host)
-        if refusal:
+        reason = self._reject_reason(host)
+        if reason:
             self.stats.rejected += 1
-            log.warning("%s turned away: %s", session, refusal)
-            session.abort(refusal)
+            log.warning("%s rejected: %s", session, reason)
+            session.abort(reason)
             return
-        holding = SessionIngest(
+        ingest = SessionIngest(
             session, self.durable_log, self.stats.stream_count_changed, self._minmux_streams
         )
         self.stats.sessions += 1
         self.stats.open += 1
         self._sessions_per_host[host] += 1
-        self._sessions[session] = holding
+        self._sessions[session] = ingest
         self._divide_memory()
         if self._disk_full:
             session.read_backpressure.hold(True)
         try:
-            await holding.run()
+            await ingest.run()
         finally:
             self.stats.open -= 1
             self._sessions_per_host[host] -= 1
@@ -237,24 +293,24 @@ class Collector:
             self._divide_memory()
 
     def _reject_reason(self, host: str) -> str:
-        bounds = self.limits
+        limits = self.limits
         if self.durable_log.failure:
             return self.durable_log.failure
-        if self.stats.open >= bounds.clients:
-            return f"limit clients={bounds.clients}: so many sessions are open"
-        if bounds.per_host and self._sessions_per_host[host] >= bounds.per_host:
-            return f"limit per_host={bounds.per_host}: so many sessions come from there"
+        if self.stats.open >= limits.clients:
+            return f"limit clients={limits.clients}: that many sessions are open"
+        if limits.per_host and self._sessions_per_host[host] >= limits.per_host:
+            return f"limit per_host={limits.per_host}: that many sessions of this address are open"
         return ""
 
     def _divide_memory(self) -> None:
-        """Divide the memory between the sessions: together they never hold more than the limit."""
-        bounds = self.limits
-        share = max(MIN_SESSION_BUFFER_BYTES, bounds.buffer_bytes // max(1, len(self._sessions)))
+        """Give every session an equal share of the memory limit."""
+        limits = self.limits
+        share = max(MIN_SESSION_BUFFER_BYTES, limits.buffer_bytes // max(1, len(self._sessions)))
         for session in self._sessions:
-            session.endpoint.limits.session_buffer_bytes = min(bounds.session_buffer_bytes, share)
+            session.endpoint.limits.session_buffer_bytes = min(limits.session_buffer_bytes, share)
 
     def _on_disk_full(self, full: bool) -> None:
-        """No room on the disk: nobody is read from until there is."""
+        """Pause reading from all sessions while the disk is full."""
         self._disk_full = full
         for session in self._sessions:
             session.read_backpressure.hold(full)
@@ -273,8 +329,22 @@ async def collect(
     timeouts: Timeouts | None = None,
     minmux_streams: Sequence[int] = (),
 ) -> Collector:
-    """A collector that listens at one URL; see `Collector`. Close it, or use it in `async with`
-    a `Collector`, when done."""
+    """Start a collector that listens on one URL.
+
+    Args:
+        url: See `Collector.listen`.
+        protocol: See `Collector.listen`.
+        out: Directory of the captures.
+        tls: See `Collector.listen`.
+        sync: See `Collector`, also for the other arguments.
+
+    Returns:
+        The started collector. The caller closes it with `Collector.close`.
+
+    Raises:
+        BadUrl: The URL is invalid, or cannot be listened on.
+        CaptureError: The directory or the file cannot be created.
+    """
     collector = Collector(
         out, sync=sync, rotate_bytes=rotate_bytes, rotate_seconds=rotate_seconds,
         limits=limits, timeouts=timeouts, minmux_streams=minmux_streams,
@@ -289,15 +359,15 @@ async def collect(
 
 
 def recover_and_index(path: str) -> RecoveryResult:
-    """Publish what was left, and give every file that has none its index."""
-    found = recover_partial_captures(path)
+    """Publish files left behind by a killed writer, and write missing index files."""
+    result = recover_partial_captures(path)
     for _, name in rotation_files(path):
         if name.endswith(PART_SUFFIX) or os.path.exists(f"{name}.idx"):
             continue
         try:
             with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{name}.idx{PART_SUFFIX}")  # its writer was killed
+                os.unlink(f"{name}.idx{PART_SUFFIX}")  # partial index of a killed writer
             write_index(name)
-        except (PolymuxError, OSError) as problem:  # readers do without
-            found.problems.append(f"{name}: has no index: {problem}")
-    return found
+        except (PolymuxError, OSError) as problem:  # an index is optional
+            result.problems.append(f"{name}: has no index: {problem}")
+    return result

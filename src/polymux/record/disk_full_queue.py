@@ -1,4 +1,4 @@
-"""Waiting for room on the disk without stopping the event loop."""
+"""`DiskFullQueue`: keeps packets in memory while the disk is full, without blocking the loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger("polymux.record")
 
 
 class RetryableSink(Protocol):
-    """A sink that can be asked again: `PcapngWriter` or `RotatingWriter`."""
+    """A sink that raises DiskFull instead of blocking: `PcapngWriter` or `RotatingWriter`."""
 
     @property
     def comment_epoch(self) -> int: ...
@@ -24,11 +24,15 @@ class RetryableSink(Protocol):
 
 
 class DiskFullQueue:
-    """A sink that keeps what finds no room, in order, and offers it again until there is.
+    """A packet sink that retries, in order, packets for which the disk has no space.
 
-    `when_full(True)` is called when packets begin to wait and `when_full(False)` when all are
-    written; whoever writes here should write little in between. What must not happen before a
-    packet is in the file goes through `after`.
+    The queue is not bounded: users stop writing while it is `full`. Actions that must not happen
+    before a packet is written go through `call_when_written`.
+
+    Args:
+        sink: Where the packets are written.
+        on_full_change: Called with True when packets begin to wait, and with False when all of
+            them are written.
     """
 
     def __init__(self, sink: RetryableSink, on_full_change: Callable[[bool], None]) -> None:
@@ -37,7 +41,7 @@ class DiskFullQueue:
         self._waiting: deque[Callable[[], None]] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self.waiting_bytes = 0
-        """Bytes of the packets that wait."""
+        """Bytes of the packets that wait in memory."""
 
     @property
     def comment_epoch(self) -> int:
@@ -45,10 +49,11 @@ class DiskFullQueue:
 
     @property
     def full(self) -> bool:
+        """Whether packets wait for disk space."""
         return bool(self._waiting)
 
     def burst(self, burst: PacketBurst) -> None:
-        """Write now, or as soon as there is room and everything before it is written."""
+        """Write the packets now, or after those that wait."""
 
         def write() -> None:
             self._sink.offer_burst(burst)
@@ -58,13 +63,16 @@ class DiskFullQueue:
         self.call_when_written(write)
 
     def call_when_written(self, callback: Callable[[], None]) -> None:
-        """Do it once everything written before is in the file; now, if nothing waits."""
+        """Call `callback` when all earlier packets are written; now, if none wait.
+
+        The callback may raise DiskFull; it is then retried.
+        """
         if not self._waiting:
             try:
                 callback()
                 return
             except DiskFull as full:
-                log.warning("%s: traffic waits until there is room to record it", full)
+                log.warning("%s: traffic waits until there is space to record it", full)
                 self._waiting.append(callback)
                 self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry)
                 self._on_full_change(True)
@@ -72,7 +80,7 @@ class DiskFullQueue:
         self._waiting.append(callback)
 
     def discard_waiting(self) -> int:
-        """Wait no longer: what waits is neither written nor passed on. Returns its bytes."""
+        """Drop everything that waits, packets and callbacks. Return the bytes of the packets."""
         if self._timer is not None:
             self._timer.cancel()
         self._waiting.clear()
@@ -87,5 +95,5 @@ class DiskFullQueue:
         except DiskFull:
             self._timer = asyncio.get_running_loop().call_later(RETRY_SECONDS, self._retry)
             return
-        log.warning("there is room again: traffic goes on")
+        log.warning("there is space again: traffic continues")
         self._on_full_change(False)

@@ -1,7 +1,12 @@
-"""Captures whose writers learn when what they wrote is on the disk.
+"""`DurableLog`: capture files that report when written packets are durable.
 
-Everybody who waits while a sync runs shares the next one, so the number of syncs does not grow
-with the number of streams.
+Group commit: all callers that start to wait while a sync is running share the next one, so the
+number of syncs does not grow with the number of streams. A sync covers exactly the bytes written
+before it started. While the disk is full, packets wait in a `DiskFullQueue`, and a sync waits
+behind them.
+
+After a failed write or sync nothing is reported as durable any more: the kernel may have dropped
+the pages that it could not write, so a later sync that succeeds proves nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from polymux.capture.pcapng.rotation import RotatingWriter
@@ -20,22 +26,29 @@ from polymux.record.disk_full_queue import DiskFullQueue
 
 log = logging.getLogger("polymux.record")
 
-TICK_SECONDS = 0.25  # seconds between looks at the age of the current file
+TICK_SECONDS = 0.25  # how often the age of the current file is checked
 
 SyncPolicy = float | Literal["always", "none"]
 
 
 class NotDurable(PolymuxError):
-    """What was written may be lost: the disk failed. Nobody may be told that it is safe."""
+    """Written data may be lost, because the disk failed or the log was closed."""
 
 
 class DurableLog:
-    """A sink for recorders, over a rotation of captures.
+    """A packet sink over a `RotatingWriter`, with `wait_durable` for its users.
 
-    `sync`: "always" syncs as soon as somebody waits, a number at most so often (seconds), "none"
-    counts as durable what the operating system has: a killed process loses nothing of it, a power
-    cut may. While the disk is full packets wait in memory and `when_full(True)` asks for quiet;
-    after a write or sync that failed, `failure` says why and nothing is durable any more.
+    After a failed write or sync, `failure` has the reason and `wait_durable` raises NotDurable.
+    Must be created in a running event loop.
+
+    Args:
+        writer: The capture files; created with `background=True`.
+        sync: "always" syncs as soon as a caller waits; a number is the minimum number of seconds
+            between syncs; "none" counts data as durable once the operating system has it: it
+            survives a killed process, but not a power failure.
+        on_full_change: Called with True when the disk is full and packets wait in memory, with
+            False when all of them are written. The caller should write little in between.
+        on_failure: Called once, at the first failure.
     """
 
     def __init__(
@@ -45,19 +58,22 @@ class DurableLog:
         on_full_change: Callable[[bool], None],
         on_failure: Callable[[], None],
     ) -> None:
-        assert writer.worker is not None, "syncs run beside the event loop"
+        assert writer.worker is not None, "syncs run in the background thread of the writer"
         self.writer = writer
         self.disk_full_queue = DiskFullQueue(writer, on_full_change)
         self._on_failure = on_failure
         self.failure = ""
         self.syncs = 0
         self.bytes_written = 0
-        """Bytes of packets that were handed in, and of those that are durable."""
+        """Bytes of all packets given to the log."""
         self.bytes_durable = 0
+        """Bytes of the packets that are durable."""
         self._sync = sync
         self._loop = asyncio.get_running_loop()
-        self._next_sync: asyncio.Future[None] | None = None  # for the sync after the running one
-        self._running_sync: asyncio.Future[None] | None = None  # the running one
+        self._next_sync: asyncio.Future[None] | None = (
+            None  # resolved by the next sync, not the running one
+        )
+        self._running_sync: asyncio.Future[None] | None = None  # resolved by the running sync
         self._timer: asyncio.Handle | None = None
         self._synced_at = -1e9
         self._not_durable_since = 0.0
@@ -69,7 +85,7 @@ class DurableLog:
 
     @property
     def lag(self) -> float:
-        """Seconds since the oldest byte came that is not durable; 0 if all are."""
+        """Age in seconds of the oldest data that is not durable; 0 if everything is."""
         return (
             time.monotonic() - self._not_durable_since
             if self.bytes_written > self.bytes_durable
@@ -77,7 +93,7 @@ class DurableLog:
         )
 
     def burst(self, burst: PacketBurst) -> None:
-        """Append packets; they have reached the system when this returns, or the disk is full."""
+        """Append packets. When it returns, the operating system has them or the disk is full."""
         if self.bytes_written == self.bytes_durable:
             self._not_durable_since = time.monotonic()
         self.bytes_written += burst.packet_bytes
@@ -86,13 +102,16 @@ class DurableLog:
                 self.writer.offer_burst(burst)
                 return
             except DiskFull:
-                pass  # they were not written, and wait from now on
+                pass  # nothing was written: the packets wait below
         self.disk_full_queue.burst(burst)
 
     async def wait_durable(self) -> None:
-        """Wait until everything handed in so far is durable. Raises NotDurable if it never will.
+        """Wait until everything written so far is durable.
 
-        If cancelled, the sync goes on for the others.
+        If cancelled, the sync goes on for other callers.
+
+        Raises:
+            NotDurable: It will not become durable.
         """
         if self.failure:
             raise NotDurable(self.failure)
@@ -103,16 +122,23 @@ class DurableLog:
         await asyncio.shield(self._next_sync)
 
     async def close(self) -> list[str]:
-        """Publish what is left; returns the names of all files. No sessions may write any more."""
+        """Publish the last file. Nothing may be written any more.
+
+        Returns:
+            The names of all published files.
+
+        Raises:
+            CaptureError: The last file could not be published.
+        """
         self._ticker.cancel()
         if self._timer is not None:
             self._timer.cancel()
         lost = self.disk_full_queue.discard_waiting()
         if lost:
-            self._fail(f"stopped while the disk was full: {lost} bytes of packets are not there")
+            self._fail(f"stopped while the disk was full: {lost} bytes of packets were not written")
         for future in (self._running_sync, self._next_sync):
             if future is not None and not future.done():
-                future.set_exception(NotDurable(self.failure or "the journal was closed"))
+                future.set_exception(NotDurable(self.failure or "the log was closed"))
         self._next_sync = None
         if not self.writer.packets and not self.failure:
             await self._loop.run_in_executor(None, self.writer.discard)
@@ -123,14 +149,15 @@ class DurableLog:
             self.bytes_durable = self.bytes_written
         return names
 
-    # --- syncing
+    # Syncing
 
     def _schedule_sync(self) -> None:
-        """Somebody waits: begin now, or when the interval is over."""
+        """Start a sync in this event-loop iteration, or when the sync interval is over."""
         if self._running_sync is not None or self._timer is not None:
             return
         if isinstance(self._sync, str):
-            self._timer = self._loop.call_soon(self._start_sync)  # others of this turn come along
+            # Not immediately: callers of the same iteration share the sync.
+            self._timer = self._loop.call_soon(self._start_sync)
         else:
             due = self._synced_at + self._sync - self._loop.time()
             self._timer = self._loop.call_later(max(0.0, due), self._start_sync)
@@ -142,47 +169,41 @@ class DurableLog:
         self.disk_full_queue.call_when_written(self._submit_sync)
 
     def _submit_sync(self) -> None:
-        """Everything that was handed in is written: sync it."""
-        mark = self.bytes_written
+        """Everything given to the log is written: sync it."""
+        size = self.bytes_written
         if self._sync == "none":
-            self._on_sync_done(mark)
+            self._on_sync_done(size)
             return
-        current = self.writer.current_writer
-        worker = self.writer.worker
-        assert worker is not None
-        # One thread, in order: files that were rotated out before this are synced before it.
-        running = worker.submit(current.sync_descriptor, current.fd)
-        running.add_done_callback(
-            lambda _: self._loop.call_soon_threadsafe(self._on_sync_done, mark)
-        )
+        # The callback runs in the writer's thread, and only passes the result to the loop.
+        self.writer.submit_sync(partial(self._loop.call_soon_threadsafe, self._on_sync_done, size))
 
     def _on_sync_done(self, synced_bytes: int) -> None:
         self.syncs += 1
-        covered, self._running_sync = self._running_sync, None
-        missed = self.writer.loss
-        if missed.packets:
-            self._fail(f"{missed.packets} packets could not be written: {missed.error}")
+        finished, self._running_sync = self._running_sync, None
+        loss = self.writer.loss
+        if loss.packets:
+            self._fail(f"{loss.packets} packets could not be written: {loss.error}")
         if self.writer.sync_error:
             self._fail(f"a sync failed: {self.writer.sync_error}")
         if not self.failure:
             self.bytes_durable = synced_bytes
             self._not_durable_since = self._sync_started_monotonic()
-        if covered is not None and not covered.done():
+        if finished is not None and not finished.done():
             if self.failure:
-                covered.set_exception(NotDurable(self.failure))
+                finished.set_exception(NotDurable(self.failure))
             else:
-                covered.set_result(None)
+                finished.set_result(None)
         if self._next_sync is not None:
             self._schedule_sync()
 
     def _sync_started_monotonic(self) -> float:
-        """When the bytes that came since the sync began came at the earliest."""
+        """When the finished sync started: no byte that it does not cover is older."""
         return time.monotonic() - (self._loop.time() - self._synced_at)
 
     def _fail(self, problem: str) -> None:
         if not self.failure:
             self.failure = problem
-            log.error("nothing can be promised any more: %s", problem)
+            log.error("received data is no longer confirmed: %s", problem)
             self._on_failure()
 
     def _tick(self) -> None:
@@ -192,6 +213,7 @@ class DurableLog:
 
 
 def _retrieve_exception(future: asyncio.Future[None]) -> None:
-    """Whoever waited may be gone: a failure that nobody takes is no complaint of the loop's."""
+    """Retrieve the exception, so that asyncio does not log "exception was never retrieved" when
+    the waiter was cancelled."""
     if not future.cancelled():
         future.exception()

@@ -1,8 +1,14 @@
-"""Streams that are taken in, and given leave for only when what came is durable.
+"""`SessionIngest`: reads all streams of a session and confirms data only when it is durable.
 
-Content is in the capture before a stream sees it, so nothing of it is kept here where the sender
-has credit: its leave is what is held back. Where there is no credit the content counts as unread
-until it is durable, and the session's own bound on pauses applies.
+The recorder of the session writes received bytes to the capture before a stream sees them, so their
+content is not kept here. What has to be held back is the confirmation: the sender must not learn
+that data was processed before it is durable.
+
+- Where the protocol has credit, content is dropped as it arrives and its credit is returned after
+  the next sync. A sender therefore never has more than one window of unconfirmed data.
+- Where it has none, content counts as unread until it is durable. The session's buffer limit then
+  pauses reading from the transport.
+- The end of a stream is answered (by a close or a reply) after a sync of its own.
 """
 
 from __future__ import annotations
@@ -16,24 +22,27 @@ from polymux.aio import Call, ItemReceiver, MinmuxSession, NerdbankSession, Omni
 from polymux.aio.session.session import Session
 from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import PolymuxError, StreamEnded
-from polymux.core.streams import OPEN
-from polymux.protocols.nerdbank.protocol import Nerdbank
 from polymux.record.durable_log import DurableLog, NotDurable
 
 log = logging.getLogger("polymux.record")
 
-STREAM_POLL_SECONDS = 0.02  # seconds between looks for streams that nobody opens (Minmux)
-SYNC_SHARING_SECONDS = 0.02  # seconds in which what came without credit may share a sync
-SYNC_NOW_DIVISOR = (
-    8  # unless it is an eighth of the session's budget: reading must not have to stop for it
-)
-ITEM_CREDIT_BYTES = (
-    64 * 1024
-)  # bytes of credit for such a stream; 16 items where they say their own length
+STREAM_POLL_SECONDS = 0.02  # how often new Minmux streams, which are never opened, are looked for
+SYNC_SHARING_SECONDS = 0.02  # how long data of streams without credit waits to share a sync,
+SYNC_NOW_DIVISOR = 8  # unless it fills this fraction of the session's buffer limit
+# Initial credit of a Minmux stream, in bytes or, where items carry their own length, in items.
+ITEM_CREDIT_BYTES = 64 * 1024
+ITEM_CREDIT_ITEMS = 16
 
 
 class SessionIngest:
-    """One session of a collector: every stream the peer has, until the session ends."""
+    """Reads every stream of one session of a collector.
+
+    Args:
+        session: A session whose recorder writes to `durable_log`.
+        durable_log: Where the received bytes are recorded.
+        on_stream_count: Called with +1 when a stream begins and -1 when it is finished.
+        minmux_streams: Ids of Minmux streams that get credit before the peer uses them.
+    """
 
     def __init__(
         self,
@@ -44,22 +53,21 @@ class SessionIngest:
     ) -> None:
         self.session = session
         self._durable_log = durable_log
-        self._on_stream_count = on_stream_count  # told +1 and -1
+        self._on_stream_count = on_stream_count
         self._minmux_streams = minmux_streams
         self._tasks: set[asyncio.Task[None]] = set()
-        self._uncredited: dict[Stream, int] = {}  # units that came and have no leave yet
-        self._unread_streams: dict[
-            Stream, None
-        ] = {}  # streams whose lanes hold what is not durable
+        self._uncredited: dict[Stream, int] = {}  # received units whose credit is held back
+        # Streams without credit that have received data since the last sync.
+        self._unread_streams: dict[Stream, None] = {}
         self._data_arrived = asyncio.Event()
         self._buffer_filling = asyncio.Event()
         self.open_streams = 0
         """Streams that are not finished."""
 
     async def run(self) -> None:
-        """Take in what the peer sends until it ends the session."""
+        """Read until the peer ends the session and all its streams are finished."""
         session = self.session
-        settling = asyncio.create_task(self._grant_durable_credit())
+        credit_task = asyncio.create_task(self._grant_durable_credit())
         try:
             if isinstance(session, OmnistreamsSession):
                 self._create_task(self._discard_controls(session))
@@ -70,13 +78,13 @@ class SessionIngest:
             else:
                 async for stream in session.incoming:
                     self._start_stream(stream)
-            # The peer sends no more; what it ended can still be answered.
+            # The peer sends no more; streams that it has ended can still be answered.
             while self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
-            for task in (settling, *self._tasks):
+            for task in (credit_task, *self._tasks):
                 task.cancel()
-            await asyncio.gather(settling, *self._tasks, return_exceptions=True)
+            await asyncio.gather(credit_task, *self._tasks, return_exceptions=True)
 
     def _create_task(self, coroutine: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(self._run_isolated(coroutine))
@@ -84,7 +92,7 @@ class SessionIngest:
         task.add_done_callback(self._tasks.discard)
 
     async def _run_isolated(self, coroutine: Coroutine[object, object, None]) -> None:
-        """What happens to one stream is no matter of the others; a failed disk is."""
+        """Keep an error of one stream from the others. A failed disk ends the session."""
         try:
             await coroutine
         except NotDurable as problem:
@@ -96,7 +104,7 @@ class SessionIngest:
         self._create_task(self._ingest_stream(stream))
 
     async def _ingest_stream(self, stream: Stream) -> None:
-        """One stream from its first byte to its end, and the answer to that."""
+        """Read one stream to its end, and answer the end when everything is durable."""
         self.open_streams += 1
         self._on_stream_count(1)
         try:
@@ -107,7 +115,7 @@ class SessionIngest:
             else:
                 await self._read_without_credit(stream)
             await self._durable_log.wait_durable()
-            mark_durable(stream, stream.buffers.unread_bytes)
+            stream.mark_read(stream.unread_bytes)
             if isinstance(stream, Call):
                 await stream.reply()
             else:
@@ -115,75 +123,65 @@ class SessionIngest:
         finally:
             self._uncredited.pop(stream, None)
             self._unread_streams.pop(stream, None)
-            if stream.buffers.unread_bytes:
+            if stream.unread_bytes:
                 stream.discard_unread()
             self.open_streams -= 1
             self._on_stream_count(-1)
 
-    # --- the three ways to take a stream in
+    # Reading, by kind of flow control
 
     async def _read_with_credit(self, stream: Stream) -> None:
-        """With credit: take at once, and owe the leave."""
-        endpoint = stream.endpoint
-        lane = stream.buffers
-        counts_messages = endpoint.protocol.content_is_messages
+        """Drop content as it arrives, and hold back its credit."""
         while True:
-            if lane.received:
-                size = lane.unread_bytes
-                parts = endpoint.take_received(lane)
-                self._defer_credit(stream, len(parts) if counts_messages else size)
+            if stream.has_unread:
+                self._defer_credit(stream, stream.drop_unread_uncredited())
             elif stream.check_eof():
                 return
             else:
                 await stream.wait_readable()
 
     async def _read_without_credit(self, stream: Stream) -> None:
-        """Without credit: what is not durable counts as unread, against the session's budget. The
-        bytes themselves are in the capture and let go."""
-        lane = stream.buffers
+        """Free content as it arrives, but count it against the session's buffer limit."""
+        endpoint = stream.endpoint
         while not stream.check_eof():
-            if lane.received:
-                lane.received.clear()
+            if stream.has_unread:
+                stream.free_unread()
                 self._unread_streams[stream] = None
                 self._data_arrived.set()
                 if (
-                    stream.endpoint.receive_queue.unread_bytes * SYNC_NOW_DIVISOR
-                    > stream.endpoint.limits.session_buffer_bytes
+                    endpoint.receive_queue.unread_bytes * SYNC_NOW_DIVISOR
+                    > endpoint.limits.session_buffer_bytes
                 ):
                     self._buffer_filling.set()
             await stream.wait_readable()
 
     async def _read_items(self, stream: ItemReceiver) -> None:
-        """Items: credit is given by hand, for as many as came."""
-        seen = 0
-        while True:
-            try:
-                await stream.receive()
-            except StreamEnded:
-                return
-            whole = 1 if stream.item_decoder is not None else stream.items_delivered - seen
-            seen = stream.items_delivered
-            if whole:
-                self._defer_credit(stream, whole)
+        """Drop items as they arrive, and hold back their credit."""
+        with contextlib.suppress(StreamEnded):
+            while True:
+                items = await stream.receive_item_count()
+                if items:
+                    self._defer_credit(stream, items)
 
-    # --- leave
+    # Credit
 
     def _defer_credit(self, stream: Stream, units: int) -> None:
         self._uncredited[stream] = self._uncredited.get(stream, 0) + units
         self._data_arrived.set()
 
     async def _grant_durable_credit(self) -> None:
-        """Give leave for what has become durable, as long as there is anybody to give it to."""
+        """Return credit, and count data as read, whenever it has become durable."""
         while True:
             await self._data_arrived.wait()
             if not self._uncredited:
-                with contextlib.suppress(TimeoutError):  # nobody waits to hear of it
-                    async with asyncio.timeout(SYNC_SHARING_SECONDS):  # let more come along
+                # No sender waits for credit: let more data share the sync.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(SYNC_SHARING_SECONDS):
                         await self._buffer_filling.wait()
             self._data_arrived.clear()
             self._buffer_filling.clear()
-            held, self._uncredited = self._uncredited, {}
-            unread = {stream: stream.buffers.unread_bytes for stream in self._unread_streams}
+            uncredited, self._uncredited = self._uncredited, {}
+            unread = {stream: stream.unread_bytes for stream in self._unread_streams}
             self._unread_streams.clear()
             try:
                 await self._durable_log.wait_durable()
@@ -191,75 +189,37 @@ class SessionIngest:
                 self.session.abort(str(problem))
                 return
             for stream, size in unread.items():
-                mark_durable(stream, size)
-            for stream, units in held.items():
+                stream.mark_read(size)
+            for stream, units in uncredited.items():
                 try:
-                    grant_credit(stream, units)
+                    stream.return_credit_now(units)
                 except PolymuxError as problem:
                     log.debug("%s: %s", self.session, problem)
 
-    # --- streams that come in other ways than by being opened
+    # Protocols in which data arrives other than on streams that the peer opens
 
     async def _discard_controls(self, session: OmnistreamsSession) -> None:
         async for _ in session.controls:
             pass
 
     def _start_seeded(self, session: NerdbankSession) -> None:
-        protocol = session.endpoint.protocol
-        assert isinstance(protocol, Nerdbank)
-        for number in range(len(protocol.seeded_windows or ())):
-            self._start_stream(session.seeded(number))
+        for stream_id in range(session.seeded_count()):
+            self._start_stream(session.seeded(stream_id))
 
     async def _ingest_minmux(self, session: MinmuxSession) -> None:
-        """Streams of which the peer said anything, a promise will do; and those named before."""
-        for number in self._minmux_streams:
-            self._start_stream(open_item_receiver(session, number))
+        """Read the configured streams, and every stream on which the peer sends any packet."""
+        for stream_id in self._minmux_streams:
+            self._start_stream(open_item_receiver(session, stream_id))
         while session.close_reason is None:
-            for record in list(session.unclaimed_streams):
-                if record.opener != session.endpoint.side:
-                    self._start_stream(open_item_receiver(session, record.stream_id % (1 << 64)))
+            for stream_id in session.unclaimed_ids():
+                self._start_stream(open_item_receiver(session, stream_id))
             await asyncio.wait([session.closed], timeout=STREAM_POLL_SECONDS)
 
 
 def open_item_receiver(session: MinmuxSession, stream_id: int) -> ItemReceiver:
-    """A receiver that gives credit only when told to, with the first of it given."""
+    """Return a receiver that has its initial credit and gets more only by `grant`."""
     stream = session.receiver(stream_id, window=0)
     size = stream.stream_format.item_size
     if not stream.all_received:
-        stream.grant(16 if size < 0 else max(1, ITEM_CREDIT_BYTES // max(1, size)))
+        stream.grant(ITEM_CREDIT_ITEMS if size < 0 else max(1, ITEM_CREDIT_BYTES // max(1, size)))
     return stream
-
-
-def mark_durable(stream: Stream, size: int) -> None:
-    """So many of the bytes that a stream has unread are in the capture, and durable."""
-    lane = stream.buffers
-    if 0 < size <= lane.unread_bytes and not lane.discarding:
-        lane.unread_bytes -= size
-        stream.endpoint.receive_queue.unread_bytes -= size
-        if not lane.unread_bytes:
-            lane.received.clear()
-        stream.credit_read(size)
-
-
-def grant_credit(stream: Stream, units: int) -> None:
-    """Leave for all of it now, also where half a window is not reached: a sender may wait to hear
-    that its last byte is safe."""
-    endpoint = stream.endpoint
-    theirs = stream.peer_half
-    if isinstance(stream, ItemReceiver):
-        if theirs.promised_limit >= 0:  # the writer has no use for more than it has announced
-            units = min(
-                units, theirs.promised_limit - (theirs.credit_granted - theirs.credit_spent)
-            )
-        if units > 0 and theirs.state == OPEN and stream.is_current():
-            stream.grant(units)
-        return
-    stream.credit_read(units)
-    lane = stream.buffers
-    if lane.unreturned_credit and theirs.state == OPEN and not stream.state.over:
-        held = lane.unreturned_credit
-        lane.unreturned_credit = 0
-        endpoint.queue_frame(
-            stream.state, endpoint.protocol.credit_frame(endpoint.side, stream.state, held)
-        )
-        stream.session.schedule_flush()

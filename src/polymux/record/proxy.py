@@ -1,7 +1,7 @@
-"""The tap: a proxy that records every byte before it forwards it.
+"""`RecordingProxy`: a proxy that records every byte before it forwards it.
 
-A chunk is handed to the operating system as a packet of the capture first and to the other peer
-second, so whatever a peer has received is in the file, even if the tap is killed.
+Each chunk is first given to the operating system as a packet of the capture, and then to the other
+peer. So everything that a peer has received is in the file, even if the proxy is killed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from polymux.capture.pcapng.comments import hint_comment
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.capture.pcapng.writer import PcapngWriter
 from polymux.capture.synthesis.tcp_connection import PacketSink
+from polymux.core.side import ACCEPTOR, DIALER
 from polymux.record.disk_full_queue import DiskFullQueue
 from polymux.record.proxy_connection import (
-    ACCEPTOR,
-    DIALER,
     HOLD_DISK_FULL,
     ProxyConnection,
     ProxySide,
@@ -32,18 +31,29 @@ from polymux.record.proxy_connection import (
 
 log = logging.getLogger("polymux.record")
 
-TICK_SECONDS = 0.25  # seconds between looks at the writer's clock
-CONNECT_TIMEOUT_SECONDS = 10.0  # seconds to connect to the upstream, and for a TLS handshake
-CLOSE_TIMEOUT_SECONDS = 2.0  # seconds for what was recorded to leave when the tap is closed
-UNIX_SOCKET_HOST = "127.0.0.1"  # stands for both ends of a Unix socket
-UNIX_SOCKET_PORT = 1  # and this port for its listening end
+TICK_SECONDS = 0.25  # how often the writer checks its sync and rotation intervals
+CONNECT_TIMEOUT_SECONDS = 10.0  # for connecting to the upstream, and for a TLS handshake
+CLOSE_TIMEOUT_SECONDS = 2.0  # for forwarding recorded data when the proxy is closed
+# A Unix socket has no addresses: this host stands for both ends, this port for the listening one.
+UNIX_SOCKET_HOST = "127.0.0.1"
+UNIX_SOCKET_PORT = 1
 
 HostPort = tuple[str, int]
 
 
 @dataclass
 class ProxyStats:
-    """What has passed: connections taken, open and not forwarded, and bytes by who sent them."""
+    """Counters of a recording proxy since its start.
+
+    Args:
+        connections: Connections accepted.
+        open: Connections that are open.
+        refused: Connections that were not forwarded because the upstream could not be reached.
+        bytes_dialer: Bytes sent by the dialers.
+        bytes_acceptor: Bytes sent by the upstream.
+        dropped_bytes: Bytes of packets that waited for disk space when the proxy was closed; they
+            were neither recorded nor forwarded.
+    """
 
     connections: int = 0
     open: int = 0
@@ -51,9 +61,9 @@ class ProxyStats:
     bytes_dialer: int = 0
     bytes_acceptor: int = 0
     dropped_bytes: int = 0
-    """Bytes of packets that waited for room on the disk when the tap was closed."""
 
     def add_bytes(self, side: int, size: int) -> None:
+        """Count bytes sent by `side`."""
         if side == DIALER:
             self.bytes_dialer += size
         else:
@@ -61,17 +71,33 @@ class ProxyStats:
 
 
 TrafficObserver = Callable[[str], Callable[[int, bytes], None]]
-"""Given a dialer's address, what is told the side and the bytes of all that passes for it."""
+"""Called with the address of a dialer; returns a callback that gets the sending side and the bytes
+of every chunk of its connection."""
 
 
 class RecordingProxy:
-    """Listens at one URL, connects to another, and writes what passes to `sink`.
+    """Listens on one URL, forwards connections to another, and records the traffic.
 
-    `protocol` goes into the capture as a comment, so that nobody has to guess later; `note` is one
-    more line of it. TLS is ended here: `tls` is the context we listen with, `upstream_tls` the one
-    we connect with. `on_full`: "gap" lets traffic flow while the disk is full, "block" lets it
-    wait, and then `sink` must be a writer of `capture`. `watch` is told what passes. The sink is
-    the caller's to close.
+    Use it in `async with`, or call `start` and `close`. TLS is terminated here, so the capture has
+    plain text.
+
+    Args:
+        listen: URL to listen on (tcp, tls, ws, wss or unix); port 0 takes a free port.
+        upstream: URL to forward to (the same schemes).
+        sink: Where packets are written. The caller closes it after the proxy.
+        protocol: Protocol string, written into the capture as a comment so that the analysis need
+            not detect it; empty if not known.
+        tls: Server context; needed if `listen` is tls:// or wss://.
+        upstream_tls: Client context for a tls:// or wss:// upstream; None verifies it with the CAs
+            of the system.
+        server_hostname: Host name to verify the upstream against; None for that of its URL.
+        note: Another line for the comment.
+        on_full: What happens while the disk is full. "gap": traffic continues and is not recorded.
+            "block": traffic waits; `sink` must then be a PcapngWriter or a RotatingWriter.
+        observer: See `TrafficObserver`.
+
+    Raises:
+        BadUrl: A URL is invalid, or `listen` needs `tls`.
     """
 
     def __init__(
@@ -92,13 +118,14 @@ class RecordingProxy:
         self.upstream = parse_url(upstream)
         for address in (self.address, self.upstream):
             if address.scheme not in ("tcp", "tls", "ws", "wss", "unix"):
-                raise BadUrl(f"{address}: a tap stands between tcp, tls, ws, wss or unix URLs")
+                raise BadUrl(f"{address}: a recording proxy takes tcp, tls, ws, wss or unix URLs")
         if is_secure(self.address) and tls is None:
             raise BadUrl(f"{self.address}: needs a certificate to listen with")
         self.sink = sink
         self.disk_full_queue: DiskFullQueue | None = None
         if on_full == "block":
-            assert isinstance(sink, PcapngWriter | RotatingWriter), "only these can wait"
+            # The other sinks have no `offer_burst`.
+            assert isinstance(sink, PcapngWriter | RotatingWriter), "block needs a pcapng writer"
             self.disk_full_queue = DiskFullQueue(sink, self._on_disk_full)
         self.stats = ProxyStats()
         self.observer = observer
@@ -106,7 +133,7 @@ class RecordingProxy:
         if note:
             self.comment += f"\n{note}"
         self.failure = ""
-        """Why the upstream could not be reached last."""
+        """Why the upstream could not be reached the last time; empty if it could."""
         self._tls = tls
         self._upstream_tls = upstream_tls
         self._server_hostname = server_hostname
@@ -114,17 +141,22 @@ class RecordingProxy:
         self._connections: set[ProxyConnection] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._unnamed_dialers = 0
-        self._missed_packets = 0
+        self._lost_packets = 0
 
     def __repr__(self) -> str:
-        return f"<polymux tap at {self.address} to {self.upstream}>"
+        return f"<polymux recording proxy at {self.address} to {self.upstream}>"
 
     @property
     def url(self) -> str:
+        """The URL that the proxy listens on, with the actual port after `start`."""
         return str(self.address)
 
     async def start(self) -> None:
-        """Begin to listen; port 0 takes a free port and `url` says which."""
+        """Start to listen.
+
+        Raises:
+            BadUrl: The URL cannot be listened on.
+        """
         loop = asyncio.get_running_loop()
         address = self.address
         try:
@@ -144,10 +176,10 @@ class RecordingProxy:
         self._tick()
 
     async def close(self) -> None:
-        """Stop listening and recording, and end the connections that are open.
+        """Stop listening and recording, and close the open connections.
 
-        What was recorded is forwarded first, within 2 s. Ends are not written into the capture:
-        the peers did not end.
+        Data that was recorded is forwarded first, for at most 2 seconds. The capture gets no ends
+        of these connections: the peers did not end them.
         """
         if self._ticker is not None:
             self._ticker.cancel()
@@ -158,14 +190,14 @@ class RecordingProxy:
                     os.unlink(self.address.path)
         if self.disk_full_queue is not None:
             self.stats.dropped_bytes += self.disk_full_queue.discard_waiting()
-        for pair in list(self._connections):
-            pair.stop()
+        for connection in list(self._connections):
+            connection.stop()
         loop = asyncio.get_running_loop()
-        limit = loop.time() + CLOSE_TIMEOUT_SECONDS
-        while self._connections and loop.time() < limit:
+        deadline = loop.time() + CLOSE_TIMEOUT_SECONDS
+        while self._connections and loop.time() < deadline:
             await asyncio.sleep(0.005)
-        for pair in list(self._connections):
-            pair.abort()
+        for connection in list(self._connections):
+            connection.abort()
         await asyncio.sleep(0)
 
     async def __aenter__(self) -> RecordingProxy:
@@ -175,15 +207,16 @@ class RecordingProxy:
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self.close()
 
-    # --- for the pairs
+    # Interface for ProxyConnection
 
     @property
     def packet_sink(self) -> PacketSink:
+        """Where connections write: the sink, or the queue in front of it."""
         return self.sink if self.disk_full_queue is None else self.disk_full_queue
 
     @property
     def disk_full(self) -> bool:
-        """Does traffic wait for room on the disk?"""
+        """Whether traffic waits for disk space."""
         return self.disk_full_queue is not None and self.disk_full_queue.full
 
     def connection_opened(self, connection: ProxyConnection) -> None:
@@ -199,38 +232,38 @@ class RecordingProxy:
     def endpoint_addresses(
         self, dialer: asyncio.Transport | None, acceptor: asyncio.Transport | None
     ) -> tuple[HostPort, HostPort]:
-        """The addresses of both peers; each dialer without one gets a port of its own."""
+        """Return the addresses of both peers. A dialer without one gets a unique port."""
         self._unnamed_dialers = self._unnamed_dialers % 60000 + 1
         return peer_address(dialer, 1024 + self._unnamed_dialers), peer_address(
             acceptor, UNIX_SOCKET_PORT
         )
 
     async def connect_upstream(self, connection: ProxyConnection) -> None:
-        """Connect to the upstream on behalf of somebody who connected to us."""
+        """Connect to the upstream for an accepted connection; if that fails, close it."""
         loop = asyncio.get_running_loop()
-        where = self.upstream
-        ear = connection.sides[ACCEPTOR]
+        upstream = self.upstream
+        protocol = connection.sides[ACCEPTOR]
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_SECONDS):
-                if where.scheme == "unix":
-                    await loop.create_unix_connection(lambda: ear, where.path)
+                if upstream.scheme == "unix":
+                    await loop.create_unix_connection(lambda: protocol, upstream.path)
                     return
                 context = None
-                if is_secure(where):
+                if is_secure(upstream):
                     context = self._upstream_tls or ssl.create_default_context()
                 await loop.create_connection(
-                    lambda: ear,
-                    where.host,
-                    where.port,
+                    lambda: protocol,
+                    upstream.host,
+                    upstream.port,
                     ssl=context,
-                    server_hostname=(self._server_hostname or where.host) if context else None,
+                    server_hostname=(self._server_hostname or upstream.host) if context else None,
                 )
         except TimeoutError:
             self._on_connect_failed(connection, f"no answer within {CONNECT_TIMEOUT_SECONDS:g} s")
-        except (OSError, UnicodeError) as problem:  # UnicodeError: a name no host can have
+        except (OSError, UnicodeError) as problem:  # UnicodeError: an invalid host name
             self._on_connect_failed(connection, describe_os_error(problem))
 
-    # --- inside
+    # Private helpers
 
     def _accept(self) -> ProxySide:
         return ProxyConnection(self).sides[DIALER]
@@ -242,26 +275,27 @@ class RecordingProxy:
         connection.stop()
 
     def _on_disk_full(self, full: bool) -> None:
-        for pair in self._connections:
-            for ear in pair.sides:
+        for connection in self._connections:
+            for side in connection.sides:
                 if full:
-                    ear.hold(HOLD_DISK_FULL)
+                    side.hold(HOLD_DISK_FULL)
                 else:
-                    ear.release(HOLD_DISK_FULL)
+                    side.release(HOLD_DISK_FULL)
 
     def _tick(self) -> None:
-        """Let the writer keep its sync interval while nothing passes; say what it misses."""
+        """Let the writer keep its intervals without traffic, and log when it starts to lose
+        packets."""
         self._ticker = asyncio.get_running_loop().call_later(TICK_SECONDS, self._tick)
         sink = self.sink
         if not isinstance(sink, PcapngWriter | RotatingWriter):
             return
         sink.tick()
-        missed = sink.loss
-        if missed.packets and not self._missed_packets:
+        loss = sink.loss
+        if loss.packets and not self._lost_packets:
             log.warning(
-                "%s: traffic flows on and is not recorded; what is missing is counted", missed.error
+                "%s: traffic continues and is not recorded; missing packets are counted", loss.error
             )
-        self._missed_packets = missed.packets
+        self._lost_packets = loss.packets
 
 
 def is_secure(address: Address) -> bool:
@@ -269,8 +303,8 @@ def is_secure(address: Address) -> bool:
 
 
 def peer_address(transport: asyncio.Transport | None, port: int) -> HostPort:
-    """Where a peer is; for the end of a Unix socket, this machine and `port`."""
-    found = transport.get_extra_info("peername") if transport is not None else None
-    if isinstance(found, tuple):
-        return str(found[0]), int(found[1])
+    """Return the address of a peer; for a Unix socket, the local host and `port`."""
+    address = transport.get_extra_info("peername") if transport is not None else None
+    if isinstance(address, tuple):
+        return str(address[0]), int(address[1])
     return UNIX_SOCKET_HOST, port

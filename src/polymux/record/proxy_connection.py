@@ -1,7 +1,9 @@
-"""One conversation through the tap: the dialer's connection, ours to the acceptor, one scribe.
+"""One proxied connection: the dialer's connection, the one to the acceptor, and their recording.
 
-The capture says what the two peers did, never what the tap did: an end is written when a peer
-closed or reset its connection, and none is made up when the tap is stopped.
+The capture shows what the two peers did, never what the proxy did: an end is recorded when a peer
+has closed or reset its connection, and none when the proxy is stopped. Every action towards a peer
+(forwarding data, an end, a reset) happens after its cause was recorded; `_after_recorded` delays it
+while the disk is full.
 """
 
 from __future__ import annotations
@@ -17,18 +19,18 @@ from typing import TYPE_CHECKING, cast
 from polymux.aio.session.socket_options import stop_tls_read_ahead
 from polymux.capture.packets.flow_filter import endpoint_text
 from polymux.capture.synthesis.tcp_connection import TcpConnectionWriter
+from polymux.core.side import ACCEPTOR, DIALER
 
 if TYPE_CHECKING:
     from polymux.record.proxy import RecordingProxy
 
-DIALER, ACCEPTOR = 0, 1
-# Why a peer is not read from: the other is not reached yet, is slow, or the disk is full.
+# Reasons not to read from a peer: the other one is not connected yet, is slow, or the disk is full.
 HOLD_CONNECTING, HOLD_SLOW_PEER, HOLD_DISK_FULL = 1, 2, 4
-OTHER_PEER_GRACE_SECONDS = 2.0  # seconds a peer may go on after the other is gone, to end by itself
+OTHER_PEER_GRACE_SECONDS = 2.0  # for a peer to end by itself after the other one has closed
 
 
 class ProxySide(asyncio.Protocol):
-    """One of the two connections of a pair: what it hears is recorded, then told to the other."""
+    """One of the two transport connections; received data is recorded, then forwarded."""
 
     def __init__(self, connection: ProxyConnection, side: int) -> None:
         self.connection = connection
@@ -37,7 +39,7 @@ class ProxySide(asyncio.Protocol):
         self.closed = False
         self.peer_ended = False  # the peer has ended its direction
         self._holds = 0
-        self._closed_by_us = False  # we have closed it, not the peer
+        self._closed_by_us = False  # closed by the proxy, not by the peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -45,21 +47,20 @@ class ProxySide(asyncio.Protocol):
         self.connection.on_connection_made(self.side)
 
     def data_received(self, data: bytes) -> None:
-        if self._holds:  # uvloop forgets it when it was told while the connection was made
+        if self._holds:  # uvloop ignores a pause requested while the connection is being made
             self.hold(self._holds)
         self.connection.record_and_forward(self.side, data)
 
     def eof_received(self) -> bool:
         self.connection.on_peer_end(self.side)
-        # The other direction may go on; over TLS there is no such thing.
+        # The other direction may continue, except over TLS, which has no half-close.
         return self.transport is not None and self.transport.can_write_eof()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         if error is None and not self._closed_by_us:
-            self.connection.on_peer_end(
-                self.side
-            )  # uvloop tells of no end that TLS was not told of
+            # uvloop reports no end of file if the peer sent no TLS close_notify.
+            self.connection.on_peer_end(self.side)
         self.connection.on_connection_lost(self.side, error)
 
     def pause_writing(self) -> None:
@@ -70,35 +71,36 @@ class ProxySide(asyncio.Protocol):
 
     @property
     def writable_transport(self) -> asyncio.Transport | None:
-        """The transport, while anything can be written to it."""
+        """The transport; None if it cannot be written to."""
         transport = self.transport
         return None if transport is None or transport.is_closing() else transport
 
     def hold(self, reason: int) -> None:
-        """Read no more from this peer until every reason is released."""
+        """Pause reading from this peer until every reason is released."""
         self._holds |= reason
         if self.writable_transport is not None and not self.peer_ended:
             self.writable_transport.pause_reading()
 
     def release(self, reason: int) -> None:
+        """Remove a reason; resume reading if no other is left."""
         self._holds &= ~reason
         if not self._holds and self.writable_transport is not None and not self.peer_ended:
             self.writable_transport.resume_reading()
 
     def close(self) -> None:
-        """End the connection, once what was written to it has left."""
+        """Close the connection after the data written to it was sent."""
         if self.writable_transport is not None:
             self._closed_by_us = True
             self.writable_transport.close()
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the connection immediately."""
         if self.transport is not None and not self.closed:
             self._closed_by_us = True
             self.transport.abort()
 
     def reset(self) -> None:
-        """End the connection so that the peer sees a reset, as the other peer has made one."""
+        """Reset the connection, because the other peer has reset its own."""
         if self.transport is None or self.closed:
             return
         sock = self.transport.get_extra_info("socket")
@@ -108,7 +110,7 @@ class ProxySide(asyncio.Protocol):
 
 
 class ProxyConnection:
-    """A dialer's connection to the tap and the tap's to the acceptor."""
+    """A dialer's connection to the proxy and the proxy's connection to the acceptor."""
 
     def __init__(self, proxy: RecordingProxy) -> None:
         self.proxy = proxy
@@ -116,30 +118,31 @@ class ProxyConnection:
         self.tcp_writer: TcpConnectionWriter | None = None
         self._stopped = False
         self._observer: Callable[[int, bytes], None] | None = None
-        # What the dialer said before the acceptor was reached. It is one read at most: the dialer
-        # is held, and a loop that has read nevertheless is told again.
+        # Data of the dialer that arrived before the acceptor was connected. At most one read: the
+        # dialer is paused, and paused again if the loop has read nevertheless.
         self._early_chunks: list[bytes] = []
         self._connecting: asyncio.Task[None] | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
 
     def on_connection_made(self, side: int) -> None:
-        tap = self.proxy
+        """One of the two connections is established; with the second, recording begins."""
+        proxy = self.proxy
         dialer, acceptor = self.sides
         if side == DIALER:
-            tap.connection_opened(self)
+            proxy.connection_opened(self)
             dialer.hold(HOLD_CONNECTING)
-            self._connecting = asyncio.get_running_loop().create_task(tap.connect_upstream(self))
+            self._connecting = asyncio.get_running_loop().create_task(proxy.connect_upstream(self))
             return
         if self._stopped or dialer.writable_transport is None:
             acceptor.abort()
             return
-        names = tap.endpoint_addresses(dialer.transport, acceptor.transport)
-        if tap.observer is not None:
-            self._observer = tap.observer(endpoint_text(*names[0]))
+        addresses = proxy.endpoint_addresses(dialer.transport, acceptor.transport)
+        if proxy.observer is not None:
+            self._observer = proxy.observer(endpoint_text(*addresses[0]))
         self.tcp_writer = TcpConnectionWriter(
-            tap.packet_sink, *names, time.time_ns(), comment=tap.comment
+            proxy.packet_sink, *addresses, time.time_ns(), comment=proxy.comment
         )
-        if tap.disk_full:
+        if proxy.disk_full:
             acceptor.hold(HOLD_DISK_FULL)
             dialer.hold(HOLD_DISK_FULL)
         early, self._early_chunks = self._early_chunks, []
@@ -150,7 +153,7 @@ class ProxyConnection:
         dialer.release(HOLD_CONNECTING)
 
     def record_and_forward(self, side: int, data: bytes) -> None:
-        """Record, then forward."""
+        """Record data of `side`, then forward it."""
         if self._stopped:
             return
         if self.tcp_writer is None:
@@ -163,16 +166,15 @@ class ProxyConnection:
         self._after_recorded(partial(self._forward, side, data))
 
     def on_peer_end(self, side: int) -> None:
-        """A peer closed its direction: so do we towards the other."""
-        ear = self.sides[side]
-        if ear.peer_ended:
+        """A peer has ended its direction: record it, then end it towards the other peer."""
+        if self.sides[side].peer_ended:
             return
-        ear.peer_ended = True
-        if self.tcp_writer is not None:  # else when the acceptor is reached
+        self.sides[side].peer_ended = True
+        if self.tcp_writer is not None:  # else when the acceptor is connected
             self._record_end(side)
 
     def on_connection_lost(self, side: int, error: Exception | None) -> None:
-        """A connection is gone: by the peer's reset, or after its end and ours."""
+        """A connection is closed: `error` if it was reset or lost."""
         if error is not None and self.tcp_writer is not None and not self._stopped:
             self.tcp_writer.abort(side, time.time_ns())
             self._after_recorded(self.sides[1 - side].reset)
@@ -180,26 +182,26 @@ class ProxyConnection:
             self._after_recorded(partial(self._on_side_closed, side))
         else:
             self.stop()
-        if all(ear.closed or ear.transport is None for ear in self.sides):
+        if all(each.closed or each.transport is None for each in self.sides):
             self.proxy.connection_closed(self)
             if self._linger_timer is not None:
                 self._linger_timer.cancel()
 
     def stop(self) -> None:
-        """The tap ends, or the acceptor cannot be reached: nothing more is recorded.
+        """Stop recording and close both connections after recorded data was forwarded.
 
-        What was recorded is still forwarded.
+        Called when the proxy is closed, or the acceptor cannot be reached.
         """
         self._stopped = True
         if self._connecting is not None:
             self._connecting.cancel()
-        for ear in self.sides:
-            ear.close()
+        for proxy_side in self.sides:
+            proxy_side.close()
 
     def abort(self) -> None:
-        """At once."""
-        for ear in self.sides:
-            ear.abort()
+        """Close both connections immediately."""
+        for proxy_side in self.sides:
+            proxy_side.abort()
 
     def _record_end(self, side: int) -> None:
         if self.tcp_writer is not None and not self._stopped:
@@ -207,12 +209,12 @@ class ProxyConnection:
         self._after_recorded(partial(self._forward_end, side))
 
     def _after_recorded(self, callback: Callable[[], None]) -> None:
-        """Do it once everything said so far is recorded."""
-        patience = self.proxy.disk_full_queue
-        if patience is None:
+        """Call `callback` when everything received so far is recorded."""
+        queue = self.proxy.disk_full_queue
+        if queue is None:
             callback()
         else:
-            patience.call_when_written(callback)
+            queue.call_when_written(callback)
 
     def _forward(self, side: int, data: bytes) -> None:
         other = self.sides[1 - side].writable_transport
@@ -220,9 +222,9 @@ class ProxyConnection:
             other.write(data)
 
     def _forward_end(self, side: int) -> None:
-        if all(ear.peer_ended for ear in self.sides):
-            for ear in self.sides:
-                ear.close()
+        if all(each.peer_ended for each in self.sides):
+            for proxy_side in self.sides:
+                proxy_side.close()
             return
         other = self.sides[1 - side]
         if other.writable_transport is not None:
@@ -232,7 +234,7 @@ class ProxyConnection:
                 other.close()
 
     def _on_side_closed(self, side: int) -> None:
-        """Nobody is left to hear the other peer; it has a moment to end by itself."""
+        """One connection is closed: close the other one, or reset it after a grace period."""
         other = self.sides[1 - side]
         if other.writable_transport is None or self._linger_timer is not None:
             return

@@ -1,7 +1,7 @@
-"""The in-process recorder: a live session writes down its own bytes.
+"""`Recorder`: records the sessions of this process.
 
-It stands at one side: what the process read before it wrote is known, so the analysis can judge
-more than from the middle (vantage `dialer` or `acceptor`).
+Its captures have the vantage `dialer` or `acceptor`: it is known what the process had read when it
+wrote, so the analysis can report more violations than from a capture made in the middle.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ import time
 from collections.abc import Iterable
 from typing import cast
 
-from polymux.capture.pcapng.comments import hint_comment
+from polymux.capture.pcapng.comments import VANTAGES, hint_comment
 from polymux.capture.synthesis.tcp_connection import PacketSink, TcpConnectionWriter
+from polymux.core.side import DIALER
 
-UNADDRESSED_HOST = "127.0.0.1"  # stands for both ends of a connection without addresses
-DIALER = 0
-VANTAGES = ("dialer", "acceptor")
+UNADDRESSED_HOST = "127.0.0.1"  # both ends of a connection without addresses
 
 HostPort = tuple[str, int]
 
@@ -27,9 +26,12 @@ class Recorder:
         with PcapngWriter("talk.pcapng") as sink:
             async with connect(url, protocol="mplex", recorder=Recorder(sink)) as session:
 
-    Bytes are in the file before the transport has them. The sink is the caller's, who closes it
-    after the sessions; a writer's `on_full="gap"` keeps a full disk from stopping the session.
-    Over ws:// and wss:// recording begins behind the HTTP upgrade.
+    Bytes are given to the sink before they are given to the transport. Over ws:// and wss://
+    recording begins after the HTTP upgrade. With `on_full="gap"`, a writer does not block the
+    session while the disk is full.
+
+    Args:
+        sink: A writer of `polymux.capture`. The caller closes it after the sessions.
     """
 
     def __init__(self, sink: PacketSink) -> None:
@@ -42,13 +44,13 @@ class Recorder:
     def endpoint_addresses(
         self, transport: asyncio.Transport, side: int
     ) -> tuple[HostPort, HostPort]:
-        """Dialer and acceptor, as the socket has them."""
+        """Return the addresses of dialer and acceptor; made up where the transport has none."""
         self._unaddressed_sessions = self._unaddressed_sessions % 60000 + 1
         ends = []
         for name in ("sockname", "peername"):
-            found = transport.get_extra_info(name)
-            whole = isinstance(found, tuple) and len(found) >= 2
-            ends.append((str(found[0]), int(found[1])) if whole else None)
+            address = transport.get_extra_info(name)
+            usable = isinstance(address, tuple) and len(address) >= 2
+            ends.append((str(address[0]), int(address[1])) if usable else None)
         own = ends[0] or (
             UNADDRESSED_HOST,
             1024 + self._unaddressed_sessions if side == DIALER else 1,
@@ -61,7 +63,7 @@ class Recorder:
 
 
 class SessionCapture:
-    """The recorder of one session."""
+    """Records one session; called by the session (`aio.hooks.SessionRecorder`)."""
 
     def __init__(self, recorder: Recorder, protocol: str, side: int) -> None:
         self._recorder = recorder
@@ -71,51 +73,56 @@ class SessionCapture:
         self._peer_ended = False
 
     def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
-        names = self._recorder.endpoint_addresses(transport, self._side)
+        """Start to record. Return the transport that the session must use."""
+        addresses = self._recorder.endpoint_addresses(transport, self._side)
         self._tcp_writer = TcpConnectionWriter(
-            self._recorder.sink, *names, time.time_ns(), comment=self._comment
+            self._recorder.sink, *addresses, time.time_ns(), comment=self._comment
         )
+        # cast: RecordingTransport delegates what it does not define.
         return cast(asyncio.Transport, RecordingTransport(transport, self))
 
     def on_write(self, data: bytes | bytearray | memoryview) -> None:
-        """These bytes leave now."""
+        """The session writes these bytes."""
         if self._tcp_writer is not None:
             self._tcp_writer.data(self._side, bytes(data), time.time_ns())
 
     def read(self, data: bytes) -> None:
+        """The session has received these bytes."""
         if self._tcp_writer is not None:
             self._tcp_writer.data(1 - self._side, data, time.time_ns())
 
     def on_write_eof(self) -> None:
-        """This side ended its direction."""
+        """This side ends its direction."""
         if self._tcp_writer is not None:
             self._tcp_writer.end(self._side, time.time_ns())
 
     def on_abort(self) -> None:
-        """This side cut the connection."""
+        """This side aborts the connection."""
         if self._tcp_writer is not None:
             self._tcp_writer.abort(self._side, time.time_ns())
 
     def ended(self) -> None:
+        """The peer has ended its direction."""
         self._peer_ended = True
         if self._tcp_writer is not None:
             self._tcp_writer.end(1 - self._side, time.time_ns())
 
     def closed(self, error: Exception | None) -> None:
+        """The connection is closed; `error` if it was lost."""
         if self._tcp_writer is not None:
             if error is not None:
                 self._tcp_writer.abort(1 - self._side, time.time_ns())
             elif self._peer_ended:
                 self.on_write_eof()  # the transport closes itself once the peer has ended
             else:
-                # This side closed while the peer had not ended, as a WebSocket is closed: what
-                # the peer would still send is refused, which to a reader is a reset.
+                # This side closed before the peer had ended, as for a WebSocket. The kernel
+                # answers data that still arrives with a reset, so a reset is recorded.
                 self.on_abort()
             self._tcp_writer = None
 
 
 class RecordingTransport:
-    """A transport that records what is written before it passes it on."""
+    """A transport that records bytes before it writes them to another transport."""
 
     def __init__(self, transport: asyncio.Transport, capture: SessionCapture) -> None:
         self._transport = transport

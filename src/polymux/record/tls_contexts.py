@@ -1,4 +1,4 @@
-"""TLS at both ends of the tap: what is listened with, and how the upstream is verified."""
+"""TLS contexts for the recording proxy and the collector: server and client side."""
 
 from __future__ import annotations
 
@@ -15,16 +15,21 @@ GROUP_AND_OTHERS_MODE = stat.S_IRWXG | stat.S_IRWXO
 
 
 class BadCertificate(PolymuxError):
-    """A certificate, key or list of authorities that cannot be used; the text says why."""
+    """A certificate, key or CA file cannot be used; the message has path and reason."""
 
 
 def server_context(
     cert: AnyPath, key: AnyPath | None = None, client_ca: AnyPath | None = None
 ) -> ssl.SSLContext:
-    """A context to listen with, TLS 1.2 or later.
+    """Return a server context for TLS 1.2 or later.
 
-    With `client_ca`, whoever connects must show a certificate that these authorities signed. The
-    private key must be its owner's alone: mode 0600.
+    Args:
+        cert: Certificate chain (PEM).
+        key: Private key, readable only by its owner (mode 0600); None if it is in `cert`.
+        client_ca: CA file; clients must then present a certificate signed by one of these CAs.
+
+    Raises:
+        BadCertificate: A file cannot be used, or other users have access to the key.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -42,10 +47,17 @@ def client_context(
     cert: AnyPath | None = None,
     key: AnyPath | None = None,
 ) -> ssl.SSLContext:
-    """A context to connect with, TLS 1.2 or later; verifies by the system's authorities or `ca`.
+    """Return a client context for TLS 1.2 or later.
 
-    `insecure` verifies nothing: whoever uses it should say so in the capture. `cert` and `key` are
-    shown to an upstream that asks for them.
+    Args:
+        ca: CA file to verify the server with; None for the CAs of the system.
+        insecure: Verify neither certificate nor host name. The caller should note it in the
+            capture.
+        cert: Client certificate chain (PEM), for servers that request one.
+        key: Its private key; None if it is in `cert`.
+
+    Raises:
+        BadCertificate: A file cannot be used, or other users have access to the key.
     """
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -64,16 +76,16 @@ def load_authorities(context: ssl.SSLContext, ca: AnyPath) -> None:
         context.load_verify_locations(cafile=ca)
     except OSError as problem:
         raise BadCertificate(
-            f"{ca}: no authorities can be read from it: {describe_os_error(problem)}"
+            f"{ca}: no CA certificates can be read from it: {describe_os_error(problem)}"
         ) from None
 
 
 def load_certificate(context: ssl.SSLContext, cert: AnyPath, key: AnyPath | None) -> None:
-    """Load a certificate and its key, which may stand in one file."""
+    """Load a certificate and its key, which may be in the same file."""
     check_key_permissions(key or cert)
 
     def refuse() -> NoReturn:
-        # Without this OpenSSL would ask on the terminal, or wait for ever where there is none.
+        # By default OpenSSL would prompt on the terminal, or block without one.
         raise BadCertificate(f"{key or cert}: the key is encrypted; give one that is not")
 
     try:
@@ -84,7 +96,7 @@ def load_certificate(context: ssl.SSLContext, cert: AnyPath, key: AnyPath | None
 
 
 def check_key_permissions(path: AnyPath) -> None:
-    """Refuse a private key that others may read."""
+    """Raise BadCertificate for a private key that other users have access to."""
     try:
         mode = stat.S_IMODE(os.stat(path).st_mode)
         with open(path, "rb") as file:
@@ -93,6 +105,6 @@ def check_key_permissions(path: AnyPath) -> None:
         raise BadCertificate(f"{path}: cannot be read: {describe_os_error(problem)}") from None
     if secret and mode & GROUP_AND_OTHERS_MODE:
         raise BadCertificate(
-            f"{path}: this private key is open to others (mode {mode:04o}): chmod 600 it, and "
-            "replace the key if somebody may have read it"
+            f"{path}: other users have access to this private key (mode {mode:04o}): chmod 600 it, "
+            "and replace the key if it may have been read"
         )

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from polymux.capture.io.paths import open_private
+from polymux.capture.io.atomic_write import DEFAULT_FILE_MODE, write_atomically
+from polymux.capture.io.paths import PRIVATE_FILE
 from polymux.core.errors import UnwritableOutput
 from polymux.report.budget import MAX_REPORT_BYTES, Budget
 from polymux.report.load.findings import load_findings
@@ -143,13 +144,9 @@ def _load_report_data(tables: Tables, budget: Budget, payload_option: PayloadOpt
 
 
 def _replace(path: Path, page: bytes, private: bool) -> None:
-    """Replace the file atomically: a reader sees the old file or the new one, never a part."""
-    part = path.with_name(path.name + ".part")
+    """Put the page in place at once: a reader sees the old file or the new one, never half."""
+    mode = PRIVATE_FILE if private else DEFAULT_FILE_MODE
     try:
-        part.unlink(missing_ok=True)
-        with open_private(part) if private else part.open("wb") as file:
-            file.write(page)
-        os.replace(part, path)
+        write_atomically(path, page, sync=False, mode=mode)
     except OSError as failure:
-        part.unlink(missing_ok=True)
         raise UnwritableReport(f"{path}: cannot be written: {failure.strerror}") from None

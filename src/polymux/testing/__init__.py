@@ -1,8 +1,9 @@
-"""Public batteries: what any protocol of polymux, or one of your own, can be checked with.
+"""Checks for protocol implementations: those of polymux, or one of your own.
 
-`check_protocol("mplex", runs=1000)` raises `Broken` with a seed when a property fails.
-`honest_conversations` and `faulty_conversations` compare an observer with model peers that have
-encoders of their own. Imports `protocols` and `core` only.
+`check_protocol("mplex", runs=1000)` runs simulated connections and raises `PropertyFailed`, with
+the seed, if a property does not hold. `honest_conversations` and `faulty_conversations` compare the
+reports of an observer with model peers that have their own encoders. Imports only `protocols` and
+`core`.
 """
 
 from polymux.testing.conversations import MODELS, Tally, faulty_conversations, honest_conversations

@@ -1,10 +1,10 @@
-"""What an observer reports, compared with the truth of simulated conversations.
+"""Compare the reports of an observer with model conversations whose course is known.
 
-`honest_conversations` and `faulty_conversations` run the models of one protocol, a conversation a
-seed, and count. Of honest peers nothing may be reported, and every stream must have ended as it
-did, with its bytes and its credit. Of a planted fault exactly that fault must be reported, with its
-rule, side, stream and frame, and nothing else. Each conversation is seen from one of three places,
-by its seed; a fault that only the place beside its sender can be sure of is seen from there.
+`honest_conversations` and `faulty_conversations` run the models of one protocol, one conversation
+per seed, and count the results. For honest peers, no violation may be reported, and every stream
+must be reported with its true ending, bytes and credit. For an injected fault, exactly that fault
+must be reported, with its rule, side, stream and frame. The seed selects one of three vantage
+points; a fault that only an observer at its sender can be certain of is observed there.
 """
 
 from collections import Counter
@@ -36,13 +36,13 @@ MODELS: dict[str, type[ProtocolModel]] = {
     "mplex": MplexModel,
     "minmux": MinmuxModel,
 }
-MAX_ATTEMPTS = 40  # conversations tried until a fault finds its moment
-SEED_STRIDE = 1_000_000  # between the seeds of two tries
+MAX_ATTEMPTS = 40  # conversations tried until the fault could be injected
+SEED_STRIDE = 1_000_000  # between the seeds of two attempts
 
 
 @dataclass
 class Observation:
-    """What an observer made of a conversation at one place."""
+    """What an observer at one vantage point reported."""
 
     vantage: str
     violations: list[Violation]
@@ -53,59 +53,64 @@ class Observation:
 def observe(
     conversation: ModelConversation, vantage: str, cut: tuple[int, int] = (0, 0)
 ) -> Observation:
-    """Feed an observer what was seen at a place; `cut`: bytes missing at the end of each side."""
+    """Feed an observer the bytes seen at a vantage point, except the last `cut` of each side."""
     seen = conversation.traces[vantage]
     observer = Observer(conversation.model.observer_protocol(Vantage[vantage.upper()]))
     left = [seen.bytes_seen[side] - cut[side] for side in (0, 1)]
-    at = 0
+    timestamp = 0
     for side, data in seen.chunks:
-        at += 1000
+        timestamp += 1000
         data = data[: left[side]]
         left[side] -= len(data)
         if data:
-            observer.feed(side, data, at)
-    observer.finish(at + 1000, True, True)
-    found = observer.take_violations()
+            observer.feed(side, data, timestamp)
+    observer.finish(timestamp + 1000, True, True)
+    violations = observer.take_violations()
     streams = {
         s.label(): s for s in [*observer.protocol.streams.all(), *observer.take_removed_streams()]
     }
-    return Observation(vantage, found, streams, observer)
+    return Observation(vantage, violations, streams, observer)
 
 
 @dataclass
 class Tally:
-    """Counts over many conversations; `wrong` has a line with its seed for each that went wrong."""
+    """Counts over many conversations. Lines in `wrong` and `missed` name the seed."""
 
     conversations: int = 0
-    found: int = 0  # planted faults that were reported as planted
+    found: int = 0  # injected faults that were reported correctly
     frames: int = 0
-    rules: Counter[str] = field(default_factory=Counter)  # planted faults by rule
-    wrong: list[str] = field(default_factory=list)  # false reports and wrong accounts
-    missed: list[str] = field(default_factory=list)
+    rules: Counter[str] = field(default_factory=Counter)  # injected faults by rule
+    wrong: list[str] = field(default_factory=list)  # false violations and wrong figures
+    missed: list[str] = field(default_factory=list)  # injected faults not reported
 
 
 def honest_conversations(protocol: str, seeds: Iterable[int]) -> Tally:
-    """Honest peers of `protocol` (a key of `MODELS`), a conversation for each seed."""
+    """Run conversations of honest peers, one per seed, and check what an observer reports.
+
+    Args:
+        protocol: a key of `MODELS`.
+        seeds: each makes one conversation.
+    """
     tally = Tally()
     for seed in seeds:
-        talk = ModelConversation(MODELS[protocol], seed)
+        conversation = ModelConversation(MODELS[protocol], seed)
         tally.conversations += 1
-        tally.frames += sum(peer.frame_count for peer in talk.peers)
-        problem = check_honest(talk, seed)
+        tally.frames += sum(peer.frame_count for peer in conversation.peers)
+        problem = check_honest(conversation, seed)
         if problem is not None:
             tally.wrong.append(problem)
     return tally
 
 
 def faulty_conversations(protocol: str, seeds: Iterable[int]) -> Tally:
-    """As `honest_conversations`, with one fault planted in each; the faults take turns."""
+    """Do as `honest_conversations`, with one fault injected into each; the seed selects it."""
     tally = Tally()
     for seed in seeds:
-        talk, planted, attempt = faulty_conversation(protocol, seed)
+        conversation, injected, attempt = faulty_conversation(protocol, seed)
         tally.conversations += 1
-        tally.frames += sum(peer.frame_count for peer in talk.peers)
-        tally.rules[planted.fault.rule] += 1
-        missed, others = check_faulty(talk, planted, seed, attempt)
+        tally.frames += sum(peer.frame_count for peer in conversation.peers)
+        tally.rules[injected.fault.rule] += 1
+        missed, others = check_faulty(conversation, injected, seed, attempt)
         tally.found += missed is None
         if missed is not None:
             tally.missed.append(missed)
@@ -115,49 +120,52 @@ def faulty_conversations(protocol: str, seeds: Iterable[int]) -> Tally:
 
 
 def check_honest(conversation: ModelConversation, seed: int) -> str | None:
-    """What is wrong with the account of an honest conversation, seen from the seed's place."""
-    place = VANTAGE_NAMES[seed % len(VANTAGE_NAMES)]
-    account = observe(conversation, place)
-    where = f"{conversation.model.protocol_string}, honest, seed {seed}, {place}"
-    for violation in account.violations:
+    """Return what is wrong with the report on an honest conversation, or None."""
+    vantage = VANTAGE_NAMES[seed % len(VANTAGE_NAMES)]
+    observation = observe(conversation, vantage)
+    where = f"{conversation.model.protocol_string}, honest, seed {seed}, {vantage}"
+    for violation in observation.violations:
         noted = (
             violation.rule.severity is Severity.NOTE
             and violation.rule.name in conversation.model.honest_notes
         )
         if not noted:
             return f"{where}: {violation}"
-    return check_frames(conversation, account, where) or check_streams(conversation, account, where)
+    return check_frames(conversation, observation, where) or check_streams(
+        conversation, observation, where
+    )
 
 
 def check_frames(
     conversation: ModelConversation, observation: Observation, where: str
 ) -> str | None:
-    """Every frame has its row, with its size and stream, and none is called a violation."""
+    """Check that every frame has a row with its size and stream, and no violation."""
     sent = {
         (packet.sender, packet.index): packet
         for wire in conversation.directions
         for packet in wire.frames
         if packet.index >= 0
     }
-    assert observation.observer.rows is not None  # an observer that is made as here writes rows
+    assert observation.observer.rows is not None  # `observe` makes observers that write rows
     rows = [(batch, i) for batch in observation.observer.rows.take() for i in range(batch.used)]
     if len(rows) != len(sent):
         return f"{where}: {len(rows)} frames are reported, and {len(sent)} were sent"
     for batch, i in rows:
         key = (int(batch.sender[i]), int(batch.frame_index[i]))
         packet = sent[key]
-        said = (int(batch.size[i]), int(batch.opener[i]), batch.stream_id[i] % ID_MODULUS)
-        true = (len(packet.data), 255, said[2])
+        reported = (int(batch.size[i]), int(batch.opener[i]), batch.stream_id[i] % ID_MODULUS)
+        true = (len(packet.data), 255, reported[2])
         if packet.use is not None:
             true = (len(packet.data), packet.use.opener, packet.use.stream_id)
-        if said != true or batch.verdict[i] == VIOLATION_ROW:
-            return f"{where}: frame {key} is reported as {said}, and is {true}"
+        if reported != true or batch.verdict[i] == VIOLATION_ROW:
+            return f"{where}: frame {key} is reported as {reported}, and is {true}"
     return None
 
 
 def check_streams(
     conversation: ModelConversation, observation: Observation, where: str
 ) -> str | None:
+    """Check ending, bytes, credit and frame counts of every stream that is certain."""
     truths = conversation.model.expected_streams(
         conversation.traces[observation.vantage].passed_frames
     )
@@ -171,7 +179,7 @@ def check_streams(
             continue
         stream = observation.streams[label]
         halves = (stream.dialer, stream.acceptor)
-        said: dict[str, object] = {
+        reported: dict[str, object] = {
             "ending": observation.observer.protocol.ending(stream),
             "reset_by": stream.reset_by,
             "payload": [half.content_bytes for half in halves],
@@ -182,7 +190,7 @@ def check_streams(
             "peak": [half.peak_in_flight for half in halves],
             "frames": [half.frames for half in halves],
         }
-        for what, figure in said.items():
+        for what, figure in reported.items():
             true = peaks.get(label) if what == "peak" else getattr(truth, what)
             if true is not None and figure != true:
                 return f"{where}: {what} of {label} is reported as {figure}, and is {true}"
@@ -191,7 +199,7 @@ def check_streams(
 
 @dataclass
 class InjectedFault:
-    """A fault, the frame that has it, and how many bytes of each side a capture lacks."""
+    """A fault, the frame with it, and the bytes missing at the end of each side."""
 
     frame: ModelFrame
     fault: Fault
@@ -199,17 +207,26 @@ class InjectedFault:
 
 
 def faulty_conversation(protocol: str, seed: int) -> tuple[ModelConversation, InjectedFault, int]:
-    """A conversation with a fault in it; the seed's fault, or one of those that follow it."""
+    """Return a conversation with a fault, the fault, and the number of failed attempts.
+
+    A fault that cannot be injected is replaced by the next one.
+    """
     make = MODELS[protocol]
     faults = make.faults
     for attempt in range(MAX_ATTEMPTS):
         fault = faults[(seed + attempt) % len(faults)]
-        cutting = fault == "truncated"
-        talk = ModelConversation(make, seed + SEED_STRIDE * (attempt + 1), "" if cutting else fault)
-        planted = truncate_last_frame(talk, protocol) if cutting else injected_fault(talk)
-        if planted is not None:
-            return talk, planted, attempt
-    raise AssertionError(f"{protocol}, faulty, seed {seed}: no fault could be planted")
+        truncated = fault == "truncated"
+        conversation = ModelConversation(
+            make, seed + SEED_STRIDE * (attempt + 1), "" if truncated else fault
+        )
+        injected = (
+            truncate_last_frame(conversation, protocol)
+            if truncated
+            else injected_fault(conversation)
+        )
+        if injected is not None:
+            return conversation, injected, attempt
+    raise AssertionError(f"{protocol}, faulty, seed {seed}: no fault could be injected")
 
 
 def injected_fault(conversation: ModelConversation) -> InjectedFault | None:
@@ -218,7 +235,7 @@ def injected_fault(conversation: ModelConversation) -> InjectedFault | None:
 
 
 def truncate_last_frame(conversation: ModelConversation, protocol: str) -> InjectedFault | None:
-    """The connection ends inside the last frame of a side, which the other side never knew of."""
+    """Cut the connection inside the last frame of a side, if the other side has not read it."""
     side = conversation.rng.randrange(2)
     packets = conversation.directions[side].frames
     packet = packets[-1] if packets else None
@@ -245,29 +262,29 @@ def truncate_last_frame(conversation: ModelConversation, protocol: str) -> Injec
 def check_faulty(
     conversation: ModelConversation, injected: InjectedFault, seed: int, attempt: int
 ) -> tuple[str | None, str | None]:
-    """What is said if the fault was missed, and what was reported besides."""
+    """Return a message if the fault was missed, and one if anything else was reported."""
     packet, fault, model = injected.frame, injected.fault, conversation.model
-    place = VANTAGE_NAMES[seed % len(VANTAGE_NAMES)]
-    passed = conversation.traces[place].passed_frames
-    unsure = (
+    vantage = VANTAGE_NAMES[seed % len(VANTAGE_NAMES)]
+    passed = conversation.traces[vantage].passed_frames
+    uncertain = (
         packet in passed
         and injected.missing_bytes == (0, 0)
         and not model.is_certain(packet, passed)
     )
-    if fault.needs_sender_vantage or unsure:
-        place = VANTAGE_NAMES[packet.sender]
-    packet = model.frame_to_report(packet, conversation.traces[place].passed_frames)
+    if fault.needs_sender_vantage or uncertain:
+        vantage = VANTAGE_NAMES[packet.sender]
+    packet = model.frame_to_report(packet, conversation.traces[vantage].passed_frames)
     index = (
         packet.index
         if packet.verb != "omitted"
         else conversation.peers[packet.sender].frame_count - 1
     )
-    account = observe(conversation, place, injected.missing_bytes)
-    usual = model.honest_notes | (model.missing_reply_rules - {fault.rule})
-    said = [v for v in account.violations if v.rule.name not in usual]
-    wanted = (fault.rule, packet.sender, fault.stream, index)
-    found = [v for v in said if (v.rule.name, v.sender, v.stream, v.frame_index) == wanted]
-    others = [str(v) for v in said if v not in found[:1]]
-    where = f"{model.protocol_string}, {fault.rule}, seed {seed} ({attempt}), {place}"
-    missed = None if found else f"{where}: missed, wanted {wanted}; reported {others}"
+    observation = observe(conversation, vantage, injected.missing_bytes)
+    expected_notes = model.honest_notes | (model.missing_reply_rules - {fault.rule})
+    reported = [v for v in observation.violations if v.rule.name not in expected_notes]
+    expected = (fault.rule, packet.sender, fault.stream, index)
+    found = [v for v in reported if (v.rule.name, v.sender, v.stream, v.frame_index) == expected]
+    others = [str(v) for v in reported if v not in found[:1]]
+    where = f"{model.protocol_string}, {fault.rule}, seed {seed} ({attempt}), {vantage}"
+    missed = None if found else f"{where}: missed, expected {expected}; reported {others}"
     return missed, f"{where}: also reported {others}" if found and others else None

@@ -1,7 +1,7 @@
 # mypyc: compiled
-"""The chain of headers in one direction, read and nothing else: no rule, no stream, no row.
+"""Decode the headers of one direction, and nothing else: no validation, streams or rows.
 
-The loop of a conversation must find the same frames; tests hold it against this.
+`Connection` must find the same frames; tests and benchmarks compare it with this scan.
 """
 
 from typing import Final
@@ -12,12 +12,12 @@ from mypy_extensions import i64, u8
 from polymux.core.frames import FrameHeader
 from polymux.core.protocol import Protocol
 
-MAX_INLINE_VIEW_BYTES: Final[i64] = 12  # bytes of a value that Arrow's views hold themselves
+MAX_INLINE_VIEW_BYTES: Final[i64] = 12  # values up to this size are inline in Arrow's views
 TWO_TO_THE_32: Final[i64] = 4294967296  # 2**32
 
 
 class HeaderScan:
-    """Headers as columns; `used` of `room` are filled."""
+    """Decoded headers as columns; the first `used` of `capacity` rows are filled."""
 
     __slots__ = (
         "payload_offset",
@@ -35,18 +35,22 @@ class HeaderScan:
         self.used: i64 = 0
         self.capacity: i64 = capacity
         self.head: FrameHeader = FrameHeader()
-        self.header_offset: vec[i64] = vec[i64]([i64(0)] * capacity)  # where the header begins
-        self.header_size: vec[u8] = vec[u8]([u8(0)] * capacity)  # bytes of the header
+        self.header_offset: vec[i64] = vec[i64](
+            [i64(0)] * capacity
+        )  # offset of the header in the direction
+        self.header_size: vec[u8] = vec[u8]([u8(0)] * capacity)  # bytes
         self.kind: vec[u8] = vec[u8]([u8(0)] * capacity)
         self.key: vec[i64] = vec[i64]([i64(0)] * capacity)
-        self.payload_offset: vec[i64] = vec[i64]([i64(0)] * capacity)  # where the payload begins
-        self.payload_size: vec[i64] = vec[i64]([i64(0)] * capacity)  # bytes of the payload
+        self.payload_offset: vec[i64] = vec[i64](
+            [i64(0)] * capacity
+        )  # offset of the payload in the direction
+        self.payload_size: vec[i64] = vec[i64]([i64(0)] * capacity)  # bytes
 
     def read(self, protocol: Protocol, sender: i64, data: bytes, pos: i64, base: i64) -> i64:
-        """Follow the chain from `pos` while headers are whole and there is room.
+        """Decode headers from `pos` on while they are complete and rows are free.
 
-        `base` is where `data` begins in the direction. Returns where the next header begins: past
-        the end of `data` if a payload reaches beyond it, before it if a header does.
+        `base` is the offset of `data` in the direction. Returns the position of the next header:
+        beyond the end of `data` if the last payload is incomplete, before it if the header is.
         """
         head = self.head
         offsets = self.header_offset
@@ -75,11 +79,11 @@ class HeaderScan:
         return pos
 
     def payload_views(self, data: bytes, base: i64) -> vec[i64]:
-        """The payloads as Arrow's `binary_view` structs over `data`, which begins at `base`.
+        """Return the payloads as Arrow `binary_view` structs over `data`, whose offset is `base`.
 
-        A payload that reaches past the end of `data` is shown as far as it is there.
+        A payload that continues after the end of `data` is cut off there.
         """
-        made = vec[i64]([i64(0)] * (self.used * 2))
+        views = vec[i64]([i64(0)] * (self.used * 2))
         contents = self.payload_offset
         sizes = self.payload_size
         end: i64 = len(data)
@@ -91,16 +95,16 @@ class HeaderScan:
             prefix = (
                 little_endian_i32(data, at) if size >= 4 else little_endian(data, at, at + size)
             )
-            made[i * 2] = size + prefix * TWO_TO_THE_32
+            views[i * 2] = size + prefix * TWO_TO_THE_32
             if size > MAX_INLINE_VIEW_BYTES:
-                made[i * 2 + 1] = at * TWO_TO_THE_32  # in the first and only buffer
+                views[i * 2 + 1] = at * TWO_TO_THE_32  # offset in buffer 0
             else:
-                made[i * 2 + 1] = little_endian(data, at + 4, at + size)
-        return made
+                views[i * 2 + 1] = little_endian(data, at + 4, at + size)
+        return views
 
 
 def little_endian_i32(data: bytes, start: i64) -> i64:
-    """Four bytes, little end first, as a signed number: the sign becomes a struct's top bit."""
+    """Return four bytes as a signed little-endian integer: the sign is the struct's top bit."""
     high: i64 = data[start + 3]
     if high > 127:
         high -= 256
@@ -111,7 +115,7 @@ def little_endian_i32(data: bytes, start: i64) -> i64:
 
 
 def little_endian(data: bytes, start: i64, end: i64) -> i64:
-    """The bytes from `at` to `end`, at most eight, little end first, signed if they are eight."""
+    """Return up to eight bytes as a little-endian integer, signed if there are eight."""
     value: i64 = 0
     pos = end - 1
     while pos >= start:

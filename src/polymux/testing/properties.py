@@ -1,4 +1,8 @@
-"""The properties every protocol of polymux has. Each takes a protocol string and seeds."""
+"""Properties that every protocol implementation has, checked on simulated connections.
+
+Each property is a function of a protocol string and seeds that raises `PropertyFailed`. `other` is
+the acceptor's protocol string, if it differs.
+"""
 
 from collections.abc import Callable, Iterable
 from random import Random
@@ -16,83 +20,84 @@ Row = tuple[int, ...]
 
 
 def honest_peers_have_no_violations(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """From none of five places; and once all is delivered the five agree."""
+    """No observer or endpoint reports a violation, and in the end all have the same state."""
     for seed in seeds:
-        world = Simulation(text, seed, acceptor_protocol=other or None)
-        world.run()
-        said = world.findings()
-        if said:
-            raise PropertyFailed(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
-        views = world.stream_summaries()
+        simulation = Simulation(text, seed, acceptor_protocol=other or None)
+        simulation.run()
+        findings = simulation.findings()
+        if findings:
+            raise PropertyFailed(f"{text}, seed {seed}: violations of honest peers: {findings[:3]}")
+        views = simulation.stream_summaries()
         for view in views[1:]:
             if view != views[0]:
                 odd = [key for key in {**views[0], **view} if view.get(key) != views[0].get(key)]
-                raise PropertyFailed(f"{text}, seed {seed}: the places disagree about {odd[:3]}: "
+                raise PropertyFailed(f"{text}, seed {seed}: the views differ in {odd[:3]}: "
                              f"{[[v.get(key) for v in views] for key in odd[:1]]}")  # fmt: skip
 
 
 def honest_peers_may_reuse_ids(text: str, seeds: Iterable[int]) -> None:
-    """mplex: an id may be used again as soon as its opener believes its stream over, as npm does.
+    """mplex: honest peers may reuse an id as soon as its opener regards the stream as over.
 
-    Frames that cross such an opening may be about either use; so the places agree on what was sent
-    on an id, and not always on which use had it.
+    npm does so. Frames that cross such an opening may belong to either use, so observers agree on
+    what was sent on an id, but not always on the use.
     """
-    again = 0
+    reused = 0
     for seed in seeds:
-        world = Simulation(text, seed, reuse_ids=True)
-        world.run()
-        said = world.findings()
-        if said:
-            raise PropertyFailed(f"{text}, seed {seed}: honest peers are convicted: {said[:3]}")
-        again += sum(
-            stream.incarnation > 1 for stream in world.middle_observer.protocol.streams.all()
+        simulation = Simulation(text, seed, reuse_ids=True)
+        simulation.run()
+        findings = simulation.findings()
+        if findings:
+            raise PropertyFailed(f"{text}, seed {seed}: violations of honest peers: {findings[:3]}")
+        reused += sum(
+            stream.incarnation > 1 for stream in simulation.middle_observer.protocol.streams.all()
         )
-    if again == 0:
-        raise PropertyFailed(f"{text}: no id was used again")
+    if reused == 0:
+        raise PropertyFailed(f"{text}: no id was reused")
 
 
 def violations_are_reported_beside_their_sender(
     text: str, seeds: Iterable[int], other: str = ""
 ) -> None:
-    """A frame that the liar's own endpoint would refuse is reported by the watcher next to it."""
+    """A frame that an endpoint would reject is reported by an observer at its sender."""
     caught = 0
     for seed in seeds:
-        world = Simulation(text, seed, acceptor_protocol=other or None)
+        simulation = Simulation(text, seed, acceptor_protocol=other or None)
         rng = Random(seed)
         for _ in range(rng.randrange(20, 120)):
-            world.step(acting=True)
+            simulation.step(acting=True)
         side = rng.randrange(2)
-        end, watcher = world.ends[side], world.side_observers[side]
+        end, observer = simulation.ends[side], simulation.side_observers[side]
         while end.pending():
-            world.flush(side)
-        frame = world.drivers[side].random_frame()
+            simulation.flush(side)
+        frame = simulation.drivers[side].random_frame()
         if frame is None or not end.protocol.handshake_done:
             continue
-        verdict = end.connection.validate_outgoing(side, frame, len(frame.payload))
+        violation_mask = end.connection.validate_outgoing(side, frame, len(frame.payload))
         rules = {
-            r.name for r in rules_in_mask(end.protocol.rules, verdict & end.protocol.error_mask)
+            r.name
+            for r in rules_in_mask(end.protocol.rules, violation_mask & end.protocol.error_mask)
         }
         if not rules:
             continue
         caught += 1
-        watcher.take_violations()
+        observer.take_violations()
         end.send_frame(frame, force=True)
-        watcher.feed(side, end.data_to_send(1 << 30), world.now)
-        found = {v.rule.name for v in watcher.take_violations()}
+        observer.feed(side, end.data_to_send(1 << 30), simulation.now)
+        found = {v.rule.name for v in observer.take_violations()}
         if not rules & found:
             raise PropertyFailed(
-                f"{text}, seed {seed}: {frame} breaks {rules}, the watcher says {found}"
+                f"{text}, seed {seed}: {frame} breaks {rules}, the observer reports {found}"
             )
     if caught == 0:
-        raise PropertyFailed(f"{text}: no lie was told, so none was caught")
+        raise PropertyFailed(f"{text}: no violation was sent, so none could be reported")
 
 
 def any_split_gives_the_same_rows(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """Rows, findings and streams do not depend on how the bytes were cut."""
+    """Rows, violations and streams do not depend on how the bytes are split."""
     for seed in seeds:
-        world = Simulation(text, seed, acceptor_protocol=other or None)
-        world.run(60)
-        runs = join_adjacent(world.record)
+        simulation = Simulation(text, seed, acceptor_protocol=other or None)
+        simulation.run(60)
+        runs = join_adjacent(simulation.record)
         whole = observe(text, [(side, data, 0) for side, data in runs])
         rng = Random(seed)
         cut = [(side, piece, 0) for side, data in runs for piece in split_randomly(data, rng)]
@@ -101,42 +106,42 @@ def any_split_gives_the_same_rows(text: str, seeds: Iterable[int], other: str = 
 
 
 def snapshots_resume_anywhere(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """An observer taken apart and put together again in mid-frame goes on as if never stopped."""
+    """An observer restored from a snapshot, at any byte, reports the same as one that ran on."""
     for seed in seeds:
-        world = Simulation(text, seed, acceptor_protocol=other or None)
-        world.run(60)
+        simulation = Simulation(text, seed, acceptor_protocol=other or None)
+        simulation.run(60)
         rng = Random(seed)
         pieces = [
             (side, piece, at)
-            for side, data, at in world.record
+            for side, data, at in simulation.record
             for piece in split_randomly(data, rng)
         ]
         whole = observe(text, pieces)
         observer = new_middle_observer(text)
         rows: list[Row] = []
-        said: list[str] = []
+        violations: list[str] = []
         gone: list[str] = []
         for side, data, at in pieces:
             observer.feed(side, data, at)
             if rng.random() < 0.05:
                 rows += take_rows(observer)
-                said += [str(v) for v in observer.take_violations()]
+                violations += [str(v) for v in observer.take_violations()]
                 gone += [repr(s.save()[:8]) for s in observer.take_removed_streams()]
                 saved = observer.snapshot()
                 observer = new_middle_observer(text)
                 observer.restore(saved)
-        if final_report(observer, rows, said, gone) != whole:
-            raise PropertyFailed(f"{text}, seed {seed}: a resumed observer sees something else")
+        if final_report(observer, rows, violations, gone) != whole:
+            raise PropertyFailed(f"{text}, seed {seed}: a restored observer reports something else")
 
 
 def noise_never_raises_or_stalls_decoding(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """Any bytes are decoded or given up; memory for what is undecoded stays bounded."""
+    """Any bytes are decoded or decoding stops; the memory for undecoded bytes is bounded."""
     for seed in seeds:
         rng = Random(seed)
         observer = new_middle_observer(text)
-        world = Simulation(text, seed, acceptor_protocol=other or None)
-        world.run(30)
-        raw = bytearray(b"".join(data for _, data, _ in world.record)[:4000])
+        simulation = Simulation(text, seed, acceptor_protocol=other or None)
+        simulation.run(30)
+        raw = bytearray(b"".join(data for _, data, _ in simulation.record)[:4000])
         for _ in range(rng.randrange(1, 6)):
             if raw:
                 raw[rng.randrange(len(raw))] = rng.randrange(256)
@@ -152,25 +157,25 @@ def noise_never_raises_or_stalls_decoding(text: str, seeds: Iterable[int], other
                 if direction.decoding_stopped:
                     break
                 if direction.buffered_bytes() > 4 * (1 << 20):
-                    raise PropertyFailed(f"{text}, seed {seed}: bytes pile up undecoded")
+                    raise PropertyFailed(f"{text}, seed {seed}: undecoded bytes accumulate")
             else:
                 if before == decoding_progress(direction) and observer.protocol.handshake_done:
-                    raise PropertyFailed(f"{text}, seed {seed}: wedged on noise")
+                    raise PropertyFailed(f"{text}, seed {seed}: decoding stalls on noise")
         observer.finish(1, True, True)
         if not observer.accounts_for_all_bytes():
-            raise PropertyFailed(f"{text}, seed {seed}: bytes are not conserved")
+            raise PropertyFailed(f"{text}, seed {seed}: bytes are not accounted for")
 
 
 def a_rejected_frame_changes_nothing(text: str, seeds: Iterable[int], other: str = "") -> None:
-    """After LocalProtocolError the endpoint's state is what it was, to the last number."""
+    """After LocalProtocolError the endpoint's state is unchanged."""
     for seed in seeds:
-        world = Simulation(text, seed, acceptor_protocol=other or None)
+        simulation = Simulation(text, seed, acceptor_protocol=other or None)
         rng = Random(seed)
         for _ in range(rng.randrange(20, 100)):
-            world.step(acting=True)
-        end = world.ends[rng.randrange(2)]
+            simulation.step(acting=True)
+        end = simulation.ends[rng.randrange(2)]
         for _ in range(10):
-            frame = world.drivers[end.side].random_frame()
+            frame = simulation.drivers[end.side].random_frame()
             if frame is None:
                 break
             end.protocol.causality.snapshot_seen(end.side)
@@ -180,25 +185,28 @@ def a_rejected_frame_changes_nothing(text: str, seeds: Iterable[int], other: str
             except LocalProtocolError:
                 if repr(end.protocol.save()) != before:
                     raise PropertyFailed(
-                        f"{text}, seed {seed}: refused {frame}, yet changed"
+                        f"{text}, seed {seed}: rejected {frame}, but changed state"
                     ) from None
 
 
 def a_wrong_vantage_reports_false_violations(text: str, seeds: Iterable[int]) -> bool:
-    """Does the naive rule (what passed was read) convict honest peers? It should be found out."""
+    """Return whether a middle observer with the dialer's vantage reports false violations.
+
+    It takes everything that passed it for read by the dialer; the simulation must expose that.
+    """
     for seed in seeds:
-        world = Simulation(text, seed, middle_vantage=Vantage.DIALER)
-        world.run()
-        if any("middle" in line for line in world.findings()):
+        simulation = Simulation(text, seed, middle_vantage=Vantage.DIALER)
+        simulation.run()
+        if any("middle" in line for line in simulation.findings()):
             return True
     return False
 
 
-# --- helpers
+# Private helpers
 
 
 def decoding_progress(d: Direction) -> tuple[int, ...]:
-    """What must change while bytes come in, or the decoder is wedged."""
+    """Return figures of which one must change while bytes arrive, or decoding stalls."""
     return d.frames, d.frame_bytes_seen, d.undecoded_bytes, d.offset, int(d.decoding_stopped)
 
 
@@ -207,7 +215,7 @@ def new_middle_observer(text: str) -> Observer:
 
 
 def join_adjacent(record: list[tuple[int, bytes, int]]) -> list[tuple[int, bytes]]:
-    """Neighbouring bytes of one side put together."""
+    """Join adjacent chunks of one side."""
     runs: list[tuple[int, bytes]] = []
     for side, data, _ in record:
         if runs and runs[-1][0] == side:
@@ -228,9 +236,9 @@ def split_randomly(data: bytes, rng: Random) -> list[bytes]:
 
 
 def take_rows(observer: Observer) -> list[Row]:
-    """The observer's rows so far, as tuples."""
+    """Remove and return the observer's rows as tuples."""
     rows: list[Row] = []
-    assert observer.rows is not None
+    assert observer.rows is not None  # `new_middle_observer` makes observers with rows
     for batch in observer.rows.take():
         rows += [row_of(batch, i) for i in range(batch.used)]
     return rows
@@ -263,7 +271,7 @@ def observe(text: str, pieces: list[tuple[int, bytes, int]]) -> tuple[object, ..
 def final_report(
     observer: Observer, rows: list[Row], violations: list[str], gone: list[str]
 ) -> tuple[object, ...]:
-    """Everything an observer has to say at the end, comparable."""
+    """Finish the observer. Return its rows, violations and streams in comparable form."""
     observer.finish(10**15, True, True)
     rows = rows + take_rows(observer)
     violations = violations + [str(v) for v in observer.take_violations()]
@@ -283,7 +291,17 @@ PROPERTIES: tuple[Callable[..., None], ...] = (
 
 
 def check_protocol(text: str, runs: int = 100, seed: int = 0, other: str = "") -> None:
-    """All properties, `runs` seeded runs each. `other`: what the acceptor speaks, if it differs."""
+    """Check all properties of a protocol implementation.
+
+    Args:
+        text: protocol string.
+        runs: simulated connections per property.
+        seed: seed of the first run; the following runs count up from it.
+        other: protocol string of the acceptor, if it differs.
+
+    Raises:
+        PropertyFailed: a property does not hold; the message names the seed.
+    """
     severities = [rule.severity for rule in create(text).rules]
     if Severity.ERROR not in severities:
         raise PropertyFailed(f"{text} has no rule of severity error")

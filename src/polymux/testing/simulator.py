@@ -1,9 +1,9 @@
-"""Two endpoints, links with delays, and watchers in five places.
+"""A simulated connection: two endpoints, links with delays, and three observers.
 
-    end A | watcher A --- queue --- watcher in the middle --- queue --- watcher B | end B
+    endpoint A | observer A --- queue --- middle observer --- queue --- observer B | endpoint B
 
-Everything is driven by one seed. Bytes are cut and delayed at random; a watcher beside a side
-sees what that side writes and reads at the very moment it does so.
+One seed determines everything. Bytes are split and delayed at random; an observer at a side sees
+what that side writes and reads at the moment it does so.
 """
 
 from random import Random
@@ -21,23 +21,32 @@ StreamSummaries = dict[str, tuple[int, ...]]
 
 
 class PropertyFailed(AssertionError):
-    """A property does not hold; the text has the seed that shows it."""
+    """A property does not hold. The message names the seed that reproduces it."""
 
 
 class Link:
-    """One direction: written by one side, seen in the middle, read by the other side."""
+    """One direction of the connection: two queues, before and after the middle observer."""
 
     def __init__(self, sender: int) -> None:
         self.sender = sender
-        self.before_middle: list[bytes] = []  # between the writer and the middle
-        self.after_middle: list[bytes] = []  # between the middle and the reader
+        self.before_middle: list[bytes] = []  # written, not yet observed
+        self.after_middle: list[bytes] = []  # observed, not yet read
 
     def is_empty(self) -> bool:
         return not self.before_middle and not self.after_middle
 
 
 class Simulation:
-    """One simulated connection."""
+    """One simulated connection.
+
+    Args:
+        protocol: protocol string of both sides.
+        seed: determines the whole run.
+        acceptor_protocol: protocol string of the acceptor, if it differs.
+        middle_vantage: vantage that the middle observer is told it has.
+        observer_protocol: protocol string of the observers, if it differs.
+        reuse_ids: drivers reuse ids where the protocol lets the opener choose them.
+    """
 
     def __init__(
         self,
@@ -56,19 +65,21 @@ class Simulation:
             protocol,
             acceptor_protocol if acceptor_protocol is not None else protocol,
         )
-        watch = observer_protocol if observer_protocol is not None else protocol
+        observed = observer_protocol if observer_protocol is not None else protocol
         self.ends = [
             Endpoint(create(text, vantage=side), side)
             for side, text in enumerate(self.protocol_strings)
         ]
-        self.side_observers = [Observer(create(watch, vantage=side)) for side in (0, 1)]
-        self.middle_observer = Observer(create(watch, vantage=middle_vantage))
+        self.side_observers = [Observer(create(observed, vantage=side)) for side in (0, 1)]
+        self.middle_observer = Observer(create(observed, vantage=middle_vantage))
         self.links = [Link(0), Link(1)]
         self.violations: list[list[Violation]] = [[], [], []]
-        self.record: list[tuple[int, bytes, int]] = []  # as the middle saw it
-        kind = driver_for(protocol.partition(":")[0])
+        self.record: list[
+            tuple[int, bytes, int]
+        ] = []  # (side, bytes, timestamp) as observed in the middle
+        driver_type = driver_for(protocol.partition(":")[0])
         self.drivers: list[Driver] = [
-            kind(end, Random(seed * 2 + i)) for i, end in enumerate(self.ends)
+            driver_type(end, Random(seed * 2 + i)) for i, end in enumerate(self.ends)
         ]
         for driver in self.drivers:
             driver.reuse_ids = reuse_ids
@@ -76,10 +87,10 @@ class Simulation:
             end.start(bytes(self.rng.randrange(256) for _ in range(16)))
             self.flush(side)
 
-    # --- the world's moves
+    # Steps
 
     def flush(self, side: int, formed_only: bool = False) -> None:
-        """Flush one endpoint: its watcher sees the bytes as they are written."""
+        """Write what an endpoint has to send; the observer at its side sees it at once."""
         room = 0 if formed_only else self.rng.choice([1, 5000, 200_000])
         data = self.ends[side].data_to_send(room)
         if data:
@@ -88,7 +99,7 @@ class Simulation:
             self.links[side].before_middle.append(data)
 
     def deliver_to_middle(self, side: int) -> None:
-        """Some bytes reach the middle."""
+        """Deliver some bytes of `side` to the middle observer."""
         link = self.links[side]
         if link.before_middle:
             data = self.pop_random_prefix(link.before_middle)
@@ -98,24 +109,26 @@ class Simulation:
             link.after_middle.append(data)
 
     def deliver_to_reader(self, side: int) -> None:
-        """Some bytes of `side` reach the other end; its watcher sees them being read."""
+        """Deliver some bytes of `side` to the other endpoint and to the observer at that side."""
         link = self.links[side]
         if link.after_middle:
             data = self.pop_random_prefix(link.after_middle)
             self.advance_clock()
             reader = 1 - side
-            self.flush(reader, formed_only=True)  # what was formed before reading leaves before it
+            self.flush(
+                reader, formed_only=True
+            )  # frames encoded before the read are sent before it
             self.side_observers[reader].feed(side, data, self.now)
             try:
                 events = self.ends[reader].receive(data, self.now / 1e9)
-            except PeerViolation as blame:
+            except PeerViolation as violation:
                 raise PropertyFailed(
-                    f"seed {self.seed}: side {reader} convicts its peer: {blame}"
+                    f"seed {self.seed}: side {reader} reports a violation: {violation}"
                 ) from None
             self.drivers[reader].on_events(events)
 
     def pop_random_prefix(self, queue: list[bytes]) -> bytes:
-        """Take a random bite from the front of a queue."""
+        """Remove and return a random number of bytes from the front of a queue."""
         first = queue[0]
         size = min(len(first), self.rng.choice([1, 2, 7, 60, 1500, 1 << 20]))
         if size == len(first):
@@ -139,13 +152,18 @@ class Simulation:
             self.deliver_to_reader(side)
 
     def run(self, steps: int = 150) -> None:
-        """Random honest traffic, then everything is delivered."""
+        """Run `steps` random steps, then deliver everything and end all streams."""
         for _ in range(steps):
             self.step(acting=True)
         self.drain()
 
     def drain(self) -> None:
-        for turn in range(4000):
+        """Deliver everything and end all streams.
+
+        Raises:
+            PropertyFailed: traffic does not stop.
+        """
+        for iteration in range(4000):
             for driver in self.drivers:
                 driver.wind_down()
             for side in (0, 1):
@@ -155,36 +173,38 @@ class Simulation:
                 while self.links[side].after_middle:
                     self.deliver_to_reader(side)
             quiet = all(link.is_empty() for link in self.links)
-            if quiet and turn > 3 and not any(end.pending() for end in self.ends):
+            if quiet and iteration > 3 and not any(end.pending() for end in self.ends):
                 return
-        raise PropertyFailed(f"seed {self.seed}: the conversation does not come to rest")
+        raise PropertyFailed(f"seed {self.seed}: the connection does not become idle")
 
-    # --- what the five places say
+    # Results
 
     def findings(self) -> list[str]:
-        """Everything worse than a note that any place says of these honest peers."""
-        said: list[str] = []
-        places = [
-            ("beside the dialer", self.side_observers[0]),
-            ("beside the acceptor", self.side_observers[1]),
+        """Return every violation above a note, and every decoding problem, as text."""
+        findings: list[str] = []
+        observers = [
+            ("at the dialer", self.side_observers[0]),
+            ("at the acceptor", self.side_observers[1]),
             ("in the middle", self.middle_observer),
         ]
-        for place, observer in places:
+        for vantage, observer in observers:
             for violation in observer.take_violations():
                 if violation.rule.severity is not Severity.NOTE:
-                    said.append(f"{place}: {violation}")
+                    findings.append(f"{vantage}: {violation}")
             for direction in (observer.connection.dialer, observer.connection.acceptor):
                 if direction.decoding_stopped:
-                    said.append(f"{place}: lost, {direction.stop_reason}")
+                    findings.append(f"{vantage}: decoding stopped, {direction.stop_reason}")
             if not observer.accounts_for_all_bytes():
-                said.append(f"{place}: bytes are not conserved")
+                findings.append(f"{vantage}: bytes are not accounted for")
         for side, end in enumerate(self.ends):
             notes = {r.name for r in end.protocol.rules if r.severity is Severity.NOTE}
-            said += [f"end {side}: {name}" for name in end.counters.hits if name not in notes]
-        return said
+            findings += [
+                f"endpoint {side}: {name}" for name in end.counters.hits if name not in notes
+            ]
+        return findings
 
     def stream_summaries(self) -> list[StreamSummaries]:
-        """Payload per half, ledgers and open halves, as each of the five places sees them."""
+        """Return content, credit and state of all streams, for both endpoints and all observers."""
         tables = [end.protocol.streams for end in self.ends]
         tables += [
             observer.protocol.streams for observer in (*self.side_observers, self.middle_observer)
@@ -196,13 +216,13 @@ class Simulation:
 
 
 def stream_summary(stream: StreamState) -> tuple[int, ...]:
-    seen: list[int] = []
+    figures: list[int] = []
     for half in (stream.dialer, stream.acceptor):
-        seen += [
+        figures += [
             half.content_bytes,
             half.content_units,
             half.credit_granted,
             half.credit_spent,
             int(half.state == OPEN),
         ]
-    return tuple(seen)
+    return tuple(figures)

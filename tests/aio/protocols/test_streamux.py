@@ -245,7 +245,7 @@ async def test_a_handler_that_fails_leaves_the_call_unanswered_and_the_rest_unha
         assert not any(held(far).values())
         await near.close()
         await task
-    assert "the work on call d0 failed" in caplog.text
+    assert "the handler of call d0 failed" in caplog.text
 
 
 async def test_closing_cancels_what_is_in_flight_and_tells_everybody() -> None:

@@ -95,7 +95,7 @@ async def test_a_silent_peer_is_noticed() -> None:
         far.keep_alive = 0
         waiting = asyncio.create_task(near.request(b"x", timeout=0))
         begun = near.loop.time()
-        with pytest.raises(polymux.SessionClosed, match=r"said nothing for 30 s.*session\.silence"):
+        with pytest.raises(polymux.SessionClosed, match=r"sent nothing for 30 s.*session\.silence"):
             await waiting
         assert 30 <= near.loop.time() - begun < 31
 

@@ -1,4 +1,4 @@
-"""A session whose peer answers at once stays awake for the next answer, and no longer than that."""
+"""Busy polling: when a session starts to poll after a send, and when it stops."""
 
 from __future__ import annotations
 
@@ -29,231 +29,231 @@ from polymux.aio.session.busy_poll import (
 from polymux.aio.session.socket_options import min_rtt_ns
 
 SECOND = 10**9
-LONG = 10 * SECOND  # does not pass in a test
+LONG = 10 * SECOND  # never passes in a test
 
 
 class Loop:
-    """Turns when it is told to."""
+    """An event loop that runs one iteration when the test says so."""
 
     def __init__(self) -> None:
         self.ready: deque[Callable[[], None]] = deque()
 
-    def soon(self, callback: Callable[[], None]) -> None:
+    def call_soon(self, callback: Callable[[], None]) -> None:
         self.ready.append(callback)
 
-    def turn(self) -> None:
+    def iterate(self) -> None:
         for _ in range(len(self.ready)):
             self.ready.popleft()()
 
     @property
-    def sleeps(self) -> bool:
+    def blocks(self) -> bool:
         return not self.ready
 
 
-def watchful(watch: BusyPollLoop | None = None) -> BusyPoller:
-    """Of a session that has had to wait long for its answers while it slept."""
-    vigil = BusyPoller(watch or BusyPollLoop(), LONG)
-    vigil.sleep_latency_ns = LONG
-    return vigil
+def make_poller(poll_loop: BusyPollLoop | None = None) -> BusyPoller:
+    """A poller whose replies took long without polling."""
+    poller = BusyPoller(poll_loop or BusyPollLoop(), LONG)
+    poller.sleep_latency_ns = LONG
+    return poller
 
 
-def converse(vigil: BusyPoller, loop: Loop, times: int) -> None:
+def exchange_fast(poller: BusyPoller, loop: Loop, times: int) -> None:
     for _ in range(times):
-        vigil.on_send(loop.soon)
-        vigil.on_receive()
+        poller.on_send(loop.call_soon)
+        poller.on_receive()
 
 
-def test_the_loop_turns_until_the_answer_comes() -> None:
-    loop, vigil = Loop(), watchful()
-    converse(vigil, loop, MIN_FAST_REPLIES)
-    assert loop.sleeps
-    vigil.on_send(loop.soon)
+def test_the_loop_spins_until_the_reply_arrives() -> None:
+    loop, poller = Loop(), make_poller()
+    exchange_fast(poller, loop, MIN_FAST_REPLIES)
+    assert loop.blocks
+    poller.on_send(loop.call_soon)
     for _ in range(3):
-        assert not loop.sleeps
-        loop.turn()
-    vigil.on_receive()
-    loop.turn()
-    assert loop.sleeps
+        assert not loop.blocks
+        loop.iterate()
+    poller.on_receive()
+    loop.iterate()
+    assert loop.blocks
 
 
-def test_too_few_answers_that_came_at_once_prove_nothing() -> None:
-    loop, vigil = Loop(), watchful()
-    converse(vigil, loop, MIN_FAST_REPLIES - 1)
-    vigil.on_send(loop.soon)
-    assert loop.sleeps
+def test_too_few_fast_replies_do_not_start_polling() -> None:
+    loop, poller = Loop(), make_poller()
+    exchange_fast(poller, loop, MIN_FAST_REPLIES - 1)
+    poller.on_send(loop.call_soon)
+    assert loop.blocks
 
 
-def test_one_late_answer_is_enough_to_sleep_again() -> None:
-    loop, vigil = Loop(), BusyPoller(BusyPollLoop(), 10**6)
-    vigil.fast_replies = MIN_FAST_REPLIES - 1
-    vigil.on_send(loop.soon)
+def test_one_late_reply_resets_the_count() -> None:
+    loop, poller = Loop(), BusyPoller(BusyPollLoop(), 10**6)
+    poller.fast_replies = MIN_FAST_REPLIES - 1
+    poller.on_send(loop.call_soon)
     time.sleep(0.003)
-    vigil.on_receive()
-    assert vigil.fast_replies == 0
-    vigil.on_send(loop.soon)
-    assert loop.sleeps
+    poller.on_receive()
+    assert poller.fast_replies == 0
+    poller.on_send(loop.call_soon)
+    assert loop.blocks
 
 
-def test_what_comes_unasked_is_no_answer() -> None:
-    loop, vigil = Loop(), watchful()
+def test_data_received_before_any_send_is_no_reply() -> None:
+    loop, poller = Loop(), make_poller()
     for _ in range(MIN_FAST_REPLIES):
-        vigil.on_receive()
-    vigil.on_send(loop.soon)
-    assert loop.sleeps
+        poller.on_receive()
+    poller.on_send(loop.call_soon)
+    assert loop.blocks
 
 
-def wait_in_vain(vigil: BusyPoller, loop: Loop, needed: int) -> None:
-    vigil.budget_ns = LONG
-    converse(vigil, loop, needed)
-    assert loop.sleeps
-    vigil.budget_ns = 1
-    vigil.on_send(loop.soon)
-    assert not loop.sleeps
+def miss_deadline(poller: BusyPoller, loop: Loop, needed: int) -> None:
+    poller.budget_ns = LONG
+    exchange_fast(poller, loop, needed)
+    assert loop.blocks
+    poller.budget_ns = 1
+    poller.on_send(loop.call_soon)
+    assert not loop.blocks
     time.sleep(0.00001)
 
 
-def test_an_answer_that_does_not_come_makes_it_harder_to_believe_in_the_next() -> None:
-    loop, vigil = Loop(), watchful()
+def test_a_missing_reply_doubles_the_fast_replies_needed() -> None:
+    loop, poller = Loop(), make_poller()
     for needed in (MIN_FAST_REPLIES, 2 * MIN_FAST_REPLIES, 4 * MIN_FAST_REPLIES):
-        assert vigil.fast_replies_needed == needed
-        wait_in_vain(vigil, loop, needed)
-        loop.turn()
-        assert loop.sleeps
-        assert vigil.fast_replies == 0
-    vigil.budget_ns = LONG
-    converse(vigil, loop, 8 * MIN_FAST_REPLIES)
-    assert vigil.fast_replies_needed == 8 * MIN_FAST_REPLIES
-    converse(vigil, loop, 1)  # awake: it is believed in again as the first was
-    assert vigil.fast_replies_needed == MIN_FAST_REPLIES
+        assert poller.fast_replies_needed == needed
+        miss_deadline(poller, loop, needed)
+        loop.iterate()
+        assert loop.blocks
+        assert poller.fast_replies == 0
+    poller.budget_ns = LONG
+    exchange_fast(poller, loop, 8 * MIN_FAST_REPLIES)
+    assert poller.fast_replies_needed == 8 * MIN_FAST_REPLIES
+    exchange_fast(poller, loop, 1)  # it polls, and a fast reply resets the number
+    assert poller.fast_replies_needed == MIN_FAST_REPLIES
     for _ in range(20):
-        vigil.back_off()
-    assert vigil.fast_replies_needed == MAX_FAST_REPLIES
+        poller.back_off()
+    assert poller.fast_replies_needed == MAX_FAST_REPLIES
 
 
-def test_an_answer_that_comes_late_is_no_success_though_others_kept_the_loop_awake() -> None:
-    loop, watch = Loop(), BusyPollLoop()
-    vigil, other = watchful(watch), watchful(watch)
-    converse(other, loop, MIN_FAST_REPLIES)
-    other.on_send(loop.soon)
-    vigil.budget_ns = 1
-    wait_in_vain_beside(vigil, loop)
-    vigil.on_receive()
-    assert (vigil.fast_replies, vigil.fast_replies_needed) == (0, 2 * MIN_FAST_REPLIES)
-    assert list(watch.active_pollers) == [other]
+def test_a_late_reply_backs_off_though_other_pollers_kept_the_loop_spinning() -> None:
+    loop, poll_loop = Loop(), BusyPollLoop()
+    poller, other = make_poller(poll_loop), make_poller(poll_loop)
+    exchange_fast(other, loop, MIN_FAST_REPLIES)
+    other.on_send(loop.call_soon)
+    poller.budget_ns = 1
+    miss_deadline_beside_others(poller, loop)
+    poller.on_receive()
+    assert (poller.fast_replies, poller.fast_replies_needed) == (0, 2 * MIN_FAST_REPLIES)
+    assert list(poll_loop.active_pollers) == [other]
 
 
-def wait_in_vain_beside(vigil: BusyPoller, loop: Loop) -> None:
-    vigil.fast_replies = MIN_FAST_REPLIES
-    vigil.on_send(loop.soon)
-    assert vigil in vigil.poll_loop.active_pollers
+def miss_deadline_beside_others(poller: BusyPoller, loop: Loop) -> None:
+    poller.fast_replies = MIN_FAST_REPLIES
+    poller.on_send(loop.call_soon)
+    assert poller in poller.poll_loop.active_pollers
     time.sleep(0.00001)
 
 
-def test_each_has_its_own_patience() -> None:
-    loop, watch = Loop(), BusyPollLoop()
-    vigil, other = watchful(watch), watchful(watch)
-    converse(other, loop, MIN_FAST_REPLIES)
-    vigil.budget_ns = 1
-    wait_in_vain_beside(vigil, loop)
-    other.on_send(loop.soon)
-    loop.turn()
-    assert list(watch.active_pollers) == [other]
-    assert vigil.fast_replies_needed == 2 * MIN_FAST_REPLIES
+def test_each_poller_has_its_own_budget() -> None:
+    loop, poll_loop = Loop(), BusyPollLoop()
+    poller, other = make_poller(poll_loop), make_poller(poll_loop)
+    exchange_fast(other, loop, MIN_FAST_REPLIES)
+    poller.budget_ns = 1
+    miss_deadline_beside_others(poller, loop)
+    other.on_send(loop.call_soon)
+    loop.iterate()
+    assert list(poll_loop.active_pollers) == [other]
+    assert poller.fast_replies_needed == 2 * MIN_FAST_REPLIES
     other.on_receive()
-    loop.turn()
-    assert loop.sleeps
+    loop.iterate()
+    assert loop.blocks
 
 
-def test_who_gains_nothing_by_it_goes_back_to_sleep() -> None:
-    loop, vigil = Loop(), watchful()
-    converse(vigil, loop, MIN_FAST_REPLIES)
-    assert not vigil.active
-    vigil.sleep_latency_ns = SECOND  # and who is awake has to wait as long
-    awake = 0
+def test_polling_that_does_not_shorten_the_wait_backs_off() -> None:
+    loop, poller = Loop(), make_poller()
+    exchange_fast(poller, loop, MIN_FAST_REPLIES)
+    assert not poller.active
+    poller.sleep_latency_ns = SECOND  # polling takes as long
+    polled = 0
     for _ in range(20):
-        vigil.on_send(loop.soon)
-        assert not loop.sleeps
-        vigil.sent_at_ns -= SECOND
-        vigil.on_receive()
-        loop.turn()
-        assert loop.sleeps
-        if not vigil.active:
+        poller.on_send(loop.call_soon)
+        assert not loop.blocks
+        poller.sent_at_ns -= SECOND
+        poller.on_receive()
+        loop.iterate()
+        assert loop.blocks
+        if not poller.active:
             break
-        awake += 1
-    assert 0 < awake < 10  # it is given the benefit of the doubt, but not for ever
-    assert (vigil.fast_replies, vigil.fast_replies_needed) == (0, 2 * MIN_FAST_REPLIES)
+        polled += 1
+    assert 0 < polled < 10  # the first few replies do not end it
+    assert (poller.fast_replies, poller.fast_replies_needed) == (0, 2 * MIN_FAST_REPLIES)
 
 
-def test_nobody_stays_awake_for_a_far_peer_however_closely_its_answers_follow() -> None:
-    loop, vigil = Loop(), watchful()
-    asked = []
+def test_a_far_peer_is_never_polled_for_however_soon_data_follows_a_send() -> None:
+    loop, poller = Loop(), make_poller()
+    queries = []
 
-    def distance() -> int:
-        asked.append(vigil.fast_replies_needed)
+    def far_rtt() -> int:
+        queries.append(poller.fast_replies_needed)
         return 2 * LONG + 1
 
-    vigil.min_rtt_ns = distance
+    poller.min_rtt_ns = far_rtt
     for _ in range(1000):
-        converse(vigil, loop, 1)
-        assert loop.sleeps
-    assert asked[:5] == [
+        exchange_fast(poller, loop, 1)
+        assert loop.blocks
+    assert queries[:5] == [
         MIN_FAST_REPLIES,
         2 * MIN_FAST_REPLIES,
         4 * MIN_FAST_REPLIES,
         8 * MIN_FAST_REPLIES,
         MAX_FAST_REPLIES,
-    ]  # it is not asked often
-    assert len(asked) < 25
+    ]  # the RTT is queried rarely
+    assert len(queries) < 25
 
 
-@pytest.mark.parametrize("near", [-1, 0, 2 * LONG])
-def test_a_near_peer_is_stayed_awake_for_and_so_is_one_nobody_can_place(
-    near: int,
+@pytest.mark.parametrize("rtt_ns", [-1, 0, 2 * LONG])
+def test_a_near_peer_and_one_of_unknown_distance_are_polled_for(
+    rtt_ns: int,
 ) -> None:
-    loop, vigil = Loop(), watchful()
-    vigil.min_rtt_ns = lambda: near
-    converse(vigil, loop, MIN_FAST_REPLIES)
-    vigil.on_send(loop.soon)
-    assert not loop.sleeps
+    loop, poller = Loop(), make_poller()
+    poller.min_rtt_ns = lambda: rtt_ns
+    exchange_fast(poller, loop, MIN_FAST_REPLIES)
+    poller.on_send(loop.call_soon)
+    assert not loop.blocks
 
 
-def test_nobody_stays_awake_for_a_session_that_is_over() -> None:
-    loop, vigil = Loop(), watchful()
-    converse(vigil, loop, MIN_FAST_REPLIES)
-    vigil.on_send(loop.soon)
-    vigil.stop()
-    loop.turn()
-    assert loop.sleeps
-    converse(vigil, loop, 2 * MIN_FAST_REPLIES)
-    assert loop.sleeps
+def test_a_closed_session_does_not_poll() -> None:
+    loop, poller = Loop(), make_poller()
+    exchange_fast(poller, loop, MIN_FAST_REPLIES)
+    poller.on_send(loop.call_soon)
+    poller.stop()
+    loop.iterate()
+    assert loop.blocks
+    exchange_fast(poller, loop, 2 * MIN_FAST_REPLIES)
+    assert loop.blocks
 
 
-def test_one_watch_turns_the_loop_for_all_its_sessions() -> None:
-    loop, watch = Loop(), BusyPollLoop()
-    vigils = [watchful(watch) for _ in range(50)]
-    for vigil in vigils:
-        converse(vigil, loop, MIN_FAST_REPLIES)
-        vigil.on_send(loop.soon)
+def test_one_spinning_callback_serves_all_sessions_of_a_loop() -> None:
+    loop, poll_loop = Loop(), BusyPollLoop()
+    pollers = [make_poller(poll_loop) for _ in range(50)]
+    for poller in pollers:
+        exchange_fast(poller, loop, MIN_FAST_REPLIES)
+        poller.on_send(loop.call_soon)
     assert len(loop.ready) == 1
-    for vigil in vigils[:-1]:
-        vigil.on_receive()
-        loop.turn()
+    for poller in pollers[:-1]:
+        poller.on_receive()
+        loop.iterate()
         assert len(loop.ready) == 1
-    vigils[-1].on_receive()
-    loop.turn()
-    assert loop.sleeps
+    pollers[-1].on_receive()
+    loop.iterate()
+    assert loop.blocks
 
 
-def test_a_loop_that_was_closed_while_somebody_was_awake_is_gone() -> None:
+def test_a_loop_that_was_closed_while_polling_is_freed() -> None:
     gc.collect()
     before = len(poll_loops)
     loop = asyncio.new_event_loop()
-    vigil = watchful(poll_loop_of(loop))
-    assert poll_loop_of(loop) is vigil.poll_loop
-    vigil.fast_replies = MIN_FAST_REPLIES
-    vigil.on_send(loop.call_soon)
+    poller = make_poller(poll_loop_of(loop))
+    assert poll_loop_of(loop) is poller.poll_loop
+    poller.fast_replies = MIN_FAST_REPLIES
+    poller.on_send(loop.call_soon)
     loop.run_until_complete(asyncio.sleep(0))
-    assert vigil.poll_loop.spinning
+    assert poller.poll_loop.spinning
     loop.close()
     assert len(poll_loops) == before + 1
     del loop
@@ -261,7 +261,7 @@ def test_a_loop_that_was_closed_while_somebody_was_awake_is_gone() -> None:
     assert len(poll_loops) == before
 
 
-def test_nobody_stays_awake_with_a_single_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_processor_disables_polling(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
     assert poll_budget_ns(0.0002) == 200_000
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3}, raising=False)
@@ -269,12 +269,14 @@ def test_nobody_stays_awake_with_a_single_processor(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    ("seconds", "patience"),
+    ("seconds", "budget"),
     [(0.0, 0), (-1.0, 0), (-1e300, 0), (math.nan, 0), (0.5, 5 * 10**8), (1e10, 10**9),
      (math.inf, 10**9)],
 )  # fmt: skip
-def test_any_number_of_seconds_will_do(seconds: float, patience: int, two_processors: None) -> None:
-    assert poll_budget_ns(seconds) == patience
+def test_any_number_of_seconds_is_accepted(
+    seconds: float, budget: int, two_processors: None
+) -> None:
+    assert poll_budget_ns(seconds) == budget
 
 
 @pytest.fixture
@@ -290,25 +292,25 @@ async def ask(session: Session, times: int) -> None:
     await stream.close()
 
 
-async def test_sessions_over_sockets_stay_awake_and_fall_asleep(two_processors: None) -> None:
+async def test_sessions_over_sockets_start_and_stop_polling(two_processors: None) -> None:
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
         async with polymux.connect(server.url, protocol="mplex", busy_poll=0.5) as session:
-            vigil = session.busy_poller
-            vigil.sleep_latency_ns = LONG  # with both sides on one loop nobody really sleeps
+            poller = session.busy_poller
+            poller.sleep_latency_ns = LONG  # with both sides on one loop neither blocks
             await ask(session, 50)
-            assert vigil.fast_replies > MIN_FAST_REPLIES
-            assert vigil.poll_loop.spinning
-            async with asyncio.timeout(10):  # the server has nothing more to say
-                while vigil.poll_loop.spinning:
+            assert poller.fast_replies > MIN_FAST_REPLIES
+            assert poller.poll_loop.spinning
+            async with asyncio.timeout(10):  # the server sends nothing more
+                while poller.poll_loop.spinning:
                     await asyncio.sleep(0.05)
-            assert not vigil.poll_loop.spinning
-            watch = vigil.poll_loop
+            assert not poller.poll_loop.spinning
+            poll_loop = poller.poll_loop
             await ask(session, 50)
-            assert watch.spinning
-    assert not watch.spinning
+            assert poll_loop.spinning
+    assert not poll_loop.spinning
 
 
-async def test_tcp_knows_how_far_away_a_peer_is(two_processors: None) -> None:
+async def test_the_minimum_rtt_of_tcp_is_known(two_processors: None) -> None:
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex") as server:
         async with polymux.connect(server.url, protocol="mplex") as session:
             await ask(session, 5)
@@ -321,9 +323,9 @@ async def test_tcp_knows_how_far_away_a_peer_is(two_processors: None) -> None:
     assert session.busy_poller.min_rtt_ns is None
 
 
-async def test_of_what_is_no_tcp_nobody_knows_how_far_it_is(tmp_path: Path) -> None:
-    place = f"unix://{tmp_path}/socket"
-    async with await polymux.serve(echo, place, protocol="mplex") as server:
+async def test_the_minimum_rtt_of_other_transports_is_unknown(tmp_path: Path) -> None:
+    url = f"unix://{tmp_path}/socket"
+    async with await polymux.serve(echo, url, protocol="mplex") as server:
         async with polymux.connect(server.url, protocol="mplex") as session:
             await ask(session, 1)
             assert session.transport is not None
@@ -333,16 +335,16 @@ async def test_of_what_is_no_tcp_nobody_knows_how_far_it_is(tmp_path: Path) -> N
         assert min_rtt_ns(near.transport) == -1
 
 
-async def test_who_wants_to_sleep_sleeps(two_processors: None) -> None:
-    place = "tcp://127.0.0.1:0"
-    async with await polymux.serve(echo, place, protocol="mplex", busy_poll=0) as server:
+async def test_a_budget_of_zero_disables_polling(two_processors: None) -> None:
+    url = "tcp://127.0.0.1:0"
+    async with await polymux.serve(echo, url, protocol="mplex", busy_poll=0) as server:
         async with polymux.connect(server.url, protocol="mplex", busy_poll=0) as session:
             await ask(session, 50)
             assert session.busy_poller.fast_replies == 0
             assert not session.busy_poller.poll_loop.spinning
 
 
-async def test_nobody_need_stay_awake_in_memory(two_processors: None) -> None:
+async def test_sessions_in_memory_do_not_poll(two_processors: None) -> None:
     async with joined("mplex") as (near, far):
         await opened(near, far)
         assert near.busy_poller.budget_ns == far.busy_poller.budget_ns == 0

@@ -1,4 +1,4 @@
-"""Callers that wait in line to open a stream, and streams for which there was no room at first."""
+"""Callers that wait to open a stream, and streams of the peer held at a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ for number in range(0, 12, 2):
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank", "omnistreams:carrier=length"])
-async def test_room_that_a_woken_caller_does_not_use_is_the_next_ones(protocol: str) -> None:
+async def test_room_that_a_woken_caller_does_not_use_goes_to_the_next(protocol: str) -> None:
     near, far = await polymux.pipe(protocol, limits=Limits(max_own_streams=1))
 
     async def accept() -> None:
@@ -48,7 +48,7 @@ async def test_room_that_a_woken_caller_does_not_use_is_the_next_ones(protocol: 
     far.abort()
 
 
-async def test_a_caller_whose_coroutine_is_closed_leaves_the_line() -> None:
+async def test_a_caller_whose_coroutine_is_closed_is_removed() -> None:
     near, far = await polymux.pipe("mplex", limits=Limits(max_own_streams=1))
     first = await near.open("a")
     gone = near.open("b")
@@ -61,7 +61,7 @@ async def test_a_caller_whose_coroutine_is_closed_leaves_the_line() -> None:
     far.abort()
 
 
-async def test_a_side_that_may_open_nothing_is_told_so() -> None:
+async def test_opening_raises_if_no_stream_may_be_opened() -> None:
     near, far = await polymux.pipe("mplex", limits=Limits(max_own_streams=0))
     with pytest.raises(polymux.LimitExceeded, match="max_own_streams=0"):
         await near.open("a")
@@ -69,7 +69,7 @@ async def test_a_side_that_may_open_nothing_is_told_so() -> None:
     far.abort()
 
 
-async def test_streams_given_up_hold_nothing_back_where_they_would_for_ever() -> None:
+async def test_aborted_streams_leave_no_debt_at_a_refill_rate_of_0() -> None:
     near, far = await polymux.pipe("mplex", limits=Limits(max_own_streams=5, open_reset_rate=0))
     async with asyncio.timeout(5):
         for _ in range(20):
@@ -79,7 +79,7 @@ async def test_streams_given_up_hold_nothing_back_where_they_would_for_ever() ->
 
 
 @pytest.mark.parametrize("protocol", ["streamux", "mplex"])
-async def test_a_chunk_with_many_times_what_there_is_room_for_is_served_in_turn(
+async def test_a_chunk_that_opens_far_more_than_the_limit_is_served_in_order(
     protocol: str,
 ) -> None:
     async def reply(call: polymux.Call) -> None:
@@ -110,7 +110,7 @@ async def test_a_chunk_with_many_times_what_there_is_room_for_is_served_in_turn(
             assert await asyncio.gather(*asked) == [b"%d" % number for number in range(1000)]
 
 
-async def test_streams_that_came_past_a_limit_are_there_after_the_connection_has_ended(
+async def test_streams_held_at_a_limit_can_be_accepted_after_the_connection_has_ended(
     tmp_path: Path,
 ) -> None:
     program = tmp_path / "child.py"
@@ -127,7 +127,7 @@ async def test_streams_that_came_past_a_limit_are_there_after_the_connection_has
     assert found == [b"said"] * 6
 
 
-async def test_a_minmux_receiver_has_its_credit_though_the_one_before_it_did_not_begin() -> None:
+async def test_a_minmux_receiver_grants_credit_though_the_one_before_it_did_not_start() -> None:
     near, far = await polymux.pipe("minmux", limits=Limits(max_own_streams=1))
     assert isinstance(near, MinmuxSession)
     assert isinstance(far, MinmuxSession)
@@ -145,7 +145,7 @@ async def test_a_minmux_receiver_has_its_credit_though_the_one_before_it_did_not
     far.abort()
 
 
-async def test_minmux_receivers_closed_before_they_began_end_in_turn_too() -> None:
+async def test_minmux_receivers_closed_before_they_started_end_in_order() -> None:
     near, far = await polymux.pipe("minmux")
     assert isinstance(near, MinmuxSession)
     assert isinstance(far, MinmuxSession)

@@ -1,4 +1,4 @@
-"""A peer that speaks another version, or no protocol at all: the error says what it began with."""
+"""A peer of another version or without a protocol: the error quotes its first bytes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import polymux
 from polymux.aio.session.peer_diagnosis import nerdbank_version
 
 
-async def met(server: int, client: int) -> tuple[str, str]:
-    """What the two sides are told when their versions differ: server, client."""
+async def errors_of(server: int, client: int) -> tuple[str, str]:
+    """Return the errors of server and client when their versions differ."""
     heard: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(session: polymux.Session) -> None:
@@ -36,16 +36,16 @@ async def met(server: int, client: int) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("server", "client"), [(1, 2), (1, 3), (2, 1), (2, 3)])
-async def test_a_client_is_told_the_version_of_the_server_and_the_option(
+async def test_a_clients_error_names_the_servers_version_and_the_option(
     server: int, client: int
 ) -> None:
-    _, said = await met(server, client)
+    _, said = await errors_of(server, client)
     assert f"the peer speaks Nerdbank version {server}: write nerdbank:version={server}" in said
 
 
 @pytest.mark.parametrize("client", [1, 2])
-async def test_a_server_without_handshake_is_told_of_the_clients(client: int) -> None:
-    heard, said = await met(3, client)
+async def test_a_servers_error_names_the_clients_version(client: int) -> None:
+    heard, said = await errors_of(3, client)
     assert f"the peer speaks Nerdbank version {client}" in heard
     assert "closed the connection before its handshake; Nerdbank version 3 has none" in said
 
@@ -74,7 +74,7 @@ async def test_a_server_that_stays_silent_may_speak_version_3() -> None:
         (b"\x92\x92\x04\x00\xc4\x10" + bytes(16), "Nerdbank version 4: it is not known"),
     ],
 )
-async def test_what_a_stranger_began_with_is_shown(sent: bytes, said: str) -> None:
+async def test_the_first_bytes_of_another_protocol_are_shown(sent: bytes, said: str) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(sent)
         await reader.read()
@@ -96,7 +96,7 @@ async def test_what_a_child_prints_instead_of_frames_is_shown_escaped() -> None:
     assert 'the peer began with text: "usage: foo\\n"' in str(told.value)
 
 
-async def test_a_fault_after_sound_frames_is_told_without_the_first_bytes() -> None:
+async def test_a_violation_after_valid_frames_does_not_quote_the_first_bytes() -> None:
     async def break_late(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"\x00\x01a")  # NewStream
         await writer.drain()
@@ -125,7 +125,7 @@ async def test_a_fault_after_sound_frames_is_told_without_the_first_bytes() -> N
         (b"GET / HTTP/1.1", 0),
     ],
 )
-def test_versions_are_told_by_their_first_bytes(data: bytes, version: int) -> None:
+def test_versions_are_detected_by_their_first_bytes(data: bytes, version: int) -> None:
     assert nerdbank_version(data) == version
 
 

@@ -1,4 +1,4 @@
-"""What is exchanged before the first frame."""
+"""The preamble: what both sides exchange before the first frame."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MPLEX = encode_line(b"/mplex/6.7.0\n")
 
 
 @pytest.mark.parametrize("preamble", ["multistream", "c0ffee00"])
-async def test_two_peers_exchange_it_and_then_frames(preamble: str) -> None:
+async def test_both_sides_exchange_the_preamble_and_then_frames(preamble: str) -> None:
     text = f"mplex:preamble={preamble}"
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol=text) as server:
         async with polymux.connect(server.url, protocol=text) as session:
             assert await exchange(session, "a", bytes(100_000)) == bytes(100_000)
 
 
-async def told(server: polymux.Server, *parts: bytes) -> bytes:
-    """What the server says to a peer that sends these parts."""
+async def reply_to(server: polymux.Server, *parts: bytes) -> bytes:
+    """Return what the server sends to a peer that sends these parts."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     for part in parts:
         writer.write(part)
@@ -38,15 +38,15 @@ async def told(server: polymux.Server, *parts: bytes) -> bytes:
     return said
 
 
-async def test_a_listener_turns_other_names_down_and_waits_for_its_own() -> None:
+async def test_an_acceptor_rejects_other_protocols_and_waits_for_its_own() -> None:
     text = "mplex:preamble=multistream"
     async with await polymux.serve(echo, "tcp://127.0.0.1:0", protocol=text) as server:
         yamux = encode_line(b"/yamux/1.0.0\n")
         opening = bytes.fromhex("0800 0a026869 0c00")  # stream 1, "hi", end
-        said = await told(server, SELECT[:5], SELECT[5:] + yamux, MPLEX + opening)
+        said = await reply_to(server, SELECT[:5], SELECT[5:] + yamux, MPLEX + opening)
         assert said.startswith(SELECT + encode_line(b"na\n") + MPLEX)
         assert b"hi" in said
-        assert await told(server, b"GET / HTTP/1.1\r\n\r\n") == SELECT
+        assert await reply_to(server, b"GET / HTTP/1.1\r\n\r\n") == SELECT
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ async def test_a_listener_turns_other_names_down_and_waits_for_its_own() -> None
         (b"\xff\xff" + bytes(40), "a line of 32767 bytes"),
     ],
 )
-def test_a_dialer_says_what_was_wrong(said: bytes, problem: str) -> None:
+def test_a_dialers_error_says_what_was_wrong(said: bytes, problem: str) -> None:
     dialer = Preamble("multistream", "mplex", 0)
     assert dialer.initial_bytes() == SELECT + MPLEX
     with pytest.raises(SessionClosed, match=problem):
@@ -72,12 +72,12 @@ def test_other_bytes_than_the_preamble_end_the_session() -> None:
 
 
 @pytest.mark.parametrize("text", ["streamux:preamble=multistream", "mplex:preamble=xyz"])
-def test_a_preamble_that_cannot_be_is_refused_before_connecting(text: str) -> None:
+def test_an_invalid_preamble_is_refused_before_connecting(text: str) -> None:
     with pytest.raises(polymux.PolymuxError, match="multistream"):
         polymux.connect("tcp://127.0.0.1:1", protocol=text)
 
 
-async def test_a_peer_that_never_answers_ends_in_time() -> None:
+async def test_a_peer_that_never_replies_times_out() -> None:
     policy = polymux.Timeouts(handshake=0.3)
     text = "mplex:preamble=multistream"
     async with await polymux.serve(

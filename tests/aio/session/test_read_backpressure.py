@@ -1,4 +1,4 @@
-"""A slow reader without credit: the others wait at most once, and only the hog is reset."""
+"""A slow reader without credit delays the others once at most; only its stream is aborted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ without_credit = pytest.mark.parametrize("protocol", ["mplex", "nerdbank:version
 
 
 async def ping(stream: polymux.Stream, rounds: int) -> float:
-    """The longest an echo took."""
+    """Return how long the slowest echo took."""
     loop = asyncio.get_running_loop()
     longest = 0.0
     for _ in range(rounds):
@@ -35,7 +35,9 @@ async def ping(stream: polymux.Stream, rounds: int) -> float:
 
 @without_credit
 @virtual
-async def test_one_hog_holds_up_nine_echoes_once_and_is_the_only_one_reset(protocol: str) -> None:
+async def test_one_slow_reader_delays_nine_echoes_once_and_only_its_stream_is_aborted(
+    protocol: str,
+) -> None:
     async with joined(protocol) as (near, far), asyncio.TaskGroup() as tasks:
         hog, unread = await opened(near, far, "hog")
         pings = []
@@ -65,7 +67,7 @@ async def test_one_hog_holds_up_nine_echoes_once_and_is_the_only_one_reset(proto
 
 @without_credit
 @virtual
-async def test_a_reader_that_is_slow_but_steady_is_never_reset(protocol: str) -> None:
+async def test_a_slow_but_steady_reader_is_never_aborted(protocol: str) -> None:
     limits = polymux.Limits(session_buffer_bytes=300_000)
     async with joined(protocol, limits=limits) as (near, far), asyncio.TaskGroup() as tasks:
         mine, theirs = await opened(near, far)
@@ -117,7 +119,7 @@ async def opened_late(near: polymux.Session, far: polymux.Session) -> tuple[poly
 
 @without_credit
 @virtual
-async def test_many_streams_with_little_each_make_room_in_one_go(protocol: str) -> None:
+async def test_many_streams_with_little_data_each_are_aborted_together(protocol: str) -> None:
     limits = polymux.Limits(session_buffer_bytes=100_000)
     async with joined(protocol, limits=limits) as (near, far):
         pairs = [await opened(near, far, str(i)) for i in range(20)]
@@ -136,7 +138,7 @@ async def test_many_streams_with_little_each_make_room_in_one_go(protocol: str) 
 
 
 @virtual
-async def test_a_finished_stream_that_nobody_reads_makes_room_too() -> None:
+async def test_a_closed_stream_that_is_not_read_is_discarded_too() -> None:
     limits = polymux.Limits(session_buffer_bytes=100_000)
     async with joined("mplex", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
@@ -152,7 +154,7 @@ async def test_a_finished_stream_that_nobody_reads_makes_room_too() -> None:
 
 @pytest.mark.parametrize("protocol", ["nerdbank:version=2", "nerdbank:version=3"])
 @virtual
-async def test_with_credit_the_window_is_the_bound_and_nothing_is_paused(protocol: str) -> None:
+async def test_with_credit_the_window_is_the_limit_and_reading_never_pauses(protocol: str) -> None:
     limits = polymux.Limits(receive_window=50_000, session_buffer_bytes=100_000)
     async with joined(protocol, limits=limits) as (near, far):
         pairs = [await opened(near, far, str(i)) for i in range(5)]
@@ -175,7 +177,7 @@ def test_no_schedule_of_full_and_empty_streams_stops_a_session_for_good(
 
 
 async def random_schedule(protocol: str, rng: Random) -> None:
-    """Streams are written, read, dropped and left alone at random; then a ping must get through."""
+    """Write, read, abort and ignore streams at random; then a ping must get through."""
     limits = polymux.Limits(session_buffer_bytes=rng.choice([1000, 50_000, 300_000]))
     async with joined(protocol, limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
@@ -191,7 +193,7 @@ async def random_schedule(protocol: str, rng: Random) -> None:
             elif act == 5:
                 await asyncio.sleep(rng.choice([0, 0.1, 3, 8]))
             elif act == 6 and len(pairs) < 6:
-                async with asyncio.timeout(6 * len(pairs)):  # behind one pause a stream at most
+                async with asyncio.timeout(6 * len(pairs)):  # at most one pause for each stream
                     pairs.append(await opened(near, far))
             else:
                 await rng.choice(rng.choice(pairs)).close()
@@ -203,7 +205,7 @@ async def random_schedule(protocol: str, rng: Random) -> None:
 
 
 @virtual
-async def test_what_waits_to_be_sent_leaves_less_room_for_what_is_unread() -> None:
+async def test_queued_data_reduces_how_much_may_be_unread() -> None:
     limits = polymux.Limits(session_buffer_bytes=1_800_000)
     async with joined("mplex", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)
@@ -213,13 +215,13 @@ async def test_what_waits_to_be_sent_leaves_less_room_for_what_is_unread() -> No
         theirs.send_nowait(bytes(500_000))
         assert far.read_backpressure.allowed_unread() == 450_000  # a quarter is left in any case
         await settled()
-        assert far.read_backpressure.allowed_unread() == 1_200_000  # it has left
+        assert far.read_backpressure.allowed_unread() == 1_200_000  # it was sent
         assert len(await mine.receive()) > 0
         mine.abort()
 
 
 @virtual
-async def test_a_pause_ends_when_what_waited_to_be_sent_has_left() -> None:
+async def test_a_pause_ends_when_the_queued_data_was_sent() -> None:
     limits = polymux.Limits(session_buffer_bytes=400_000)
     async with joined("mplex", limits=limits) as (near, far):
         mine, theirs = await opened(near, far)

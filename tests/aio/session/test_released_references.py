@@ -1,4 +1,4 @@
-"""A session that is over holds nothing back: what nobody uses any more is gone at once."""
+"""A finished session is freed at once when the application drops it, without the collector."""
 
 import asyncio
 import contextlib
@@ -21,16 +21,16 @@ CASES = [("mplex", "tcp"), ("nerdbank:version=1", "tcp"), ("nerdbank:version=3",
 
 
 @pytest.fixture
-def nobody_sweeps() -> Iterator[None]:
-    """Python's search for cycles is off."""
+def collector_off() -> Iterator[None]:
+    """Turn Python's cycle collector off."""
     gc.collect()
     gc.disable()
     yield
     gc.enable()
 
 
-async def talk(session: Session) -> None:
-    """A few streams: some ended, one left as it is."""
+async def use_streams(session: Session) -> None:
+    """Use a few streams: some ended, one left open."""
     if isinstance(session, StreamuxSession):
         for _ in range(3):
             assert await session.request(b"x") == b"x"
@@ -68,7 +68,7 @@ async def answer(session: Session) -> None:
 
 
 @pytest.mark.parametrize(("protocol", "carrier"), CASES)
-def test_a_session_whose_loop_was_closed_before_it_is_found_by_python(
+def test_a_session_whose_loop_was_closed_first_is_found_by_the_collector(
     protocol: str, carrier: str
 ) -> None:
     left: list[weakref.ref[Session]] = []
@@ -81,10 +81,10 @@ def test_a_session_whose_loop_was_closed_before_it_is_found_by_python(
         server = await polymux.serve(handle, f"{carrier}://127.0.0.1:0", protocol=protocol)
         session = await polymux.connect(server.url, protocol=protocol)
         left.append(weakref.ref(session))
-        await talk(session)
+        await use_streams(session)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of the sockets that nobody has closed
+        warnings.simplefilter("ignore", ResourceWarning)  # of the sockets that were not closed
         asyncio.run(run())
         gc.collect()
         gc.collect()
@@ -93,8 +93,8 @@ def test_a_session_whose_loop_was_closed_before_it_is_found_by_python(
 
 @pytest.mark.parametrize("how", ["closed", "cut"])
 @pytest.mark.parametrize(("protocol", "carrier"), CASES)
-def test_a_session_that_is_over_and_held_by_nobody_is_gone(
-    protocol: str, carrier: str, how: str, nobody_sweeps: None
+def test_a_finished_session_without_references_is_freed_at_once(
+    protocol: str, carrier: str, how: str, collector_off: None
 ) -> None:
     gone: list[weakref.ref[Session]] = []
 
@@ -105,7 +105,7 @@ def test_a_session_that_is_over_and_held_by_nobody_is_gone(
     async def visit(url: str) -> None:
         session = await polymux.connect(url, protocol=protocol)
         gone.append(weakref.ref(session))
-        await talk(session)
+        await use_streams(session)
         if how == "closed":
             await session.close()
         else:
@@ -124,7 +124,7 @@ def test_a_session_that_is_over_and_held_by_nobody_is_gone(
     assert len(gone) == 2
 
 
-def test_who_keeps_an_ended_session_keeps_no_records_of_its_streams(nobody_sweeps: None) -> None:
+def test_a_finished_session_keeps_no_records_of_its_streams(collector_off: None) -> None:
     async def run() -> None:
         near, far = await polymux.pipe("mplex")
         answering = asyncio.create_task(answer(far))
@@ -140,12 +140,12 @@ def test_who_keeps_an_ended_session_keeps_no_records_of_its_streams(nobody_sweep
         await answering
         assert near.failure is None
         kept = [count for count in map(sys.getrefcount, records) if count > alone]
-        assert len(kept) <= 1  # the one that was spoken of last
+        assert len(kept) <= 1  # the one used last
 
     asyncio.run(run())
 
 
-def test_what_came_before_the_end_can_be_read_after_it() -> None:
+def test_data_received_before_the_end_can_be_read_after_it() -> None:
     async def run() -> None:
         near, far = await polymux.pipe("nerdbank:version=3")
         opening = asyncio.create_task(near.open("x"))

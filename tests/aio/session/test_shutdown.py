@@ -1,4 +1,4 @@
-"""How sessions and servers end: what was queued arrives, nobody waits for ever, nothing is left."""
+"""How sessions and servers end: queued data arrives, every wait is bounded, nothing is left."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_what_was_queued_before_close_arrives_over_tcp(protocol: str) -> N
     async with await polymux.serve(collect, "tcp://127.0.0.1:0", protocol=protocol) as server:
         session = await polymux.connect(server.url, protocol=protocol)
         stream = await session.open("x")
-        stream.send_nowait(bytes(3_000_000))  # more than a window, more than the system's buffers
+        stream.send_nowait(bytes(3_000_000))  # more than a window and than the kernel's buffers
         await stream.end()
         await session.close()
         await done.wait()
@@ -42,10 +42,10 @@ async def test_what_was_queued_before_close_arrives_over_tcp(protocol: str) -> N
 
 
 @pytest.mark.parametrize("problem", [SystemExit(7), KeyboardInterrupt()])
-def test_a_reader_that_ends_the_program_ends_it_and_hinders_no_other(
+def test_system_exit_in_a_reader_ends_the_program_and_disturbs_no_other_reader(
     problem: BaseException,
 ) -> None:
-    """Whatever bytes it was woken by: they did no harm to their connection."""
+    """SystemExit in a resumed reader ends the loop and not the connection."""
     got: list[bytes] = []
 
     async def serve(session: Session) -> None:
@@ -74,7 +74,7 @@ def test_a_reader_that_ends_the_program_ends_it_and_hinders_no_other(
 
 
 @pytest.mark.parametrize("size", [100_000, 300_000, 1_000_000])
-async def test_what_came_over_tls_while_nobody_read_outlasts_the_peer(size: int) -> None:
+async def test_data_received_over_tls_while_reading_is_paused_outlasts_the_peer(size: int) -> None:
     authority = trustme.CA()
     own = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(own)
@@ -96,7 +96,7 @@ async def test_what_came_over_tls_while_nobody_read_outlasts_the_peer(size: int)
         limits=polymux.Limits(session_buffer_bytes=90_000),
     )  # fmt: skip
     async with server:
-        hasty = polymux.Timeouts(close=0.3)  # TLS would wait for an answer that nobody reads for
+        hasty = polymux.Timeouts(close=0.3)  # TLS would wait for a reply that is never read
         session = await polymux.connect(server.url, protocol="mplex", tls=trusting, timeouts=hasty)
         stream = await session.open("x")
         for _ in range(0, size, 50_000):
@@ -104,14 +104,14 @@ async def test_what_came_over_tls_while_nobody_read_outlasts_the_peer(size: int)
             await asyncio.sleep(0.005)  # more than one read of it
         await stream.end()
         await session.close()
-        await asyncio.sleep(0.1)  # its end has come, for whom that can see it
+        await asyncio.sleep(0.1)  # the end of stream has arrived, if the TLS layer can see it
         gone.set()
         assert await got == (1, bytes(size))
 
 
 @every
-async def test_closing_while_the_peer_sends_loses_nothing_of_ours(protocol: str) -> None:
-    """A socket closed with unread bytes in it would make the peer lose what it had not read."""
+async def test_closing_while_the_peer_sends_loses_no_data_of_this_side(protocol: str) -> None:
+    """Closing a socket with unread bytes would make the peer lose what it had not read."""
     got = asyncio.get_running_loop().create_future()
 
     async def chatter(session: Session) -> None:
@@ -152,7 +152,7 @@ async def test_an_idle_session_closes_at_once_on_both_sides(protocol: str) -> No
 
 
 @every
-async def test_a_server_that_closes_lets_its_answers_arrive(protocol: str) -> None:
+async def test_a_server_that_closes_lets_its_replies_arrive(protocol: str) -> None:
     answered = asyncio.Event()
 
     async def handle(session: Session) -> None:
@@ -173,7 +173,7 @@ async def test_a_server_that_closes_lets_its_answers_arrive(protocol: str) -> No
     assert not server._tasks
 
 
-async def test_waiting_for_a_server_ends_when_somebody_closes_it() -> None:
+async def test_waiting_for_a_server_ends_when_it_is_closed() -> None:
     server = await polymux.serve(echo, "tcp://127.0.0.1:0", protocol="mplex")
     waiting = asyncio.create_task(server.wait_closed())
     await settled()
@@ -250,7 +250,7 @@ async def test_a_close_that_the_peer_ignores_is_over_in_its_time() -> None:
 
 
 @virtual
-async def test_offers_that_nobody_accepts_do_not_hold_up_the_close() -> None:
+async def test_unaccepted_offers_do_not_delay_the_close() -> None:
     async with joined("nerdbank") as sessions:
         near, _ = channels(*sessions)
         offer = await near.offer("x")
@@ -262,7 +262,7 @@ async def test_offers_that_nobody_accepts_do_not_hold_up_the_close() -> None:
 
 @every
 @virtual
-async def test_everybody_who_waits_is_told_of_the_end(protocol: str) -> None:
+async def test_every_waiting_call_raises_at_the_end(protocol: str) -> None:
     async with joined(protocol, limits=polymux.Limits(receive_window=1000)) as (near, far):
         mine, _ = await opened(near, far)
         mine.send_nowait(bytes(800_000))
@@ -299,7 +299,7 @@ class HalfClosing:
         return answer
 
 
-async def test_a_peer_that_half_closes_its_connection_still_gets_its_answer() -> None:
+async def test_a_peer_that_half_closes_its_connection_still_gets_its_reply() -> None:
     async def handle(session: Session) -> None:
         async for stream in session.incoming:
             data = await stream.receive_all()

@@ -1,4 +1,4 @@
-"""What is handed to the transport arrives whole and in order; a lone sender hogs no loop."""
+"""Chunks arrive complete and in order; a lone sender yields to the event loop."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from polymux.core.endpoint import Endpoint
 from polymux.core.side import DIALER
 
 
-def way_out(transport: asyncio.Transport) -> SocketWriter:
-    """Of a session that has nothing to say itself."""
+def make_writer(transport: asyncio.Transport) -> SocketWriter:
+    """A writer over an endpoint that sends nothing by itself."""
     endpoint = Endpoint(polymux.protocol("mplex"), DIALER)
-    vigil = BusyPoller(BusyPollLoop(), 0)
-    leaving = SocketWriter(endpoint, lambda _: None, lambda: transport, lambda: None, vigil)
-    leaving.fd = raw_socket_fd(transport)
-    assert leaving.fd >= 0
-    return leaving
+    poller = BusyPoller(BusyPollLoop(), 0)
+    writer = SocketWriter(endpoint, lambda _: None, lambda: transport, lambda: None, poller)
+    writer.fd = raw_socket_fd(transport)
+    assert writer.fd >= 0
+    return writer
 
 
 class Collecting(asyncio.Protocol):
-    """Reads slowly: it pauses after every chunk for a moment."""
+    """Reads slowly: pauses for a moment after every chunk."""
 
     def __init__(self) -> None:
         self.got = bytearray()
@@ -50,7 +50,7 @@ class Collecting(asyncio.Protocol):
         self.over.set_result(None)
 
 
-async def test_chunks_of_any_size_arrive_whole_and_in_order() -> None:
+async def test_chunks_of_any_size_arrive_complete_and_in_order() -> None:
     loop = asyncio.get_running_loop()
     rng = random.Random(5)
     for _ in range(5):
@@ -63,12 +63,12 @@ async def test_chunks_of_any_size_arrive_whole_and_in_order() -> None:
         server = await loop.create_server(accepted, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
-        leaving = way_out(transport)
+        writer = make_writer(transport)
         sent = bytearray()
         for _ in range(40):
             sizes = [rng.choice((1, 5, 300, 20_000, 70_000)) for _ in range(rng.randrange(1, 30))]
             chunks = [rng.randbytes(size) for size in sizes]
-            assert leaving.write_chunks(transport, chunks) == sum(sizes)
+            assert writer.write_chunks(transport, chunks) == sum(sizes)
             sent += b"".join(chunks)
             if rng.random() < 0.3:
                 await asyncio.sleep(0)
@@ -85,16 +85,16 @@ async def test_chunks_for_a_connection_that_is_gone_raise_nothing() -> None:
     server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     transport, _ = await loop.create_connection(asyncio.Protocol, "127.0.0.1", port)
-    leaving = way_out(transport)
+    writer = make_writer(transport)
     transport.abort()
     chunks = [bytes(70_000), bytes(70_000)]
-    assert leaving.write_chunks(transport, chunks) == 140_000
-    await asyncio.sleep(0)  # the socket is closed by now, and its number may be another's
-    assert leaving.write_chunks(transport, chunks) == 140_000
+    assert writer.write_chunks(transport, chunks) == 140_000
+    await asyncio.sleep(0)  # the socket is closed by now; its descriptor may be reused
+    assert writer.write_chunks(transport, chunks) == 140_000
     server.close()
 
 
-async def test_a_sender_that_never_has_to_wait_lets_the_others_run() -> None:
+async def test_a_sender_that_never_waits_yields_to_other_tasks() -> None:
     async def swallow(session: Session) -> None:
         async for stream in session.incoming:
             async for _ in stream:
@@ -121,7 +121,7 @@ async def test_a_sender_that_never_has_to_wait_lets_the_others_run() -> None:
 
 
 @pytest.mark.parametrize("protocol", ["mplex", "nerdbank"])
-async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
+async def test_many_opened_or_closed_streams_are_flushed_before_the_next_iteration(
     protocol: str,
 ) -> None:
     async def swallow(session: Session) -> None:
@@ -143,7 +143,7 @@ async def test_of_many_streams_the_peer_hears_while_others_still_begin_or_end(
             await session.ready
             streams = [await session.open()]
             before = session.bytes_sent
-            if protocol == "mplex":  # the loop has no turn while these are opened
+            if protocol == "mplex":  # no event-loop iteration while these are opened
                 streams += [await session.open() for _ in range(MAX_UNFLUSHED_STREAM_CHANGES - 2)]
                 assert not grew()
                 streams += [await session.open()]

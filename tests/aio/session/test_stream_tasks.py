@@ -1,4 +1,4 @@
-"""Work on every stream that the peer opens: side by side, within bounds, and none forgotten."""
+"""`serve_streams`: concurrent handlers, within bounds, and no stream forgotten."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def echo(stream: Stream) -> None:
 
 
 class Bounded:
-    """Work that goes on when it is told to, and notes how many were at it."""
+    """A handler that waits for the test, and counts how many run at the same time."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -40,7 +40,7 @@ class Bounded:
 
 @every
 @virtual
-async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
+async def test_streams_are_handled_concurrently(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         held = await near.open("held")
@@ -57,26 +57,28 @@ async def test_streams_are_worked_on_side_by_side(protocol: str) -> None:
 
 @every
 @virtual
-async def test_no_more_than_asked_for_are_under_way_and_all_have_their_turn(protocol: str) -> None:
+async def test_at_most_max_concurrent_handlers_run_and_every_stream_is_handled(
+    protocol: str,
+) -> None:
     async with joined(protocol) as (near, far):
-        work = Bounded()
-        working = asyncio.create_task(far.serve_streams(work, max_concurrent=3))
+        handler = Bounded()
+        working = asyncio.create_task(far.serve_streams(handler, max_concurrent=3))
         names = [f"n{number}" for number in range(10)]
         opening = [asyncio.create_task(near.open(name)) for name in names]
         await settled()
-        assert (len(work.names), len(far.accept_queue)) == (3, 7)
-        work.go_on.set()
+        assert (len(handler.names), len(far.accept_queue)) == (3, 7)
+        handler.go_on.set()
         for task in opening:
             assert await (await task).receive_all() == b""
-        assert work.names == names
-        assert work.most <= 3
+        assert handler.names == names
+        assert handler.most <= 3
         await near.close()
         await working
 
 
 @every
 @virtual
-async def test_streams_that_came_before_are_worked_on_too(protocol: str) -> None:
+async def test_streams_opened_before_are_handled_too(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         opening = [asyncio.create_task(near.open(f"n{number}")) for number in range(3)]
         await settled()
@@ -93,43 +95,43 @@ async def test_streams_that_came_before_are_worked_on_too(protocol: str) -> None
 
 @every
 @virtual
-async def test_work_that_fails_gives_up_its_stream_and_no_other(
+async def test_a_failing_handler_aborts_its_stream_and_no_other(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def work(stream: Stream) -> None:
+    async def handler(stream: Stream) -> None:
         if stream.name == "bad":
-            raise ValueError("of the work")
+            raise ValueError("of the handler")
         await echo(stream)
 
     async with joined(protocol) as (near, far):
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         with caplog.at_level(logging.ERROR, "polymux.aio"):
             bad = await near.open("bad")
             with pytest.raises(polymux.PolymuxError):
                 await bad.receive()
-        assert "of the work" in caplog.text
+        assert "of the handler" in caplog.text
         assert await exchange(near, "good", b"data") == b"data"
         await near.close()
         await working
 
 
 @virtual
-async def test_what_goes_wrong_when_a_stream_is_given_up_is_told_like_the_works_own_failure(
+async def test_an_error_while_aborting_is_logged_like_a_handlers_own(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def work(stream: Stream) -> None:
-        raise ValueError("of the work")
+    async def handler(stream: Stream) -> None:
+        raise ValueError("of the handler")
 
     def abort(stream: Stream) -> None:
         raise OSError("of giving up")
 
     async with joined("mplex") as (near, far):
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         with caplog.at_level(logging.ERROR, "polymux.aio"), monkeypatch.context() as patched:
             patched.setattr(Stream, "abort", abort)
             await near.open("bad")
             await settled()
-        assert "of the work" in caplog.text
+        assert "of the handler" in caplog.text
         assert "of giving up" in caplog.text
         await near.close()
         await working
@@ -137,7 +139,7 @@ async def test_what_goes_wrong_when_a_stream_is_given_up_is_told_like_the_works_
 
 @every
 @virtual
-async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(
+async def test_a_stream_aborted_by_the_peer_at_once_is_no_error(
     protocol: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with joined(protocol) as (near, far):
@@ -156,7 +158,7 @@ async def test_a_stream_given_up_by_the_peer_at_once_is_no_error(
 
 @every
 @virtual
-async def test_a_session_that_fails_says_so_to_who_works_on_its_streams(protocol: str) -> None:
+async def test_serve_streams_raises_if_the_session_fails(protocol: str) -> None:
     async with joined(protocol) as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         stream = await near.open("cut")
@@ -170,7 +172,7 @@ async def test_a_session_that_fails_says_so_to_who_works_on_its_streams(protocol
 
 @every
 @virtual
-async def test_each_can_be_cancelled_anywhere_and_begun_again(protocol: str) -> None:
+async def test_serve_streams_can_be_cancelled_anywhere_and_started_again(protocol: str) -> None:
     async for cut in everywhere():
         async with joined(protocol) as (near, far):
             first = asyncio.create_task(near.open("first"))
@@ -188,11 +190,11 @@ async def test_each_can_be_cancelled_anywhere_and_begun_again(protocol: str) -> 
 
 @every
 @virtual
-async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol: str) -> None:
+async def test_queued_streams_are_handled_though_the_peer_is_gone(protocol: str) -> None:
     begun: list[str] = []
     done: list[str] = []
 
-    async def work(stream: Stream) -> None:
+    async def handler(stream: Stream) -> None:
         begun.append(stream.name)
         await asyncio.sleep(1)
         done.append(stream.name)
@@ -200,18 +202,18 @@ async def test_streams_in_line_have_their_turn_though_the_peer_is_gone(protocol:
     async with joined(protocol) as (near, far):
         taken = [asyncio.create_task(near.open(f"n{number}")) for number in range(10)]
         await settled()
-        working = asyncio.create_task(far.serve_streams(work, max_concurrent=2))
+        working = asyncio.create_task(far.serve_streams(handler, max_concurrent=2))
         await settled()
         await near.close()
         await working
         await asyncio.gather(*taken, return_exceptions=True)
-        # A channel that nobody has accepted is withdrawn with its peer: there is nothing to do.
+        # A channel that was not accepted is withdrawn when its peer goes: there is no handler.
         assert begun == [f"n{number}" for number in range(10 if protocol == "mplex" else 2)]
-        assert sorted(done) == begun  # two at once: either may be the first to be done
+        assert sorted(done) == begun  # two run at the same time: either may finish first
 
 
 @virtual
-async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_next() -> None:
+async def test_a_stream_whose_handler_was_cancelled_before_it_started_stays_queued() -> None:
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         await settled()
@@ -223,7 +225,8 @@ async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_n
             return start(stream)
 
         far.stream_task_runner.start = start_and_cancel  # type: ignore[method-assign]
-        far.stream_task_runner._dismiss_idle_tasks()  # a task that stands by has begun before it can be cancelled
+        # Without idle tasks, which have made their first step before they can be cancelled.
+        far.stream_task_runner._dismiss_idle_tasks()
         asking = asyncio.create_task(exchange(near, "early", b"data"))
         await asyncio.wait([working])
         assert working.cancelled()
@@ -235,7 +238,7 @@ async def test_a_stream_whose_work_was_cancelled_before_it_began_waits_for_the_n
 
 
 @virtual
-async def test_work_that_somebody_else_cancels_before_it_began_gives_up_its_stream() -> None:
+async def test_a_handler_cancelled_by_the_application_before_it_started_aborts_its_stream() -> None:
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         stream = await near.open("early")
@@ -250,13 +253,13 @@ async def test_work_that_somebody_else_cancels_before_it_began_gives_up_its_stre
 
 
 @virtual
-async def test_streamux_answers_in_it_and_minmux_says_what_to_use() -> None:
-    async def work(call: polymux.Call) -> None:
+async def test_streamux_serves_calls_and_minmux_says_what_to_use() -> None:
+    async def handler(call: polymux.Call) -> None:
         await call.reply(await call.read())
 
     async with joined("streamux") as (near, far):
         assert isinstance(near, polymux.StreamuxSession)
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         assert await near.request(b"x") == b"x"
         await near.close()
         await working
@@ -266,18 +269,18 @@ async def test_streamux_answers_in_it_and_minmux_says_what_to_use() -> None:
 
 
 async def ending_after(far: Session, near: Session) -> None:
-    """Work on the streams of a session that its peer closes in a moment."""
+    """Serve the streams of a session that its peer closes in a moment."""
     assert near.transport is not None
     asyncio.get_running_loop().call_later(1.0, near.transport.close)
     await far.serve_streams(echo)
 
 
 @virtual
-async def test_only_one_may_work_on_a_sessions_streams() -> None:
+async def test_only_one_serve_streams_may_run_on_a_session() -> None:
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         await asyncio.sleep(0)
-        with pytest.raises(RuntimeError, match="somebody else"):
+        with pytest.raises(RuntimeError, match="another serve_streams"):
             await far.serve_streams(echo)
         await near.close()
         await working
@@ -287,11 +290,11 @@ async def test_only_one_may_work_on_a_sessions_streams() -> None:
 async def test_receivers_of_omnistreams_get_their_window() -> None:
     got: list[list[bytes]] = []
 
-    async def work(receiver: polymux.MessageReceiver) -> None:
+    async def handler(receiver: polymux.MessageReceiver) -> None:
         got.append([message async for message in receiver])
 
     async with joined("omnistreams") as (near, far):
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         sender = await near.open("messages")
         for number in range(100):
             await sender.send(b"%d" % number)
@@ -304,35 +307,35 @@ async def test_receivers_of_omnistreams_get_their_window() -> None:
 
 @pytest.mark.parametrize("stands_by", [True, False])
 @virtual
-async def test_work_that_is_cancelled_before_it_began_gives_its_stream_and_its_place_up(
+async def test_a_handler_cancelled_before_it_started_frees_its_stream_and_its_slot(
     stands_by: bool,
 ) -> None:
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo, max_concurrent=1))
         await settled()
         assert far.stream_task_runner is not None
-        each, start = far.stream_task_runner, far.stream_task_runner.start
+        runner, start = far.stream_task_runner, far.stream_task_runner.start
 
         def start_and_cancel(stream: Stream) -> bool:
             begun = start(stream)
-            each._tasks[stream].cancel()
+            runner._tasks[stream].cancel()
             return begun
 
-        each.start = start_and_cancel  # type: ignore[method-assign]
+        runner.start = start_and_cancel  # type: ignore[method-assign]
         if not stands_by:
-            each._dismiss_idle_tasks()
+            runner._dismiss_idle_tasks()
         given_up = await near.open("given up")
         await given_up.send(b"1")
         with pytest.raises(StreamAborted):
             await given_up.receive()
-        each.start = start  # type: ignore[method-assign]
+        runner.start = start  # type: ignore[method-assign]
         assert await exchange(near, "next", b"data") == b"data"
         await near.close()
         await working
 
 
 @virtual
-async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_stream() -> None:
+async def test_a_cancelled_idle_task_is_replaced_with_the_next_stream() -> None:
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))
         await settled()
@@ -343,14 +346,14 @@ async def test_a_task_that_stands_by_and_is_cancelled_is_replaced_with_the_next_
         assert await exchange(near, "one", b"data") == b"data"
         await settled()
         assert spare not in far.stream_task_runner._idle_tasks
-        assert all(each.waiter.state == WAITING for each in far.stream_task_runner._idle_tasks)
+        assert all(runner.waiter.state == WAITING for runner in far.stream_task_runner._idle_tasks)
         assert far.stream_task_runner._idle_tasks
         await near.close()
         await working
 
 
 @virtual
-async def test_more_tasks_stand_by_the_more_often_they_run_out_and_none_is_left() -> None:
+async def test_idle_tasks_double_when_they_run_out_and_none_is_left() -> None:
     before = asyncio.all_tasks()
     async with joined("mplex") as (near, far):
         working = asyncio.create_task(far.serve_streams(echo))

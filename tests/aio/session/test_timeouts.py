@@ -1,4 +1,4 @@
-"""Everything a session waits for has a deadline, with the default policy and no waiting here."""
+"""Every wait of a session has a timeout. Default timeouts, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from polymux.aio.factory import session_factory
 from polymux.aio.transports import memory
 
 
-def lone(protocol: str, policy: polymux.Timeouts | None = None) -> polymux.Session:
-    """A session whose peer says nothing at all."""
-    session = session_factory(protocol, 1, None, policy, 0.0)()
+def lone(protocol: str, timeouts: polymux.Timeouts | None = None) -> polymux.Session:
+    """A session whose peer sends nothing."""
+    session = session_factory(protocol, 1, None, timeouts, 0.0)()
     far = memory.MemoryTransport(session_factory("mplex", 0, None, None, 0.0)())
     near = memory.MemoryTransport(session)
     near.other, far.other = far, near
@@ -25,7 +25,7 @@ def lone(protocol: str, policy: polymux.Timeouts | None = None) -> polymux.Sessi
 
 
 async def ends(session: polymux.Session) -> tuple[float, str]:
-    """When the session ends, counted from now, and why."""
+    """Return after how many seconds the session ends, and why."""
     begun = session.loop.time()
     await session.wait_closed()
     return session.loop.time() - begun, str(session.failure)
@@ -68,7 +68,7 @@ async def test_an_unfinished_frame_ends_the_session(protocol: str, start: str) -
 
 
 @virtual
-async def test_bytes_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() -> None:
+async def test_bytes_that_trickle_in_do_not_extend_the_deadline_of_a_frame() -> None:
     session = lone("mplex")
     session.data_received(bytes.fromhex("00 8020"))
 
@@ -85,7 +85,7 @@ async def test_bytes_that_dribble_in_do_not_prolong_the_deadline_of_a_frame() ->
 
 
 @virtual
-async def test_content_may_take_as_long_as_it_likes() -> None:
+async def test_content_may_take_any_time() -> None:
     session = lone("mplex")
     session.data_received(bytes.fromhex("0000 02 e807"))  # a thousand bytes, to come
     stream = await session.accept()
@@ -114,7 +114,7 @@ async def test_a_peer_that_takes_nothing_ends_the_session(protocol: str) -> None
 
 
 @virtual
-async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
+async def test_a_peer_that_reads_little_by_little_is_waited_for() -> None:
     async with joined("mplex") as (near, far):
         mine, _ = await opened(near, far)
         assert isinstance(far.transport, memory.MemoryTransport)
@@ -124,7 +124,7 @@ async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
         for _ in range(1000):
             near.transport.write(b"x")
         pieces = near.transport
-        for _ in range(50):  # twenty seconds without anything, fifty times
+        for _ in range(50):  # twenty seconds without progress, fifty times
             await asyncio.sleep(20)
             pieces._size -= 1
         assert near.failure is None
@@ -132,7 +132,7 @@ async def test_a_peer_that_takes_little_by_little_is_waited_for() -> None:
 
 
 @virtual
-async def test_short_deadlines_are_kept_as_exactly() -> None:
+async def test_short_deadlines_are_kept_as_exactly_as_long_ones() -> None:
     session = lone("nerdbank:version=2", polymux.Timeouts(handshake=0.5))
     after, why = await ends(session)
     assert 0.5 <= after <= 0.6
@@ -140,7 +140,7 @@ async def test_short_deadlines_are_kept_as_exactly() -> None:
 
 
 @virtual
-async def test_an_idle_session_lives_on() -> None:
+async def test_an_idle_session_stays_open() -> None:
     async with joined("nerdbank:version=2") as (near, far):
         await asyncio.sleep(100_0)
         serving = asyncio.create_task(far.accept())
@@ -149,7 +149,7 @@ async def test_an_idle_session_lives_on() -> None:
 
 
 @virtual
-async def test_a_frame_that_waits_because_we_do_not_read_is_not_held_against_the_peer() -> None:
+async def test_an_unfinished_frame_does_not_time_out_while_this_side_does_not_read() -> None:
     limits = polymux.Limits(session_buffer_bytes=10_000)
     async with joined("mplex", limits=limits, policy=polymux.Timeouts(slow_reader=60)) as (
         near,
@@ -165,7 +165,7 @@ async def test_a_frame_that_waits_because_we_do_not_read_is_not_held_against_the
         assert len(await theirs.receive()) == 20_000
 
 
-async def test_a_child_that_ends_its_side_and_goes_on_is_not_waited_for() -> None:
+async def test_a_child_that_ends_its_output_and_keeps_running_is_not_waited_for() -> None:
     async with polymux.connect("exec:sh -c 'exec >&-; sleep 60'", protocol="mplex") as session:
         with pytest.raises(polymux.SessionClosed, match="the peer closed the connection"):
             async with asyncio.timeout(5):

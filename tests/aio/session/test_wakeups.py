@@ -1,4 +1,4 @@
-"""Who waits for the peer goes on as soon as the peer's bytes have been dealt with."""
+"""A reader task is resumed as soon as the received chunk has been processed."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ number = contextvars.ContextVar("number", default=0)
 
 
 async def outside_of_tasks(session: Session, data: bytes) -> None:
-    """Have the peer's bytes come as they do from a socket: by the loop, in no task."""
+    """Deliver data as a socket does: in a loop callback, outside of any task."""
     done = asyncio.Event()
 
-    def come() -> None:
+    def deliver() -> None:
         session.data_received(data)
         done.set()
 
-    asyncio.get_running_loop().call_soon(come)
+    asyncio.get_running_loop().call_soon(deliver)
     await done.wait()
 
 
 def content(stream: Stream, data: bytes) -> bytes:
-    """A frame of the side that has opened the stream (mplex)."""
+    """An mplex message frame of the side that opened the stream."""
     assert stream.stream_id < 16
     return bytes([stream.stream_id << 3 | 2, len(data)]) + data
 
 
 async def waiting(stream: Stream) -> asyncio.Task[bytes]:
-    """A task that waits for what comes on the stream."""
+    """A task that waits to receive on the stream."""
     task = asyncio.create_task(stream.receive())
     await settled()
     assert stream.read_waiter is not None
@@ -46,7 +46,7 @@ async def waiting(stream: Stream) -> asyncio.Task[bytes]:
 
 
 @virtual
-async def test_a_reader_goes_on_before_the_loop_has_its_next_turn() -> None:
+async def test_a_reader_is_resumed_before_the_next_loop_iteration() -> None:
     async with joined("mplex") as (near, far):
         mine, theirs = await opened(near, far)
         went_on: list[bytes] = []
@@ -58,18 +58,18 @@ async def test_a_reader_goes_on_before_the_loop_has_its_next_turn() -> None:
         await settled()
         seen: list[list[bytes]] = []
 
-        def come() -> None:
+        def deliver() -> None:
             far.data_received(content(theirs, b"hi"))
             seen.append(list(went_on))
 
-        asyncio.get_running_loop().call_soon(come)
+        asyncio.get_running_loop().call_soon(deliver)
         await reading
         assert seen == [[b"hi"]]
         await mine.close()
 
 
 @virtual
-async def test_bytes_that_come_inside_a_task_wake_a_reader_for_the_next_turn() -> None:
+async def test_data_received_inside_a_task_resumes_a_reader_in_the_next_iteration() -> None:
     async with joined("mplex") as (near, far):
         mine, theirs = await opened(near, far)
         reading = await waiting(theirs)
@@ -80,7 +80,7 @@ async def test_bytes_that_come_inside_a_task_wake_a_reader_for_the_next_turn() -
 
 
 @virtual
-async def test_an_answer_leaves_with_the_bytes_it_answers() -> None:
+async def test_a_reply_is_written_in_the_same_data_received_call() -> None:
     async with joined("mplex") as (near, far):
         mine, theirs = await opened(near, far)
 
@@ -92,18 +92,18 @@ async def test_an_answer_leaves_with_the_bytes_it_answers() -> None:
         before = far.bytes_sent
         left: list[int] = []
 
-        def come() -> None:
+        def deliver() -> None:
             far.data_received(content(theirs, b"hi"))
             left.append(far.bytes_sent - before)
 
-        asyncio.get_running_loop().call_soon(come)
+        asyncio.get_running_loop().call_soon(deliver)
         await answering
         assert left == [len(content(theirs, b"hi"))]
         assert await mine.receive() == b"hi"
 
 
 @virtual
-async def test_a_reader_that_is_cancelled_takes_nothing_and_hears_why() -> None:
+async def test_a_cancelled_reader_takes_nothing_and_gets_the_message() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
@@ -115,11 +115,13 @@ async def test_a_reader_that_is_cancelled_takes_nothing_and_hears_why() -> None:
 
 
 @virtual
-async def test_a_reader_that_is_cancelled_once_it_was_woken_takes_nothing() -> None:
+async def test_a_reader_cancelled_after_it_was_woken_takes_nothing() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
-        far.data_received(content(theirs, b"hi"))  # in a task: it is on its way
+        far.data_received(
+            content(theirs, b"hi")
+        )  # inside a task: the reader is resumed in the next iteration
         reading.cancel()
         with pytest.raises(asyncio.CancelledError):
             await reading
@@ -127,7 +129,7 @@ async def test_a_reader_that_is_cancelled_once_it_was_woken_takes_nothing() -> N
 
 
 @virtual
-async def test_a_second_reader_is_told_so_and_the_first_goes_on() -> None:
+async def test_a_second_reader_raises_and_the_first_continues() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
@@ -138,7 +140,7 @@ async def test_a_second_reader_is_told_so_and_the_first_goes_on() -> None:
 
 
 @virtual
-async def test_every_reader_goes_on_in_its_own_context() -> None:
+async def test_every_reader_is_resumed_in_its_own_context() -> None:
     async with joined("mplex") as (near, far):
         _, first = await opened(near, far)
         _, second = await opened(near, far)
@@ -159,7 +161,7 @@ async def test_every_reader_goes_on_in_its_own_context() -> None:
 
 
 @virtual
-async def test_a_reader_may_end_the_session_from_there_and_the_others_hear_of_it() -> None:
+async def test_a_resumed_reader_may_end_the_session_and_the_others_raise() -> None:
     async with joined("mplex") as (near, far):
         _, first = await opened(near, far)
         _, second = await opened(near, far)
@@ -177,7 +179,7 @@ async def test_a_reader_may_end_the_session_from_there_and_the_others_hear_of_it
 
 
 @virtual
-async def test_bytes_that_come_in_a_readers_own_context_wake_it_for_the_next_turn() -> None:
+async def test_data_received_in_a_readers_own_context_resumes_it_in_the_next_iteration() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         context = contextvars.copy_context()
@@ -190,37 +192,37 @@ async def test_bytes_that_come_in_a_readers_own_context_wake_it_for_the_next_tur
 
 
 @virtual
-async def test_bytes_that_come_while_others_are_dealt_with_wake_nobody_before_those() -> None:
+async def test_nested_data_received_resumes_readers_after_the_outer_call() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
 
         seen: list[tuple[bool, bool]] = []
 
-        def come() -> None:
+        def deliver() -> None:
             far.wakeup_queue.begin_receive()
             far.data_received(content(theirs, b"hi"))
             seen.append((reading.done(), far.socket_writer.in_receive))
             far.wakeup_queue.end_receive()
             seen.append((reading.done(), far.socket_writer.in_receive))
 
-        asyncio.get_running_loop().call_soon(come)
+        asyncio.get_running_loop().call_soon(deliver)
         assert await reading == b"hi"
         assert seen == [(False, True), (True, False)]
 
 
 @virtual
-async def test_who_waits_for_the_peer_can_be_told_from_the_task() -> None:
+async def test_the_repr_of_a_waiting_task_says_what_it_waits_for() -> None:
     async with joined("mplex") as (near, far):
         _, theirs = await opened(near, far)
         reading = await waiting(theirs)
-        assert "waiting: what a peer sends" in repr(reading)
+        assert "waiting: data from the peer" in repr(reading)
         reading.cancel()
-        assert repr(theirs.read_waiter) == "<cancelled: what a peer sends>"
+        assert repr(theirs.read_waiter) == "<cancelled: data from the peer>"
 
 
 @virtual
-async def test_nobody_is_woken_twice_and_nobody_who_does_not_wait() -> None:
+async def test_a_task_is_resumed_once_for_each_wait() -> None:
     async with joined("mplex") as (near, _):
         waiter = Waiter(near.wakeup_queue)
         waiter.wake()
@@ -248,24 +250,24 @@ async def test_nobody_is_woken_twice_and_nobody_who_does_not_wait() -> None:
 
 
 @virtual
-async def test_work_on_a_stream_begins_with_the_bytes_that_open_it() -> None:
+async def test_a_handler_starts_in_the_data_received_call_that_opens_its_stream() -> None:
     async with joined("mplex") as (_, far):
         done: list[str] = []
 
-        async def work(stream: Stream) -> None:
+        async def handler(stream: Stream) -> None:
             async for _ in stream:
                 pass
             done.append(stream.name)
 
-        working = asyncio.create_task(far.serve_streams(work))
+        working = asyncio.create_task(far.serve_streams(handler))
         await settled()
         seen: list[list[str]] = []
 
-        def come() -> None:
+        def deliver() -> None:
             far.data_received(OPENING)
             seen.append(list(done))
 
-        asyncio.get_running_loop().call_soon(come)
+        asyncio.get_running_loop().call_soon(deliver)
         await settled()
         assert seen == [["s"]]
         working.cancel()
@@ -274,17 +276,17 @@ async def test_work_on_a_stream_begins_with_the_bytes_that_open_it() -> None:
 
 
 @virtual
-async def test_every_work_has_a_copy_of_the_context_in_which_each_was_called() -> None:
+async def test_every_handler_has_a_copy_of_the_context_of_serve_streams() -> None:
     async with joined("mplex") as (near, far):
         found: list[int] = []
 
-        async def work(stream: Stream) -> None:
+        async def handler(stream: Stream) -> None:
             found.append(number.get())
             number.set(99)
 
         async def serve() -> None:
             number.set(7)
-            await far.serve_streams(work)
+            await far.serve_streams(handler)
 
         working = asyncio.create_task(serve())
         await settled()

@@ -44,7 +44,7 @@ async def test_a_reset_is_an_error_for_readers_and_writers_and_not_an_end(protoc
                 await verb()
         with pytest.raises(polymux.StreamAborted, match="aborted by the peer"):
             await mine.send(b"x")
-        with pytest.raises(polymux.StreamAborted, match="this side gave the stream up"):
+        with pytest.raises(polymux.StreamAborted, match="this side aborted the stream"):
             await theirs.receive()
 
 

@@ -10,7 +10,7 @@ from tests.analysis.packet_script import Wire
 from tests.analysis.recorded_conversation import MS, START, Found, analyse
 
 from polymux.analysis.options import AnalysisOptions
-from polymux.capture.synthesis.packet_builder import ACK, FIN
+from polymux.capture.packets.packet_refs import ACK, FIN
 
 
 class OneSide(Wire):

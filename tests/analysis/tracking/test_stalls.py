@@ -12,7 +12,7 @@ from tests.analysis.recorded_conversation import MS, START, Found, Record, Row, 
 
 from polymux.analysis.options import AnalysisOptions
 from polymux.analysis.tracking.intervals import Intervals
-from polymux.capture.synthesis.packet_builder import ACK, PSH
+from polymux.capture.packets.packet_refs import ACK, PSH
 from polymux.core.streams import StreamState
 from polymux.text.units import duration_text, rate_text, size_text
 

@@ -13,8 +13,8 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import BOB, MS, START, End
 
 from polymux.capture import FilePool, FlowRefs, index_file, sessions_of
-from polymux.capture.io.asked import PayloadRequest
 from polymux.capture.io.read_ahead import NOT_STARTED, ReadAhead, ReadCoalescer
+from polymux.capture.io.read_coalescing import PayloadRequest
 from polymux.capture.io.sources import PlainSource
 from polymux.capture.tcp.events import TcpEvents
 from polymux.core.errors import CaptureError

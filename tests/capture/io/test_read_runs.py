@@ -13,8 +13,14 @@ from tests.capture import capture_builder as build
 from tests.capture.capture_builder import BOB, START, End
 from tests.capture.conftest import streams
 
-from polymux.capture import FilePool, TcpSession, read_sessions
-from polymux.capture.io import file_pool as files
+from polymux.capture import (
+    CaptureReader,
+    FilePool,
+    FlowFilter,
+    TcpSession,
+    index_file,
+    read_sessions,
+)
 from polymux.capture.io import mmap_gather as joining
 from polymux.capture.io.read_runs import MAX_RUN_BYTES, MAX_RUN_PIECES, ReadRun, read_run
 from polymux.capture.io.sources import PlainSource
@@ -158,7 +164,6 @@ def test_files_are_unmapped_when_they_are_closed(write: Callable[..., str]) -> N
 def test_little_of_the_mapped_files_is_in_use_at_a_time(
     write: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "MAX_RESIDENT_BLOCKS", 3)
     path = write(interleaved())
     dropped: list[int] = []
     forget = joining.MappedFile.drop_pages
@@ -169,8 +174,9 @@ def test_little_of_the_mapped_files_is_in_use_at_a_time(
         assert self.resident_blocks.count == 0
 
     monkeypatch.setattr(joining.MappedFile, "drop_pages", count_forget)
-    with read_sessions([path]) as reading:
-        assert {numbered(each): streams(each) for each in reading} == {
+    with FilePool(resident_limit=3 * 65536) as pool:
+        reader = CaptureReader(pool, [index_file(path)], FlowFilter())
+        assert {numbered(each): streams(each) for each in reader} == {
             flow: said(flow) for flow in range(FLOWS)
         }
     blocks = os.path.getsize(path) // 65536 + 1

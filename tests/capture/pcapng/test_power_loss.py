@@ -150,7 +150,7 @@ def recovers(path: Path, least: int) -> bool:
         target = Path(recover(str(path)))
     except CaptureError as failure:
         problem = str(failure)
-    if "no whole block" in problem or "not a capture" in problem:
+    if "no complete block" in problem or "not a capture" in problem:
         assert least == 0
         return False
     if problem:

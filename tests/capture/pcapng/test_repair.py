@@ -163,7 +163,7 @@ def test_a_recording_that_is_being_written_is_left_alone(tmp_path: Path) -> None
 
 def test_recovery_refuses_what_it_cannot_vouch_for(tmp_path: Path) -> None:
     part = tmp_path / "tap.pcapng.part"
-    cases = [(b"rubbish " * 9, "not a capture"), (DATA + bytes(99), "repair"), (b"", "no whole")]
+    cases = [(b"rubbish " * 9, "not a capture"), (DATA + bytes(99), "repair"), (b"", "no complete")]
     for data, word in cases:
         part.write_bytes(data)
         with pytest.raises(CaptureError, match=word):

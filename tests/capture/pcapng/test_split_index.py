@@ -299,7 +299,7 @@ def test_a_range_that_ends_inside_a_block_is_said(write: Callable[..., str]) -> 
     )
     summary = index_range(path, wrong).summary
     assert summary.status == "damaged"
-    assert "does not fit" in (summary.error or "")
+    assert "does not match" in (summary.error or "")
     assert summary.error_offset == first.end
 
 

@@ -5,6 +5,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.capture.capture_builder import START
+from tests.capture.conftest import in_memory
 
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.packet_refs import ACK, CAPTURED_BITS
@@ -23,7 +24,7 @@ def walker(offsets: list[int]) -> Reassembler:
         for n, offset in enumerate(offsets)
     )
     flow = FlowOrder()
-    flow.add_file([(refs, b"")])
+    flow.add_file([(in_memory(refs), in_memory(b""))])
     flow.arrange()
     return Reassembler(
         flow,

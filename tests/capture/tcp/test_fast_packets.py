@@ -7,6 +7,7 @@ import struct
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.capture.capture_builder import MS, START
+from tests.capture.conftest import in_memory
 
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.packet_refs import ACK, FIN, LOW32, REF_BYTES, RST, SYN
@@ -72,7 +73,7 @@ def _signed(seq: int, ack: int) -> int:
 
 def walker(forth: bytes, back: bytes, ordered: bool) -> Reassembler:
     flow = FlowOrder()
-    flow.add_file([(forth, back)])
+    flow.add_file([(in_memory(forth), in_memory(back))])
     flow.arrange()
     return Reassembler(
         flow,

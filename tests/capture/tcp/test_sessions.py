@@ -1,4 +1,4 @@
-"""Sessions out of files: where one ends and the next begins, who dialled, many files as one."""
+"""Sessions of files: their boundaries, which side dialled, several files read as one."""
 
 from __future__ import annotations
 
@@ -135,13 +135,13 @@ def test_either_syn_tells_who_dialled(read: Callable[..., CaptureReader]) -> Non
     [
         ((40000, 9000), (), 1, 0, "the lower port"),
         ((9000, 40000), (), 1, 1, "the lower port"),
-        ((40000, 50000), (), 1, 1, "spoke first"),
-        ((40000, 50000), (50000,), 1, 0, "the port named"),
-        ((7000, 9000), (), 0, 0, "spoke first"),
+        ((40000, 50000), (), 1, 1, "sends first"),
+        ((40000, 50000), (50000,), 1, 0, "listening port"),
+        ((7000, 9000), (), 0, 0, "sends first"),
         ((40000, 50000), (), None, 1, "the lower port"),
     ],
 )
-def test_without_a_syn_who_dialled_is_guessed_and_said(
+def test_without_a_syn_the_dialer_is_guessed_and_a_note_says_so(
     write: Callable[..., str],
     ports: tuple[int, int],
     listening: tuple[int, ...],

@@ -7,15 +7,9 @@ import pytest
 from polymux.core.rules import Origin, Reaction, Severity
 from polymux.core.side import ACCEPTOR, DIALER
 from polymux.core.websocket.decoder import CLOSED, FAILED, FINISHED, LOST, Decoder
-from polymux.core.websocket.events import (
-    FRAME_RULES,
-    TRUNCATED,
-    Close,
-    FrameViolation,
-    Message,
-    Ping,
-)
+from polymux.core.websocket.events import Close, FrameViolation, Message, Ping
 from polymux.core.websocket.frames import binary_frame, close_frame, encode_frame, ping_frame
+from polymux.core.websocket.rules import FRAME_RULES, TRUNCATED
 
 KEY = b"\x11\x22\x33\x44"
 
@@ -185,7 +179,7 @@ def test_finish_is_final() -> None:
 def test_a_snapshot_is_refused_while_items_wait() -> None:
     decoder = Decoder(ACCEPTOR)
     decoder.feed(binary_frame(b"a"))
-    with pytest.raises(ValueError, match="take the 1 waiting items"):
+    with pytest.raises(ValueError, match="take the 1 pending events"):
         decoder.snapshot()
 
 

@@ -9,12 +9,6 @@ import pytest
 from polymux.core.side import Side
 from polymux.core.websocket.decoder import CLOSED, FAILED, FINISHED, LOST, READING, Decoder
 from polymux.core.websocket.events import (
-    AFTER_CLOSE,
-    BAD_CODE,
-    BAD_REASON,
-    FRAME_RULES,
-    SHORT_CLOSE,
-    TRUNCATED,
     Close,
     DecoderEvent,
     DecodingLost,
@@ -22,6 +16,14 @@ from polymux.core.websocket.events import (
     Message,
     Ping,
     Pong,
+)
+from polymux.core.websocket.rules import (
+    AFTER_CLOSE,
+    BAD_CODE,
+    BAD_REASON,
+    FRAME_RULES,
+    SHORT_CLOSE,
+    TRUNCATED,
 )
 
 VECTORS = Path(__file__).parent.parent.parent / "vectors" / "websocket"

@@ -15,12 +15,14 @@ class Pair:
 
     def __init__(self, profile: Profile | None = None, yielding: bool = True) -> None:
         self.profile = profile if profile is not None else byte_profile()
-        books = [Minmux(Limits(), side, self.profile, True, yielding) for side in (0, 1)]
-        self.books = books
-        self.dialer, self.acceptor = (Endpoint(book, side) for side, book in enumerate(books))
+        implementations = [Minmux(Limits(), side, self.profile, True, yielding) for side in (0, 1)]
+        self.implementations = implementations
+        self.dialer, self.acceptor = (
+            Endpoint(implementation, side) for side, implementation in enumerate(implementations)
+        )
 
     def pass_on(self) -> tuple[list[Event], list[Event]]:
-        """Everything that waits goes over: what the dialer and the acceptor saw."""
+        """Deliver everything. Return the events of the dialer and of the acceptor."""
         seen: tuple[list[Event], list[Event]] = ([], [])
         while True:
             there, back = self.dialer.data_to_send(), self.acceptor.data_to_send()

@@ -68,17 +68,17 @@ def pattern(value: int) -> int:
     return value - WORD if value >= 2**63 else value
 
 
-def book(strict: bool = True) -> Minmux:
+def implementation(strict: bool = True) -> Minmux:
     return Minmux(Limits(), Vantage.MIDDLE, byte_profile(), strict)
 
 
 def read(side: int, data: bytes, strict: bool = True) -> tuple[int, FrameHeader]:
     head = FrameHeader()
-    return book(strict).decode_header(side, data, 0, len(data), head), head
+    return implementation(strict).decode_header(side, data, 0, len(data), head), head
 
 
 def written(side: int, kind: int, number: int, amount: int) -> bytes:
-    p = book()
+    p = implementation()
     head = FrameHeader()
     head.clear()
     head.kind, head.key, head.amount = kind, key_of(number), amount
@@ -187,7 +187,7 @@ def test_parity_and_role_decide_what_a_packet_is() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(EDGES), st.sampled_from(EDGES)), max_size=8))
 def test_streams_with_neighbouring_ids_never_meet(grants: list[tuple[int, int]]) -> None:
-    observer = Observer(book())
+    observer = Observer(implementation())
     total: dict[int, int] = {}
     for number, amount in grants:
         if amount and total.get(number, 0) + amount <= U64_MAX:

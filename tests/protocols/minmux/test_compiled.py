@@ -1,4 +1,4 @@
-"""Compiled and interpreted, Minmux reads and writes the same, at every boundary of 64 bits."""
+"""Compiled and interpreted, Minmux decodes and encodes the same at every 64-bit boundary."""
 
 import os
 import shutil
@@ -21,8 +21,8 @@ from polymux.core import connection
 from polymux.core.observer import Observer
 from polymux.core.side import Vantage
 from polymux.protocols.registry import create
-from polymux.testing.properties import shred, taken, verdict_of
-from polymux.testing.simulator import World
+from polymux.testing.properties import final_report, take_rows
+from polymux.testing.simulator import Simulation
 form, folder = sys.argv[1], sys.argv[2]
 assert connection.__file__.endswith('.py') == (form == 'interpreted'), connection.__file__
 texts = ['minmux', 'minmux:canonical=no', *(f'minmux:profile={folder}/{n}.toml'
@@ -43,10 +43,10 @@ def number(rng):
 def packet(rng):
     group = rng.randrange(4) * 64
     if rng.random() < 0.5:
-        bytes = bytes([group + rng.choice([0, 1, 2, 3, 4, 6, 10, 12])])
+        head = bytes([group + rng.choice([0, 1, 2, 3, 4, 6, 10, 12])])
     else:
-        bytes = bytes([group + 63]) + number(rng)
-    return bytes + number(rng) + rng.choice([b'', b'a', b'\x01a'])
+        head = bytes([group + 63]) + number(rng)
+    return head + number(rng) + rng.choice([b'', b'a', b'\x01a'])
 
 for text in texts:
     for seed in range(250):
@@ -54,11 +54,11 @@ for text in texts:
         watcher = Observer(create(text, vantage=rng.choice(list(Vantage))))
         for _ in range(rng.randrange(30)):
             watcher.feed(rng.randrange(2), packet(rng), 7)
-        print(text, seed, verdict_of(watcher, [], [], []), watcher.balanced())
+        print(text, seed, final_report(watcher, [], [], []), watcher.accounts_for_all_bytes())
     for seed in range(20):
-        world = World(text, seed)
+        world = Simulation(text, seed)
         world.run(60)
-        print(text, seed, world.record, world.portraits(), taken(world.middle))
+        print(text, seed, world.record, world.stream_summaries(), take_rows(world.middle_observer))
 """
 
 

@@ -1,4 +1,4 @@
-"""The page about Minmux says what the code does, and its examples run."""
+"""The documentation page of Minmux agrees with the code, and its examples run."""
 
 import re
 from pathlib import Path
@@ -41,12 +41,12 @@ def test_its_numbers_are_the_ones_we_write() -> None:
     rows = cells("A value above 2^64-64 is malformed.")
     assert len(rows) == 14
     for amount, plain, from_one, _, number, biased in rows:
-        for i, said in enumerate(amount.split(", ")):
+        for i, printed_text in enumerate(amount.split(", ")):
             out, less = BytesWriter(), BytesWriter()
-            put_u64(out, value(said))
+            put_u64(out, value(printed_text))
             assert out.getvalue() == raw_bytes(plain)[i]
-            if value(said):
-                put_u64(less, value(said) - 1)
+            if value(printed_text):
+                put_u64(less, value(printed_text) - 1)
                 assert less.getvalue() == raw_bytes(from_one)[i]
         if number:
             out = BytesWriter()
@@ -58,8 +58,8 @@ def test_its_numbers_are_the_ones_we_write() -> None:
 def test_its_packets_are_read_as_it_says() -> None:
     rows = cells("Every header byte is valid.")
     assert len(rows) == 6
-    for wire, *said in rows:
-        for side, words in enumerate(said):
+    for wire, *printed_text in rows:
+        for side, words in enumerate(printed_text):
             if words:
                 head = FrameHeader()
                 data = raw_bytes(wire)[0]

@@ -1,4 +1,4 @@
-"""A live side of Minmux: how items leave, end, and are refused."""
+"""A live side of Minmux: how items are sent, ended and rejected."""
 
 from pathlib import Path
 
@@ -23,9 +23,9 @@ from polymux.protocols.registry import create
 SHAPES = Path(__file__).parent.parent.parent / "vectors" / "minmux" / "shapes.toml"
 
 
-def test_items_wait_for_credit_and_leave_within_it() -> None:
+def test_items_wait_for_credit_and_are_sent_within_it() -> None:
     pair = Pair()
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"hello")
     assert pair.acceptor.data_to_send() == b""
     pair.dialer.send_frame(give_credit(0, 3))
@@ -34,12 +34,16 @@ def test_items_wait_for_credit_and_leave_within_it() -> None:
     assert [type(event) for event in seen[1]] == [Opened, Credit]
     pair.dialer.send_frame(give_credit(0, 9))
     assert content(pair.pass_on()[0]) == [b"lo"]
-    assert pair.books[0].writer_credit(stream) == pair.books[1].writer_credit(stream) == 7
+    assert (
+        pair.implementations[0].writer_credit(stream)
+        == pair.implementations[1].writer_credit(stream)
+        == 7
+    )
 
 
 def test_content_is_cut_between_items() -> None:
     pair = Pair(profile_of(Fixed(4)))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"aaaabbbbcccc")
     pair.dialer.send_frame(give_credit(0, 2))
     assert content(pair.pass_on()[0]) == [b"aaaabbbb"]
@@ -51,7 +55,7 @@ def test_content_is_cut_between_items() -> None:
 
 def test_items_with_a_length_are_cut_between_items_too() -> None:
     pair = Pair(profile_of(Prefixed()))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     codec = Prefixed()
     pair.acceptor.send(stream, codec.encode(b"one") + codec.encode(b"") + codec.encode(b"three"))
     pair.dialer.send_frame(give_credit(0, 2))
@@ -65,20 +69,20 @@ def test_items_that_size_themselves_are_cut_between_items_too() -> None:
         return data.find(b"\n", pos, end) - pos + 1 if b"\n" in data[pos:end] else 0
 
     pair = Pair(profile_of(Sized(line), Sized(line)))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"one\ntwo\n")
-    pair.acceptor.send_frame(pair.books[1].stop_write_frame(ACCEPTOR, stream))
+    pair.acceptor.send_frame(pair.implementations[1].stop_write_frame(ACCEPTOR, stream))
     pair.acceptor.send(stream, b"bye\n")
     pair.dialer.send_frame(give_credit(0, 1))
     assert b"".join(content(pair.pass_on()[0])) == b"one\n"
     pair.dialer.send_frame(give_credit(0, 1))
     assert b"".join(content(pair.pass_on()[0])) == b"two\nbye\n"
-    assert pair.books[0].last_item_offset(pair.books[0].streams.all()[0]) == 8
+    assert pair.implementations[0].last_item_offset(pair.implementations[0].streams.all()[0]) == 8
 
 
-def test_an_item_larger_than_a_turn_leaves_whole() -> None:
+def test_an_item_larger_than_a_quantum_is_not_split() -> None:
     pair = Pair(profile_of(Fixed(200_000)))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, bytes(600_000))
     pair.dialer.send_frame(give_credit(0, U64_MAX))
     assert sum(len(part) for part in content(pair.pass_on()[0])) == 600_000
@@ -88,7 +92,7 @@ def test_an_item_larger_than_a_turn_leaves_whole() -> None:
 def test_a_huge_credit_cuts_nothing_short() -> None:
     for profile in (byte_profile(), profile_of(Prefixed())):
         pair = Pair(profile)
-        stream = pair.books[1].get_stream(ACCEPTOR, 0)
+        stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
         pair.acceptor.send(stream, b"\x04quux")
         pair.dialer.send_frame(give_credit(0, U64_MAX))
         assert b"".join(content(pair.pass_on()[0])) == b"\x04quux"
@@ -96,16 +100,16 @@ def test_a_huge_credit_cuts_nothing_short() -> None:
 
 def test_the_end_of_what_is_queued_is_announced_and_the_last_item_follows_without_credit() -> None:
     pair = Pair(profile_of(Fixed(2), Fixed(3)))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"aabbcc")
-    pair.acceptor.send_frame(pair.books[1].stop_write_frame(ACCEPTOR, stream))
+    pair.acceptor.send_frame(pair.implementations[1].stop_write_frame(ACCEPTOR, stream))
     pair.acceptor.send(stream, b"end")
     pair.dialer.send_frame(give_credit(0, 3))
     seen = pair.pass_on()[0]
     assert b"".join(content(seen)) == b"aabbccend"
     assert [type(event) for event in seen if not isinstance(event, Data)] == [Control, Ended]
-    mine = pair.books[0].streams.all()[0]
-    assert pair.books[0].last_item_offset(mine) == 6
+    mine = pair.implementations[0].streams.all()[0]
+    assert pair.implementations[0].last_item_offset(mine) == 6
     assert mine.acceptor.content_units == 3
     with pytest.raises(StreamEnded):
         pair.acceptor.send(stream, b"dd")
@@ -113,22 +117,22 @@ def test_the_end_of_what_is_queued_is_announced_and_the_last_item_follows_withou
 
 def test_end_stops_writing_after_what_is_queued() -> None:
     pair = Pair()
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"ab")
     pair.acceptor.end(stream)
     pair.dialer.send_frame(give_credit(0, 5))
     seen = pair.pass_on()[0]
     assert content(seen) == [b"ab"]
     assert isinstance(seen[-1], Ended)
-    theirs = pair.books[0].streams.all()[0]
+    theirs = pair.implementations[0].streams.all()[0]
     pair.dialer.end(theirs)
     seen = pair.pass_on()[1]
     assert [type(event) for event in seen] == [Control, Ended, Closed]
 
 
-def test_content_that_could_never_leave_is_refused_at_once() -> None:
+def test_content_that_could_never_be_sent_is_rejected_at_once() -> None:
     pair = Pair(profile_of(Fixed(2), Fixed(3)))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     with pytest.raises(LocalProtocolError, match="no whole items"):
         pair.acceptor.send(stream, b"abc")
     pair.acceptor.send(stream, b"aa")
@@ -141,14 +145,14 @@ def test_content_that_could_never_leave_is_refused_at_once() -> None:
     pair.acceptor.send(stream, b"end")
     with pytest.raises(LocalProtocolError, match="nothing more can follow"):
         pair.acceptor.send(stream, b"end")
-    mine = pair.books[0].get_stream(DIALER, 0)
+    mine = pair.implementations[0].get_stream(DIALER, 0)
     with pytest.raises(LocalProtocolError, match="is written by the acceptor"):
         pair.dialer.send(mine, b"aa")
 
 
 def test_the_same_holds_for_items_with_a_length() -> None:
     pair = Pair(profile_of(Prefixed(), Prefixed()))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     for data in (b"\x05abc", b"\xf8\x01a", b"\xfa\x01\x00\x01" + bytes(65537)):
         with pytest.raises(LocalProtocolError, match="no whole items"):
             pair.acceptor.send(stream, data)
@@ -172,15 +176,15 @@ def test_items_without_bytes_are_put_and_counted() -> None:
         pair.pass_on()
         pair.acceptor.send_frame(write(0, b"", U64_MAX))
         pair.pass_on()
-    for book in pair.books:
-        half = book.streams.all()[0].acceptor
+    for protocol in pair.implementations:
+        half = protocol.streams.all()[0].acceptor
         assert (half.content_units, half.content_bytes, half.credit_spent) == (
             2**63 - 1,
             0,
             2 * U64_MAX,
         )
     with pytest.raises(LocalProtocolError, match="no whole items"):
-        pair.acceptor.send(pair.books[1].streams.all()[0], b"a")
+        pair.acceptor.send(pair.implementations[1].streams.all()[0], b"a")
 
 
 def test_ids_are_found_and_run_out() -> None:
@@ -191,7 +195,7 @@ def test_ids_are_found_and_run_out() -> None:
     assert [pair.dialer.open().label() for _ in range(2)] == ["d1", "d3"]
     with pytest.raises(NoFreeIds):
         pair.dialer.open()
-    assert pair.books[0].get_stream(DIALER, U64_MAX).label() == "d18446744073709551615"
+    assert pair.implementations[0].get_stream(DIALER, U64_MAX).label() == "d18446744073709551615"
     plain = Pair()
     assert [plain.dialer.open().label() for _ in range(3)] == ["d1", "d3", "d5"]
     assert [plain.acceptor.open().label() for _ in range(2)] == ["a0", "a2"]
@@ -199,7 +203,7 @@ def test_ids_are_found_and_run_out() -> None:
     plain.pass_on()
     assert plain.acceptor.open().label() == "a6"
     with pytest.raises(ValueError, match="not assigned"):
-        pair.books[0].get_stream(DIALER, 2)
+        pair.implementations[0].get_stream(DIALER, 2)
 
 
 def test_an_id_is_used_again_where_the_profile_says_so() -> None:
@@ -207,7 +211,7 @@ def test_an_id_is_used_again_where_the_profile_says_so() -> None:
     profile.assign(0, Fixed(1))
     pair = Pair(profile)
     for use in range(1, 4):
-        stream = pair.books[1].get_stream(ACCEPTOR, 0)
+        stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
         pair.acceptor.send(stream, b"use %d" % use)
         pair.acceptor.end(stream)
         pair.dialer.send_frame(give_credit(0, 5))
@@ -228,7 +232,7 @@ def test_the_profile_of_a_string_serves_both_ends() -> None:
 
 def test_many_pieces_are_held_to_an_announced_limit_together() -> None:
     pair = Pair()
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.dialer.send_frame(give_credit(0, 100))
     pair.pass_on()
     pair.acceptor.send_frame(stop_write(0, 5))

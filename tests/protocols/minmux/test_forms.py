@@ -1,4 +1,4 @@
-"""Minmux items and packets at the edges of their sizes."""
+"""Minmux items and packets at the limits of their sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from polymux.protocols.registry import create
 
 PROFILE = Path(__file__).parents[2] / "attacks" / "profile.toml"
 LONGEST = 1000
-SIZED = 5  # a stream whose items have a length before them
+SIZED = 5  # a stream of items with a length prefix
 
 
 def minmux(strict: bool = True) -> Minmux:
@@ -35,7 +35,8 @@ def minmux(strict: bool = True) -> Minmux:
 @pytest.mark.parametrize(
     ("head", "size", "flaws"),
     [(b"\x00", 1, 0), (varu64(1), 2, 0), (varu64(LONGEST), 3 + LONGEST, 0),
-     (varu64(LONGEST + 1), 4 + LONGEST, ITEM_TOO_LONG), (varu64(MAX_PLAUSIBLE_SIZE), 9 + MAX_PLAUSIBLE_SIZE, ITEM_TOO_LONG),
+     (varu64(LONGEST + 1), 4 + LONGEST, ITEM_TOO_LONG),
+     (varu64(MAX_PLAUSIBLE_SIZE), 9 + MAX_PLAUSIBLE_SIZE, ITEM_TOO_LONG),
      (varu64(MAX_PLAUSIBLE_SIZE + 1), INVALID, BAD_ITEM), (varu64(2**64 - 1), INVALID, BAD_ITEM),
      (b"\xf8\x05", 7, VARINT_NONCANONICAL), (b"\xf9\x00\xf8", 251, VARINT_NONCANONICAL),
      (b"\xf8\xf8", 250, 0)],
@@ -49,7 +50,7 @@ def test_an_item_says_its_length_within_limits(head: bytes, size: int, flaws: in
 
 
 def parts(data: bytes, count: int) -> tuple[int, int, int]:
-    """Bytes that were taken as one part, items still to come, flaws."""
+    """Return the size of the next part, the items still to come, and the violations."""
     head = FrameHeader()
     head.clear()
     head.key = SIZED
@@ -63,7 +64,7 @@ def test_whole_items_are_taken_together_and_others_alone() -> None:
     assert parts(two, 2) == (5, 0, 0)
     assert parts(two, 5) == (5, 3, 0)
     assert parts(two, 1) == (3, 1 - 1, 0)
-    assert parts(two + b"\x09d", 3) == (5, 1, 0)  # the third is not whole: by itself, next
+    assert parts(two + b"\x09d", 3) == (5, 1, 0)  # the third is incomplete: a part of its own
     assert parts(b"\x09d", 3) == (10, 2, 0)
     assert parts(two + b"\xf8", 3) == (5, 1, 0)
     assert parts(b"\xf8", 3) == (INCOMPLETE, 3, 0)

@@ -1,6 +1,6 @@
-"""Two honest ends, links that delay and cut at will, watchers beside and between: nobody is blamed.
+"""Two honest endpoints over links that delay and split: no observer reports a violation.
 
-endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
+endpoint | observer ---- near ---- middle observer ---- far ---- observer | endpoint
 """
 
 from hypothesis import HealthCheck, example, given, settings
@@ -47,14 +47,17 @@ def instance(reuse: bool, last: bool) -> Profile:
 
 
 class Sea:
-    """Everything between and including the two ends, driven step by step."""
+    """Two endpoints, their links and observers, driven step by step."""
 
     def __init__(self, profile: Profile) -> None:
         self.profile = profile
-        self.books = [Minmux(Limits(), side, profile) for side in (0, 1)]
-        self.ends = [Endpoint(book, side) for side, book in enumerate(self.books)]
-        places = (Vantage.DIALER, Vantage.ACCEPTOR, Vantage.MIDDLE)
-        self.watchers = [Observer(Minmux(Limits(), place, profile)) for place in places]
+        self.implementations = [Minmux(Limits(), side, profile) for side in (0, 1)]
+        self.ends = [
+            Endpoint(implementation, side)
+            for side, implementation in enumerate(self.implementations)
+        ]
+        vantages = (Vantage.DIALER, Vantage.ACCEPTOR, Vantage.MIDDLE)
+        self.observers = [Observer(Minmux(Limits(), vantage, profile)) for vantage in vantages]
         self.near: list[bytes] = [b"", b""]
         self.far: list[bytes] = [b"", b""]
         self.blame: list[str] = []
@@ -62,7 +65,7 @@ class Sea:
     def do(self, step: Step) -> None:
         move, side, pick, size = step
         if move < 2:
-            self.leave(side)
+            self.flush(side)
         elif move < 4:
             self.drift(side, size)
         elif move < 6:
@@ -70,23 +73,23 @@ class Sea:
         else:
             self.act(move - 6, side, IDS[pick], size)
 
-    def leave(self, side: int) -> None:
+    def flush(self, side: int) -> None:
         data = self.ends[side].data_to_send()
         if data:
-            self.watchers[side].feed(side, data, 0)
+            self.observers[side].feed(side, data, 0)
             self.near[side] += data
 
     def drift(self, side: int, size: int) -> None:
         data, self.near[side] = self.near[side][: size + 1], self.near[side][size + 1 :]
-        self.watchers[2].feed(side, data, 0)
+        self.observers[2].feed(side, data, 0)
         self.far[side] += data
 
     def arrive(self, side: int, size: int) -> None:
         data, self.far[side] = self.far[side][: size + 1], self.far[side][size + 1 :]
         reader = 1 - side
         if data:
-            self.leave(reader)  # what was formed before reading leaves before it
-            self.watchers[reader].feed(side, data, 0)
+            self.flush(reader)  # frames encoded before the read are sent before it
+            self.observers[reader].feed(side, data, 0)
             try:
                 for event in self.ends[reader].receive(data, 0.0):
                     if isinstance(event, Credit) and event.stream is not None:
@@ -94,23 +97,27 @@ class Sea:
             except PeerViolation as violation:
                 self.blame.append(f"end {reader}: {violation}")
 
-    # --- honest acts: within one's own word, and within what one has read
+    # Legal actions: within announced limits and the credit read so far
 
     def act(self, what: int, side: int, number: int, size: int) -> None:
-        book, end = self.books[side], self.ends[side]
-        stream = book.get_stream(side, number)
+        implementation, end = self.implementations[side], self.ends[side]
+        stream = implementation.get_stream(side, number)
         try:
             if writer_of(key_of(number)) == side:
-                self.write(what, book, end, stream, size)
+                self.write(what, implementation, end, stream, size)
             else:
-                self.read(what, book, end, stream, size)
+                self.read(what, implementation, end, stream, size)
         except (LocalProtocolError, StreamEnded):
-            pass  # told no before anything was sent
+            pass  # rejected before anything was sent
 
-    def read(self, what: int, book: Minmux, end: Endpoint, stream: StreamState, size: int) -> None:
+    def read(
+        self, what: int, implementation: Minmux, end: Endpoint, stream: StreamState, size: int
+    ) -> None:
         limit = stream.half(end.side).promised_limit
         if what < 3:
-            frame = book.credit_frame(end.side, stream, U64_MAX if size == 40 else size + 1)
+            frame = implementation.credit_frame(
+                end.side, stream, U64_MAX if size == 40 else size + 1
+            )
             if frame is not None:
                 end.send_frame(Frame(GIVE_CREDIT, stream.key, b"", frame.amount))
         elif what == 3:
@@ -118,7 +125,7 @@ class Sea:
         elif what == 4:
             if limit < 0 or limit > size:
                 end.send_frame(Frame(PROMISE_READ, stream.key, b"", size + 1))
-        elif what == 5:  # said again, where a repetition cannot be taken for anything else
+        elif what == 5:  # a repetition, where it is not ambiguous
             if limit > 0 or (limit == 0 and self.may_repeat(stream)):
                 end.send_frame(Frame(STOP_READ, stream.key, b"", limit))
         elif limit != 0:
@@ -126,11 +133,13 @@ class Sea:
                 Frame(STOP_READ, stream.key, b"", size if limit < 0 else min(size, limit))
             )
 
-    def write(self, what: int, book: Minmux, end: Endpoint, stream: StreamState, size: int) -> None:
+    def write(
+        self, what: int, implementation: Minmux, end: Endpoint, stream: StreamState, size: int
+    ) -> None:
         own = stream.half(end.side)
         shape = self.profile.format_of(stream.key)
         assert shape is not None
-        limit, queued = own.promised_limit, book.queued_items(end.side, stream)
+        limit, queued = own.promised_limit, implementation.queued_items(end.side, stream)
         if what < 3:
             if own.state == OPEN and limit == queued and shape.last_item_size != UNIT_LAST_ITEM:
                 end.send(stream, bytes(2))
@@ -138,9 +147,16 @@ class Sea:
                 one = b"\x02ab" if shape.item_size < 0 else bytes(shape.item_size)
                 end.send(stream, one * (size + 1))
         elif what == 3:
-            if book.writer_credit(stream) > 0:  # also after its own end, where nobody needs it
+            if (
+                implementation.writer_credit(stream) > 0
+            ):  # also after its own end, where it is not needed
                 end.send_frame(
-                    Frame(FORGO_CREDIT, stream.key, b"", min(size + 1, book.writer_credit(stream)))
+                    Frame(
+                        FORGO_CREDIT,
+                        stream.key,
+                        b"",
+                        min(size + 1, implementation.writer_credit(stream)),
+                    )
                 )
         elif what == 4:
             if limit < 0 or limit > size:
@@ -155,20 +171,20 @@ class Sea:
             )
 
     def may_repeat(self, stream: StreamState) -> bool:
-        """Where ids are used again, a stop said twice could be taken for one of the next use."""
+        """Return whether a stop may be repeated: with reuse, it would belong to the next use."""
         return not stream.over and not self.profile.reuse
 
     def settle(self) -> None:
-        """Everything that can go over goes over."""
+        """Deliver everything and end all streams."""
         for _ in range(6):
             for side in (0, 1):
-                self.leave(side)
+                self.flush(side)
                 self.drift(side, 1 << 30)
                 self.arrive(side, 1 << 30)
 
     def findings(self) -> list[str]:
         found = list(self.blame)
-        for watcher in self.watchers:
+        for watcher in self.observers:
             found += [
                 f"{watcher.protocol.causality.vantage}: {violation}"
                 for violation in watcher.take_violations()
@@ -192,11 +208,11 @@ def sail(profile: Profile, course: list[Step]) -> Sea:
     return sea
 
 
-def portrait(book: Minmux) -> list[tuple[object, ...]]:
+def stream_summary(implementation: Minmux) -> list[tuple[object, ...]]:
     return sorted(
         (
             stream.label(),
-            book.ending(stream),
+            implementation.ending(stream),
             *[
                 (
                     half.credit_granted,
@@ -209,7 +225,7 @@ def portrait(book: Minmux) -> list[tuple[object, ...]]:
                 for half in (stream.dialer, stream.acceptor)
             ],
         )
-        for stream in book.streams.all()
+        for stream in implementation.streams.all()
     )
 
 
@@ -222,10 +238,10 @@ quick = settings(
 @given(steps)
 def test_honest_ends_are_never_blamed_and_all_places_agree_in_the_end(course: list[Step]) -> None:
     sea = sail(instance(reuse=False, last=False), course)
-    views = [portrait(book) for book in sea.books]
-    for watcher in sea.watchers:
+    views = [stream_summary(implementation) for implementation in sea.implementations]
+    for watcher in sea.observers:
         assert isinstance(watcher.protocol, Minmux)
-        views.append(portrait(watcher.protocol))
+        views.append(stream_summary(watcher.protocol))
     assert views == [views[0]] * 5
 
 
@@ -233,7 +249,7 @@ def test_honest_ends_are_never_blamed_and_all_places_agree_in_the_end(course: li
 @given(steps)
 def test_nor_are_they_where_streams_have_last_items(course: list[Step]) -> None:
     sea = sail(instance(reuse=False, last=True), course)
-    assert portrait(sea.books[0]) == portrait(sea.books[1])
+    assert stream_summary(sea.implementations[0]) == stream_summary(sea.implementations[1])
 
 
 @quick

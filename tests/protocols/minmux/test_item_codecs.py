@@ -1,4 +1,4 @@
-"""Codecs of items, and putting items together again from pieces."""
+"""Item codecs, and reassembly of items from pieces."""
 
 import pytest
 from hypothesis import given

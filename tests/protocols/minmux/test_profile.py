@@ -1,4 +1,4 @@
-"""Profiles: what a file may say, and what is said about one that says something else."""
+"""Profiles: valid files, and the messages about invalid ones."""
 
 from pathlib import Path
 

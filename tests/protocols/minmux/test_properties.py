@@ -1,4 +1,4 @@
-"""The public battery, on instances of Minmux with every shape of item and with ids used again."""
+"""The properties of `polymux.testing`, for Minmux with every item format and with reuse."""
 
 from pathlib import Path
 

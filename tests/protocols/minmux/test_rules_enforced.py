@@ -1,4 +1,4 @@
-"""A live side of Minmux: rules kept and enforced, wishes, promises, and giving up."""
+"""A live side of Minmux: rules kept and enforced, Oops, promises, and forgone credit."""
 
 import pytest
 from tests.protocols.minmux.endpoint_pair import ACCEPTOR, DIALER, Pair, content, profile_of
@@ -58,12 +58,12 @@ def test_limits_bind_their_own_side() -> None:
         pair.dialer.send_frame(give_credit(0, 3))
     with pytest.raises(LocalProtocolError, match="limit-raised"):
         pair.dialer.send_frame(stop_read(0, 3))
-    stream = pair.books[0].get_stream(DIALER, 0)
-    frame = pair.books[0].credit_frame(DIALER, stream, 100)
+    stream = pair.implementations[0].get_stream(DIALER, 0)
+    frame = pair.implementations[0].credit_frame(DIALER, stream, 100)
     assert frame is not None
     assert frame.amount == 2
     pair.dialer.send_frame(frame)
-    assert pair.books[0].credit_frame(DIALER, stream, 1) is None
+    assert pair.implementations[0].credit_frame(DIALER, stream, 1) is None
     pair.pass_on()
     pair.acceptor.send_frame(stop_write(0, 1))
     pair.acceptor.send_frame(write(0, b"a", 1))
@@ -131,7 +131,7 @@ def test_an_item_that_its_codec_refuses_ends_the_session() -> None:
         pair.dialer.receive(bytes.fromhex("0001 6161 ff61"), 0.0)
 
 
-def test_an_item_whose_end_never_shows_is_given_up_at_the_limit() -> None:
+def test_an_item_whose_end_never_shows_stops_decoding_at_the_limit() -> None:
     pair = Pair(profile_of(Sized(lambda data, pos, end: 0)))
     pair.dialer.send_frame(give_credit(0, 10))
     pair.dialer.receive(b"\x00\x00" + bytes(60_000), 0.0)
@@ -143,19 +143,19 @@ def test_an_oops_is_answered_with_the_credit_above_it_and_drops_nothing() -> Non
     pair = Pair()
     pair.dialer.send_frame(give_credit(0, 100))
     pair.pass_on()
-    stream = pair.books[1].streams.all()[0]
+    stream = pair.implementations[1].streams.all()[0]
     pair.acceptor.send(stream, b"hello")
     pair.dialer.send_frame(oops(0, 10))
-    heard = pair.acceptor.receive(pair.dialer.data_to_send(), 0.0)
-    assert [e.amount for e in heard if isinstance(e, Control) and e.kind == OOPS] == [10]
+    received = pair.acceptor.receive(pair.dialer.data_to_send(), 0.0)
+    assert [e.amount for e in received if isinstance(e, Control) and e.kind == OOPS] == [10]
     assert content(pair.pass_on()[0]) == [b"hello"]
-    assert pair.books[0].writer_credit(pair.books[0].streams.all()[0]) == 5
-    assert pair.books[1].writer_credit(stream) == 5
-    assert pair.books[1].pending_replies == {}
-    for wish in (4, 0):
-        pair.dialer.send_frame(oops(0, wish))
+    assert pair.implementations[0].writer_credit(pair.implementations[0].streams.all()[0]) == 5
+    assert pair.implementations[1].writer_credit(stream) == 5
+    assert pair.implementations[1].pending_replies == {}
+    for maximum in (4, 0):
+        pair.dialer.send_frame(oops(0, maximum))
         pair.pass_on()
-        assert pair.books[1].writer_credit(stream) == wish
+        assert pair.implementations[1].writer_credit(stream) == maximum
 
 
 def test_an_oops_can_be_left_unanswered() -> None:
@@ -163,27 +163,27 @@ def test_an_oops_can_be_left_unanswered() -> None:
     pair.dialer.send_frame(give_credit(0, 100))
     pair.dialer.send_frame(oops(0, 10))
     pair.pass_on()
-    assert pair.books[1].writer_credit(pair.books[1].streams.all()[0]) == 100
+    assert pair.implementations[1].writer_credit(pair.implementations[1].streams.all()[0]) == 100
 
 
 def test_credit_that_may_never_come_back_is_kept_while_items_wait_for_it() -> None:
     pair = Pair()
     pair.dialer.send_frame(stop_read(0, 5))
     pair.dialer.send_frame(give_credit(0, 5))
-    stream = pair.books[1].get_stream(ACCEPTOR, 0)
+    stream = pair.implementations[1].get_stream(ACCEPTOR, 0)
     pair.acceptor.send(stream, b"hello")
     pair.dialer.send_frame(oops(0, 0))
     assert b"".join(content(pair.pass_on()[0])) == b"hello"
-    assert pair.books[1].pending_replies == {}
+    assert pair.implementations[1].pending_replies == {}
 
 
-def test_an_oops_about_nothing_owes_nothing() -> None:
+def test_an_oops_without_effect_expects_no_reply() -> None:
     pair = Pair()
     for number in range(0, 40, 2):
         pair.dialer.send_frame(oops(number, 0))
     pair.pass_on()
-    assert pair.books[1].pending_replies == {}
-    assert pair.books[1].pending_oops == {}
+    assert pair.implementations[1].pending_replies == {}
+    assert pair.implementations[1].pending_oops == {}
 
 
 def test_promises_are_hints() -> None:
@@ -193,14 +193,17 @@ def test_promises_are_hints() -> None:
     seen = pair.pass_on()
     hints = [event for event in seen[1] if isinstance(event, Control)]
     assert [(event.kind, event.amount) for event in hints] == [(PROMISE_READ, U64_MAX)]
-    assert pair.books[1].writer_credit(pair.books[1].streams.all()[0]) == 0
+    assert pair.implementations[1].writer_credit(pair.implementations[1].streams.all()[0]) == 0
 
 
 def test_giving_a_stream_up_is_a_limit_of_nothing() -> None:
     pair = Pair()
     pair.dialer.send_frame(give_credit(0, 100))
     pair.pass_on()
-    writing, reading = pair.books[1].streams.all()[0], pair.books[0].streams.all()[0]
+    writing, reading = (
+        pair.implementations[1].streams.all()[0],
+        pair.implementations[0].streams.all()[0],
+    )
     pair.acceptor.send(writing, b"never mind")
     pair.acceptor.abort(writing)
     pair.dialer.abort(reading)
@@ -208,14 +211,17 @@ def test_giving_a_stream_up_is_a_limit_of_nothing() -> None:
     assert content(seen[0]) == []
     assert writing.over
     assert reading.over
-    assert pair.books[0].ending(reading) == "clean"
+    assert pair.implementations[0].ending(reading) == "clean"
 
 
 def test_reading_gives_credit_back_within_the_limits() -> None:
     pair = Pair()
     pair.dialer.send_frame(give_credit(0, 10))
     pair.pass_on()
-    reading, writing = pair.books[0].streams.all()[0], pair.books[1].streams.all()[0]
+    reading, writing = (
+        pair.implementations[0].streams.all()[0],
+        pair.implementations[1].streams.all()[0],
+    )
     assert reading.buffers is not None
     reading.buffers.target_window = 10
     pair.acceptor.send(writing, bytes(100))

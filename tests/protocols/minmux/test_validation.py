@@ -1,4 +1,4 @@
-"""What an observer of Minmux says: bits, sentences, reasons, time without credit, late packets."""
+"""What an observer of Minmux reports: rules, messages, time without credit, late packets."""
 
 from pathlib import Path
 
@@ -20,14 +20,16 @@ from polymux.protocols.registry import create
 VECTORS = Path(__file__).parent.parent.parent / "vectors" / "minmux"
 
 
-def watch(*steps: tuple[int, str], text: str = "minmux", limits: Limits | None = None) -> Observer:
+def observe(
+    *steps: tuple[int, str], text: str = "minmux", limits: Limits | None = None
+) -> Observer:
     observer = Observer(create(text, limits))
     for i, (side, data) in enumerate(steps):
         observer.feed(side, bytes.fromhex(data), i * 1000)
     return observer
 
 
-def said(observer: Observer) -> list[str]:
+def reported(observer: Observer) -> list[str]:
     return [str(violation) for violation in observer.take_violations()]
 
 
@@ -72,15 +74,15 @@ def test_every_error_ends_a_live_session() -> None:
     ],
 )
 def test_a_violation_says_what_was_wrong(steps: list[tuple[int, str]], words: str) -> None:
-    found = said(watch(*steps))
+    found = reported(observe(*steps))
     assert len(found) == 1
     assert words in found[0]
 
 
 def test_a_stream_that_the_profile_does_not_know_is_named() -> None:
     text = f"minmux:profile={VECTORS}/named.toml"
-    observer = watch((0, "3fff7fffffffffffffc1 00"), (1, "0400"), text=text)
-    found = said(observer)
+    observer = observe((0, "3fff7fffffffffffffc1 00"), (1, "0400"), text=text)
+    found = reported(observer)
     assert "stream 9223372036854775808, which the profile does not assign" in found[0]
     assert "stream 4 is not in the profile, so its items have no known size" in found[1]
     assert observer.connection.acceptor.decoding_stopped
@@ -89,7 +91,7 @@ def test_a_stream_that_the_profile_does_not_know_is_named() -> None:
 
 
 def test_time_without_credit_is_measured() -> None:
-    observer = watch((1, "c000"), (0, "0001"), (1, "0001 6161"), (0, "0000"), (1, "0000 61"))
+    observer = observe((1, "c000"), (0, "0001"), (1, "0001 6161"), (0, "0000"), (1, "0000 61"))
     observer.feed(1, b"\x40\x00", 10_000)
     half = observer.protocol.streams.all()[0].acceptor
     # from the promise at 0 to the credit at 1000, from 2000 to 3000, from 4000 to the end at 10000
@@ -97,38 +99,38 @@ def test_time_without_credit_is_measured() -> None:
 
 
 def test_a_reader_is_never_blocked() -> None:
-    observer = watch((0, "c000"), (0, "4005"))
+    observer = observe((0, "c000"), (0, "4005"))
     assert observer.protocol.streams.all()[0].dialer.blocked_since == -1
 
 
-def test_an_id_that_was_forgotten_for_age_convicts_nobody_of_giving_up_credit() -> None:
+def test_a_forgo_on_an_evicted_id_is_not_a_violation() -> None:
     limits = Limits(closed_streams_remembered=1)
     steps = [(0, "0000 4000"), (1, "4000"), (0, "0200 4200"), (1, "4200")]
-    observer = watch(*steps, (1, "8000"), limits=limits)
-    assert said(observer) == []
-    assert said(watch(*steps, (1, "8000"))) == []  # remembered: the credit is still held
-    assert said(watch(*steps, (1, "8001")))
+    observer = observe(*steps, (1, "8000"), limits=limits)
+    assert reported(observer) == []
+    assert reported(observe(*steps, (1, "8000"))) == []  # not evicted: the credit is still held
+    assert reported(observe(*steps, (1, "8001")))
 
 
 def test_a_late_forgo_excuses_no_more_than_what_was_left_over() -> None:
-    """A liar that gives credit up in each use cannot save it and write it all at once."""
-    book = Minmux(Limits(), Vantage.DIALER, reusable())
-    reader = Endpoint(book, 0)
+    """A writer that forgoes credit in each use cannot save it up and write it all at once."""
+    implementation = Minmux(Limits(), Vantage.DIALER, reusable())
+    reader = Endpoint(implementation, 0)
     reader.send_frame(give_credit(0, 5))
     reader.send_frame(stop_read(0))
     reader.receive(b"\x40\x00", 0.0)  # finished, with 5 left over
     for _ in range(4):
         reader.send_frame(give_credit(0, 5))
-        reader.receive(b"\x80\x04", 0.0)  # given up, perhaps late
+        reader.receive(b"\x80\x04", 0.0)  # forgone, perhaps late
     reader.send_frame(give_credit(0, 5))
     with pytest.raises(PeerViolation, match="credit-exceeded"):
         reader.receive(b"\x00\x0a" + bytes(11), 0.0)
-    assert book.streams.all()[0].acceptor.content_bytes == 0
+    assert implementation.streams.all()[0].acceptor.content_bytes == 0
 
 
 def test_giving_up_more_than_either_use_had_is_no_accident() -> None:
-    book = Minmux(Limits(), Vantage.DIALER, reusable())
-    reader = Endpoint(book, 0)
+    implementation = Minmux(Limits(), Vantage.DIALER, reusable())
+    reader = Endpoint(implementation, 0)
     reader.send_frame(give_credit(0, 5))
     reader.send_frame(stop_read(0))
     reader.receive(b"\x40\x00", 0.0)
@@ -138,45 +140,45 @@ def test_giving_up_more_than_either_use_had_is_no_accident() -> None:
 
 
 def test_credit_past_its_range_is_excused_in_later_uses_only() -> None:
-    """There the reader may have counted a ForgoCredit that was meant for the use before."""
+    """The reader may have counted a ForgoCredit that belongs to the previous use."""
     text = f"minmux:profile={VECTORS}/reuse.toml"
     most = "00 fffffffffffffffffe"
-    assert "credit-overflow" in said(watch((0, most), (0, most), text=text))[0]
+    assert "credit-overflow" in reported(observe((0, most), (0, most), text=text))[0]
     later = [(0, "4000"), (1, "4000"), (0, most), (0, most)]
-    assert said(watch(*later, text=text)) == []
+    assert reported(observe(*later, text=text)) == []
 
 
 def test_uses_survive_a_snapshot() -> None:
     text = f"minmux:profile={VECTORS}/reuse.toml"
     steps = [(0, "0004"), (1, "4000"), (0, "4000 0000"), (1, "8000")]
-    observer = watch(*steps, text=text)
+    observer = observe(*steps, text=text)
     other = Observer(create(text))
     other.restore(observer.snapshot())
     for each in (observer, other):
         each.feed(1, bytes.fromhex("0000 61"), 9)
-        assert said(each) == []
+        assert reported(each) == []
         assert [s.label() for s in each.protocol.streams.all()] == ["a0.2"]
     assert observer.snapshot() == other.snapshot()
 
 
-def test_an_oops_storm_with_nobody_reading_our_answers_is_ended() -> None:
-    book = Minmux(Limits(), Vantage.ACCEPTOR, byte_profile())
-    writer = Endpoint(book, 1)
+def test_an_oops_flood_with_unread_replies_is_ended() -> None:
+    implementation = Minmux(Limits(), Vantage.ACCEPTOR, byte_profile())
+    writer = Endpoint(implementation, 1)
     storm: list[bytes] = []
     for number in range(0, 4 * Limits().max_queued_replies, 2):
         peer = Endpoint(Minmux(Limits(), Vantage.DIALER, byte_profile()), 0)
         peer.send_frame(give_credit(number, 9))
         peer.send_frame(oops(number, 0))
         storm.append(peer.data_to_send())
-    with pytest.raises((LimitExceeded, PeerViolation), match=r"limit|only cost"):
+    with pytest.raises((LimitExceeded, PeerViolation), match=r"limit|without content"):
         [writer.receive(gust, 0.0) for gust in storm]
     assert len(writer.scheduler.control_queue) <= Limits().max_queued_replies + 1
 
 
 def test_nothing_is_reserved_for_a_promise() -> None:
-    observer = watch((1, "c0 fffffffffffffffffe"), (0, "c0 fffffffffffffffffe"))
+    observer = observe((1, "c0 fffffffffffffffffe"), (0, "c0 fffffffffffffffffe"))
     stream = observer.protocol.streams.all()[0]
-    assert said(observer) == []
+    assert reported(observer) == []
     assert (
         stream.acceptor.credit_granted,
         stream.acceptor.credit_spent,

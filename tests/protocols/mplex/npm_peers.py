@@ -1,11 +1,11 @@
-"""Two honest mplex peers that use ids again as npm `multiplex` does, and a place in the middle.
+"""Two honest mplex peers that reuse ids as npm `multiplex` does, observed in the middle.
 
 Written from npm's source, with an encoder of its own. A new stream gets the lowest id that is free
 at its opener: free once the opener has reset the stream, has read a reset, or has closed and read a
-close. Both take whatever they read for the newest stream on the id. A receiver that is told to open
-an id which it still has open replaces the stream; with `zombies` the replaced one goes on writing,
-as in npm, where the application still holds it. With `lags` a close that is read takes effect only
-later, as in npm while the application has not read everything.
+close. Both assign every frame that they read to the newest stream on the id. If a receiver reads a
+NewStream for an id that it has open, it replaces the stream; with `zombies` the replaced stream
+continues to write, as in npm, where the application still holds it. With `lags` a close takes
+effect only some time after it was read, as in npm while the application has not read everything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def varint(number: int) -> bytes:
 
 
 class Frame:
-    """One frame and the truth about it: the opener, the id and the use that its sender meant."""
+    """One frame, with the opener, id and use that its sender assigned it to."""
 
     def __init__(self, sender: int, kind: str, channel: Channel, payload: bytes) -> None:
         self.sender, self.kind, self.payload = sender, kind, payload
@@ -52,19 +52,19 @@ class Channel:
 
 
 class NpmPeer:
-    """One end: reads frames, and does one random honest thing when asked."""
+    """One peer: reads frames, and performs random legal actions."""
 
     def __init__(self, side: int, rng: Random, zombies: bool, half_open: bool, lags: bool) -> None:
         self.side, self.rng, self.lags = side, rng, lags
         self.lagging: list[Channel] = []
         self.zombies, self.half_open = zombies, half_open
         self.current: dict[tuple[int, int], Channel] = {}  # by opener and number, if not free
-        self.held: list[Channel] = []  # what the application can still write on
+        self.held: list[Channel] = []  # streams that the application can still write to
         self.uses: dict[int, int] = {}
         self.newest: dict[tuple[int, int], Channel] = {}
         self.out: list[Frame] = []
 
-    def say(self, kind: str, channel: Channel, payload: bytes = b"") -> None:
+    def send(self, kind: str, channel: Channel, payload: bytes = b"") -> None:
         self.out.append(Frame(self.side, kind, channel, payload))
 
     def act(self) -> None:
@@ -78,22 +78,22 @@ class NpmPeer:
         channel = self.rng.choice(self.held)
         if pick < 0.6:
             if not channel.finished:
-                self.say(MESSAGE, channel, bytes(self.rng.choice([0, 1, 3, 200])))
+                self.send(MESSAGE, channel, bytes(self.rng.choice([0, 1, 3, 200])))
         elif pick < 0.85:
             self.finish(channel)
         else:
-            self.say(RESET, channel, self.rng.choice([b"", b"why"]))
+            self.send(RESET, channel, self.rng.choice([b"", b"why"]))
             channel.reset = True
             self.free(channel)
 
-    def lie(self) -> tuple[Frame, str] | None:
-        """Send what must not follow this side's own close or reset, and the rule it breaks."""
+    def violate(self) -> tuple[Frame, str] | None:
+        """Send a frame after this side's own close or reset; return it and the broken rule."""
         stopped = [each for each in self.newest.values() if each.finished or each.reset]
         if not stopped:
             return None
         channel = self.rng.choice(stopped)
         kind = self.rng.choice([MESSAGE, CLOSE])
-        self.say(kind, channel, b"lie" if kind == MESSAGE else b"")
+        self.send(kind, channel, b"lie" if kind == MESSAGE else b"")
         if channel.reset:
             return self.out[-1], "mplex.write-after-reset"
         after = "mplex.write-after-close" if kind == MESSAGE else "mplex.close-twice"
@@ -107,12 +107,12 @@ class NpmPeer:
         channel = Channel(self.side, number, self.uses[number])
         self.current[self.side, number] = self.newest[self.side, number] = channel
         self.held.append(channel)
-        self.say(NEW, channel, b"%d" % channel.use)
+        self.send(NEW, channel, b"%d" % channel.use)
 
     def finish(self, channel: Channel) -> None:
         if not channel.finished and not channel.dead:
             channel.finished = True
-            self.say(CLOSE, channel)
+            self.send(CLOSE, channel)
             if channel.ended:
                 self.free(channel)
 
@@ -120,7 +120,9 @@ class NpmPeer:
         channel.dead = True
         self.held.remove(channel)
         key = channel.opener, channel.number
-        if self.current.get(key) is channel or self.zombies:  # npm frees the id, whoever has it
+        if (
+            self.current.get(key) is channel or self.zombies
+        ):  # npm frees the id, whichever stream has it
             self.current.pop(key, None)
 
     def read(self, frame: Frame) -> None:
@@ -156,7 +158,7 @@ class NpmPeer:
 
 
 class Passing:
-    """A frame as the middle saw it."""
+    """A frame as observed in the middle."""
 
     def __init__(self, frame: Frame, ordinal: int) -> None:
         self.frame, self.ordinal = frame, ordinal
@@ -164,7 +166,7 @@ class Passing:
 
 
 class Conversation:
-    """The middle's record: pieces of bytes in order, and the frames with their truth."""
+    """A recorded conversation: pieces of bytes in order, and the frames with their true use."""
 
     def __init__(
         self,
@@ -176,7 +178,7 @@ class Conversation:
         faulty: bool = False,
     ) -> None:
         self.rng = Random(seed)
-        self.lie: tuple[Frame, str] | None = None
+        self.violate: tuple[Frame, str] | None = None
         half_open = self.rng.random() < 0.7
         self.peers = [NpmPeer(side, self.rng, zombies, half_open, lags) for side in (0, 1)]
         self.near: list[list[Frame]] = [[], []]  # written, not yet seen in the middle
@@ -185,14 +187,14 @@ class Conversation:
         self.cut = [0, 0]
         self.pieces: list[tuple[int, bytes]] = []
         self.beside: list[list[tuple[int, bytes]]] = [[], []]  # as each peer wrote and read it
-        self.log: list[Passing] = []  # in the order in which a watcher can make something of them
+        self.log: list[Passing] = []  # in the order in which an observer can validate them
         self.sent = [0, 0]
         self.opened: dict[tuple[int, int], int] = {}
         eagerness = self.rng.choice([0.2, 0.5, 0.8])  # of links, so of frames that cross
         for turn in range(steps):
             self.step(eagerness)
-            if faulty and self.lie is None and turn > 20:
-                self.lie = self.rng.choice(self.peers).lie()
+            if faulty and self.violate is None and turn > 20:
+                self.violate = self.rng.choice(self.peers).violate()
         while any(self.near) or any(self.far) or any(peer.out for peer in self.peers):
             self.step(1.0)
 
@@ -214,7 +216,7 @@ class Conversation:
             self.peers[1 - side].read(frame)
 
     def carry(self, side: int) -> None:
-        """One frame passes the middle, or a part of it."""
+        """Deliver a frame, or a part of it, to the middle."""
         frame = self.near[side][0]
         passing = self.begun[side]
         if passing is None:

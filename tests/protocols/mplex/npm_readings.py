@@ -16,7 +16,7 @@ OPEN, ENDED, ABORTED = range(3)
 
 
 class Outcome(NamedTuple):
-    """How a use ended, in the words of the streams table."""
+    """Return how a use ended, as in the streams table."""
 
     ending: str
     reset_by: int
@@ -31,7 +31,7 @@ def after(kind: str, state: int) -> int:
 
 
 def readings(frames: list[Passing], use: int = 1, state: int = OPEN) -> Iterator[tuple[int, ...]]:
-    """The uses that the receiver's frames, in order, may be about."""
+    """Return all assignments of the receiver's frames, in order, to uses."""
     if not frames:
         yield ()
         return
@@ -44,7 +44,7 @@ def readings(frames: list[Passing], use: int = 1, state: int = OPEN) -> Iterator
 
 
 def outcomes(log: list[Passing], reading: tuple[int, ...]) -> dict[int, Outcome]:
-    """How each use ended by the time the next was opened, under one reading."""
+    """Return how each use ended before the next was opened, under one reading."""
     states: dict[int, list[int]] = {}
     reset_by: dict[int, int] = {}
     left = list(reading)
@@ -104,7 +104,7 @@ def determined(log: list[Passing]) -> dict[int, Outcome]:
 
 
 def placed(log: list[Passing]) -> dict[tuple[int, int], int]:
-    """Frames of the receiver that could be about one use only at the moment they passed."""
+    """Return the receiver's frames that could belong to one use only when they passed."""
     sure: dict[tuple[int, int], int] = {}
     for i, passing in enumerate(log):
         if passing.frame.kind != NEW and passing.frame.sender != passing.frame.opener:

@@ -1,4 +1,4 @@
-"""mplex ids that are used again, as npm `multiplex` does, while frames cross."""
+"""mplex: reuse of ids, as npm `multiplex` does it, while frames cross in flight."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = int(os.environ.get("POLYMUX_REUSE_RUNS", "2500" if "POLYMUX_SOAK" in os.e
 MIDDLE, UNORDERED = 2, 3
 
 
-def watched(pieces: list[tuple[int, bytes]], vantage: int = MIDDLE) -> Observer:
+def observed(pieces: list[tuple[int, bytes]], vantage: int = MIDDLE) -> Observer:
     observer = Observer(create("mplex", vantage=vantage))
     for side, data in pieces:
         observer.feed(side, data, 0)
@@ -29,7 +29,7 @@ def watched(pieces: list[tuple[int, bytes]], vantage: int = MIDDLE) -> Observer:
     return observer
 
 
-def accusations(observer: Observer) -> list[str]:
+def violations(observer: Observer) -> list[str]:
     return [
         str(violation)
         for violation in observer.take_violations()
@@ -53,36 +53,42 @@ def streams_of(observer: Observer) -> dict[tuple[int, int, int], StreamState]:
 def test_peers_that_use_ids_again_are_never_accused(zombies: bool, lags: bool) -> None:
     again = 0
     for seed in range(RUNS):
-        talk = Conversation(seed, zombies=zombies, lags=lags)
-        assert accusations(watched(talk.pieces)) == [], f"seed {seed}"
-        again += sum(passing.frame.kind == NEW and passing.frame.use > 1 for passing in talk.log)
+        conversation = Conversation(seed, zombies=zombies, lags=lags)
+        assert violations(observed(conversation.pieces)) == [], f"seed {seed}"
+        again += sum(
+            passing.frame.kind == NEW and passing.frame.use > 1 for passing in conversation.log
+        )
     assert again > RUNS
 
 
-def test_a_watcher_beside_a_peer_accuses_neither() -> None:
+def test_an_observer_at_a_peer_reports_neither() -> None:
     for seed in range(RUNS // 2):
-        talk = Conversation(seed)
+        conversation = Conversation(seed)
         for side in (0, 1):
-            assert accusations(watched(talk.beside[side], side)) == [], f"seed {seed}, side {side}"
+            assert violations(observed(conversation.beside[side], side)) == [], (
+                f"seed {seed}, side {side}"
+            )
 
 
 def test_the_order_of_the_directions_need_not_be_known() -> None:
     for seed in range(RUNS // 2):
-        talk = Conversation(seed, zombies=seed % 2 == 1)
+        conversation = Conversation(seed, zombies=seed % 2 == 1)
         rng = Random(seed)
         lag = [rng.randrange(20), rng.randrange(20)]
-        moved = sorted(range(len(talk.pieces)), key=lambda i: i + lag[talk.pieces[i][0]])
-        observer = watched([talk.pieces[i] for i in moved], UNORDERED)
-        assert accusations(observer) == [], f"seed {seed}"
+        moved = sorted(
+            range(len(conversation.pieces)), key=lambda i: i + lag[conversation.pieces[i][0]]
+        )
+        observer = observed([conversation.pieces[i] for i in moved], UNORDERED)
+        assert violations(observer) == [], f"seed {seed}"
 
 
 def test_each_use_ends_as_the_wire_says() -> None:
     checked = 0
     for seed in range(RUNS):
-        talk = Conversation(seed)
-        observer = watched(talk.pieces)
+        conversation = Conversation(seed)
+        observer = observed(conversation.pieces)
         streams = streams_of(observer)
-        for (opener, number), log in by_key(talk.log).items():
+        for (opener, number), log in by_key(conversation.log).items():
             for use, expected in determined(log).items():
                 stream = streams[opener, number, use]
                 seen = observer.protocol.ending(stream), stream.reset_by
@@ -95,15 +101,15 @@ def test_each_use_ends_as_the_wire_says() -> None:
 def test_frames_belong_to_the_use_that_their_sender_can_have_known() -> None:
     checked = 0
     for seed in range(RUNS):
-        talk = Conversation(seed)
-        observer = watched(talk.pieces)
+        conversation = Conversation(seed)
+        observer = observed(conversation.pieces)
         rows: dict[tuple[int, int], int] = {}
         assert observer.rows is not None
         for batch in observer.rows.take():
             for i in range(batch.used):
                 rows[int(batch.sender[i]), int(batch.frame_index[i])] = int(batch.incarnation[i])
-        sums = dict.fromkeys(by_key(talk.log), 0)
-        for log in by_key(talk.log).values():
+        sums = dict.fromkeys(by_key(conversation.log), 0)
+        for log in by_key(conversation.log).values():
             for key, use in placed(log).items():
                 assert rows[key] == use, f"seed {seed}, frame {key}: {[p.frame for p in log]}"
                 checked += use > 1
@@ -111,7 +117,7 @@ def test_frames_belong_to_the_use_that_their_sender_can_have_known() -> None:
             sums[stream.opener, stream.stream_id] += int(
                 stream.dialer.content_bytes + stream.acceptor.content_bytes
             )
-        for key, log in by_key(talk.log).items():
+        for key, log in by_key(conversation.log).items():
             assert sums[key] == sum(len(p.frame.payload) for p in log if p.frame.kind == "message")
     assert checked > RUNS // 4
 
@@ -120,7 +126,7 @@ def message(number: int, data: bytes) -> bytes:
     return bytes([number * 8 + 1, len(data)]) + data
 
 
-def test_a_live_side_lets_a_peer_that_was_misled_open_the_id_again() -> None:
+def test_a_live_side_lets_a_misled_peer_reuse_the_id() -> None:
     end = Endpoint(create("mplex", vantage=1), 1)
     (opened,) = end.receive(bytes.fromhex("0000"), 0.0)
     assert opened.stream is not None
@@ -147,7 +153,7 @@ def test_a_live_side_refuses_an_id_that_its_opener_knows_is_taken() -> None:
 
 
 def closed_before(log: list[Passing], use: int) -> bool:
-    """Did some earlier use end without a reset of the opener? Then it may be what was reset."""
+    """Return whether an earlier use, ended without a reset of its opener, may be meant."""
     resets = {
         p.frame.use for p in log if p.frame.kind == "reset" and p.frame.sender == p.frame.opener
     }
@@ -157,25 +163,25 @@ def closed_before(log: list[Passing], use: int) -> bool:
 def test_what_follows_a_sides_own_stop_is_found_unless_another_use_excuses_it() -> None:
     found = excused = 0
     for seed in range(RUNS):
-        talk = Conversation(seed, faulty=True)
-        if talk.lie is None:
+        conversation = Conversation(seed, faulty=True)
+        if conversation.violate is None:
             continue
-        frame, rule = talk.lie
-        log = by_key(talk.log)[frame.key]
+        frame, rule = conversation.violate
+        log = by_key(conversation.log)[frame.key]
         (ordinal,) = (p.ordinal for p in log if p.frame is frame)
         until = next(i for i, p in enumerate(log) if p.frame is frame) + 1
         if frame.sender != frame.opener and (
-            any(readings(of_receiver(log[:until])))  # it may as well be about another use
+            any(readings(of_receiver(log[:until])))  # it may also belong to another use
             or (rule == "mplex.write-after-reset" and closed_before(log, frame.use))
         ):
             excused += 1
             continue
-        observer = watched(talk.pieces)
-        said = [
+        observer = observed(conversation.pieces)
+        reported = [
             (v.rule.name, int(v.sender), v.frame_index)
             for v in observer.take_violations()
             if v.rule.severity is not Severity.NOTE or v.rule.name == rule
         ]
-        assert said == [(rule, frame.sender, ordinal)], f"seed {seed}: {[p.frame for p in log]}"
+        assert reported == [(rule, frame.sender, ordinal)], f"seed {seed}: {[p.frame for p in log]}"
         found += 1
     assert found > 4 * excused

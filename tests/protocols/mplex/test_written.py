@@ -46,12 +46,12 @@ def test_a_frame_is_its_flag_its_length_and_its_payload_once(frame: Frame, expec
 
 @pytest.mark.parametrize("sender", [0, 1])
 @pytest.mark.parametrize("kind", range(8))
-def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> None:
+def test_the_flag_tells_which_side_opened_the_stream_both_ways(kind: int, sender: int) -> None:
     opener = sender if kind % 2 == 0 else 1 - sender
-    book = Mplex(Limits(), 2)
+    implementation = Mplex(Limits(), 2)
     data = bytes([5 * 8 + kind, 2]) + b"ab"
-    read, said = FrameHeader(), FrameHeader()
-    assert book.decode_header(sender, data, 0, 4, read) == 2
+    read, resolved = FrameHeader(), FrameHeader()
+    assert implementation.decode_header(sender, data, 0, 4, read) == 2
     assert (read.kind, read.stream_id, read.key, read.payload_size) == (kind, 5, 5 * 2 + opener, 2)
     assert (read.text_size, read.amount, read.trailer_size, read.parts_left, read.credit_cost) == (
         -1,
@@ -60,24 +60,24 @@ def test_the_flag_says_whose_stream_it_is_both_ways(kind: int, sender: int) -> N
         0,
         2,
     )
-    said.kind, said.key = kind, 5 * 2  # whatever the key says of the opener
-    book.resolve_ids(sender, said)
-    assert (said.stream_id, said.key) == (5, 5 * 2 + opener)
-    assert read.opener == said.opener == (NO_STREAM if kind == UNDEFINED else opener)
+    resolved.kind, resolved.key = kind, 5 * 2  # the opener in the key is ignored
+    implementation.resolve_ids(sender, resolved)
+    assert (resolved.stream_id, resolved.key) == (5, 5 * 2 + opener)
+    assert read.opener == resolved.opener == (NO_STREAM if kind == UNDEFINED else opener)
 
 
 @pytest.mark.parametrize(("frame", "taken", "sent"), [(0, 2**20, 2**20), (1, 1, 1), (9, 9, 9),
                                                       (2**21, 2**21, 2**20)])  # fmt: skip
 def test_a_frame_that_is_sent_is_never_over_one_mebibyte(frame: int, taken: int, sent: int) -> None:
-    book = Mplex(Limits(max_frame_bytes=frame), 2)
-    assert (book.max_frame_bytes, book.max_sent_frame_bytes) == (taken, sent)
+    implementation = Mplex(Limits(max_frame_bytes=frame), 2)
+    assert (implementation.max_frame_bytes, implementation.max_sent_frame_bytes) == (taken, sent)
 
 
 def test_the_smallest_frame_may_be_asked_for() -> None:
     assert create("mplex:max_frame=1").max_frame_bytes == 1
 
 
-def test_ids_are_kept_with_the_conversation() -> None:
+def test_next_ids_are_saved_with_the_connection() -> None:
     before, after = create("mplex"), create("mplex")
     assert [before.allocate(side) >> 1 for side in (0, 0, 1)] == [1, 3, 0]
     after.load(before.save())

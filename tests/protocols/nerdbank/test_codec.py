@@ -1,4 +1,4 @@
-"""Nerdbank frames in every form the wire allows, read from the middle of other bytes."""
+"""Nerdbank frames in every valid form, decoded from the middle of other bytes."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from polymux.protocols.nerdbank.rules import FRAME_TOO_LONG
 from polymux.protocols.registry import create
 
 RANDOM = bytes(range(16))
-LIMIT = 300  # bytes that may wait for the end of a frame
-PEER = 1 << 20  # the largest window that is believed
+LIMIT = 300  # max_frame_bytes
+PEER = 1 << 20  # max_peer_window
 
 
 def whole(data: bytes, fields: int, sender: int = 0) -> tuple[int, FrameHeader]:
-    """Read a frame that stands behind and before bytes of others; at every cut it is short."""
+    """Decode a frame with other bytes before and after it; cut anywhere, it is incomplete."""
     head = FrameHeader()
     start = decode_header_v2_v3(
         b"\x91\x00" + data + b"\xc1", 2, 2 + len(data), fields, LIMIT, sender, head
@@ -69,7 +69,9 @@ def test_a_frame_of_version_2_says_code_and_id(code: int, number: int) -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"a", b"b" * 255, b"c" * 256])
 @pytest.mark.parametrize(("source", "opener"), [(b"\x01", 1), (b"\xff", 0), (b"\xd0\xff", 0)])
-def test_a_frame_of_version_3_says_who_offered(source: bytes, opener: int, payload: bytes) -> None:
+def test_a_frame_of_version_3_tells_which_side_offered(
+    source: bytes, opener: int, payload: bytes
+) -> None:
     data = b"\x94\x02\x05" + source + msgpack_blob(payload)
     start, head = whole(data + payload[:0], 3, sender=1)
     assert (start, head.opener, head.payload_size) == (
@@ -119,7 +121,7 @@ def test_what_is_no_frame_is_stepped_over_as_a_value(data: bytes, flaw: int) -> 
 
 
 @pytest.mark.parametrize("source", [2, 5, 127])
-def test_a_source_that_nobody_has_is_named(source: int) -> None:
+def test_an_undefined_source_is_reported(source: int) -> None:
     head = FrameHeader()
     assert decode_header_v2_v3(b"\x93\x02\x05" + bytes([source]), 0, 4, 3, LIMIT, 0, head) == 1
     assert (head.kind, head.format_violations) == (MALFORMED, WRONG_SOURCE)
@@ -146,7 +148,7 @@ def test_a_value_without_an_end_is_waited_for_up_to_the_limit() -> None:
     assert decode_header_v2_v3(endless, 0, 300, 2, LIMIT, 0, FrameHeader()) == INCOMPLETE
     assert decode_header_v2_v3(endless, 0, 301, 2, LIMIT, 0, head) == INVALID
     assert head.format_violations == BAD_FRAME
-    for fields in (2, 3):  # what stands before it does not count
+    for fields in (2, 3):  # the fields before the payload do not count
         assert decode_header_v2_v3(endless, 50, 350, fields, LIMIT, 0, FrameHeader()) == INCOMPLETE
         assert decode_header_v2_v3(endless, 50, 351, fields, LIMIT, 0, FrameHeader()) == INVALID
     more = bytes(50) + b"\x94\x02\x05\xc4\x02ab" + endless
@@ -163,7 +165,7 @@ def test_a_handshake_without_an_end_is_waited_for_up_to_the_limit() -> None:
     assert head.format_violations == BAD_HANDSHAKE
 
 
-# --- the usual content, read at once
+# Fast path for content
 
 
 @pytest.mark.parametrize("size", [3, 255, 256, 20480])
@@ -192,11 +194,11 @@ def test_the_short_way_reads_what_the_long_way_reads(source: int, number: int, s
      b"\x94\x02\x01\x00\xc4\x01abcd", b"\x94\x02\x01\x01\xa1abcde", b"\x94\x02\x01\x02\xc4\x01abc",
      b"\x94\x02\x01\x01\xc5\x50\x01abc", b"\x94\x02\x01\x01\xc4\x01a"],
 )  # fmt: skip
-def test_the_short_way_leaves_what_is_not_usual_to_the_long_one(data: bytes) -> None:
+def test_the_fast_path_leaves_other_frames_to_the_slow_path(data: bytes) -> None:
     assert decode_content_header_v3(data, 0, len(data), 0, FrameHeader()) == 0
 
 
-# --- handshakes
+# Handshakes
 
 
 def test_the_first_handshake_is_its_magic_and_sixteen_bytes() -> None:
@@ -204,11 +206,11 @@ def test_the_first_handshake_is_its_magic_and_sixteen_bytes() -> None:
     head = FrameHeader()
     assert decode_handshake_v1(b"?" + data, 1, 21, head) == 5
     assert head.payload_size == 16
-    for place in range(4):
-        assert decode_handshake_v1(data, 0, place, FrameHeader()) == INCOMPLETE
+    for position in range(4):
+        assert decode_handshake_v1(data, 0, position, FrameHeader()) == INCOMPLETE
         bad = FrameHeader()
         wrong = bytearray(data)
-        wrong[place] ^= 1
+        wrong[position] ^= 1
         assert decode_handshake_v1(bytes(wrong), 0, 20, bad) == INVALID
         assert bad.format_violations == BAD_MAGIC
 
@@ -264,7 +266,7 @@ def test_frames_of_version_1_have_seven_bytes_before_them() -> None:
         assert head.format_violations == flaw, (number, code)
 
 
-# --- what control frames say
+# Control payloads
 
 SAID = [
     (OFFER, b"\x92" + msgpack_text(b"abc") + b"\x07", 7, 0, b"abc"),
@@ -321,8 +323,8 @@ def test_a_control_frame_says_its_amount_and_text(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-def test_leave_past_every_native_number_is_blamed_and_what_follows_is_judged(version: int) -> None:
-    """A watcher goes on after the violation, with a ledger that no 64 bits hold."""
+def test_credit_above_64_bits_is_reported_and_later_frames_are_validated(version: int) -> None:
+    """An observer continues after the violation, with credit that does not fit 64 bits."""
     wire = Wire(version)
     observer = Observer(create(f"nerdbank:version={version}"))
     for side, random in ((0, b"\xff" * 16), (1, bytes(16))):
@@ -343,7 +345,7 @@ def test_leave_past_every_native_number_is_blamed_and_what_follows_is_judged(ver
 
 
 @pytest.mark.parametrize("adjusted", [False, True])
-def test_a_window_beyond_belief_is_said_and_may_be_used(adjusted: bool) -> None:
+def test_an_implausible_window_is_reported_and_may_be_used(adjusted: bool) -> None:
     wire, large = Wire(3), 128 << 20
     first = 20480 if adjusted else large
     observer = Observer(create("nerdbank"))
@@ -353,9 +355,9 @@ def test_a_window_beyond_belief_is_said_and_may_be_used(adjusted: bool) -> None:
         observer.feed(1, wire.frame(WINDOW_ADJUST, 1, b"\x91" + msgpack_uint(large), -1), 2)
     for _ in range(3):
         observer.feed(0, wire.frame(CONTENT_FRAME, 1, bytes(20480)), 3)
-    said = [(v.rule.name, v.sender, v.rule.origin) for v in observer.take_violations()]
+    reported = [(v.rule.name, v.sender, v.rule.origin) for v in observer.take_violations()]
     limit = ("nerdbank.bad-window", 1, Origin.LIMIT)
-    assert said == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
+    assert reported == ([limit] if adjusted else [("nerdbank.bad-window", 0, Origin.LIMIT), limit])
     stream = observer.protocol.streams.find(4)
     assert stream is not None
     assert (stream.dialer.window, stream.dialer.credit_spent) == (large, 3 * 20480)

@@ -1,4 +1,4 @@
-"""The short way through a Nerdbank v3 content header reads what the general reader reads."""
+"""The fast path for Nerdbank v3 content headers decodes the same as the slow path."""
 
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What a channel's end leaves to be paid: nothing that could never be."""
+"""The end of a channel removes pending replies that can no longer be sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPLETED = "93 03 {:02x} {}"
 
 
 @pytest.mark.parametrize("answered", [False, True])
-def test_a_wish_for_a_wider_window_that_crosses_our_termination_is_not_owed_for_ever(
+def test_a_growth_request_that_crosses_a_termination_does_not_stay_pending(
     answered: bool,
 ) -> None:
     end = Endpoint(create("nerdbank", vantage=1), 1, direct=True)
@@ -35,28 +35,28 @@ def test_a_wish_for_a_wider_window_that_crosses_our_termination_is_not_owed_for_
     assert [duty for duty in end.protocol.pending_replies.values() if duty.side == 1] == []
 
 
-def test_a_channel_that_was_never_terminated_is_told_of_once_when_it_is_forgotten() -> None:
+def test_a_channel_that_was_never_terminated_is_reported_once_when_evicted() -> None:
     observer = Observer(create("nerdbank", Limits(closed_streams_remembered=3)))
-    said = []
+    reported = []
     for number in range(1, 11):
         observer.feed(0, bytes.fromhex(OFFER.format(number)), 0)
         observer.feed(1, bytes.fromhex(ACCEPTED.format(number)), 0)
         observer.feed(0, bytes.fromhex(COMPLETED.format(number, "01")), 0)
         observer.feed(1, bytes.fromhex(COMPLETED.format(number, "ff")), 0)
         assert len(observer.protocol.pending_replies) <= 2 * 3
-        said += observer.take_violations()
-    assert len(said) == 7
+        reported += observer.take_violations()
+    assert len(reported) == 7
     observer.finish(1, True, True)
-    said += observer.take_violations()
-    assert {violation.rule.name for violation in said} == {"nerdbank.not-terminated"}
-    assert [violation.stream for violation in said] == [f"d{number}" for number in range(1, 11)]
-    sure = [violation.certainty is Certainty.CERTAIN for violation in said]
-    assert sure == [False] * 7 + [True] * 3  # what was forgotten may have been terminated later
+    reported += observer.take_violations()
+    assert {violation.rule.name for violation in reported} == {"nerdbank.not-terminated"}
+    assert [violation.stream for violation in reported] == [f"d{number}" for number in range(1, 11)]
+    sure = [violation.certainty is Certainty.CERTAIN for violation in reported]
+    assert sure == [False] * 7 + [True] * 3  # evicted channels may have been terminated later
 
 
 @pytest.mark.parametrize(("side", "source"), [(0, "01"), (1, "ff")])
 @pytest.mark.parametrize("code", ["06", "08"])
-def test_a_wish_that_was_never_answered_is_owed_by_the_other_side_and_not_told_of(
+def test_an_unanswered_growth_request_is_pending_and_not_reported(
     code: str, side: int, source: str
 ) -> None:
     observer = Observer(create("nerdbank"))

@@ -32,7 +32,7 @@ MAGICS = {1: "2fdf1d50", 2: "92920200c410"}
 
 
 def live(text: str, side: int = 0, odd: int = 0) -> Endpoint:
-    """A side whose handshake has met the other's."""
+    """Return an endpoint whose handshake is complete."""
     end = Endpoint(create(text, Limits(receive_window=1000), vantage=side), side, direct=True)
     protocol = end.protocol
     assert isinstance(protocol, Nerdbank)
@@ -45,19 +45,19 @@ def live(text: str, side: int = 0, odd: int = 0) -> Endpoint:
     return end
 
 
-def hear(end: Endpoint, text: str) -> bytes:
+def receive_hex(end: Endpoint, text: str) -> bytes:
     end.receive(bytes.fromhex(text), 0.0)
     return end.data_to_send()
 
 
 def offered(end: Endpoint, text: str, key: int) -> StreamState:
-    hear(end, text)
+    receive_hex(end, text)
     stream = end.protocol.streams.find(key)
     assert stream is not None
     return stream
 
 
-# --- frames
+# Frames
 
 D1, A1, SEEDED = 1 * 4, 1 * 4 + 1, 0 * 4 + 2  # keys: number and opener
 WRITTEN = [
@@ -107,27 +107,27 @@ def test_a_frame_is_written_as_its_version_has_it(
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(("number", "opener"), [(1, 0), (2, 1), (7, 0), (8, 1)])
-@pytest.mark.parametrize("said", [0, 1, 2, 3])
+@pytest.mark.parametrize("side_bits", [0, 1, 2, 3])
 def test_in_the_older_versions_the_number_alone_says_whose_channel_it_is(
-    version: int, number: int, opener: int, said: int
+    version: int, number: int, opener: int, side_bits: int
 ) -> None:
     protocol = live(f"nerdbank:version={version}").protocol
     head = FrameHeader()
-    head.kind, head.key = CONTENT_FRAME, number * 4 + said
+    head.kind, head.key = CONTENT_FRAME, number * 4 + side_bits
     protocol.resolve_ids(0, head)
     assert (head.stream_id, head.opener, head.key) == (number, opener, number * 4 + opener)
 
 
 @pytest.mark.parametrize("sender", [0, 1])
-@pytest.mark.parametrize("said", [0, 1, 2, 3])
+@pytest.mark.parametrize("side_bits", [0, 1, 2, 3])
 def test_version_3_can_say_three_sources_and_a_fourth_becomes_the_other_sides(
-    sender: int, said: int
+    sender: int, side_bits: int
 ) -> None:
     protocol = live("nerdbank").protocol
     head = FrameHeader()
-    head.kind, head.key = CONTENT_FRAME, 9 * 4 + said
+    head.kind, head.key = CONTENT_FRAME, 9 * 4 + side_bits
     protocol.resolve_ids(sender, head)
-    assert (head.stream_id, head.opener) == (9, said if said < 3 else 1 - sender)
+    assert (head.stream_id, head.opener) == (9, side_bits if side_bits < 3 else 1 - sender)
     assert head.key == 9 * 4 + head.opener
 
 
@@ -152,7 +152,7 @@ def test_version_3_begins_with_its_first_offer() -> None:
     assert end.data_to_send().hex(" ") == "94 00 01 01 c4 09 92 a4 65 63 68 6f cd 03 e8"
 
 
-# --- ids
+# Ids
 
 
 @pytest.mark.parametrize(("text", "step"), [("nerdbank:version=2", 2), ("nerdbank", 1)])
@@ -172,7 +172,7 @@ def test_the_last_id_is_the_last(text: str, step: int, side: int) -> None:
     assert protocol.allocate(side) == NO_ID
 
 
-def test_ids_and_handshakes_are_kept_with_the_conversation() -> None:
+def test_ids_and_handshakes_are_saved_with_the_connection() -> None:
     before = live("nerdbank:version=2").protocol
     after = create("nerdbank:version=2")
     assert isinstance(before, Nerdbank)
@@ -183,42 +183,42 @@ def test_ids_and_handshakes_are_kept_with_the_conversation() -> None:
     assert [after.allocate(side) >> 2 for side in (0, 1, 1)] == [5, 4, 6]
 
 
-# --- leave
+# Credit
 
 
-def test_accepted_without_a_window_nothing_leaves_until_there_is_one() -> None:
+def test_accepted_without_a_window_nothing_is_sent_until_there_is_one() -> None:
     end = live("nerdbank")
     stream = end.open(b"x")
     end.send(stream, b"hello")
     end.data_to_send()
-    assert hear(end, "94 01 01 ff c4 01 90") == b""
+    assert receive_hex(end, "94 01 01 ff c4 01 90") == b""
     end.resume(stream)
     assert end.data_to_send() == b""
-    hear(end, "94 07 01 ff c4 02 91 02")
+    receive_hex(end, "94 07 01 ff c4 02 91 02")
     end.resume(stream)
     assert end.data_to_send().hex(" ") == "94 02 01 01 c4 02 68 65"
-    hear(end, "94 05 01 ff c4 02 91 01")
+    receive_hex(end, "94 05 01 ff c4 02 91 01")
     end.resume(stream)
     assert end.data_to_send().hex(" ") == "94 02 01 01 c4 01 6c"
 
 
-def test_version_1_needs_no_leave_and_writes_full_frames() -> None:
+def test_version_1_needs_no_credit_and_writes_full_frames() -> None:
     end = live("nerdbank:version=1")
     stream = end.open(b"x")
     end.data_to_send()
-    hear(end, "01 00000001 0000")
+    receive_hex(end, "01 00000001 0000")
     end.send(stream, b"a" * 20482)
     assert end.data_to_send() == (
         bytes.fromhex("02 00000001 5000") + b"a" * 20480 + bytes.fromhex("02 00000001 0002 6161")
     )
 
 
-def test_version_1_can_neither_refuse_content_nor_give_leave() -> None:
+def test_version_1_can_neither_stop_content_nor_grant_credit() -> None:
     end = live("nerdbank:version=1", side=1)
     stream = offered(end, "00 00000001 0001 78", D1)
     end.accept(stream)
     assert end.data_to_send().hex(" ") == "01 00 00 00 01 00 00"
-    hear(end, "02 00000001 0003 616263")
+    receive_hex(end, "02 00000001 0003 616263")
     end.read(stream, 3)
     end.stop_reading(stream)
     assert end.data_to_send() == b""
@@ -247,7 +247,7 @@ def test_an_offer_that_was_withdrawn_is_not_accepted_any_more() -> None:
     end = live("nerdbank", side=1)
     stream = offered(end, "94 00 01 01 c4 05 92 a0 cd 03e8", D1)
     end.receive(bytes.fromhex("93 04 01 01"), 0.0)
-    end.accept(stream)  # before our own termination has left
+    end.accept(stream)  # before its own termination was sent
     assert end.data_to_send().hex(" ") == "93 04 01 ff"
     end.accept(stream)
     assert end.data_to_send() == b""
@@ -259,7 +259,7 @@ def test_a_wish_on_a_channel_that_is_forgotten_is_not_answered() -> None:
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_nothing_is_cut_for_one_who_terminated_or_has_not_accepted(side: int) -> None:
+def test_nothing_is_sent_to_a_peer_that_terminated_or_has_not_accepted(side: int) -> None:
     protocol = create("nerdbank")
     stream = StreamState(D1, 1, 0, 0)
     own, peer = stream.half(side), stream.half(1 - side)

@@ -1,4 +1,4 @@
-"""Two omnistreams endpoints, and messages in hex to talk to them with."""
+"""Two omnistreams endpoints, and helpers to exchange messages with them in hex."""
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Event
@@ -18,7 +18,7 @@ def ends(text: str = SPEC, limits: Limits | None = None) -> tuple[Endpoint, Endp
 
 
 def messages(data: bytes) -> list[str]:
-    """What an endpoint sent, message by message in hex, without the lengths."""
+    """Split length-prefixed messages; each is returned in hex without its length."""
     found = []
     while data:
         size = int.from_bytes(data[:4], "big")
@@ -27,12 +27,12 @@ def messages(data: bytes) -> list[str]:
     return found
 
 
-def said(end: Endpoint) -> list[str]:
+def sent_messages(end: Endpoint) -> list[str]:
     return messages(end.data_to_send())
 
 
-def tell(end: Endpoint, *texts: str) -> list[Event]:
-    """Give an endpoint messages of its peer."""
+def receive_messages(end: Endpoint, *texts: str) -> list[Event]:
+    """Pass messages of the peer, in hex, to an endpoint."""
     data = b""
     for text in texts:
         message = bytes.fromhex(text)

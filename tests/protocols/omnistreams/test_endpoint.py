@@ -1,4 +1,4 @@
-"""omnistreams: an endpoint's verbs, from creation to the end or a cancel."""
+"""omnistreams: what an endpoint sends, from creation to the end or a cancel."""
 
 import pytest
 from tests.protocols.omnistreams.endpoint_pair import (
@@ -13,8 +13,8 @@ from tests.protocols.omnistreams.endpoint_pair import (
     fill,
     messages,
     names,
-    said,
-    tell,
+    receive_messages,
+    sent_messages,
 )
 
 from polymux.core.errors import LocalProtocolError, NoFreeIds
@@ -54,19 +54,19 @@ def test_a_stream_from_creation_to_end(text: str, first: str, asked: str, rest: 
     assert [event.data for event in events if isinstance(event, Data)] == [b"hello", b""]
 
 
-def test_a_message_waits_for_leave_and_then_goes_whole() -> None:
+def test_a_message_waits_for_credit_and_is_never_split() -> None:
     dialer, _ = ends()
     stream = dialer.open()
     big = bytes(100_000)
     dialer.send(stream, big)
     dialer.send(stream, big)
-    assert said(dialer) == ["0100"]
-    tell(dialer, "050001")
+    assert sent_messages(dialer) == ["0100"]
+    receive_messages(dialer, "050001")
     dialer.resume(stream)
-    assert said(dialer) == ["0200" + big.hex()]
-    tell(dialer, "050001")
+    assert sent_messages(dialer) == ["0200" + big.hex()]
+    receive_messages(dialer, "050001")
     dialer.resume(stream)
-    assert said(dialer) == ["0200" + big.hex()]
+    assert sent_messages(dialer) == ["0200" + big.hex()]
 
 
 def test_a_request_above_255_is_split() -> None:
@@ -90,9 +90,9 @@ def test_a_request_of_0_is_not_sent_by_reading_and_may_be_put() -> None:
     (opened,) = carry(dialer, acceptor)
     assert opened.stream is not None
     acceptor.read(opened.stream, 0)
-    assert said(acceptor) == []
+    assert sent_messages(acceptor) == []
     acceptor.send_frame(Frame(REQUEST, opened.stream.key, b"", 0))
-    assert said(acceptor) == ["050000"]
+    assert sent_messages(acceptor) == ["050000"]
 
 
 def test_reading_asks_again_at_half_the_window() -> None:
@@ -101,16 +101,16 @@ def test_reading_asks_again_at_half_the_window() -> None:
     (opened,) = carry(dialer, acceptor)
     assert opened.stream is not None
     acceptor.accept(opened.stream)
-    assert said(acceptor) == ["050040"]  # 64 messages unless somebody says otherwise
-    tell(dialer, "050040")
+    assert sent_messages(acceptor) == ["050040"]  # 64 messages by default
+    receive_messages(dialer, "050040")
     for _ in range(40):
         dialer.send(stream, b"x")
     dialer.resume(stream)
     assert len(carry(dialer, acceptor)) == 40
     acceptor.read(opened.stream, 31)
-    assert said(acceptor) == []
+    assert sent_messages(acceptor) == []
     acceptor.read(opened.stream, 1)
-    assert said(acceptor) == ["050020"]
+    assert sent_messages(acceptor) == ["050020"]
 
 
 def test_control_messages_pass_beside_the_streams() -> None:
@@ -135,13 +135,13 @@ def test_the_writer_cancels_and_the_id_is_free() -> None:
 
 def test_the_reader_cancels_and_late_data_is_dropped_in_silence() -> None:
     _, acceptor = ends()
-    (opened, *_) = tell(acceptor, "0105")
+    (opened, *_) = receive_messages(acceptor, "0105")
     assert opened.stream is not None
     acceptor.accept(opened.stream, 9)
     acceptor.abort(opened.stream)
-    assert said(acceptor) == ["050509", "0605"]
-    assert [e for e in tell(acceptor, "020561", "020562") if isinstance(e, Data)] == []
-    assert said(acceptor) == []  # no cancel for each late message
+    assert sent_messages(acceptor) == ["050509", "0605"]
+    assert [e for e in receive_messages(acceptor, "020561", "020562") if isinstance(e, Data)] == []
+    assert sent_messages(acceptor) == []  # no cancel for each late message
     assert acceptor.counters.hits == {}
     assert opened.stream.dialer.content_units == 2
 
@@ -150,21 +150,21 @@ def test_a_legacy_writer_cancels_in_silence_and_keeps_the_id_until_the_peer_lets
     dialer, _ = ends(LEGACY)
     stream = dialer.open()
     dialer.send(stream, b"x")
-    said(dialer)
+    sent_messages(dialer)
     dialer.abort(stream)
     dialer.end(stream)
-    tell(dialer, "0400ff")
+    receive_messages(dialer, "0400ff")
     dialer.resume(stream)
-    assert said(dialer) == []
+    assert sent_messages(dialer) == []
     assert dialer.protocol.allocate(0) == 1 * 2
     fill(dialer, 255)
     with pytest.raises(NoFreeIds):
         dialer.open()
-    tell(dialer, "0300")
+    receive_messages(dialer, "0300")
     assert dialer.open().label() == "d0.2"
 
 
-def test_the_legacy_numbering_has_no_word_for_a_writers_cancel() -> None:
+def test_the_legacy_numbering_has_no_writers_cancel() -> None:
     dialer, _ = ends(LEGACY)
     dialer.open()
     with pytest.raises(LocalProtocolError, match="unknown-type"):
@@ -173,27 +173,27 @@ def test_the_legacy_numbering_has_no_word_for_a_writers_cancel() -> None:
 
 def test_data_beyond_credit_cancels_that_stream_and_delivers_nothing() -> None:
     _, acceptor = ends()
-    tell(acceptor, "0101", "0102")
+    receive_messages(acceptor, "0101", "0102")
     for stream in acceptor.protocol.streams.all():
         acceptor.accept(stream, 1)
-    events = tell(acceptor, "020161", "020162", "020263")
+    events = receive_messages(acceptor, "020161", "020162", "020263")
     assert [bytes(e.data) for e in events if isinstance(e, Data)] == [b"a", b"c"]
-    assert said(acceptor) == ["050101", "050201", "0601"]
+    assert sent_messages(acceptor) == ["050101", "050201", "0601"]
     assert acceptor.counters.hits == {"omnistreams.credit-exceeded": 1}
 
 
 def test_create_on_an_open_id_aborts_the_old_stream_and_opens_the_new() -> None:
     _, acceptor = ends()
-    (first,) = tell(acceptor, "010161")
-    events = tell(acceptor, "010162")
+    (first,) = receive_messages(acceptor, "010161")
+    events = receive_messages(acceptor, "010162")
     assert [type(e) for e in events] == [Opened, Aborted]
     assert events[1].stream is first.stream
     assert events[0].stream is not first.stream
     assert first.stream is not None
-    acceptor.abort(first.stream)  # of no effect on the new one
+    acceptor.abort(first.stream)  # has no effect on the new stream
     acceptor.read(first.stream, 1)
     acceptor.accept(first.stream)
-    assert said(acceptor) == []
+    assert sent_messages(acceptor) == []
 
 
 def test_an_end_that_crosses_a_cancel_leaves_both_sides_idle() -> None:
@@ -217,8 +217,8 @@ def test_nothing_is_sent_after_the_peers_cancel() -> None:
     dialer, _ = ends()
     stream = dialer.open()
     dialer.send(stream, b"x")
-    tell(dialer, "050001", "0600")
+    receive_messages(dialer, "050001", "0600")
     dialer.end(stream)
-    assert said(dialer) == ["0100"]
+    assert sent_messages(dialer) == ["0100"]
     with pytest.raises(LocalProtocolError, match="sent-after-cancel"):
         dialer.send_frame(Frame(DATA, 0, b"x"))

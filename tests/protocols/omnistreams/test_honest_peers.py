@@ -1,8 +1,8 @@
-"""Honest peers that use few ids again and again, over links with delays, convict nobody.
+"""Honest peers that reuse few ids, over links with delays, cause no violation reports.
 
-The peers are written from the spec and know nothing of polymux: two dictionaries each. They free an
-id as soon as the spec lets them, so that late requests credit, and late cancels kill, the next
-stream on the same id.
+The peers are written from the spec, without polymux: two dictionaries each. They free an id as soon
+as the spec allows it, so that late requests give credit to, and late cancels end, the next stream
+on the same id.
 """
 
 from random import Random
@@ -35,7 +35,7 @@ class Peer:
         self.reading: set[int] = set()
         self.out: list[bytes] = []
 
-    def say(self, kind: int, *rest: int) -> None:
+    def send(self, kind: int, *rest: int) -> None:
         self.out.append(bytes([LEGACY[kind] if self.legacy else kind, *rest]))
 
     def act(self) -> None:
@@ -44,26 +44,26 @@ class Peer:
         pick = rng.random()
         if number not in self.writing and pick < 0.5:
             self.writing[number] = 0
-            self.say(CREATE, number)
+            self.send(CREATE, number)
         elif number in self.writing and pick < 0.3:
             while self.writing[number] > 0 and rng.random() < 0.8:
                 self.writing[number] -= 1
-                self.say(DATA, number, 7)
+                self.send(DATA, number, 7)
         elif number in self.writing and pick < 0.45:
             del self.writing[number]
             if self.legacy or rng.random() < 0.7:
-                self.say(END, number)
+                self.send(END, number)
             else:
-                self.say(CANCEL_RECEIVE, number)
+                self.send(CANCEL_RECEIVE, number)
         elif number in self.reading and pick < 0.8:
-            self.say(REQUEST, number, rng.choice([0, 1, 1, 2, 9]))
+            self.send(REQUEST, number, rng.choice([0, 1, 1, 2, 9]))
         elif number in self.reading and pick < 0.9:
             self.reading.discard(number)
-            self.say(CANCEL_SEND, number)
+            self.send(CANCEL_SEND, number)
         elif pick > 0.97:
-            self.say(0)
+            self.send(0)
 
-    def hear(self, message: bytes) -> None:
+    def receive(self, message: bytes) -> None:
         code, number = message[0], message[1] if len(message) > 1 else -1
         kinds = {old: new for new, old in LEGACY.items()}
         kind = kinds[code] if self.legacy else code
@@ -72,15 +72,15 @@ class Peer:
         elif kind in (END, CANCEL_RECEIVE):
             self.reading.discard(number)
         elif kind == DATA and number not in self.reading and self.literal:
-            self.say(CANCEL_SEND, number)
+            self.send(CANCEL_SEND, number)
         elif kind == REQUEST and number in self.writing:
             self.writing[number] += message[2]
         elif kind == CANCEL_SEND:
             self.writing.pop(number, None)
 
 
-class Line:
-    """Two peers, and watchers beside each and in the middle. Messages are cut and delayed."""
+class ObservedLink:
+    """Two peers, with observers at each and in the middle. Messages are split and delayed."""
 
     def __init__(self, seed: int, legacy: bool = False, middle: Vantage = Vantage.MIDDLE) -> None:
         rng = self.rng = Random(seed)
@@ -118,7 +118,7 @@ class Line:
                 size = int.from_bytes(self.taken[side][:4], "big")
                 if len(self.taken[side]) == size + 4:
                     message, self.taken[side] = self.taken[side][4:], b""
-                    self.peers[1 - side].hear(message)
+                    self.peers[1 - side].receive(message)
                     self.flush(1 - side)
 
     def run(self, steps: int) -> None:
@@ -139,9 +139,9 @@ class Line:
             observer.finish(0, False, False)
             for violation in observer.take_violations():
                 if violation.rule.name == "omnistreams.truncated":
-                    continue  # the run stops anywhere
+                    continue  # the run may stop with replies pending
                 if self.literal and violation.rule.severity is Severity.NOTE:
-                    continue  # that a stream was cancelled again is worth a note
+                    continue  # a repeated cancel is a note
                 found.append(str(violation))
             assert observer.accounts_for_all_bytes()
         return found
@@ -151,21 +151,23 @@ class Line:
 
 
 @pytest.mark.parametrize("legacy", [False, True])
-def test_honest_peers_that_reuse_ids_at_once_are_convicted_from_nowhere(legacy: bool) -> None:
+def test_honest_peers_that_reuse_ids_at_once_have_no_violations_from_any_vantage(
+    legacy: bool,
+) -> None:
     uses = 0
     for seed in range(750 if COMPILED else 150):
-        line = Line(seed, legacy)
+        line = ObservedLink(seed, legacy)
         line.run(250)
         assert line.findings() == [], f"seed {seed}"
         uses = max(uses, line.uses())
     assert uses >= 12, "the ids were not reused enough to show anything"
 
 
-def test_a_watcher_who_takes_all_that_passed_for_read_convicts_them() -> None:
-    """So the runs above do contain messages that cross."""
+def test_an_observer_that_takes_all_that_passed_for_read_reports_them() -> None:
+    """So the runs above contain messages that cross in flight."""
     wrong = set()
     for seed in range(60):
-        line = Line(seed, middle=Vantage.DIALER)
+        line = ObservedLink(seed, middle=Vantage.DIALER)
         line.run(250)
         wrong |= {text.split(":")[0].split(" ")[0] for text in line.findings()}
     assert wrong >= {"omnistreams.credit-exceeded", "omnistreams.sent-after-cancel"}
@@ -176,7 +178,7 @@ class FewIds(OmnistreamsDriver):
 
 
 @pytest.mark.parametrize("carrier", ["length", "websocket"])
-def test_honest_endpoints_of_our_own_that_reuse_ids_at_once_are_convicted_from_nowhere(
+def test_honest_endpoints_that_reuse_ids_at_once_have_no_violations_from_any_vantage(
     carrier: str,
 ) -> None:
     for seed in range(300 if COMPILED else 40):

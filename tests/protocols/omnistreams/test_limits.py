@@ -1,4 +1,4 @@
-"""omnistreams: limits, strange messages and wrong options."""
+"""omnistreams: limits, malformed messages and invalid options."""
 
 import pytest
 from tests.protocols.omnistreams.endpoint_pair import (
@@ -12,8 +12,8 @@ from tests.protocols.omnistreams.endpoint_pair import (
     carry,
     ends,
     names,
-    said,
-    tell,
+    receive_messages,
+    sent_messages,
 )
 
 from polymux.core.errors import LimitExceeded, LocalProtocolError, PeerViolation
@@ -26,7 +26,7 @@ from polymux.protocols.registry import BadProtocolString, create
 
 def test_a_message_over_the_limit_ends_the_session_at_its_header() -> None:
     _, acceptor = ends()
-    tell(acceptor, "0101")
+    receive_messages(acceptor, "0101")
     with pytest.raises(PeerViolation, match=r"message-too-long.*1048576.*Limits\(max_frame_bytes="):
         acceptor.receive(bytes.fromhex("00100003 0201"), 0.0)
 
@@ -58,9 +58,9 @@ def test_metadata_over_its_limit_is_cancelled_and_the_session_goes_on() -> None:
     dialer, acceptor = ends(limits=Limits(max_metadata_bytes=8))
     with pytest.raises(LimitExceeded, match="max_metadata_bytes"):
         dialer.open(bytes(9))
-    events = tell(acceptor, "0101" + "7b" * 9, "0102" + "7b" * 8)
+    events = receive_messages(acceptor, "0101" + "7b" * 9, "0102" + "7b" * 8)
     assert [e.stream.name for e in events if isinstance(e, Opened) and e.stream] == [None, b"{" * 8]
-    assert said(acceptor) == ["0601"]
+    assert sent_messages(acceptor) == ["0601"]
     assert acceptor.counters.hits == {"omnistreams.metadata-too-long": 1}
 
 
@@ -76,7 +76,7 @@ def test_requests_without_end_cost_no_memory() -> None:
 
 def test_strange_messages_are_counted_and_the_session_goes_on() -> None:
     _, acceptor = ends()
-    tell(acceptor, "", "ff", "01", "0501", "0309", "0101", "030161")
+    receive_messages(acceptor, "", "ff", "01", "0501", "0309", "0101", "030161")
     assert acceptor.counters.hits == {
         "omnistreams.empty-message": 1,
         "omnistreams.unknown-type": 1,
@@ -101,11 +101,11 @@ def test_a_tester_may_send_anything() -> None:
         with pytest.raises(LocalProtocolError):
             dialer.send_frame(frame)
         dialer.send_frame(frame, force=True)
-        assert said(dialer) == ([data] if isinstance(data, str) else data)
+        assert sent_messages(dialer) == ([data] if isinstance(data, str) else data)
 
 
 @pytest.mark.parametrize("text", ["omnistreams:numbering=3", "omnistreams:carrier=tcp"])
-def test_a_wrong_option_says_what_would_do(text: str) -> None:
+def test_a_wrong_option_names_the_accepted_values(text: str) -> None:
     with pytest.raises(BadProtocolString, match=r"numbering is spec or|carrier is websocket or"):
         create(text)
 
@@ -114,21 +114,21 @@ def test_the_dialect_is_the_numbering() -> None:
     assert [create(text).dialect() for text in (SPEC, LEGACY)] == ["spec", "legacy"]
 
 
-def test_the_end_of_a_stream_is_told_once() -> None:
+def test_the_end_of_a_stream_is_reported_once() -> None:
     _, acceptor = ends()
-    tell(acceptor, "0101")
-    assert [type(e) for e in tell(acceptor, "0301")] == [Ended, Closed]
-    assert tell(acceptor, "0301") == []
+    receive_messages(acceptor, "0101")
+    assert [type(e) for e in receive_messages(acceptor, "0301")] == [Ended, Closed]
+    assert receive_messages(acceptor, "0301") == []
 
 
 def test_an_amount_beyond_reason_is_refused() -> None:
     _, acceptor = ends()
-    tell(acceptor, "0101")
+    receive_messages(acceptor, "0101")
     with pytest.raises(LocalProtocolError, match="bad-length"):
         acceptor.send_frame(Frame(REQUEST, 2, b"", 1 << 30))
 
 
-def test_time_without_leave_ends_with_the_stream() -> None:
+def test_time_without_credit_ends_with_the_stream() -> None:
     """However it ends: by its end, a cancel, or another stream on its id."""
     for last in ("0301", "0401", "0101"):
         observer = Observer(create(SPEC))

@@ -1,4 +1,4 @@
-"""omnistreams: what holds for any messages at all, however their bytes are cut."""
+"""omnistreams: properties that hold for any messages, however their bytes are split."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ from polymux.testing.properties import take_rows
 
 SPEC, LEGACY = "omnistreams:carrier=length", "omnistreams:numbering=legacy,carrier=length"
 
-# Few ids and short payloads, so that messages meet; types beyond the known ones too.
+# Few ids and short payloads, so that messages interact; undefined types too.
 MESSAGE = st.one_of(
     st.tuples(st.integers(0, 8), st.integers(0, 2), st.binary(max_size=4)).map(
         lambda parts: bytes([parts[0], parts[1]]) + parts[2]
@@ -20,7 +20,7 @@ MESSAGE = st.one_of(
     st.binary(max_size=3),
 )
 TALK = st.lists(st.tuples(st.integers(0, 1), MESSAGE), max_size=40)
-Talk = list[tuple[int, bytes]]
+Messages = list[tuple[int, bytes]]
 
 
 def framed(message: bytes) -> bytes:
@@ -39,25 +39,27 @@ def outcome(observer: Observer) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("text", [SPEC, LEGACY, "omnistreams"])
-@given(talk=TALK, data=st.data())
+@given(conversation=TALK, data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_any_split_gives_the_same_rows(text: str, talk: Talk, data: st.DataObject) -> None:
+def test_any_split_gives_the_same_rows(
+    text: str, conversation: Messages, data: st.DataObject
+) -> None:
     whole, cut = Observer(create(text)), Observer(create(text))
-    for side, message in talk:
+    for side, message in conversation:
         raw = framed(message)
         whole.feed(side, raw, 5)
-        place = data.draw(st.integers(0, len(raw)))
-        cut.feed(side, raw[:place], 5)
-        cut.feed(side, raw[place:], 5)
+        position = data.draw(st.integers(0, len(raw)))
+        cut.feed(side, raw[:position], 5)
+        cut.feed(side, raw[position:], 5)
     assert outcome(whole) == outcome(cut)
 
 
-@given(talk=TALK)
+@given(conversation=TALK)
 @settings(max_examples=50, deadline=None)
-def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(talk: Talk) -> None:
+def test_as_encapsulated_messages_they_are_validated_the_same(conversation: Messages) -> None:
     data, messages = Observer(create(SPEC)), Observer(create("omnistreams:carrier=websocket"))
     offsets = [0, 0]
-    for side, message in talk:
+    for side, message in conversation:
         data.feed(side, framed(message), 5)
         size = len(message) + 4
         messages.connection.receive_message(side, message, 5, offsets[side], size)
@@ -65,24 +67,24 @@ def test_as_whole_messages_of_a_carrier_they_are_judged_the_same(talk: Talk) -> 
     assert outcome(data) == outcome(messages)
 
 
-@given(talk=TALK)
+@given(conversation=TALK)
 @settings(max_examples=50, deadline=None)
-def test_the_two_numberings_say_the_same_things(talk: Talk) -> None:
-    """All but the writer's cancel, for which the legacy numbering has no word."""
+def test_the_two_numberings_say_the_same_things(conversation: Messages) -> None:
+    """For all messages but the writer's cancel, which the legacy numbering does not have."""
     types = {0: 5, 1: 0, 2: 1, 3: 2, 5: 4, 6: 3}
     spec, legacy = Observer(create(SPEC)), Observer(create(LEGACY))
-    for side, message in talk:
+    for side, message in conversation:
         if message and message[0] in types:
             spec.feed(side, framed(message), 5)
             legacy.feed(side, framed(bytes([types[message[0]]]) + message[1:]), 5)
     assert outcome(spec) == outcome(legacy)
 
 
-@given(talk=TALK, last=st.tuples(st.integers(0, 1), MESSAGE))
+@given(conversation=TALK, last=st.tuples(st.integers(0, 1), MESSAGE))
 @settings(max_examples=50, deadline=None)
-def test_judging_changes_nothing(talk: Talk, last: tuple[int, bytes]) -> None:
+def test_validation_changes_nothing(conversation: Messages, last: tuple[int, bytes]) -> None:
     observer = Observer(create(SPEC))
-    for side, message in talk:
+    for side, message in conversation:
         observer.feed(side, framed(message), 5)
     p = observer.protocol
     head = FrameHeader()
@@ -97,15 +99,15 @@ def test_judging_changes_nothing(talk: Talk, last: tuple[int, bytes]) -> None:
     assert first & ~CROSSED < 1 << len(p.rules)
 
 
-@given(talk=TALK)
+@given(conversation=TALK)
 @settings(max_examples=50, deadline=None)
-def test_the_ledger_of_a_stream_is_what_passed(talk: Talk) -> None:
-    """Credit and data counted by hand: the newest use of an id gets what passes on it."""
+def test_the_credit_account_of_a_stream_is_what_passed(conversation: Messages) -> None:
+    """Credit and data, counted independently, belong to the newest use of an id."""
     observer = Observer(create(SPEC))
     granted: dict[tuple[int, int], int] = {}
     spent: dict[tuple[int, int], int] = {}
     ended: set[tuple[int, int]] = set()
-    for side, message in talk:
+    for side, message in conversation:
         observer.feed(side, framed(message), 5)
         if len(message) < 2:
             continue

@@ -1,4 +1,4 @@
-"""Words for the Streamux tests: one side of a session, what it hears and what it says."""
+"""Helpers of the Streamux tests: one endpoint, and its bytes in hex."""
 
 from polymux.core.endpoint import Endpoint
 from polymux.core.events import Event, Opened
@@ -12,32 +12,32 @@ HELLO = "010a0464"  # 10/4
 
 def side(which: int = 0, text: str = "streamux:length_bits=10,id_bits=4,timeout=10",
          peer: str = HELLO, limits: Limits | None = None) -> Endpoint:  # fmt: skip
-    """An endpoint that has said its initiator and, if there is one, heard the peer's."""
+    """Return an endpoint that has sent its initiator and read the peer's, if there is one."""
     endpoint = Endpoint(create(text, limits, vantage=which), which)
     endpoint.start()
     endpoint.data_to_send()
     if peer:
-        hear(endpoint, peer)
+        receive_hex(endpoint, peer)
     return endpoint
 
 
-def hear(endpoint: Endpoint, data: str) -> list[Event]:
+def receive_hex(endpoint: Endpoint, data: str) -> list[Event]:
     return endpoint.receive(bytes.fromhex(data), 0.0)
 
 
-def said(endpoint: Endpoint) -> str:
+def sent_hex(endpoint: Endpoint) -> str:
     return endpoint.data_to_send().hex()
 
 
-def ask(endpoint: Endpoint, data: bytes = b"?") -> StreamState:
-    """A whole request in one chunk."""
+def send_request(endpoint: Endpoint, data: bytes = b"?") -> StreamState:
+    """Send a complete request in one chunk."""
     stream = endpoint.open()
     endpoint.send(stream, data)
     endpoint.end(stream)
     return stream
 
 
-def called(events: list[Event]) -> StreamState:
+def opened_stream(events: list[Event]) -> StreamState:
     stream = next(event.stream for event in events if isinstance(event, Opened))
     assert stream is not None
     return stream

@@ -1,9 +1,9 @@
-"""Honest Streamux peers over links with delays: no watcher anywhere convicts one of them.
+"""Honest Streamux peers over links with delays: no observer reports a violation.
 
-    endpoint | watcher ---- near ---- watcher in the middle ---- far ---- watcher | endpoint
+    endpoint | observer ---- near ---- middle observer ---- far ---- observer | endpoint
 
 Every move is drawn by Hypothesis, so that a failure shrinks to the shortest conversation that
-shows it. With few ids the same ones are used again and again.
+shows it. With few ids the same ones are reused often.
 """
 
 from hypothesis import given, settings
@@ -34,20 +34,20 @@ MOVES = st.tuples(
 Move = tuple[str, int, int]
 
 
-class Person:
-    """One honest side: an endpoint, its streams, and what it said and heard on each."""
+class Peer:
+    """One honest side: an endpoint, its streams, and the bytes sent and received on each."""
 
     def __init__(self, text: str, side: int) -> None:
         self.endpoint = Endpoint(create(text, vantage=side), side)
         self.endpoint.start()
         self.asked: list[StreamState] = []
         self.calls: list[StreamState] = []
-        self.said: dict[int, bytes] = {}  # by serial of the endpoint's stream object
-        self.heard: dict[int, bytes] = {}
+        self.sent: dict[int, bytes] = {}  # by serial of the endpoint's stream object
+        self.received: dict[int, bytes] = {}
 
-    def say(self, stream: StreamState, text: bytes) -> None:
+    def send_data(self, stream: StreamState, text: bytes) -> None:
         self.endpoint.send(stream, text)
-        self.said[id(stream)] = self.said.get(id(stream), b"") + text
+        self.sent[id(stream)] = self.sent.get(id(stream), b"") + text
 
     def move(self, name: str, pick: int) -> None:
         mine = self.asked[pick % len(self.asked)] if self.asked else None
@@ -56,17 +56,17 @@ class Person:
         if name.startswith("ask"):
             stream = self.endpoint.open()
             self.asked.append(stream)
-            self.say(stream, text)
+            self.send_data(stream, text)
             if name == "ask all":
                 self.endpoint.end(stream)
         elif name == "more" and mine is not None:
-            self.say(mine, text)
+            self.send_data(mine, text)
         elif name == "end" and mine is not None:
             self.endpoint.end(mine)
         elif name == "cancel" and mine is not None:
             self.endpoint.abort(mine)
         elif name.startswith("reply") and theirs is not None:
-            self.say(theirs, text)
+            self.send_data(theirs, text)
             if name == "reply all":
                 self.endpoint.end(theirs)
         elif name == "finish" and theirs is not None:
@@ -80,7 +80,7 @@ class Person:
             if frame is not None:
                 self.endpoint.send_frame(frame)
 
-    def hear(self, data: bytes) -> None:
+    def receive_events(self, data: bytes) -> None:
         for event in self.endpoint.receive(data, 0.0):
             stream = event.stream
             if stream is None:
@@ -88,7 +88,7 @@ class Person:
             if isinstance(event, Opened):
                 self.calls.append(stream)
             elif isinstance(event, Data):
-                self.heard[id(stream)] = self.heard.get(id(stream), b"") + bytes(event.data)
+                self.received[id(stream)] = self.received.get(id(stream), b"") + bytes(event.data)
             elif isinstance(event, Ended):
                 self.endpoint.resume(stream)
 
@@ -100,16 +100,18 @@ class Person:
                     and stream.buffers is not None
                     and stream.buffers.queued_bytes == 0
                 ):
-                    self.endpoint.abort(stream)  # a liar took its id, so nothing was sent
+                    self.endpoint.abort(
+                        stream
+                    )  # the violating side took its id, so nothing was sent
                 else:
                     self.endpoint.end(stream)
 
 
-class Line:
-    """Two people, two delayed links, three watchers."""
+class ObservedLink:
+    """Two peers, two delayed links, three observers."""
 
     def __init__(self, dialer: str, acceptor: str) -> None:
-        self.people = [Person(dialer, 0), Person(acceptor, 1)]
+        self.people = [Peer(dialer, 0), Peer(acceptor, 1)]
         self.beside = [Observer(create("streamux", vantage=side)) for side in (0, 1)]
         self.middle = Observer(create("streamux", vantage=Vantage.MIDDLE))
         self.near = [b"", b""]
@@ -126,11 +128,11 @@ class Line:
         self.far[side] += data
 
     def read(self, side: int, size: int) -> None:
-        """The other side reads; what it had already formed leaves before that."""
+        """Deliver to the other side; frames it has already encoded are sent before that."""
         data, self.far[side] = self.far[side][:size], self.far[side][size:]
         self.write(1 - side, 0)
         self.beside[1 - side].feed(side, data, 0)
-        self.people[1 - side].hear(data)
+        self.people[1 - side].receive_events(data)
 
     def move(self, name: str, side: int, pick: int) -> None:
         if name == "write":
@@ -143,7 +145,7 @@ class Line:
             try:
                 self.people[side].move(name, pick)
             except (LocalProtocolError, StreamEnded):
-                return  # told no, and nothing has changed
+                return  # rejected, with no effect
 
     def drain(self) -> None:
         for _ in range(30):
@@ -153,27 +155,29 @@ class Line:
                 self.carry(side, 1 << 20)
                 self.read(side, 1 << 20)
 
-    def watchers(self) -> list[Observer]:
+    def observers(self) -> list[Observer]:
         return [*self.beside, self.middle]
 
 
 @st.composite
-def lines(draw: st.DrawFn) -> Line:
+def lines(draw: st.DrawFn) -> ObservedLink:
     splits = draw(st.sampled_from(SPLITS))
     texts: list[str] = []
     for _ in range(2):
         length_bits, id_bits = draw(st.sampled_from(splits))
         texts.append(f"streamux:length_bits={length_bits},id_bits={id_bits}")
-    return Line(texts[0], texts[1])
+    return ObservedLink(texts[0], texts[1])
 
 
 @given(lines(), st.lists(MOVES, max_size=150))
 @settings(max_examples=150, deadline=None)
-def test_honest_peers_are_convicted_of_nothing_from_anywhere(line: Line, moves: list[Move]) -> None:
+def test_honest_peers_have_no_violations_from_any_vantage(
+    line: ObservedLink, moves: list[Move]
+) -> None:
     for name, side, pick in moves:
         line.move(name, side, pick)
     line.drain()
-    for watcher in line.watchers():
+    for watcher in line.observers():
         watcher.finish(1, True, True)
         assert [str(violation) for violation in watcher.take_violations()] == []
         assert [watcher.connection.direction(side).decoding_stopped for side in (0, 1)] == [
@@ -189,7 +193,7 @@ def test_honest_peers_are_convicted_of_nothing_from_anywhere(line: Line, moves: 
 
 @given(lines(), st.lists(MOVES, max_size=120))
 @settings(max_examples=100, deadline=None)
-def test_what_is_heard_is_what_was_said(line: Line, moves: list[Move]) -> None:
+def test_what_is_received_is_what_was_sent(line: ObservedLink, moves: list[Move]) -> None:
     for name, side, pick in moves:
         line.move(name, side, pick)
     line.drain()
@@ -198,16 +202,16 @@ def test_what_is_heard_is_what_was_said(line: Line, moves: list[Move]) -> None:
         calls = {stream.label(): stream for stream in server.calls}
         for stream in asker.asked:
             if stream.serial < 0:
-                continue  # given up before anything was sent
+                continue  # aborted before anything was sent
             call = calls[stream.label()]
-            asked, heard = asker.said[id(stream)], server.heard.get(id(call), b"")
-            replied, got = server.said.get(id(call), b""), asker.heard.get(id(stream), b"")
+            asked, received = asker.sent[id(stream)], server.received.get(id(call), b"")
+            replied, got = server.sent.get(id(call), b""), asker.received.get(id(stream), b"")
             if stream.ending == "":
                 dropped = call.buffers is not None and call.buffers.discarding
-                assert heard == asked or (dropped and asked.startswith(heard))
+                assert received == asked or (dropped and asked.startswith(received))
                 assert got == replied or (dropped and replied.startswith(got))
             else:
-                assert asked.startswith(heard)
+                assert asked.startswith(received)
                 assert replied.startswith(got)
 
 
@@ -219,31 +223,31 @@ LIES = st.tuples(st.integers(0, EMPTY_REPLY), st.integers(0, 3), st.booleans())
     st.lists(st.tuples(MOVES, st.none() | LIES), max_size=120),
 )
 @settings(max_examples=150, deadline=None)
-def test_a_liar_gets_nobody_else_convicted(
+def test_a_violation_causes_no_report_about_the_other_side(
     texts: tuple[str, str], moves: list[tuple[Move, tuple[int, int, bool] | None]]
 ) -> None:
-    line = Line(*texts)
-    liar = line.people[0].endpoint
-    for (name, side, pick), lie in moves:
+    line = ObservedLink(*texts)
+    violator = line.people[0].endpoint
+    for (name, side, pick), violating in moves:
         line.move(name, side, pick)
-        if lie is not None and liar.protocol.handshake_done:
-            tell(liar, *lie)
+        if violating is not None and violator.protocol.handshake_done:
+            send_any(violator, *violating)
             line.write(0)
     line.drain()
-    for watcher in line.watchers():
+    for watcher in line.observers():
         watcher.finish(1, True, True)
         for violation in watcher.take_violations():
             assert violation.sender == 0 or violation.rule.severity is Severity.NOTE
 
 
-def tell(liar: Endpoint, kind: int, number: int, long: bool) -> None:
-    """Send a frame that the wire can say, whether or not it is allowed now."""
-    protocol = liar.protocol
+def send_any(violator: Endpoint, kind: int, number: int, long: bool) -> None:
+    """Send a frame that can be encoded, whether or not it is legal now."""
+    protocol = violator.protocol
     assert isinstance(protocol, Streamux)
-    key = number * 2 + (1 - liar.side if kind & REPLY_BIT else liar.side)
+    key = number * 2 + (1 - violator.side if kind & REPLY_BIT else violator.side)
     if kind == KEEP_ALIVE and protocol.ends_started_message(
-        liar.side, REQUEST_LAST, protocol.streams.find(key)
+        violator.side, REQUEST_LAST, protocol.streams.find(key)
     ):
-        return  # would be the end of that request
+        return  # would be decoded as the end of that request
     data = b"" if kind > 3 else b"lies" if long else b"l"
-    liar.send_frame(Frame(kind, key, data), force=True)
+    violator.send_frame(Frame(kind, key, data), force=True)

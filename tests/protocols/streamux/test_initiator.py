@@ -1,4 +1,4 @@
-"""Streamux on the wire: initiators, headers in every split, and what the strings announce."""
+"""Streamux encoding: initiators, headers in every layout, and protocol strings."""
 
 import re
 from pathlib import Path
@@ -51,8 +51,8 @@ HEADERS = [
 ]
 
 
-def talk(dialer: tuple[int, int], acceptor: tuple[int, int]) -> Streamux:
-    """A conversation whose initiators have passed."""
+def connected(dialer: tuple[int, int], acceptor: tuple[int, int]) -> Streamux:
+    """Return a protocol whose initiators have been exchanged."""
     observer = Observer(create("streamux"))
     for side, (length_bits, id_bits) in enumerate((dialer, acceptor)):
         observer.feed(side, bytes([1, length_bits, id_bits, 0]), 0)
@@ -84,7 +84,7 @@ def test_a_header_is_written_and_read_as_the_table_says(
     number: int,
     data: str,
 ) -> None:
-    p = talk((length_bits, id_bits), (length_bits, id_bits))
+    p = connected((length_bits, id_bits), (length_bits, id_bits))
     wire = bytes.fromhex(data)
     kind = kind_of(termination, reply, length)
     out = BytesWriter()
@@ -102,7 +102,7 @@ def test_every_header_on_the_docs_page_is_right() -> None:
     assert len(rows) == 15
     for *numbers, data, name in rows:
         length_bits, id_bits, termination, reply, length, number = map(int, numbers)
-        p = talk((length_bits, id_bits), (length_bits, id_bits))
+        p = connected((length_bits, id_bits), (length_bits, id_bits))
         head, wire = FrameHeader(), bytes.fromhex(data)
         assert p.decode_header(0, wire, 0, len(wire), head) == len(wire)
         kind = kind_of(termination, reply, length)
@@ -134,7 +134,7 @@ def test_any_header_in_any_split_comes_back_as_it_went(
 ) -> None:
     bits = [min(each, total - 1) for each in splits]
     layouts = [(each, total - each) for each in bits]
-    p = talk(layouts[0], layouts[1])
+    p = connected(layouts[0], layouts[1])
     termination, reply = flags & 1, flags >> 1
     opener = sender ^ reply
     length_bits, id_bits = layouts[opener]
@@ -168,9 +168,9 @@ def test_another_version_is_refused_whatever_its_other_bytes_say(version: int) -
     assert initiator_violations(bytes([version, 0, 0, 0])) == BAD_VERSION
 
 
-@pytest.mark.parametrize("said", [b"", b"\x01\x0a\x04", b"\x01\x0a\x04\x00\x00"])
-def test_an_initiator_has_four_bytes(said: bytes) -> None:
-    assert initiator_violations(said) == BAD_BIT_COUNTS
+@pytest.mark.parametrize("announced", [b"", b"\x01\x0a\x04", b"\x01\x0a\x04\x00\x00"])
+def test_an_initiator_has_four_bytes(announced: bytes) -> None:
+    assert initiator_violations(announced) == BAD_BIT_COUNTS
 
 
 @pytest.mark.parametrize("length_bits", range(1, 14))
@@ -209,7 +209,7 @@ def test_nothing_is_read_behind_a_bad_initiator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "announced"),
     [
         ("streamux", "01 10 0e 32"),
         ("streamux:length_bits=10,id_bits=4,timeout=10", "01 0a 04 64"),
@@ -219,10 +219,10 @@ def test_nothing_is_read_behind_a_bad_initiator() -> None:
         ("streamux:timeout=0.1", "01 10 0e 01"),
     ],
 )
-def test_a_protocol_string_says_what_we_announce(text: str, said: str) -> None:
+def test_a_protocol_string_says_what_we_announce(text: str, announced: str) -> None:
     hello = create(text).handshake_frame(0, b"")
     assert hello is not None
-    assert hello.payload == bytes.fromhex(said)
+    assert hello.payload == bytes.fromhex(announced)
 
 
 @pytest.mark.parametrize(
@@ -262,7 +262,7 @@ def test_a_keep_alive_is_due_after_a_third_of_the_other_sides_patience(
 
 
 def test_a_session_names_its_version_and_splits() -> None:
-    p = talk((10, 4), (7, 7))
+    p = connected((10, 4), (7, 7))
     assert (p.version(), p.dialect()) == ("1", "10/4, 7/7")
-    assert talk((10, 4), (10, 4)).dialect() == "10/4"
+    assert connected((10, 4), (10, 4)).dialect() == "10/4"
     assert (create("streamux").version(), create("streamux").dialect()) == ("", "")

@@ -1,4 +1,4 @@
-"""Streamux watched: what is held, what is forgotten, and that no split changes the rows."""
+"""Streamux observed: held bytes, eviction, and rows that do not depend on splits."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,9 @@ HELLO = bytes.fromhex("010a0464")  # 10/4
 Pieces = list[tuple[int, bytes]]
 
 
-def watch(pieces: Pieces, vantage: int = Vantage.MIDDLE, limits: Limits | None = None) -> Observer:
+def observe(
+    pieces: Pieces, vantage: int = Vantage.MIDDLE, limits: Limits | None = None
+) -> Observer:
     observer = Observer(create("streamux", limits, vantage=vantage))
     for side, data in pieces:
         observer.feed(side, data, 0)
@@ -48,7 +50,7 @@ def rows_of(observer: Observer) -> list[tuple[int, ...]]:
 
 
 def everything(observer: Observer) -> tuple[object, ...]:
-    """All that an observer says at the end, comparable."""
+    """Finish the observer and return all its reports in comparable form."""
     observer.finish(1, True, True)
     assert observer.accounts_for_all_bytes()
     streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
@@ -72,11 +74,11 @@ def test_each_bit_stands_for_the_rule_it_is_named_after() -> None:
     ]
 
 
-# --- bytes held until both initiators are known
+# Bytes held until both initiators are known
 
 
 def test_held_bytes_are_read_in_the_order_of_their_arrival() -> None:
-    observer = watch([(0, HELLO + b"\x11\x00a"), (0, b"\x22\x80bb\x31")])
+    observer = observe([(0, HELLO + b"\x11\x00a"), (0, b"\x22\x80bb\x31")])
     assert len(rows_of(observer)) == 1
     observer.feed(1, HELLO + b"\x41\x80cccc", 0)
     observer.feed(0, b"\x80ddd", 0)
@@ -86,19 +88,19 @@ def test_held_bytes_are_read_in_the_order_of_their_arrival() -> None:
 
 
 def test_bytes_are_held_only_up_to_the_limit() -> None:
-    observer = watch([(0, HELLO)], limits=Limits(max_prehandshake_bytes=100))
+    observer = observe([(0, HELLO)], limits=Limits(max_prehandshake_bytes=100))
     observer.feed(0, bytes(90), 0)
     assert not observer.connection.dialer.decoding_stopped
     observer.feed(0, bytes(20), 0)
     assert observer.connection.dialer.decoding_stopped
-    assert observer.connection.dialer.stop_reason == "the other direction's handshake never came"
+    assert observer.connection.dialer.stop_reason == "the other direction's handshake never arrived"
     observer.feed(1, HELLO, 0)
     assert observer.accounts_for_all_bytes()
     assert names(observer) == []
 
 
 def test_mixed_header_sizes_say_why_nothing_more_is_read() -> None:
-    observer = watch([(0, HELLO), (1, bytes.fromhex("01110d32"))])
+    observer = observe([(0, HELLO), (1, bytes.fromhex("01110d32"))])
     reasons = [observer.connection.direction(side).stop_reason for side in (0, 1)]
     assert reasons == [
         "mixed header sizes: 2 bytes here, 4 the other way",
@@ -108,7 +110,7 @@ def test_mixed_header_sizes_say_why_nothing_more_is_read() -> None:
     assert "01 11 0d 32: the other side's headers have 2 bytes" in str(violation)
 
 
-# --- no split changes anything
+# Splits do not matter
 
 CHUNKS = st.builds(
     lambda side, flags, number, data: (
@@ -125,7 +127,7 @@ HELLOS = st.sampled_from([HELLO, HELLO, HELLO, HELLO, b"\x01\x0a\x05\x00", b"\x0
 
 @st.composite
 def conversations(draw: st.DrawFn) -> Pieces:
-    """Any frames in any order on few ids, honest or not; initiators at the front of each side."""
+    """Any frames in any order on few ids, legal or not, after the initiators."""
     steps = draw(st.lists(CHUNKS, max_size=40))
     hellos = [(side, draw(HELLOS)) for side in draw(st.permutations([0, 1]))]
     late = [step for step in steps[: draw(st.integers(0, 3))] if step[0] == hellos[0][0]]
@@ -134,7 +136,7 @@ def conversations(draw: st.DrawFn) -> Pieces:
 
 
 def cut(pieces: Pieces, places: list[int]) -> Pieces:
-    """The same bytes in the same order, cut at other places."""
+    """The same bytes in the same order, split elsewhere."""
     out: Pieces = []
     turn = 0
     for side, data in pieces:
@@ -157,38 +159,38 @@ def test_any_split_of_any_bytes_gives_the_same_rows(
             joined[-1] = (side, joined[-1][1] + data)
         else:
             joined.append((side, data))
-    whole = everything(watch(joined, vantage))
-    assert everything(watch(cut(pieces, places), vantage)) == whole
+    whole = everything(observe(joined, vantage))
+    assert everything(observe(cut(pieces, places), vantage)) == whole
 
 
 @given(conversations(), st.integers(1, 12))
 @settings(max_examples=60, deadline=None)
 def test_an_observer_taken_apart_and_put_together_again_goes_on(pieces: Pieces, size: int) -> None:
-    whole = everything(watch(cut(pieces, [size])))
-    observer = watch([])
+    whole = everything(observe(cut(pieces, [size])))
+    observer = observe([])
     rows: list[tuple[int, ...]] = []
-    said: list[str] = []
+    violations: list[str] = []
     gone: list[StreamState] = []
     for side, data in cut(pieces, [size]):
         observer.feed(side, data, 0)
         rows += rows_of(observer)
-        said += [str(violation) for violation in observer.take_violations()]
+        violations += [str(violation) for violation in observer.take_violations()]
         gone += observer.take_removed_streams()
         saved = observer.snapshot()
-        observer = watch([])
+        observer = observe([])
         observer.restore(saved)
     last = everything(observer)
     assert isinstance(last[0], list)
     assert isinstance(last[1], list)
     assert isinstance(last[2], list)
     streams = sorted(last[2] + [repr(stream.save()) for stream in gone])
-    assert (rows + last[0], sorted(said + last[1]), streams, last[3]) == whole
+    assert (rows + last[0], sorted(violations + last[1]), streams, last[3]) == whole
 
 
 @given(conversations())
 @settings(max_examples=100, deadline=None)
 def test_whatever_passes_content_is_counted_once_and_never_on_a_locked_id(pieces: Pieces) -> None:
-    observer = watch(pieces)
+    observer = observe(pieces)
     rows = rows_of(observer)
     streams = [*observer.protocol.streams.removed, *observer.protocol.streams.all()]
     counted = sum(stream.half(side).content_bytes for stream in streams for side in (0, 1))
@@ -202,20 +204,20 @@ def test_whatever_passes_content_is_counted_once_and_never_on_a_locked_id(pieces
 
 def test_an_end_inside_a_header_belongs_to_no_stream_however_it_was_cut() -> None:
     for wire in ([b"\x11\x00?\x51"], [b"\x11\x00", b"?", b"\x51"]):
-        observer = watch([(0, HELLO), (1, HELLO), *((0, piece) for piece in wire)])
+        observer = observe([(0, HELLO), (1, HELLO), *((0, piece) for piece in wire)])
         observer.finish(1, True, True)
         (violation,) = observer.take_violations()
         assert (violation.rule.name, violation.stream) == ("streamux.truncated", "")
 
 
-# --- what was not seen
+# Incomplete captures
 
 
 def test_a_reply_to_a_request_that_was_forgotten_is_only_possibly_wrong() -> None:
     limits = Limits(closed_streams_remembered=1)
     both: Pieces = [(0, HELLO), (1, HELLO)]
     exchange: Pieces = [(0, b"\x11\x80?"), (1, b"\x01\xc0"), (0, b"\x12\x80?"), (1, b"\x02\xc0")]
-    observer = watch(both + exchange, limits=limits)
+    observer = observe(both + exchange, limits=limits)
     observer.feed(1, b"\x01\xc0", 0)
     (late,) = observer.take_violations()
     assert late.rule.name == "streamux.reply-unknown"
@@ -226,21 +228,21 @@ def test_a_reply_to_a_request_that_was_forgotten_is_only_possibly_wrong() -> Non
 
 
 def test_a_gap_makes_what_follows_only_possible() -> None:
-    observer = watch([(0, HELLO), (1, HELLO), (0, b"\x51\x80")])
+    observer = observe([(0, HELLO), (1, HELLO), (0, b"\x51\x80")])
     observer.gap(0, 5, 0)
     observer.feed(1, b"\x02\xc0", 0)
     (violation,) = observer.take_violations()
     assert violation.certainty is Certainty.POSSIBLE
 
 
-def test_an_ack_still_owed_when_nothing_was_seen_to_end_is_only_possibly_missing() -> None:
-    observer = watch([(0, HELLO), (1, HELLO), (0, b"\x11\x80?\x01\x00")])
+def test_an_ack_pending_without_an_observed_end_is_only_possibly_missing() -> None:
+    observer = observe([(0, HELLO), (1, HELLO), (0, b"\x11\x80?\x01\x00")])
     observer.finish(1, True, False)
     (violation,) = observer.take_violations()
     assert violation.rule.name == "streamux.cancel-unanswered"
     assert violation.rule.severity is Severity.NOTE
     assert violation.certainty is Certainty.POSSIBLE
-    assert "since frame 2 of the other side" in violation.detail
+    assert "in reply to frame 2 of the other side" in violation.detail
 
 
 @pytest.mark.parametrize("vantage", [0, 1, 2])
@@ -249,7 +251,7 @@ def test_a_chunk_at_the_limit_is_clean_and_one_byte_more_is_noted(vantage: int) 
     both: Pieces = [(0, hello), (1, hello)]
     for size, found in ((65536, []), (65537, ["streamux.chunk-too-long"])):
         wire = ((1 << 31) + (size << 13) + 1).to_bytes(4, "little") + bytes(size)
-        observer = watch([*both, (0, wire), (1, b"\x01\x00\x00\xc0")], vantage)
+        observer = observe([*both, (0, wire), (1, b"\x01\x00\x00\xc0")], vantage)
         assert names(observer) == found
         (stream,) = observer.protocol.streams.all()
         assert stream.dialer.content_bytes == size

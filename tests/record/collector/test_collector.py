@@ -259,8 +259,8 @@ async def test_a_sync_that_fails_cuts_everybody_and_promises_nothing(
 
 
 async def test_clients_beyond_the_limits_are_turned_away(tmp_path: Path) -> None:
-    bounds = CollectorLimits(clients=3, per_host=2)
-    async with collecting(tmp_path, "mplex", bounds=bounds) as collector:
+    limits = CollectorLimits(clients=3, per_host=2)
+    async with collecting(tmp_path, "mplex", limits=limits) as collector:
         url = collector.urls[0]
         sessions = [await polymux.connect(url, protocol="mplex") for _ in range(2)]
         await until(lambda: collector.stats.open == 2)
@@ -274,7 +274,7 @@ async def test_clients_beyond_the_limits_are_turned_away(tmp_path: Path) -> None
 
 
 async def test_streams_beyond_the_limit_of_a_session_are_turned_away(tmp_path: Path) -> None:
-    async with collecting(tmp_path, "mplex", bounds=CollectorLimits(streams=4)) as collector:
+    async with collecting(tmp_path, "mplex", limits=CollectorLimits(streams=4)) as collector:
         async with polymux.connect(collector.urls[0], protocol="mplex") as session:
             kept = [await session.open(str(n)) for n in range(4)]
             await until(lambda: collector.stats.open_streams == 4)

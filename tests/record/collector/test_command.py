@@ -42,8 +42,8 @@ async def test_a_signal_ends_it_in_good_order(number: signal.Signals, tmp_path: 
         await push(port)
         child.process.send_signal(number)
         assert await child.ended() == 0
-        assert "1 session, 1 stream, 0 turned away" in child.text
-        assert re.search(r"turned away, \d+ bytes durable in 1 file\b", child.text), child.text
+        assert "1 session, 1 stream, 0 rejected" in child.text
+        assert re.search(r"rejected, \d+ bytes durable in 1 file\b", child.text), child.text
     assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [100_000]
 
 
@@ -108,7 +108,7 @@ async def test_on_a_terminal_it_shows_bytes_and_lag(tmp_path: Path) -> None:
     sent = False
     try:
         async with asyncio.timeout(30):
-            while re.search(rb"0\.[1-9] MB, .* not safe yet, lag \d+ ms", shown) is None:
+            while re.search(rb"0\.[1-9] MB, .* not durable yet, lag \d+ ms", shown) is None:
                 if b"listening" in shown and not sent:
                     sent = True
                     await push(port)

@@ -53,8 +53,8 @@ async def push(url: str, size: int) -> None:
 async def test_sessions_without_credit_share_one_budget_while_the_disk_is_slow(
     tmp_path: Path, disk: Disk
 ) -> None:
-    bounds = CollectorLimits(buffer_bytes=1024 * KIB, session_buffer_bytes=512 * KIB)
-    async with collecting(tmp_path, "mplex", bounds=bounds) as collector:
+    limits = CollectorLimits(buffer_bytes=1024 * KIB, session_buffer_bytes=512 * KIB)
+    async with collecting(tmp_path, "mplex", limits=limits) as collector:
         disk.open.clear()
         work = [asyncio.create_task(push(collector.urls[0], 3_000_000)) for _ in range(4)]
         await until(lambda: collector.stats.open == 4)
@@ -64,16 +64,16 @@ async def test_sessions_without_credit_share_one_budget_while_the_disk_is_slow(
             most = max(most, sum(held))
             await asyncio.sleep(0.01)
         assert not any(task.done() for task in work)
-        assert 0 < most <= bounds.buffer_bytes + 4 * READ
+        assert 0 < most <= limits.buffer_bytes + 4 * READ
         disk.open.set()
         await asyncio.gather(*work)
     assert [session.payload_bytes_dialer for session in landed(tmp_path)] == [3_000_000] * 4
 
 
 async def test_a_pause_for_the_disk_has_an_end(tmp_path: Path, disk: Disk) -> None:
-    bounds = CollectorLimits(session_buffer_bytes=128 * KIB)
-    policy = Timeouts(slow_reader=0.3)
-    async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
+    limits = CollectorLimits(session_buffer_bytes=128 * KIB)
+    timeouts = Timeouts(slow_reader=0.3)
+    async with collecting(tmp_path, "mplex", limits=limits, timeouts=timeouts) as collector:
         disk.open.clear()
         with pytest.raises(PolymuxError, match=r"aborted|closed"):
             await push(collector.urls[0], 3_000_000)
@@ -110,9 +110,9 @@ async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
 ) -> None:
     """A peer that goes on sending after its stream was reset must wait for the disk too."""
     room = Room(monkeypatch)
-    bounds = CollectorLimits(session_buffer_bytes=128 * KIB)
-    policy = Timeouts(slow_reader=0.1)
-    async with collecting(tmp_path, "mplex", bounds=bounds, policy=policy) as collector:
+    limits = CollectorLimits(session_buffer_bytes=128 * KIB)
+    timeouts = Timeouts(slow_reader=0.1)
+    async with collecting(tmp_path, "mplex", limits=limits, timeouts=timeouts) as collector:
         address = collector.urls[0].removeprefix("tcp://").rsplit(":", 1)
         _, writer = await asyncio.open_connection(address[0], int(address[1]))
         writer.write(bytes.fromhex("00 01 61"))
@@ -129,7 +129,7 @@ async def test_a_pause_that_ends_does_not_read_on_while_there_is_no_room(
         await until(lambda: room.refused > 2)
         await asyncio.sleep(0.5)
         waiting = collector.durable_log.disk_full_queue.waiting_bytes
-        assert waiting <= bounds.session_buffer_bytes + 2 * READ
+        assert waiting <= limits.session_buffer_bytes + 2 * READ
         sending.cancel()
         writer.transport.abort()
         room.full = False
@@ -139,8 +139,8 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     room = Room(monkeypatch)
-    policy = Timeouts(frame=0.3, keepalive_interval=0.3)
-    async with collecting(tmp_path, "omnistreams", policy=policy) as collector:
+    timeouts = Timeouts(frame=0.3, keepalive_interval=0.3)
+    async with collecting(tmp_path, "omnistreams", timeouts=timeouts) as collector:
         async with polymux.connect(collector.urls[0], protocol="omnistreams") as session:
             sender = await session.open("x")
 
@@ -167,7 +167,7 @@ async def test_a_peer_that_is_not_read_is_not_blamed_for_its_unfinished_message(
 
 async def test_streams_that_their_sender_gives_up_are_forgotten(tmp_path: Path) -> None:
     async with collecting(
-        tmp_path, "nerdbank:version=1", bounds=CollectorLimits(streams=5)
+        tmp_path, "nerdbank:version=1", limits=CollectorLimits(streams=5)
     ) as collector:
         url = collector.urls[0]
         async with polymux.connect(url, protocol="nerdbank:version=1") as session:

@@ -38,20 +38,20 @@ told = {"walked": []}
 size = os.path.getsize(capture) // TASKS
 
 def moved(row):
-    if stage[-1] in ("walk", "publish"):  # publishing runs no tasks: these are the walk's last
+    if stage[-1] in ("analyze", "publish"):  # publish runs no tasks: these are the last of analyze
         told["walked"].append([row.done, row.total])
         if 2 <= row.done < row.total - 8:
             open(flag, "w").close()  # the test kills a worker now
 
 stage = [""]
 with spark_session(master, conf=json.loads(conf)) as spark:
-    options = dict(content=True, task_bytes=size)
+    options = dict(content=True, max_partition_bytes=size)
     done = analyze(spark, [capture], out, **options)
     told["conserved"] = done.conserved
     told["sessions"] = done.total.sessions
     told["cores"] = spark.sparkContext.defaultParallelism
-    with progress(spark, moved, every=0.02):
-        done = analyze(spark, [capture], out + "-killed", **options, stage=stage.append)
+    with progress(spark, moved, interval=0.02):
+        done = analyze(spark, [capture], out + "-killed", **options, on_stage=stage.append)
     told["sessions again"] = done.total.sessions
     executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1
     told["executors"] = executors

@@ -83,5 +83,6 @@ def test_a_broken_reassembly_is_caught_and_the_run_says_so(
     for table in ("violations", "stalls", "streams"):
         (tmp_path / "broken" / table).mkdir(exist_ok=True)
     print_summary(done, "")
-    said = f"conservation FAILS in {plural(len(talks), 'session')}: {broken.unbalanced[0]}"
-    assert said in capsys.readouterr().out
+    sessions = plural(len(talks), "session")
+    line = f"conservation: bytes are unaccounted for in {sessions}: {broken.unbalanced[0]}"
+    assert line in capsys.readouterr().out

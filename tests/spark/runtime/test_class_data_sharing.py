@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: made once, used when it fits, never in the way."""
+"""The class archive: created once, used when it matches, ignored otherwise."""
 
 import os
 import subprocess
@@ -33,15 +33,15 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def rehearsing(monkeypatch: pytest.MonkeyPatch, act: Callable[[Path], None]) -> list[Path]:
-    """Have `act` in place of the rehearsal; the list grows with each."""
+def fake_training(monkeypatch: pytest.MonkeyPatch, train: Callable[[Path], None]) -> list[Path]:
+    """Replace training with `train`. The list that is returned grows with each call."""
     done: list[Path] = []
 
-    def rehearse(java: Java, archive: Path, part: Path) -> None:
+    def train_archive(java: Java, archive: Path, part: Path) -> None:
         done.append(archive)
-        act(part)
+        train(part)
 
-    monkeypatch.setattr(classdata, "train_archive", rehearse)
+    monkeypatch.setattr(classdata, "train_archive", train_archive)
     return done
 
 
@@ -56,7 +56,7 @@ def test_without_an_archive_java_is_told_nothing(own_cache: Path) -> None:
 def test_an_archive_is_made_once_and_then_used(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = rehearsing(monkeypatch, lambda part: part.touch())
+    done = fake_training(monkeypatch, lambda part: part.touch())
     java = find_java()
     assert create_archive(java)
     assert create_archive(java)
@@ -82,10 +82,10 @@ def test_a_reinstalled_pyspark_has_another_archive(
     assert archive_path(find_java()) != before
 
 
-def test_a_rehearsal_that_failed_is_not_tried_again_for_a_week(
+def test_training_that_failed_is_not_repeated_for_a_week(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = rehearsing(monkeypatch, fail)
+    done = fake_training(monkeypatch, fail)
     java = find_java()
     assert not create_archive(java)
     assert not create_archive(java)
@@ -101,7 +101,7 @@ def test_a_rehearsal_that_failed_is_not_tried_again_for_a_week(
 def test_making_archives_can_be_turned_off(
     said: str, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = rehearsing(monkeypatch, lambda part: part.touch())
+    done = fake_training(monkeypatch, lambda part: part.touch())
     monkeypatch.setenv("POLYMUX_CLASS_DATA", said)
     assert not create_archive(find_java())
     assert done == []
@@ -112,7 +112,7 @@ def test_a_cache_that_cannot_be_written_means_going_without(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("POLYMUX_CACHE", str(tmp_path / "file" / "cache"))
-    done = rehearsing(monkeypatch, lambda part: part.touch())
+    done = fake_training(monkeypatch, lambda part: part.touch())
     assert not create_archive(find_java())
     assert done == []
     create_archive_in_background(find_java())
@@ -128,7 +128,7 @@ def test_only_the_archives_used_last_are_kept(
             file = own_cache / f"classes-old{age}{suffix}"
             file.touch()
             os.utime(file, (1000 - age, 1000 - age))
-    rehearsing(monkeypatch, lambda part: part.touch())
+    fake_training(monkeypatch, lambda part: part.touch())
     create_archive(find_java())
     kept = {file.name for file in own_cache.glob("*.jsa")}
     old = {f"classes-old{age}.jsa" for age in range(classdata.MAX_ARCHIVES - 1)}
@@ -139,7 +139,7 @@ def test_only_the_archives_used_last_are_kept(
 def test_the_background_process_does_what_it_is_asked(
     own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here with a Java whose rehearsal fails at once, which it notes."""
+    """Here with a Java whose training fails at once, which the process records."""
     (tmp_path / "jdk" / "bin").mkdir(parents=True)
     (tmp_path / "jdk" / "release").write_text('JAVA_VERSION="17.0.1"\n')
     program = tmp_path / "jdk" / "bin" / "java"
@@ -156,10 +156,34 @@ def test_the_background_process_does_what_it_is_asked(
     assert not archive_path(java).exists()
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_one_line_announces_the_background_process_and_how_to_turn_it_off(
+    terminal: bool,
+    own_cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """On a terminal it is printed, otherwise logged; and only when a process is started."""
+    started: list[object] = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(args))
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    java = find_java()
+    with caplog.at_level("INFO", "polymux.spark"):
+        create_archive_in_background(java)
+        archive_path(java).touch()
+        create_archive_in_background(java)
+    printed, logged = capsys.readouterr().err, caplog.text
+    assert len(started) == 1
+    assert (printed if terminal else logged).count(classdata.NOTICE) == 1
+    assert classdata.NOTICE not in (logged if terminal else printed)
+    assert "POLYMUX_CLASS_DATA=use turns this off" in classdata.NOTICE
+
+
 def test_a_java_without_classes_of_its_own_gets_a_base(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the one from PyPI; the rehearsal itself is left out, it takes a while."""
+    """As the one from PyPI; training itself is replaced, because it takes a while."""
     java = find_java({"PATH": "/nowhere"})
     archive = archive_path(java)
     own_cache.mkdir(exist_ok=True)
@@ -177,7 +201,7 @@ def test_a_java_without_classes_of_its_own_gets_a_base(
 
     with monkeypatch.context() as patch:
         patch.setattr(subprocess, "Popen", Child)
-        patch.setattr(classdata, "_dump_base", lambda java, file: file.touch())
+        patch.setattr(classdata, "dump_base_archive", lambda java, file: file.touch())
         classdata.train_archive(java, archive, archive)
     base = archive.with_suffix(".base")
     assert f"-XX:SharedArchiveFile={base}" in seen
@@ -190,25 +214,25 @@ def test_a_base_can_be_made_of_the_java_from_pypi(own_cache: Path, tmp_path: Pat
 
 
 @pytest.mark.timeout(400)
-def test_the_session_maps_the_archive_its_rehearsal_made(
+def test_a_session_maps_the_archive_of_its_training(
     spark: "SparkSession", kept_cache: Path, run_driver: Callable[..., dict[str, object]]
 ) -> None:
-    """Makes the archive in the kept cache of the tests if it is not there: half a minute, once."""
+    """Creates the archive in the tests' persistent cache if needed: half a minute, once."""
     java = find_java()
     archive = archive_path(java)
     fresh = not archive.exists()
     if fresh:
         program = (
-            "from polymux.spark.runtime.class_data_sharing import prepare\n"
+            "from polymux.spark.runtime.class_data_sharing import create_archive\n"
             "from polymux.spark.runtime.java import find_java\n"
-            "raise SystemExit(not prepare(find_java()))"
+            "raise SystemExit(not create_archive(find_java()))"
         )
         environ = {**importable_environ(), "POLYMUX_CLASS_DATA": "on"}
         subprocess.run([sys.executable, "-c", program], env=environ, check=True, timeout=390)
     assert archive.stat().st_size > 50 << 20
     if not Path("/proc/self/maps").exists():
         return
-    if fresh:  # the shared session started before there was one
+    if fresh:  # the shared session started before the archive existed
         maps = run_driver(MAPS)["maps"]
     else:
         gateway: Any = spark.sparkContext._gateway

@@ -1,30 +1,49 @@
-"""Minmux's own verbs: streams by their id, each written by one side under the other's credit."""
+"""`MinmuxSession`: streams by id, each written by one side under credit from the other.
+
+Nothing opens a Minmux stream, so an id is in one of three states here: not used yet, unclaimed (the
+peer has sent a packet on it, but the application has not asked for it) or claimed (a stream object
+exists). Unclaimed streams are bounded in number and in bytes.
+"""
 
 from polymux.aio.pending import pending
 from polymux.aio.session.session import Session
 from polymux.aio.session.stream_tasks import StreamHandler
+from polymux.aio.streams.base import StreamBase
 from polymux.aio.streams.duplex import Stream
-from polymux.aio.streams.item_receiver import ItemReceiver, codec_for, default_window
-from polymux.aio.streams.items import ItemSender, ItemStream
+from polymux.aio.streams.items import (
+    ItemReceiver,
+    ItemSender,
+    ItemStream,
+    codec_for,
+    default_window,
+)
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import LimitExceeded, LocalProtocolError, Unsupported
 from polymux.core.events import Closed, Control, Credit, Ended, Event, Opened
 from polymux.core.limits import Timeouts
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import StreamState
 from polymux.protocols.minmux.item_codecs import Codec
-from polymux.protocols.minmux.packets import FORGO_CREDIT, PROMISE_READ, PROMISE_WRITE, U64_MAX
+from polymux.protocols.minmux.packets import (
+    FORGO_CREDIT,
+    PROMISE_READ,
+    PROMISE_WRITE,
+    U64_MAX,
+    U64_MODULUS,
+)
 from polymux.protocols.minmux.protocol import Minmux
 
 
 class MinmuxSession(Session):
-    """A session of 2^64 one-way streams. Nobody opens or accepts: `sender` and `receiver` get
-    hold of a stream by its id, before or after the peer has said anything on it.
+    """A session of 2^64 one-way streams.
 
-    The dialer writes the odd ids, the acceptor the even ones. What the peer says on streams that
-    nobody here has asked for is remembered for `Limits.max_streams` of them, then the session ends. So
-    that no peer comes to that, this side speaks first on `Limits.max_own_streams` at a time: first
-    credit, `stop` and `last` on further ones wait until the peer has said something on one of
-    those. `grant`, `promise`, `abort` and closing a receiver that never had credit do not wait.
+    Streams are not opened or accepted: `sender` and `receiver` return a stream by its id, before or
+    after the peer has used it. The dialer writes the odd ids, the acceptor the even ones.
+
+    The peer may use up to `Limits.max_streams` streams that the application has not asked for; with
+    one more the session ends. To stay below the same limit of the peer, this side sends the first
+    packet on at most `Limits.max_own_streams` streams at a time: initial credit, `stop` and `last`
+    on further streams wait until the peer has sent a packet on one of those. `grant`, `promise`,
+    `abort` and closing a receiver that never had credit do not wait.
     """
 
     def __init__(
@@ -32,22 +51,27 @@ class MinmuxSession(Session):
     ) -> None:
         super().__init__(endpoint, timeouts, opens_per_second)
         protocol = endpoint.protocol
-        assert isinstance(protocol, Minmux)
+        assert isinstance(protocol, Minmux)  # the session factory pairs the two
         self.protocol = protocol
-        self.unclaimed_streams: dict[
-            Record, bool
-        ] = {}  # nobody asked for them; has the peer ended it?
+        # Streams the peer has used and the application has not; whether the peer has ended them.
+        self.unclaimed_streams: dict[StreamState, bool] = {}
         endpoint.scheduler.report_blocked = True
-        self.deferred_credit: dict[
-            ItemReceiver, None
-        ] = {}  # to give credit once the transport has room
-        self.deferred_first_credit: dict[
-            ItemReceiver, int
-        ] = {}  # whose first credit waits, and how much that is
+        # Receivers that give credit once the transport can be written to.
+        self.deferred_credit: dict[ItemReceiver, None] = {}
+        # Receivers whose initial credit waits for the open allowance, and its amount.
+        self.deferred_first_credit: dict[ItemReceiver, int] = {}
 
     def sender(self, stream_id: int) -> ItemSender:
-        """The stream with this id, for writing. The same object as long as the stream lasts; where
-        the profile allows reuse, the next use once it is over."""
+        """Return the stream with this id for writing.
+
+        Repeated calls return the same object until the stream is over. Where the profile allows
+        reuse, the next call then returns a new stream.
+
+        Raises:
+            Unsupported: The peer writes this id.
+            LocalProtocolError: The profile has no such stream, or it is over.
+            SessionClosed: The session has ended.
+        """
         if stream_id % 2 != 1 - self.endpoint.side:
             raise Unsupported(
                 f"stream {stream_id} is written by the {self._writing_side(stream_id)}: "
@@ -64,12 +88,24 @@ class MinmuxSession(Session):
     def receiver(
         self, stream_id: int, *, window: int | None = None, codec: Codec | None = None
     ) -> ItemReceiver:
-        """The stream with this id, for reading, with credit for `window` items given at once.
+        """Return the stream with this id for reading, and give its initial credit.
 
-        Credit for what was read is given again; with `window=0` none is given but by `grant`. None
-        is `Limits.receive_window` bytes of items, or 16 items where they say their own length. With
-        `codec`, items are handed on one by one, decoded. A stream that is held already keeps its
-        window and codec.
+        Repeated calls return the same object, with its first window and codec, until the stream is
+        over.
+
+        Args:
+            stream_id: An id that the peer writes.
+            window: Initial credit in items; credit for items read is given again. 0 gives none
+                except by `ItemReceiver.grant`. None is `Limits.receive_window` bytes of items, or
+                16 items where they carry their own length.
+            codec: Decodes items, which are then received one by one.
+
+        Raises:
+            Unsupported: This side writes this id.
+            LocalProtocolError: The profile has no such stream, it is over, the window is out of
+                range, or the codec does not match the profile.
+            LimitExceeded: The last item of the stream is larger than `Limits.max_message_bytes`.
+            SessionClosed: The session has ended.
         """
         if stream_id % 2 != self.endpoint.side:
             raise Unsupported(
@@ -83,21 +119,20 @@ class MinmuxSession(Session):
         if stream is not None:
             assert isinstance(stream, ItemReceiver)
             return stream
-        shape = self.protocol.profile.format_of(record.key)
-        assert shape is not None
-        codec = codec_for(shape, codec, stream_id)
+        stream_format = self.protocol.profile.format_of(record.key)
+        assert stream_format is not None  # `_find_state` raises for ids without a format
+        codec = codec_for(stream_format, codec, stream_id)
         limits = self.endpoint.limits
-        if (
-            shape.last_item_size > limits.max_message_bytes
-        ):  # it needs no credit, so nothing else would bound it
+        if stream_format.last_item_size > limits.max_message_bytes:
+            # The last item needs no credit, so nothing else bounds it.
             raise LimitExceeded(
-                f"stream {stream_id} has a last item of {shape.last_item_size} bytes: "
+                f"stream {stream_id} has a last item of {stream_format.last_item_size} bytes: "
                 f"{limits.describe('max_message_bytes')}"
             )
         over = record.serial >= 0 and record.over
         receiver = ItemReceiver(self, record, codec, self.unclaimed_streams.pop(record, over))
         self._register(receiver)
-        amount = default_window(shape, limits.receive_window) if window is None else window
+        amount = default_window(stream_format, limits.receive_window) if window is None else window
         receiver.manual_credit = amount == 0
         if receiver.all_received:
             receiver.stop_if_all_read()
@@ -110,35 +145,43 @@ class MinmuxSession(Session):
 
     @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
-        """There is no opening in Minmux."""
+        """Not available: raises Unsupported. Use `sender` and `receiver`."""
         raise Unsupported("Minmux opens no streams: use session.sender(id), session.receiver(id)")
 
     async def accept(self) -> Stream:
-        """There is no accepting in Minmux."""
+        """Not available: raises Unsupported. Use `receiver` and `sender`."""
         raise Unsupported("Minmux accepts no streams: use session.receiver(id), session.sender(id)")
 
     async def serve_streams(self, handler: StreamHandler, *, max_concurrent: int = 1024) -> None:
-        """There is nothing that comes by itself in Minmux."""
+        """Not available: raises Unsupported. Use `receiver` and `sender`."""
         raise Unsupported("Minmux accepts no streams: use session.receiver(id), session.sender(id)")
 
-    # --- inside
+    def unclaimed_ids(self) -> list[int]:
+        """Ids written by the peer that it has used and no `receiver` call has asked for."""
+        return [
+            state.stream_id % U64_MODULUS
+            for state in self.unclaimed_streams
+            if state.opener != self.endpoint.side
+        ]
+
+    # Streams by state
 
     def _writing_side(self, stream_id: int) -> str:
         return "dialer" if stream_id % 2 else "acceptor"
 
-    def _find_state(self, stream_id: int) -> Record:
+    def _find_state(self, stream_id: int) -> StreamState:
         self.check_open()
         try:
             return self.protocol.get_stream(self.endpoint.side, stream_id)
         except ValueError as problem:
             raise LocalProtocolError(str(problem)) from None
 
-    def _stream_of(self, state: Record) -> ItemStream | None:
+    def _stream_of(self, state: StreamState) -> ItemStream | None:
         stream = self.streams.get(state)
         return stream if isinstance(stream, ItemStream) else None
 
     def _register(self, stream: ItemStream) -> ItemStream:
-        """Keep a stream until it is over."""
+        """Add a stream to the session until it is over."""
         if stream.state.over:
             stream.state.buffers = None
         else:
@@ -149,7 +192,7 @@ class MinmuxSession(Session):
         return super().waiting_to_open() + len(self.deferred_first_credit)
 
     def grant_deferred(self) -> None:
-        """Give credit that has waited, as far as there is room now."""
+        """Give deferred initial credit while the open allowance permits."""
         while (
             self.deferred_first_credit
             and self.close_reason is None
@@ -158,12 +201,14 @@ class MinmuxSession(Session):
             receiver = next(iter(self.deferred_first_credit))
             receiver.grant_first(self.deferred_first_credit.pop(receiver))
 
-    def remove_if_finished(self, stream: Stream) -> None:
+    def remove_if_finished(self, stream: StreamBase) -> None:
         if isinstance(stream, ItemStream) and stream.state.over:
             stream.on_peer_activity()
         if isinstance(stream, ItemStream) and stream.is_finished() and stream.state in self.streams:
             del self.streams[stream.state]
             stream.state.buffers = None
+
+    # Callbacks of the base class
 
     def _handle_event(self, event: Event) -> None:
         record = event.stream
@@ -179,9 +224,8 @@ class MinmuxSession(Session):
             and isinstance(stream, ItemReceiver)
             and stream in self.deferred_first_credit
         ):
-            stream.grant_first(
-                self.deferred_first_credit.pop(stream)
-            )  # the peer knows of it already
+            # The peer uses the stream already, so it does not count against the allowance.
+            stream.grant_first(self.deferred_first_credit.pop(stream))
         if isinstance(event, Credit):
             self.endpoint.resume(record)
             stream.wake_senders()
@@ -204,14 +248,14 @@ class MinmuxSession(Session):
             stream.on_closed()
             self.remove_if_finished(stream)
 
-    def _handle_unclaimed(self, state: Record, event: Event) -> None:
-        """Something on a stream that nobody here has asked for, or that is over."""
+    def _handle_unclaimed(self, state: StreamState, event: Event) -> None:
+        """Handle an event of a stream that is unclaimed or over."""
         if isinstance(event, Opened):
             limits = self.endpoint.limits
             if len(self.unclaimed_streams) >= limits.max_streams:
                 self.endpoint.counters.count("max_streams")
                 raise LimitExceeded(
-                    "the peer uses too many streams that nobody here has asked for: "
+                    "the peer uses too many streams that this side has not asked for: "
                     f"{limits.describe('max_streams')}"
                 )
             self.unclaimed_streams[state] = False
@@ -220,31 +264,31 @@ class MinmuxSession(Session):
 
     def _process_received(self, data: bytes) -> None:
         if self.socket_writer.flush_scheduled:
-            self.flush()  # what was formed before reading leaves before it
+            self.flush()  # queued frames are sent before the new data is processed
         super()._process_received(data)
         limits = self.endpoint.limits
         if (
             self.unclaimed_streams
             and self.endpoint.receive_queue.unread_bytes > limits.session_buffer_bytes
         ):
-            # Last items need no credit: what nobody has asked for is held to a budget.
-            lanes = [record.buffers for record in self.unclaimed_streams]
+            # Last items need no credit: on unclaimed streams this limit bounds them.
+            unclaimed = [state.buffers for state in self.unclaimed_streams]
             if (
-                sum(lane.unread_bytes for lane in lanes if lane is not None)
+                sum(buffers.unread_bytes for buffers in unclaimed if buffers is not None)
                 > limits.session_buffer_bytes
             ):
                 self.endpoint.counters.count("session_buffer_bytes")
                 self.fail(
                     LimitExceeded(
-                        "last items came on streams that nobody reads: "
+                        "last items came on streams that this side does not read: "
                         f"{limits.describe('session_buffer_bytes')}"
                     )
                 )
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        thirsty, self.deferred_credit = self.deferred_credit, {}
-        for receiver in thirsty:
+        receivers, self.deferred_credit = self.deferred_credit, {}
+        for receiver in receivers:
             receiver.return_credit()
 
     def _on_blocked_streams(self) -> None:
@@ -255,7 +299,7 @@ class MinmuxSession(Session):
         super()._on_blocked_streams()
 
     def is_held_back(self, stream: Stream) -> bool:
-        """A close does not wait for items that the peer will never take."""
+        """Whether queued items can never be sent; closing the session does not wait for them."""
         return isinstance(stream, ItemSender) and stream.is_starved()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -1,4 +1,9 @@
-"""omnistreams' own verbs: one-way streams with metadata, and control messages beside them."""
+"""`OmnistreamsSession`: one-way message streams with metadata, and control messages.
+
+Ids are reused as soon as a stream is over, so the order in which the peer sees frames matters:
+queued frames are flushed before received data is processed, and opening a stream waits while the
+transport is blocked.
+"""
 
 import asyncio
 from collections import deque
@@ -20,29 +25,27 @@ from polymux.core.errors import LimitExceeded, NoFreeIds, PolymuxError, SessionC
 from polymux.core.events import Aborted, Control, Event
 from polymux.core.frames import Frame
 from polymux.core.limits import Timeouts
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import StreamState
 from polymux.protocols.omnistreams.payloads import encode_json
+from polymux.protocols.omnistreams.protocol import MAX_REQUEST_AMOUNT
 from polymux.protocols.omnistreams.rules import CONTROL_MESSAGE
-from polymux.protocols.omnistreams.state import MAX_REQUEST_AMOUNT
 
-IDS_PER_SIDE = 256  # of one side; each is used again when its stream is over
-DEFAULT_MAX_CONCURRENT = (
-    512  # streams that `each` works on: with all that can wait, below Limits.max_streams
-)
-MIN_CONTROL_COST_BYTES = (
-    256  # bytes that a control message counts for, however short: the object around it
-)
-CLEAN_CLOSE_CODES = (1000, 1001, 1005)  # normal, going away, no code given
-CONTROL_OVERHEAD_BYTES = 8  # bytes around a control message, about
-CLOSE_POLICY_VIOLATION = 1008  # the code of a close for going past a limit
+IDS_PER_SIDE = 256  # an id is used again when its stream is over
+# Default of `serve_streams`: with a full accept queue still below the default Limits.max_streams.
+DEFAULT_MAX_CONCURRENT = 512
+MIN_CONTROL_COST_BYTES = 256  # what a short control message counts for: the objects around it
+CLEAN_CLOSE_CODES = (1000, 1001, 1005)  # WebSocket close codes: normal, going away, no code
+CONTROL_OVERHEAD_BYTES = 8  # approximate framing of a control message
+CLOSE_POLICY_VIOLATION = 1008  # WebSocket close code sent when a limit was exceeded
 
 
 class OmnistreamsSession(Session):
     """A session of one-way message streams.
 
-    `open` gives a Sender, `incoming` and `accept` give Receivers; `window` is how many messages a
-    Receiver keeps on order: 0 stands for 64, and up to 256 while they are small. Control messages
-    wait in `controls` until they are read, within `Limits.session_buffer_bytes`.
+    `open` returns a MessageSender, `incoming` and `accept` return MessageReceivers. `window` is the
+    number of messages that a receiver requests ahead; 0, the default, stands for 64, and grows to
+    256 while messages are small. Received control messages are kept until they are read; more than
+    `Limits.session_buffer_bytes` of them end the session.
     """
 
     def __init__(
@@ -53,21 +56,32 @@ class OmnistreamsSession(Session):
         self.open_allowance.max_ids = IDS_PER_SIDE
         self._received_controls: deque[bytes] = deque()
         self._received_control_bytes = 0
-        self._queued_control_bytes = 0  # bytes of control messages that wait to leave
+        self._queued_control_bytes = 0  # bytes of control messages that wait to be sent
         self._control_waiters: deque[asyncio.Future[None]] = deque()
         self._writable_waiters: list[asyncio.Future[None]] = []
 
     @pending
     async def open(self, metadata: object = b"", *, window: int = 0) -> MessageSender:
-        """Open a stream that flows to the peer. Text is sent as UTF-8, other values as JSON.
+        """Open a stream to the peer.
 
-        It needs no answer; messages wait for the peer's requests. While 256 streams of this side
-        are open, or `Limits.max_own_streams`, it waits for one of them to end. NoFreeIds if all ids
-        are taken by streams that were given up in silence (legacy numbering). If cancelled, no
-        stream was opened.
+        The peer does not have to accept it; messages wait until the peer requests them. While 256
+        streams of this side are open, or `Limits.max_own_streams`, it waits for one of them to end.
+        If cancelled, no stream was opened.
+
+        Args:
+            metadata: Sent with the opening: bytes as they are, text as UTF-8, other values as JSON.
+            window: Must be 0: the receiver of a stream determines its window.
+
+        Raises:
+            NoFreeIds: All ids belong to streams that this side aborted and the peer was not
+                notified of (legacy numbering).
+            SessionClosed: The session has ended.
+            Unsupported: A window was given.
         """
         if window:
-            raise Unsupported("a Sender has no window: the peer asks for messages as it likes")
+            raise Unsupported(
+                "a MessageSender has no window: the peer requests messages as it likes"
+            )
         name = encode_value(metadata)
         await self._wait_writable()
         if self._open_rate_limiter.interval:
@@ -82,54 +96,68 @@ class OmnistreamsSession(Session):
             record = self.endpoint.open(name)
         except NoFreeIds:
             raise NoFreeIds(
-                "every id is taken by a stream that is open, or that this side gave up and the "
+                "every id is taken by a stream that is open, or that this side aborted and the "
                 "peer still sends on: use a new connection"
             ) from None
         self.open_allowance.on_stream_opened()
         self.schedule_flush()
+        # cast: `create_stream` returns senders for streams that this side has opened.
         return cast(MessageSender, self.create_stream(record))
 
     async def accept(self, *, window: int = 0) -> MessageReceiver:
-        """The next stream the peer has opened; `window` messages are asked for, `self.window` if 0.
+        """Wait for the next stream that the peer opens, and request its first messages.
 
-        Cancelled: the stream waits for the next call.
+        If cancelled, the stream is left for the next call.
+
+        Args:
+            window: Messages to request ahead; 0 for `self.window`.
+
+        Raises:
+            SessionClosed: The session has ended.
         """
         check_window(window or self.window, MAX_REQUEST_AMOUNT, "messages")
         receiver = await self.accept_queue.take()
         self.on_stream_claimed(receiver, window)
-        return cast(MessageReceiver, receiver)
+        return cast(MessageReceiver, receiver)  # the queue holds only streams of the peer
 
     @property
     def incoming(self) -> AsyncIterator[MessageReceiver]:
-        """The streams the peer opens, as they come, until the session ends."""
+        """Iterates over the streams that the peer opens, until the session ends."""
         streams = IncomingStreams(self.accept, lambda: self.failure is not None)
-        return cast(AsyncIterator[MessageReceiver], streams)
+        return cast(AsyncIterator[MessageReceiver], streams)  # as `accept` returns them
 
     async def serve_streams(
         self, handler: StreamHandler, *, max_concurrent: int = DEFAULT_MAX_CONCURRENT
     ) -> None:
-        """Run `work(receiver)` for every stream the peer opens; see `Session.each`."""
+        """Run `handler(receiver)` for every stream of the peer; see `Session.serve_streams`."""
         await super().serve_streams(handler, max_concurrent=max_concurrent)
 
     def on_stream_claimed(self, stream: Stream, window: int = 0) -> None:
-        wanted = window or self.window
-        self.endpoint.accept(stream.state, wanted)
-        stream.buffers.window_may_grow = not wanted
+        fixed_window = window or self.window
+        self.endpoint.accept(stream.state, fixed_window)
+        stream.buffers.window_may_grow = not fixed_window
         self.schedule_flush()
 
-    # --- control messages
+    # Control messages
 
     async def control(self, message: object) -> None:
-        """Send a control message. Text is sent as UTF-8, other values than bytes as JSON.
+        """Send a control message; wait while the transport is blocked.
 
-        Waits while the transport is full; if cancelled then, nothing was sent.
+        If cancelled while waiting, nothing was sent.
+
+        Args:
+            message: Bytes are sent as they are, text as UTF-8, other values as JSON.
+
+        Raises:
+            LimitExceeded: The message is larger than a frame may be.
+            SessionClosed: The session has ended.
         """
         data = encode_value(message)
         endpoint = self.endpoint
-        most = endpoint.protocol.max_control_bytes
-        if len(data) > most:
+        max_bytes = endpoint.protocol.max_control_bytes
+        if len(data) > max_bytes:
             raise LimitExceeded(
-                f"a control message of {len(data)} bytes: limit max_frame_bytes={most}; "
+                f"a control message of {len(data)} bytes: limit max_frame_bytes={max_bytes}; "
                 "raise it with Limits(max_frame_bytes=...)"
             )
         await self._wait_writable()
@@ -144,11 +172,15 @@ class OmnistreamsSession(Session):
 
     @property
     def controls(self) -> AsyncIterator[bytes]:
-        """The peer's control messages, as they come, until the session ends."""
+        """Iterates over the control messages of the peer, until the session ends."""
         return ControlMessages(self)
 
     async def receive_control(self) -> bytes:
-        """The next control message. Cancelled: none was taken."""
+        """Wait for the next control message and return it. If cancelled, none was taken.
+
+        Raises:
+            SessionClosed: The session has ended.
+        """
         while not self._received_controls:
             self.check_open()
             waiter: asyncio.Future[None] = self.loop.create_future()
@@ -156,7 +188,7 @@ class OmnistreamsSession(Session):
             try:
                 await waiter
             except asyncio.CancelledError:
-                self._wake_control_waiter()  # the message that woke this one is another's
+                self._wake_control_waiter()  # pass the wakeup on
                 raise
             finally:
                 if waiter in self._control_waiters:
@@ -180,15 +212,15 @@ class OmnistreamsSession(Session):
         if size > limits.session_buffer_bytes:
             self.endpoint.counters.count("session_buffer_bytes")
             raise LimitExceeded(
-                f"nobody reads the control messages: {limits.describe('session_buffer_bytes')}"
+                f"the control messages are not read: {limits.describe('session_buffer_bytes')}"
             )
         self._received_control_bytes = size
         self._received_controls.append(message)
         self._wake_control_waiter()
 
-    # --- inside
+    # Callbacks of the base class
 
-    def create_stream(self, state: Record) -> Stream:
+    def create_stream(self, state: StreamState) -> Stream:
         kind = MessageSender if state.opener == self.endpoint.side else MessageReceiver
         stream = kind(self, state)
         self.streams[state] = stream
@@ -204,15 +236,15 @@ class OmnistreamsSession(Session):
         if isinstance(event, Aborted) and record.ending == "abandoned":
             self._on_id_reused(record)
 
-    def _on_id_reused(self, state: Record) -> None:
-        """The peer gave this stream's id to another: no message can name it any more."""
+    def _on_id_reused(self, state: StreamState) -> None:
+        """The peer reused the id of this stream: no frame can refer to it any more."""
         stream = self.streams.pop(state, None)
         if stream is not None:
             self.peer_stream_count -= 1
             state.buffers = None
 
     async def _wait_writable(self) -> None:
-        """Wait until what is formed now leaves before anything more is read."""
+        """Wait until the transport is writable, so that a new frame is sent before more is read."""
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self.check_open()
@@ -237,24 +269,27 @@ class OmnistreamsSession(Session):
 
     def _process_received(self, data: bytes) -> None:
         if self.socket_writer.flush_scheduled:
-            self.flush()  # what was formed before reading leaves before it
+            self.flush()  # queued frames are sent before the new data is processed
         super()._process_received(data)
-        carrier = self.endpoint.websocket
-        if carrier is not None and carrier.close_received and not self.shutdown.io_stopped:
-            self._on_websocket_close(carrier.close_code, carrier.peer_close_reason)
+        websocket = self.endpoint.websocket
+        if websocket is not None and websocket.close_received and not self.shutdown.io_stopped:
+            self._on_websocket_close(websocket.close_code, websocket.peer_close_reason)
 
     def _on_websocket_close(self, code: int, reason: str) -> None:
-        """The peer closed the WebSocket: it is answered, and nothing more can pass."""
-        why = f": {printable(reason.encode())}" if reason else ""
-        problem = SessionClosed(f"the peer closed the WebSocket with code {code}{why}")
+        """The peer closed the WebSocket: answer it and end the session."""
+        detail = f": {printable(reason.encode())}" if reason else ""
+        problem = SessionClosed(f"the peer closed the WebSocket with code {code}{detail}")
         if code not in CLEAN_CLOSE_CODES and self.failure is None and not self.shutdown.started:
             self.failure = problem
         self._end_receiving(problem)
         self.shutdown.close_transport()
 
     def eof_received(self) -> bool:
-        carrier = self.endpoint.websocket
-        if carrier is not None and not self.shutdown.io_stopped and self.failure is None:
+        if (
+            self.endpoint.websocket is not None
+            and not self.shutdown.io_stopped
+            and self.failure is None
+        ):
             self.failure = SessionClosed("the peer ended the connection without a WebSocket close")
         return super().eof_received()
 
@@ -270,7 +305,7 @@ class OmnistreamsSession(Session):
 
 
 class ControlMessages:
-    """Iterates over the peer's control messages; ends with the session, raises if that failed."""
+    """Iterator of `OmnistreamsSession.controls`; raises SessionClosed if the session failed."""
 
     def __init__(self, session: OmnistreamsSession) -> None:
         self._session = session
@@ -288,7 +323,7 @@ class ControlMessages:
 
 
 def encode_value(value: object) -> bytes:
-    """Metadata or a control message: bytes as they are, text in UTF-8, all else as JSON."""
+    """Encode metadata or a control message: bytes as they are, text as UTF-8, else JSON."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     return value.encode() if isinstance(value, str) else encode_json(value)

@@ -1,38 +1,48 @@
-"""Streamux's own verbs: requests and their replies, calls and their answers, signs of life."""
+"""`StreamuxSession`: requests and replies in both directions, and keep-alives.
+
+Ids may be few (each side announces its `id_bits`) and come back late: an id is free again when its
+reply has arrived, and after a cancel only when the peer has acknowledged it. So there are two
+queues for new requests: one for the number of open streams (`open_waiters`) and one for free ids
+(`_id_waiters`). A wakeup in the latter stands for one id; a waiter that is cancelled passes it on.
+"""
 
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator
 from typing import cast
 
-from polymux.aio.arguments import check_concurrent_handler, check_stream_window
-from polymux.aio.arguments import check_seconds as seconds_of
+from polymux.aio.arguments import (
+    check_concurrent_handler,
+    check_seconds,
+    check_stream_window,
+)
 from polymux.aio.pending import Pending, pending
 from polymux.aio.protocols.streamux_calls import CallHandler, CallTaskRunner
 from polymux.aio.protocols.streamux_keepalive import Keepalive
 from polymux.aio.session.session import Session
+from polymux.aio.streams.base import StreamBase
 from polymux.aio.streams.duplex import BytesLike, Stream
 from polymux.aio.streams.exchanges import Call, Exchange, ExchangeStream
 from polymux.core.endpoint import Endpoint
 from polymux.core.errors import NoFreeIds, PolymuxError, SessionClosed, Unsupported
 from polymux.core.events import Closed, Control, Ended, Event, Opened
 from polymux.core.limits import Timeouts, TokenBucket
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import StreamState
 from polymux.protocols.streamux.protocol import Streamux
 from polymux.protocols.streamux.rules import CANCEL_ACK
 
-CANCEL_RATE_FACTOR = (
-    10  # cancels are everyday here: so many times what other protocols may open and reset
-)
+# Cancels are ordinary here: the limits on opened and reset streams are this much higher.
+CANCEL_RATE_FACTOR = 10
 
 
 class StreamuxSession(Session):
-    """A session of requests and replies; each side may ask and answer.
+    """A session of requests and replies; each side may request and answer.
 
-    When all ids are taken, or `Limits.max_own_streams` requests are under way, asking waits until one
-    is over; NoFreeIds, and `retiring`, if no id can become free because the peer acknowledges no
-    cancel. At most `Limits.max_streams` of the peer's calls are kept at once: reading stops until one
-    is over. Those for which there is no room within `Timeouts.slow_reader` are left unanswered.
+    While all ids are taken or `Limits.max_own_streams` requests are open, a new request waits. If
+    no id can become free because the peer acknowledges no cancel, it raises NoFreeIds and
+    `retiring` is set. At most `Limits.max_streams` calls of the peer are open at once: reading
+    pauses until one of them ends, and calls that find no place within `Timeouts.slow_reader` are
+    not answered.
     """
 
     aborted_stream_weight = 1 / CANCEL_RATE_FACTOR
@@ -41,54 +51,62 @@ class StreamuxSession(Session):
         self, endpoint: Endpoint, timeouts: Timeouts, opens_per_second: float = 0.0
     ) -> None:
         super().__init__(endpoint, timeouts, opens_per_second)
-        assert isinstance(endpoint.protocol, Streamux)
+        assert isinstance(endpoint.protocol, Streamux)  # the session factory pairs the two
         self.protocol: Streamux = endpoint.protocol
-        self.drops_expired_calls = (
-            False  # give calls up when the timeout that the peer announced is over?
-        )
+        # Whether calls are dropped when the timeout that the peer has announced has passed.
+        self.drops_expired_calls = False
         limits = endpoint.limits
         endpoint.flood_guard.reset_bucket = TokenBucket(
             CANCEL_RATE_FACTOR * limits.open_reset_burst,
             CANCEL_RATE_FACTOR * limits.open_reset_rate,
         )
         self._keepalive = Keepalive(self)
-        self._unsent_requests: set[Stream] = set()  # no byte has left yet
-        self._id_waiters: deque[asyncio.Future[None]] = deque()  # who waits for a free id
-        self._peer_ids_in_use = 0  # requests of the peer whose ids it cannot use again yet
-        self._pending_cancel_acks = 0  # that the peer owes us
-        self.retiring = False  # no id is left, and the peer gives none back: time to reconnect
+        self._unsent_requests: set[Stream] = set()  # no byte was sent yet
+        self._id_waiters: deque[asyncio.Future[None]] = deque()  # callers that wait for a free id
+        self._peer_ids_in_use = 0  # ids of the peer that it cannot use again yet
+        self._pending_cancel_acks = 0  # cancels that the peer has not acknowledged
+        self.retiring = False  # all ids are lost to unacknowledged cancels: reconnect
 
-    # --- asking
+    # Requests
 
     async def request(
         self, data: BytesLike | AsyncIterable[BytesLike], *, timeout: float | None = None
     ) -> bytes:
-        """Ask, and wait for the whole reply. `data` may be an async iterable: sent as it comes.
+        """Send a request and return the complete reply.
 
-        `timeout` bounds everything, also waiting until the request can begin; None is what this
-        side announced, from when it begins (0 or an announced 0: for ever). When it is over
-        (TimeoutError), or if cancelled, the request is cancelled at the peer too and a late reply
-        is dropped.
+        If it times out or is cancelled, the request is cancelled at the peer too and a late reply
+        is discarded.
+
+        Args:
+            data: The request, or an async iterable of its pieces.
+            timeout: Seconds for everything, including the wait for a free id; 0 for no limit. None
+                for the timeout this side has announced, counted from when the request begins.
+
+        Raises:
+            TimeoutError: No complete reply arrived in time.
+            NoFreeIds: All ids were cancelled and the peer acknowledges none.
+            LimitExceeded: The reply is larger than `Limits.max_message_bytes`.
+            SessionClosed: The session has ended.
         """
         seconds = (
             self.protocol.timeout_seconds(self.endpoint.side)
             if timeout is None
-            else seconds_of(timeout)
+            else check_seconds(timeout)
         )
-        due = self.loop.time() + seconds if seconds else 0.0
+        deadline = self.loop.time() + seconds if seconds else 0.0
         if type(data) is not bytes and isinstance(data, AsyncIterable):
             return await self._request_piecewise(data, timeout)
         exchange = self._try_open_now()
         if exchange is None and timeout is None:
             exchange = await self.open()
-            due = self.loop.time() + seconds if seconds else 0.0
+            deadline = self.loop.time() + seconds if seconds else 0.0
         elif exchange is None:
             try:
-                async with asyncio.timeout_at(due or None):
+                async with asyncio.timeout_at(deadline or None):
                     exchange = await self.open()
             except TimeoutError:
                 raise reply_timeout_error(seconds) from None
-        timer = self.loop.call_at(due, exchange.on_timeout) if due else None
+        timer = self.loop.call_at(deadline, exchange.on_timeout) if deadline else None
         try:
             await exchange.send_message(data)
             return await exchange.read()
@@ -104,7 +122,7 @@ class StreamuxSession(Session):
     async def _request_piecewise(
         self, data: AsyncIterable[BytesLike], timeout: float | None
     ) -> bytes:
-        """The clock also interrupts whoever makes the data."""
+        """Like `request`; the timeout also interrupts the iterable that produces the data."""
         seconds = self.protocol.timeout_seconds(self.endpoint.side) if timeout is None else timeout
         clock = asyncio.timeout(timeout or None)
         try:
@@ -119,19 +137,28 @@ class StreamuxSession(Session):
             raise reply_timeout_error(seconds) from None
 
     def exchange(self) -> Pending[Exchange]:
-        """A request to send and a reply to read in steps; see Exchange. Waits for a free id."""
+        """Begin a request that is sent and read in steps; see `Exchange`. Waits for a free id."""
         return self.open()
 
     @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Exchange:
-        """Begin a request; waits while all ids are taken, or `Limits.max_own_streams` are under way.
+        """Begin a request; wait while all ids are taken or too many requests are open.
 
-        If cancelled, no id was taken. NoFreeIds when all of them were cancelled and the peer has
-        acknowledged none for as long as the policy lets a pause last.
+        If cancelled, no id was taken.
+
+        Args:
+            name: Must be empty: Streamux has no stream names.
+            window: Must be 0: Streamux has no windows.
+
+        Raises:
+            NoFreeIds: All ids were cancelled, and the peer has acknowledged none for
+                `Timeouts.slow_reader` seconds.
+            SessionClosed: The session has ended.
+            Unsupported: A name was given.
         """
         check_stream_window(self.protocol, window)
         if name:
-            raise Unsupported("Streamux has no names: what is asked goes into a request")
+            raise Unsupported("Streamux has no names: put the name into the request")
         if not self.ready.done():
             await asyncio.shield(self.ready)
         self.check_open()
@@ -151,12 +178,13 @@ class StreamuxSession(Session):
             self.check_open()
 
     def _open_exchange(self) -> Exchange:
+        # cast: `create_stream` returns exchanges for streams that this side has opened.
         exchange = cast(Exchange, self.create_stream(self.endpoint.open()))
         self.open_allowance.on_stream_opened()
         return exchange
 
     def _try_open_now(self) -> Exchange | None:
-        """Begin a request if nothing has to be waited for."""
+        """Begin a request if that is possible without waiting."""
         if self._id_waiters or self._open_rate_limiter.interval or not self.ready.done():
             return None
         self.check_open()
@@ -169,7 +197,7 @@ class StreamuxSession(Session):
 
     async def _wait_for_free_id(self, retrying: bool) -> None:
         waiter = self.loop.create_future()
-        if retrying:  # somebody quicker took the id this one was woken for
+        if retrying:  # another caller took the id that this one was woken for
             self._id_waiters.appendleft(waiter)
         else:
             self._id_waiters.append(waiter)
@@ -187,7 +215,7 @@ class StreamuxSession(Session):
                 self._id_waiters.remove(waiter)
 
     def _all_ids_locked(self) -> bool:
-        """Does every id of ours wait for the peer to acknowledge its cancel?"""
+        """Whether all ids of this side were cancelled and wait for the peer to acknowledge it."""
         self._allow_cancel_acks()
         return self._pending_cancel_acks > self.protocol.layout_of(self.endpoint.side).max_id
 
@@ -197,11 +225,12 @@ class StreamuxSession(Session):
         bits = self.protocol.layout_of(self.endpoint.side).id_bits
         return NoFreeIds(
             f"all {count} ids of this side were cancelled, and the peer has acknowledged none for "
-            f"{self.timeouts.slow_reader:g} s: use a new connection, or announce more than id_bits={bits}"
+            f"{self.timeouts.slow_reader:g} s: use a new connection, or announce more than "
+            f"id_bits={bits}"
         )
 
     def _wake_id_waiter(self) -> None:
-        """An id has become free."""
+        """An id has become free: wake the caller that has waited longest."""
         self.retiring = False
         while self._id_waiters:
             waiter = self._id_waiters.popleft()
@@ -209,64 +238,72 @@ class StreamuxSession(Session):
                 waiter.set_result(None)
                 return
 
-    # --- answering
+    # Calls
 
     @property
     def calls(self) -> AsyncIterator[Call]:
-        """The requests of the peer, as their first chunks come, until the session ends."""
-        return cast(AsyncIterator[Call], self.incoming)
+        """Iterates over the calls of the peer, each with its first chunk, until the session
+        ends."""
+        return cast(AsyncIterator[Call], self.incoming)  # as `accept` returns them
 
     async def accept(self) -> Call:
-        """The next call. Cancelled: it waits for the next `accept`."""
+        """Wait for the next call of the peer. If cancelled, it is left for the next `accept`."""
+        # cast: only calls are queued, see `_on_peer_opened`.
         return cast(Call, await self.accept_queue.take())
 
     async def serve_calls(self, handler: CallHandler, *, max_concurrent: int = 64) -> None:
-        """Run `work(call)` for every call, each in a task of its own, until the session ends.
+        """Run `handler(call)` in a task for every call of the peer, until the session ends.
 
-        The task is cancelled when the peer cancels the call. If `work` raises, that is logged and
-        the call dropped; if it returns without an answer, the answer is empty. SessionClosed if
-        the session did not end in good order.
+        The task is cancelled when the peer cancels the call. An exception of the handler is logged
+        and the call is dropped. A handler that returns without a reply sends an empty one.
+
+        Args:
+            handler: Coroutine function that takes a `Call`.
+            max_concurrent: Calls handled at a time; others wait.
+
+        Raises:
+            SessionClosed: The session failed.
         """
         check_concurrent_handler(handler, max_concurrent)
         await CallTaskRunner(self, handler, max_concurrent).run()
 
     async def serve_streams(self, handler: CallHandler, *, max_concurrent: int = 1024) -> None:
-        """The same as `answer`."""
+        """The same as `serve_calls`."""
         await self.serve_calls(handler, max_concurrent=max_concurrent)
 
-    # --- signs of life
+    # Keep-alives
 
     @property
     def keep_alive(self) -> float:
-        """Seconds without sending after which a keep alive is sent; 0: none.
+        """Send a keep-alive after this many seconds without sending; 0 sends none.
 
-        A third of the peer's timeout until it is set.
+        The default is a third of the timeout that the peer has announced.
         """
         return self._keepalive.interval
 
     @keep_alive.setter
     def keep_alive(self, seconds: float) -> None:
-        self._keepalive.interval = seconds_of(seconds)
+        self._keepalive.interval = check_seconds(seconds)
         self._keepalive.update()
 
     @property
     def silence(self) -> float:
-        """Seconds without any byte from the peer after which the session ends; 0: never."""
+        """End the session after this many seconds without a byte from the peer; 0: never."""
         return self._keepalive.silence_timeout
 
     @silence.setter
     def silence(self, seconds: float) -> None:
-        self._keepalive.silence_timeout = seconds_of(seconds)
+        self._keepalive.silence_timeout = check_seconds(seconds)
         self._keepalive.update()
 
     def all_peer_ids_in_use(self) -> bool:
-        """Does every id of the peer wait for us? Then it has none left for a keep alive."""
+        """Whether the peer waits for a reply on every id; it then has none for a keep-alive."""
         return self._peer_ids_in_use > self.protocol.layout_of(1 - self.endpoint.side).max_id
 
-    # --- inside
+    # Callbacks of the base class
 
     async def close(self) -> None:
-        """Cancel our requests that wait for a reply, let what is queued leave, and end."""
+        """Cancel the requests of this side, send what is queued, and close the connection."""
         if not self.shutdown.started and self.close_reason is None:
             for stream in list(self.streams.values()):
                 if isinstance(stream, Exchange):
@@ -301,10 +338,10 @@ class StreamuxSession(Session):
             elif isinstance(event, Control) and event.kind == CANCEL_ACK:
                 self._wake_id_waiter()
 
-    def _on_peer_opened(self, state: Record) -> None:
+    def _on_peer_opened(self, state: StreamState) -> None:
         endpoint = self.endpoint
         if self.shutdown.started:
-            self._ignore_call(state)  # no answer any more
+            self._ignore_call(state)  # it can no longer be answered
         elif self.accept_queue.excess or self.exceeded_stream_limit():
             endpoint.counters.count("max_streams")
             if not self._excess_streams.try_hold(state, "max_streams"):
@@ -315,20 +352,20 @@ class StreamuxSession(Session):
             self.accept_queue.put(self.create_stream(state))
 
     def exceeded_stream_limit(self) -> str:
-        """Calls wait for nobody's acceptance: only their number counts."""
-        here = self.peer_stream_count - len(self.accept_queue.excess)
-        return "max_streams" if here >= self.endpoint.limits.max_streams else ""
+        """Only the number of open calls is limited: they need not be accepted to be open."""
+        open_calls = self.peer_stream_count - len(self.accept_queue.excess)
+        return "max_streams" if open_calls >= self.endpoint.limits.max_streams else ""
 
     def reject_excess_stream(self, stream: Stream, limit: str) -> None:
-        cast(Call, stream).drop("there was no room for it")
+        cast(Call, stream).drop("there was no room for it")  # only calls are held back
 
-    def _ignore_call(self, state: Record) -> None:
-        """Nobody answers this call: what has come of it is let go, and what comes is not kept."""
+    def _ignore_call(self, state: StreamState) -> None:
+        """Discard a call that will not be answered, and what is still received of it."""
         if state.buffers is not None:
             self.endpoint.receive_queue.discard(state.buffers)
             state.buffers = None
 
-    def create_stream(self, state: Record) -> Stream:
+    def create_stream(self, state: StreamState) -> Stream:
         if state.opener != self.endpoint.side:
             call = Call(self, state)
             self.streams[state] = call
@@ -339,7 +376,7 @@ class StreamuxSession(Session):
         return exchange
 
     def forget_call(self, call: Call) -> None:
-        """Forget a call without an answer. Its id is the peer's matter from now on."""
+        """Remove a call without a reply. The peer frees its id after its own timeout."""
         record = call.state
         self.endpoint.scheduler.discard_outgoing(call.buffers)
         self.endpoint.receive_queue.discard(call.buffers)
@@ -351,9 +388,9 @@ class StreamuxSession(Session):
         record.buffers = None
         self.read_backpressure.update()
 
-    def remove_if_finished(self, stream: Stream) -> None:
+    def remove_if_finished(self, stream: StreamBase) -> None:
         if stream in self._unsent_requests:
-            if stream.state.over:  # given up before anything had left
+            if stream.state.over:  # aborted before anything was sent
                 self._unsent_requests.remove(stream)
                 del self.streams[stream.state]
                 self.open_allowance.on_stream_closed()
@@ -371,7 +408,7 @@ class StreamuxSession(Session):
             self._allow_cancel_acks()
 
     def _allow_cancel_acks(self) -> None:
-        """Acks that we asked for are not held against the peer as frames that carry nothing."""
+        """Exempt the acknowledgements that this side has caused from the limit on empty frames."""
         acks = self.protocol.locked_count(self.endpoint.side)
         more = acks - self._pending_cancel_acks
         self._pending_cancel_acks = acks
@@ -381,13 +418,13 @@ class StreamuxSession(Session):
         self.endpoint.receive_queue.max_empty_per_chunk += more
 
     def is_held_back(self, stream: Stream) -> bool:
-        """What was not ended is held back; a close does not wait for it."""
+        """Whether the message is not ended yet; closing the session does not wait for it."""
         return not stream.buffers.end_queued
 
     def update_ready(self) -> None:
-        known = self.ready.done()
+        was_ready = self.ready.done()
         super().update_ready()
-        if self.ready.done() and not known:
+        if self.ready.done() and not was_ready:
             self._keepalive.start()
 
     def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Work on every call of a Streamux peer, each in a task of its own: it ends if the peer cancels."""
+"""Runs a handler task for every Streamux call; the task is cancelled with the call."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ CallHandler = Callable[[Call], Awaitable[None]]
 
 
 class CallTaskRunner(SessionComponent["StreamuxSession"]):
-    """Takes calls as they come, as long as there is room and the peer takes what is done."""
+    """Accepts calls while a task slot is free and the peer reads the replies."""
 
     def __init__(
         self, session: "StreamuxSession", handler: CallHandler, max_concurrent: int
@@ -32,10 +32,14 @@ class CallTaskRunner(SessionComponent["StreamuxSession"]):
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        """Until the session ends and the work on its calls is done."""
+        """Run until the session has ended and all handlers are finished.
+
+        Raises:
+            SessionClosed: The session failed.
+        """
         session = self.session
         async with self._tasks:
-            with contextlib.suppress(SessionClosed):  # told below, and not as one of a group
+            with contextlib.suppress(SessionClosed):  # raised below, outside the task group
                 async for call in session.calls:
                     await self._start(call)
         if session.failure is not None:
@@ -44,36 +48,36 @@ class CallTaskRunner(SessionComponent["StreamuxSession"]):
     async def _start(self, call: Call) -> None:
         try:
             await self._free_slots.acquire()
-            await call.drain()  # no new work while the peer does not take what is done
+            await call.drain()  # no new handler while the peer does not read replies
         except asyncio.CancelledError:
             self.session.accept_queue.put_back(call)
             raise
         task = self._tasks.create_task(self._run_handler(call))
         task.add_done_callback(partial(self._on_task_done, call))
         call.task = task
-        call.wake_all()  # it may have been cancelled while it waited
+        call.wake_all()  # cancels the task if the call was cancelled meanwhile
 
     def _on_task_done(self, call: Call, task: asyncio.Task[None]) -> None:
         self._free_slots.release()
-        if call.task is task:  # it was cancelled before it had begun
+        if call.task is task:  # the task was cancelled before it started
             call.task = None
             self.session.accept_queue.put_back(call)
 
     async def _run_handler(self, call: Call) -> None:
         session = self.session
-        if call.task is None:  # a loop with eager tasks: `_begin` has yet to learn of this one
+        if call.task is None:  # eager tasks: `_start` has not stored this task yet
             await asyncio.sleep(0)
         try:
             async with call:
                 await self._handler(call)
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            withdrawn = call.task is None
-            if not withdrawn or task is None or task.uncancel() > 0:
+            call_cancelled = call.task is None
+            if not call_cancelled or task is None or task.uncancel() > 0:
                 raise
         except PolymuxError as problem:
             log.debug("%s: %s", session, problem)
         except Exception:
-            log.exception("%s: the work on %s failed", session, call)
+            log.exception("%s: the handler of %s failed", session, call)
         finally:
             call.task = None

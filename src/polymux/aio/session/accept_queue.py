@@ -1,31 +1,32 @@
-"""Streams that have come and wait to be taken: first come, first served, per name.
+"""Streams that the peer opened and the application has not taken yet.
 
-A taker may be cancelled at any moment: what was already handed to it goes back to the front.
+Streams are handed out in order of arrival, to the caller that has waited longest: first to one that
+asked for the stream's name, else to one that takes any. A caller can be cancelled at any moment; a
+stream that was already handed to it goes back to the front of the queue.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from functools import partial
 
-from polymux.aio.errors import copy_of
+from polymux.aio.session.component import SessionComponent
+from polymux.aio.session.interface import SessionInterface
 from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import SessionClosed
 
 
-class AcceptQueue:
-    """A queue of streams. A taker asks for one name, or for whichever comes next."""
+class AcceptQueue(SessionComponent[SessionInterface]):
+    """The queue of one session. Its length does not include `excess`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, check_open: Callable[[], None]) -> None:
-        self._loop = loop
-        self._check_open = check_open  # raises once nothing more can come
+    def __init__(self, session: SessionInterface) -> None:
+        super().__init__(session)
+        self._loop = session.loop
         self._queued: deque[Stream] = deque()
-        self.excess: deque[Stream] = deque()  # past a limit: nobody can take them yet, see `Crowd`
-        self.on_stream_removed: Callable[[], None] | None = (
-            None  # asked when a stream has left the queue
-        )
+        self.excess: deque[Stream] = deque()  # over a limit, not to be taken yet: `ExcessStreams`
+        # Called when a stream has left the queue or the session.
+        self.on_stream_removed: Callable[[], None] | None = None
         self._waiters: deque[tuple[bytes | None, asyncio.Future[Stream | None]]] = deque()
-        self._end_waiters: list[asyncio.Future[Stream | None]] = []  # who only wait for the end
+        self._end_waiters: list[asyncio.Future[Stream | None]] = []  # callers of `wait_ended`
 
     def __len__(self) -> int:
         return len(self._queued)
@@ -36,20 +37,71 @@ class AcceptQueue:
     def queued_streams(self) -> list[Stream]:
         return list(self._queued)
 
+    # Adding
+
     def put(self, stream: Stream) -> None:
-        """A stream has come."""
+        """Add a stream that the peer opened."""
         if not self._give_to_waiter(stream):
             self._queued.append(stream)
 
     def put_back(self, stream: Stream) -> None:
-        """A stream that was handed out comes back unused: it is the next, if anybody wants it."""
+        """Return a stream that was handed out and not used, to the front of the queue."""
         if not stream.usable:
             stream.discard_unread()
         elif not self._give_to_waiter(stream):
             self._queued.appendleft(stream)
 
+    def _give_to_waiter(self, stream: Stream) -> bool:
+        """Hand the stream to a waiting caller: the oldest for its name, else the oldest for any."""
+        for wanted_name in (stream.state.name or b"", None):
+            for name, waiter in self._waiters:
+                if name == wanted_name and not waiter.done():
+                    waiter.set_result(stream)
+                    return True
+        return False
+
+    # Taking
+
+    async def take(self, name: bytes | None = None) -> Stream:
+        """Wait for the next stream, of this name or (None) of any. If cancelled, none was taken.
+
+        Raises:
+            SessionClosed: The session is closed and no such stream is queued.
+        """
+        while True:
+            for stream in self._queued:
+                if name is None or stream.state.name == name:
+                    self._queued.remove(stream)
+                    self._notify_removed()
+                    return stream
+            self.session.check_open()
+            waiter: asyncio.Future[Stream | None] = self._loop.create_future()
+            entry = (name, waiter)
+            self._waiters.append(entry)
+            try:
+                taken = await waiter
+            except asyncio.CancelledError:
+                late = waiter.result() if waiter.done() and not waiter.cancelled() else None
+                if late is not None:
+                    self.put_back(late)
+                raise
+            finally:
+                if entry in self._waiters:
+                    self._waiters.remove(entry)
+            if taken is not None:
+                if taken.usable:
+                    return taken
+                taken.discard_unread()  # the peer aborted it before this task ran
+
+    def take_nowait(self) -> Stream | None:
+        """Take the stream that has waited longest, or None."""
+        if not self._queued:
+            return None
+        self._notify_removed()
+        return self._queued.popleft()
+
     def discard(self, stream: Stream) -> bool:
-        """Take this very stream out, if it still waits."""
+        """Remove this stream. Return False if it is not queued."""
         for queue in (self._queued, self.excess):
             if stream in queue:
                 queue.remove(stream)
@@ -61,17 +113,12 @@ class AcceptQueue:
         if self.on_stream_removed is not None:
             self.on_stream_removed()
 
-    def take_nowait(self) -> Stream | None:
-        """The stream that has waited longest, if any does."""
-        if not self._queued:
-            return None
-        self._notify_removed()
-        return self._queued.popleft()
+    # Ending
 
     async def wait_ended(self) -> None:
-        """Wait until nothing more can come, and raise what a taker is told then."""
+        """Wait until no more streams can come; then raise SessionClosed with the reason."""
         while True:
-            self._check_open()
+            self.session.check_open()
             waiter: asyncio.Future[Stream | None] = self._loop.create_future()
             self._end_waiters.append(waiter)
             try:
@@ -79,63 +126,25 @@ class AcceptQueue:
             finally:
                 self._end_waiters.remove(waiter)
 
-    async def take(self, name: bytes | None = None) -> Stream:
-        """The next stream of this name, or of any. If cancelled, none was taken."""
-        while True:
-            for stream in self._queued:
-                if name is None or stream.state.name == name:
-                    self._queued.remove(stream)
-                    self._notify_removed()
-                    return stream
-            self._check_open()
-            waiter: asyncio.Future[Stream | None] = self._loop.create_future()
-            entry = (name, waiter)
-            self._waiters.append(entry)
-            try:
-                found = await waiter
-            except asyncio.CancelledError:
-                late = waiter.result() if waiter.done() and not waiter.cancelled() else None
-                if late is not None:
-                    self.put_back(late)
-                raise
-            finally:
-                if entry in self._waiters:
-                    self._waiters.remove(entry)
-            if found is not None:
-                if found.usable:
-                    return found
-                found.discard_unread()  # it was withdrawn on the way here
-
-    def _give_to_waiter(self, stream: Stream) -> bool:
-        """Give the stream to who has waited longest: for its name, else for any."""
-        for wanted in (stream.state.name or b"", None):
-            for name, waiter in self._waiters:
-                if name == wanted and not waiter.done():
-                    waiter.set_result(stream)
-                    return True
-        return False
-
     def wake_all(self) -> None:
-        """Nothing more will come: those who wait look again and are told so."""
+        """Wake every waiting caller, which then finds the session closed."""
         for waiter in (*(waiter for _, waiter in self._waiters), *self._end_waiters):
             if not waiter.done():
                 waiter.set_result(None)
 
-    def detach(self, problem: SessionClosed | None) -> None:
-        """The connection is gone: whoever finds nothing here is told so, without the session."""
-        self._check_open = partial(
-            raise_copy_of, problem or SessionClosed("the connection was closed")
-        )
+    def close(self) -> None:
+        """Drop what only an open connection needs. Queued streams can still be taken."""
         self.excess.clear()
         self.on_stream_removed = None
 
 
-def raise_copy_of(problem: SessionClosed) -> None:
-    raise copy_of(problem)
-
-
 class IncomingStreams:
-    """Iterates over the streams a peer opens; ends with the session, raises if that failed."""
+    """Iterates over the streams a peer opens. It ends with the session, or raises if that failed.
+
+    Args:
+        accept: Waits for the next stream.
+        failed: Returns whether the session failed.
+    """
 
     def __init__(self, accept: Callable[[], Awaitable[Stream]], failed: Callable[[], bool]) -> None:
         self._accept = accept

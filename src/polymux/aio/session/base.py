@@ -1,37 +1,46 @@
 # mypyc: compiled
-"""What passes through a session, both ways: every chunk and every stream comes along here."""
+"""The synchronous half of a session: received data, stream events, flushes and the end.
+
+Every received chunk and every write passes through here, so the module is compiled. What has to
+wait (opening, accepting, closing) and asyncio's protocol callbacks are in `session.Session`, which
+is interpreted: mypyc can neither derive a native class from `asyncio.Protocol` nor give a compiled
+coroutine the introspection that asyncio's tools expect.
+"""
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
+from weakref import ref
 
 from mypy_extensions import mypyc_attr
 
-from polymux.aio.errors import printable
-from polymux.aio.hooks import SessionRecorder, flush_before_read
+from polymux.aio.errors import as_session_closed, copy_of, limit_notice, printable
+from polymux.aio.hooks import SessionRecorder
+from polymux.aio.session.accept_queue import AcceptQueue
 from polymux.aio.session.busy_poll import BusyPoller, poll_loop_of
+from polymux.aio.session.excess_streams import ExcessStreams
 from polymux.aio.session.open_allowance import OpenAllowance
+from polymux.aio.session.open_rate import OpenRateLimiter
+from polymux.aio.session.open_waiters import OpenWaiters
 from polymux.aio.session.peer_diagnosis import explain_first_frame_error
+from polymux.aio.session.preamble import Preamble
+from polymux.aio.session.read_backpressure import ReadBackpressure
+from polymux.aio.session.send_waiters import SendWaiters
 from polymux.aio.session.shutdown import Shutdown, resolve
 from polymux.aio.session.socket_options import limit_unsent_bytes
 from polymux.aio.session.socket_writer import SocketWriter
 from polymux.aio.session.wakeups import WakeupQueue
+from polymux.aio.streams.base import StreamBase
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
-from polymux.core.errors import PolymuxError, SessionClosed
+from polymux.core.errors import LimitExceeded, PeerViolation, PolymuxError, SessionClosed
 from polymux.core.events import Aborted, Accepted, Closed, Credit, Ended, Event, Opened
 from polymux.core.limits import Timeouts
+from polymux.core.rules import Origin
 from polymux.core.streams import ABORTED
 from polymux.core.streams import StreamState as Record
 
 if TYPE_CHECKING:
-    from polymux.aio.session.accept_queue import AcceptQueue
-    from polymux.aio.session.excess_streams import ExcessStreams
-    from polymux.aio.session.open_rate import OpenRateLimiter
-    from polymux.aio.session.preamble import Preamble
-    from polymux.aio.session.read_backpressure import ReadBackpressure
-    from polymux.aio.session.send_waiters import SendWaiters
-    from polymux.aio.session.session import Session
     from polymux.aio.session.stream_tasks import StreamTaskRunner
 
 log = logging.getLogger("polymux.aio")
@@ -39,91 +48,120 @@ log = logging.getLogger("polymux.aio")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SessionBase:
-    """What passes through a session, both ways; `Session` has what its user may wait for."""
+    """The state and components of a session, and everything in it that never waits."""
 
-    reset_discards_unread = True  # does a reset by the peer take with it what was not read yet?
-    pauses_at_stream_limit = (
-        True  # does reading stop for a stream past a limit, before it is turned away?
-    )
-    aborted_stream_weight = 1.0  # what a stream that was given up takes of what may be opened
+    reset_discards_unread = True  # a reset by the peer discards what was received and not read
+    pauses_at_stream_limit = True  # pause reading before rejecting a stream over a limit
+    aborted_stream_weight = 1.0  # share of the open allowance that an aborted stream holds
 
-    accept_queue: "AcceptQueue"
-    _excess_streams: "ExcessStreams"
-    shutdown: Shutdown
-    read_backpressure: "ReadBackpressure"
-    send_waiters: "SendWaiters"
-    _open_rate_limiter: "OpenRateLimiter"
-
-    def __init__(self, endpoint: Endpoint, timeouts: Timeouts) -> None:
+    def __init__(self, endpoint: Endpoint, timeouts: Timeouts, opens_per_second: float) -> None:
         self.endpoint = endpoint
         self.timeouts = timeouts
         self.loop = asyncio.get_running_loop()
-        self.ready: asyncio.Future[None] = self.loop.create_future()  # handshaken, or over
+        self.peer: str = ""  # address or URL of the peer, for messages
+        self.ready: asyncio.Future[None] = self.loop.create_future()  # handshake done, or closed
+        self.closed: asyncio.Future[None] = self.loop.create_future()  # the connection is gone
         self.transport: asyncio.Transport | None = None
         self.recorder: SessionRecorder | None = None
-        self.preamble: Preamble | None = None  # until it has been exchanged
-        self.close_reason: SessionClosed | None = None  # why nothing more will come
-        self.streams: dict[Record, Stream] = {}  # not over, or not read to the end
-        self.peer_stream_count: int = 0  # how many of them the peer has opened
+        self.preamble: Preamble | None = None  # None once it has been exchanged
+        self.close_reason: SessionClosed | None = None  # why nothing more will be received
+        self.failure: SessionClosed | None = None  # why the session ended, unless in good order
+        self.streams: dict[Record, Stream] = {}  # open, or closed with unread data
+        self.peer_stream_count: int = 0  # of these, how many the peer opened
         self.stream_task_runner: StreamTaskRunner | None = None
         self.open_allowance = OpenAllowance(
             self.loop, endpoint.limits.max_own_streams, endpoint.limits.open_reset_rate
         )
         self.busy_poller = BusyPoller(poll_loop_of(self.loop), 0)  # the factory sets its budget
+        callbacks = WriterCallbacks(self)
         self.socket_writer = SocketWriter(
             endpoint,
             self.loop.call_soon,
-            self._writable_transport,
-            self._after_write,
+            callbacks.writable_transport,
+            callbacks.after_write,
             self.busy_poller,
         )
         self.wakeup_queue = WakeupQueue(self.loop, self.socket_writer)
+        self.shutdown = Shutdown(self)
+        self.accept_queue = AcceptQueue(self)
+        self.read_backpressure = ReadBackpressure(self)
+        self.send_waiters = SendWaiters(endpoint.scheduler, self.socket_writer)
+        self.open_waiters = OpenWaiters(self)
+        self._open_rate_limiter = OpenRateLimiter(opens_per_second)
+        self._excess_streams = ExcessStreams(
+            self, self.accept_queue, self.read_backpressure, self.shutdown
+        )
 
-    # --- what has come
+    def __str__(self) -> str:
+        return f"{self.endpoint.protocol.name} session with {self.peer or 'an unknown peer'}"
+
+    # Receiving
 
     def data_received(self, data: bytes) -> None:
+        """Process a received chunk, then resume the tasks it woke (see `wakeups`)."""
         self.busy_poller.on_receive()
-        wakings = self.wakeup_queue
-        wakings.begin_receive()
+        wakeup_queue = self.wakeup_queue
+        wakeup_queue.begin_receive()
         try:
             self._process_received(data)
         finally:
-            wakings.end_receive()
+            wakeup_queue.end_receive()
 
     def _process_received(self, data: bytes) -> None:
         if self.recorder is not None:
-            flush_before_read(as_session(self))
+            self._flush_before_read()
             self.recorder.read(data)
         if self.shutdown.io_stopped:
             return
         endpoint = self.endpoint
         try:
             if self.preamble is not None:
-                data = self.preamble.exchange(as_session(self), data)
+                data = self._exchange_preamble(self.preamble, data)
             for event in endpoint.receive(data, self.loop.time()):
                 self._handle_event(event)
         except PolymuxError as problem:
-            self._on_peer_error(explain_first_frame_error(as_session(self), problem, data))
+            self._on_peer_error(explain_first_frame_error(self, problem, data))
             return
-        inbox = endpoint.receive_queue
-        if inbox.readable_streams:
-            for record in inbox.readable_streams:
+        receive_queue = endpoint.receive_queue
+        if receive_queue.readable_streams:
+            for record in receive_queue.readable_streams:
                 if record.buffers is not None:
                     record.buffers.marked_readable = False
                     if record in self.streams:
                         self.streams[record].wake_reader()
-            inbox.readable_streams = []
-        if inbox.unread_bytes:
+            receive_queue.readable_streams = []
+        if receive_queue.unread_bytes:
             self.read_backpressure.update()
         if not self.ready.done():
             self.update_ready()
         if endpoint.pending():
             self.socket_writer.schedule_flush()
 
+    def _flush_before_read(self) -> None:
+        """Flush queued frames before processing received data, so that the recording never shows a
+        frame after data its sender had not yet read."""
+        transport = self.transport
+        if transport is not None and not self.shutdown.io_stopped and not transport.is_closing():
+            data = self.endpoint.data_to_send(0)
+            if data:
+                self.socket_writer.bytes_sent += len(data)
+                transport.write(data)
+
+    def _exchange_preamble(self, preamble: Preamble, data: bytes) -> bytes:
+        """Process bytes of the preamble. Return those that follow it."""
+        reply, rest = preamble.receive(data)
+        if self.transport is not None:
+            self.transport.write(reply)
+        if preamble.done:
+            self.preamble = None
+            self.update_ready()
+            self.schedule_flush()
+        return rest
+
     def _handle_event(self, event: Event) -> None:
         record = event.stream
         kind = type(event)  # none has subclasses
-        if record is None or kind is Ended:  # who reads finds out by itself
+        if record is None or kind is Ended:  # a reader task finds the end by itself
             return
         if kind is Opened:
             self._on_peer_opened(record)
@@ -131,7 +169,7 @@ class SessionBase:
         stream = self.streams.get(record)
         if kind is Closed and record.opener == self.endpoint.side:
             self.open_allowance.on_stream_closed()
-        if stream is None:  # turned away
+        if stream is None:  # it was rejected
             if kind is Closed:
                 record.buffers = None
         elif kind is Closed:
@@ -146,27 +184,29 @@ class SessionBase:
         elif isinstance(event, Aborted):
             if self.accept_queue.discard(stream):
                 stream.discard_unread()
-            if event.text and stream.peer_half.state != ABORTED:  # not by the peer: for what it did
+            if event.text and stream.peer_half.state != ABORTED:  # this side aborts: a violation
                 stream.abort_with_reason(f"the peer broke the protocol: {printable(event.text)}")
             else:
                 stream.on_peer_abort(event.text)
 
+    # Streams
+
     def _on_peer_opened(self, state: Record) -> None:
-        """The peer opened a stream: take it, or turn it away when there are too many."""
+        """Admit a stream that the peer opened, hold it, or reject it if a limit is exceeded."""
         endpoint = self.endpoint
         limits = endpoint.limits
         if len(state.name or b"") > endpoint.protocol.max_name_bytes:
-            over = "max_name_bytes"
+            limit = "max_name_bytes"
         else:
-            over = self.exceeded_stream_limit()
-            if not over and self.accept_queue.excess:  # they have come first
-                over = "max_streams"
-        if over:
-            endpoint.counters.count(over)
-            if self._excess_streams.try_hold(state, over):
+            limit = self.exceeded_stream_limit()
+            if not limit and self.accept_queue.excess:  # streams held earlier come first
+                limit = "max_streams"
+        if limit:
+            endpoint.counters.count(limit)
+            if self._excess_streams.try_hold(state, limit):
                 return
-            log.debug("%s: stream turned away: %s", self, limits.describe(over))
-            endpoint.reject_stream(state, f"turned away: limit {over}".encode())
+            log.debug("%s: stream rejected: %s", self, limits.describe(limit))
+            endpoint.reject_stream(state, f"rejected: limit {limit}".encode())
         elif self.shutdown.started:
             endpoint.abort(state)
         else:
@@ -175,28 +215,29 @@ class SessionBase:
             self.admit_stream(stream)
 
     def exceeded_stream_limit(self) -> str:
-        """The limit that leaves no room for one more stream of the peer; empty if there is room."""
+        """Name the limit that one more stream of the peer would exceed; empty if there is room."""
         limits = self.endpoint.limits
-        arrivals = self.accept_queue
-        if len(arrivals) >= limits.accept_backlog:
+        accept_queue = self.accept_queue
+        if len(accept_queue) >= limits.accept_backlog:
             return "accept_backlog"
-        return (
-            "max_streams"
-            if self.peer_stream_count - len(arrivals.excess) >= limits.max_streams
-            else ""
-        )
+        admitted = self.peer_stream_count - len(accept_queue.excess)
+        return "max_streams" if admitted >= limits.max_streams else ""
 
     def admit_stream(self, stream: Stream) -> None:
-        """A stream of the peer is there for the application."""
+        """Hand a stream of the peer to the stream handlers or to the accept queue."""
         if self.stream_task_runner is None or not self.stream_task_runner.start(stream):
             self.accept_queue.put(stream)
 
     def reject_excess_stream(self, stream: Stream, limit: str) -> None:
-        """Refuse a stream for which room was waited for."""
-        stream.abort_with_reason("there was no room for it", f"turned away: limit {limit}")
+        """Abort a stream that was held at a limit for `Timeouts.slow_reader` seconds."""
+        stream.abort_with_reason("there was no room for it", f"rejected: limit {limit}")
+
+    def waiting_to_open(self) -> int:
+        """Return how many callers wait because this side has as many streams open as it may."""
+        return len(self.open_allowance.waiters)
 
     def _can_open_now(self) -> bool:
-        """Can a stream be opened at once?"""
+        """Return whether a stream can be opened without waiting."""
         if (
             self.close_reason is not None
             or self.shutdown.started
@@ -212,14 +253,14 @@ class SessionBase:
         return stream
 
     def create_stream(self, state: Record) -> Stream:
-        stream = Stream(as_session(self), state)
+        stream = Stream(self, state)
         self.streams[state] = stream
         if len(self.streams) == 2:
             limit_unsent_bytes(self.transport)
         return stream
 
-    def remove_if_finished(self, stream: Stream) -> None:
-        """A stream that is over and read to the end leaves nothing behind here."""
+    def remove_if_finished(self, stream: StreamBase) -> None:
+        """Forget a stream that is closed and has no unread data."""
         record = stream.state
         if record.over and not stream.buffers.unread_bytes and record in self.streams:
             del self.streams[record]
@@ -229,31 +270,30 @@ class SessionBase:
                 if self.accept_queue.on_stream_removed is not None:
                     self.accept_queue.on_stream_removed()
 
-    def on_stream_released(self, stream: Stream) -> None:
-        """A stream was given up or closed: what it held is free again."""
+    def on_stream_released(self, stream: StreamBase) -> None:
+        """Reuse what a stream held: it was aborted or closed."""
         self.remove_if_finished(stream)
         if self.read_backpressure.paused_at:
             self.read_backpressure.update()
-        if (
-            len(self.endpoint.scheduler.control_queue)
-            > self.endpoint.limits.max_queued_replies // 2
-        ):
+        endpoint = self.endpoint
+        if len(endpoint.scheduler.control_queue) > endpoint.limits.max_queued_replies // 2:
             self.flush()
         self.socket_writer.schedule_if_needed(
             self.close_reason is not None or self.shutdown.started
         )
 
-    # --- what is to go
+    # Sending
 
     def schedule_flush(self) -> None:
-        """Form what may leave and hand it to the transport, once a turn of the loop."""
+        """Encode and write everything sendable, once in this event-loop iteration."""
         self.socket_writer.schedule_flush()
 
     def flush(self) -> None:
+        """Encode and write everything sendable now."""
         self.socket_writer.flush()
 
     def _writable_transport(self) -> asyncio.Transport | None:
-        """The transport to write to now, if anything may be written."""
+        """Return the transport, or None while nothing may be written."""
         transport = self.transport
         held = self.shutdown.io_stopped or self.preamble is not None
         if held or transport is None or transport.is_closing():
@@ -262,7 +302,7 @@ class SessionBase:
         return transport
 
     def _after_write(self) -> None:
-        """What could leave has left: see what that changes."""
+        """Handle what a write changed: events, blocked streams, waiting senders, shutdown."""
         endpoint = self.endpoint
         if endpoint.receive_queue.events:
             for event in endpoint.take_events():
@@ -279,32 +319,97 @@ class SessionBase:
         elif self.close_reason is not None or self.shutdown.started:
             self.shutdown.check_done()
 
-    def _on_blocked_streams(self) -> None:
-        """Streams had something to send and no leave."""
-        self.endpoint.scheduler.blocked_streams.clear()
+    # Ending
 
-    # --- where sessions differ
+    def check_open(self) -> None:
+        """Raise SessionClosed if the session is closed or closing."""
+        if self.close_reason is not None:
+            raise copy_of(self.close_reason)
+        if self.shutdown.started:
+            raise SessionClosed(f"{self} is closed")
 
-    def on_stream_claimed(self, stream: Stream) -> None:
-        """Somebody is there for a stream that the peer has opened."""
+    def fail(self, problem: PolymuxError) -> None:
+        """End the session at once because of `problem`. The first problem becomes `failure`."""
+        if self.closed.done():
+            return
+        problem = self.shutdown.first_failure(problem)
+        if self.failure is None:
+            self.failure = as_session_closed(problem)
+            level = logging.WARNING if self._is_limit_error(problem) else logging.INFO
+            log.log(level, "%s ends: %s", self, problem)
+        self._end_receiving(self.failure)
+        if self._is_limit_error(problem) and self._send_limit_notice(limit_notice(problem)):
+            self.shutdown.close_transport_soon()
+        else:
+            self.shutdown.close_transport()
 
-    def is_held_back(self, stream: Stream) -> bool:
-        """Does this stream still need the peer's or our acceptance?"""
-        return False
+    def _is_limit_error(self, problem: PolymuxError) -> bool:
+        """Return whether a limit of this side, or a rule that enforces one, ends the session."""
+        violation = self.endpoint.fatal_violation
+        if isinstance(problem, PeerViolation):
+            return violation is not None and violation.rule.origin is Origin.LIMIT
+        return isinstance(problem, LimitExceeded)
+
+    def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:
+        """Record that no more data comes and wake every waiting call.
+
+        With `can_reply`, streams that the peer has ended can still send.
+        """
+        if self.close_reason is None:
+            self.close_reason = problem
+        for stream in list(self.streams.values()):
+            stream.on_connection_lost(problem, can_reply)
+        excess = self.accept_queue.excess
+        while excess:  # no more can come, so the limits no longer matter for these
+            self.admit_stream(excess.popleft())
+        self.accept_queue.wake_all()
+        self.open_waiters.stop()
+        resolve(self.ready)
+
+    # Hooks for the protocols' session classes
 
     def update_ready(self) -> None:
+        """Resolve `ready` once the handshake and the preamble are done."""
         if self.endpoint.protocol.handshake_done and self.preamble is None:
             resolve(self.ready)
 
+    def on_stream_claimed(self, stream: Stream) -> None:
+        """Called when the application takes a stream that the peer opened."""
+
+    def is_held_back(self, stream: Stream) -> bool:
+        """Return whether the stream still needs the peer's or our acceptance."""
+        return False
+
+    def _on_blocked_streams(self) -> None:
+        """Called after a write that left streams with queued data and no send credit."""
+        self.endpoint.scheduler.blocked_streams.clear()
+
     def _on_peer_error(self, problem: PolymuxError) -> None:
-        """What the peer has sent ends the session."""
+        """Called when received data ends the session."""
         self.fail(problem)
 
-    def fail(self, problem: PolymuxError) -> None:
-        """End the session for a reason, at once. `Session` knows who has to be told."""
-        raise NotImplementedError
+    def _send_limit_notice(self, text: str) -> bool:
+        """Tell the peer which limit ends the session, where the protocol has a frame for it.
+
+        Returns True if the notice was handed to the transport.
+        """
+        return False
 
 
-def as_session(session: SessionBase) -> "Session":
-    """There is no other kind."""
-    return cast("Session", session)
+class WriterCallbacks:
+    """The session's callbacks for its `SocketWriter`, through a weak reference.
+
+    Bound methods of the session would keep it in a reference cycle with its writer.
+    """
+
+    def __init__(self, session: SessionBase) -> None:
+        self.session_ref = ref(session)
+
+    def writable_transport(self) -> asyncio.Transport | None:
+        session = self.session_ref()
+        return None if session is None else session._writable_transport()
+
+    def after_write(self) -> None:
+        session = self.session_ref()
+        if session is not None:
+            session._after_write()

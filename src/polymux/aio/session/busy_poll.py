@@ -1,12 +1,24 @@
 # mypyc: compiled
-"""Staying awake for an answer that is about to come.
+"""Adaptive busy polling: keep the event loop spinning for a moment after a send.
 
-Who sleeps has to be woken, and on many machines that takes longer than all the work on a small
-request. So where answers have come at once, several in a row, the loop is kept turning for a moment
-after a request has left, instead of sleeping. Where the answer does not come after all, or answers
-do not come a good deal sooner for it, twice as many have to come at once before that is tried
-again. With many requests under way something comes at once after each, from however far: so the
-network is asked too how far away the peer is.
+The problem: a loop that blocks in `select` has to be woken when a reply arrives, and on many
+machines (virtual ones above all) waking a sleeping process takes longer than handling a small
+request.
+
+The idea: after a send, keep the loop turning (each iteration polls the sockets without blocking)
+until the reply arrives or a budget is spent: `busy_poll` seconds, 200 microseconds by default. That
+costs processor time, so a session polls only where it demonstrably helps:
+
+- It starts after MIN_FAST_REPLIES replies in a row arrived within twice the budget.
+- It backs off when a reply does not arrive within the budget, or when the average latency with
+  polling is not at least a fifth below the average latency without. Each time it backs off, twice
+  as many fast replies are needed before it starts again, up to MAX_FAST_REPLIES.
+- With many requests in flight something arrives soon after every send, however far away the peer.
+  So before it starts, the kernel's minimum round-trip time is compared with the budget as well.
+- With a single processor it never polls: the peer might need that processor.
+
+`BusyPollLoop` is shared by all sessions of an event loop, so that one spinning callback serves them
+all. It is held in a weak dictionary and does not refer to the loop itself.
 """
 
 import os
@@ -19,9 +31,9 @@ from weakref import WeakKeyDictionary
 from mypy_extensions import i64
 
 NS_PER_SECOND: Final = 1_000_000_000
-MAX_POLL_SECONDS: Final = 1.0  # seconds; nobody gains by more
+MAX_POLL_SECONDS: Final = 1.0  # a larger budget is cut to this
 DEFAULT_BUSY_POLL_SECONDS: Final = 0.0002
-MIN_FAST_REPLIES: Final[i64] = 4  # answers that came at once before we stay awake for the next
+MIN_FAST_REPLIES: Final[i64] = 4  # in a row, before polling starts
 MAX_FAST_REPLIES: Final[i64] = 64
 NOTHING_SENT: Final[i64] = -1
 
@@ -29,16 +41,17 @@ CallSoon = Callable[[Callable[[], None]], object]
 
 
 class BusyPollLoop:
-    """Who stays awake on a loop: who began first in front, and so is the first to give up where all
-    have the same patience. There is one for each loop, of which it knows nothing: what it knew
-    would outlive the loop."""
+    """The active pollers of one event loop, in the order in which they became active.
+
+    Pollers with equal budgets therefore also expire in this order.
+    """
 
     def __init__(self) -> None:
         self.active_pollers: dict[BusyPoller, None] = {}
         self.spinning = False
 
     def add(self, poller: "BusyPoller", call_soon: CallSoon) -> None:
-        """Have the loop turn until this one is through. `soon` has the loop call something."""
+        """Keep the loop spinning until this poller's deadline."""
         if poller in self.active_pollers:
             del self.active_pollers[poller]
         self.active_pollers[poller] = None
@@ -47,70 +60,69 @@ class BusyPollLoop:
             call_soon(LoopSpinner(self, call_soon).spin)
 
     def poll(self) -> bool:
-        """Is anybody still awake? Who waits in vain goes to sleep."""
+        """Drop pollers whose deadline has passed. Return True while any poller is active."""
         if len(self.active_pollers) > 0:
             now: i64 = monotonic_ns()
-            late: list[BusyPoller] = []
-            for vigil in self.active_pollers:
-                if now < vigil.deadline_ns:
+            expired: list[BusyPoller] = []
+            for poller in self.active_pollers:
+                if now < poller.deadline_ns:
                     break
-                late.append(vigil)
-            for vigil in late:
-                del self.active_pollers[vigil]
-                vigil.back_off()
+                expired.append(poller)
+            for poller in expired:
+                del self.active_pollers[poller]
+                poller.back_off()
         self.spinning = len(self.active_pollers) > 0
         return self.spinning
 
 
 class LoopSpinner:
-    """What keeps a loop from sleeping: something to be done at its next turn, again and again."""
+    """A callback that schedules itself again, so that the loop does not block."""
 
     def __init__(self, poll_loop: BusyPollLoop, call_soon: CallSoon) -> None:
         self.poll_loop = poll_loop
         self.call_soon = call_soon
 
     def spin(self) -> None:
-        """A turn of the loop has passed, in which it looked for what has come."""
+        """Run once in an event-loop iteration, after the loop has polled its sockets."""
         if self.poll_loop.poll():
             self.call_soon(self.spin)
 
 
 class BusyPoller:
-    """Whether a session stays awake, and for how long: `patience`, in nanoseconds; 0: never."""
+    """Decides for one session when to busy-poll. A `budget_ns` of 0 disables it."""
 
     def __init__(self, poll_loop: BusyPollLoop, budget_ns: i64) -> None:
         self.poll_loop = poll_loop
         self.budget_ns: i64 = budget_ns
         self.deadline_ns: i64 = 0
-        self.sent_at_ns: i64 = NOTHING_SENT  # when something last left, if nothing has come since
-        self.fast_replies: i64 = 0  # answers in a row that came at once
+        self.sent_at_ns: i64 = NOTHING_SENT  # time of the last send without a reply yet
+        self.fast_replies: i64 = 0  # in a row
         self.fast_replies_needed: i64 = MIN_FAST_REPLIES
-        self.active = False  # does it stay awake for the next one?
-        # How long such answers take, of late, who sleeps and who does not.
+        self.active = False  # polls after the next send
+        # Moving averages of the time to a fast reply, without polling and with it.
         self.sleep_latency_ns: i64 = 0
         self.poll_latency_ns: i64 = 0
-        # Nanoseconds to the peer and back, at the very least; below 0 if nobody knows.
+        # Returns the minimum round-trip time to the peer; negative if unknown.
         self.min_rtt_ns: Callable[[], int] | None = None
 
     def on_send(self, call_soon: CallSoon) -> None:
-        """Something has left, to which there may be an answer."""
+        """Data was written, to which the peer may reply."""
         if self.budget_ns > 0:
             now: i64 = monotonic_ns()
             self.sent_at_ns = now
             if self.fast_replies >= self.fast_replies_needed:
                 if not self.active:
                     if self.min_rtt_ns is not None and self.min_rtt_ns() > 2 * self.budget_ns:
-                        self.back_off()  # those were answers to what had left before
+                        self.back_off()  # those were replies to earlier requests
                         return
                     self.active = True
-                    self.poll_latency_ns = (
-                        self.sleep_latency_ns * 3 // 5
-                    )  # the benefit of the doubt, for a few
+                    # An optimistic start, so that the first few replies cannot end it.
+                    self.poll_latency_ns = self.sleep_latency_ns * 3 // 5
                 self.deadline_ns = now + self.budget_ns
                 self.poll_loop.add(self, call_soon)
 
     def on_receive(self) -> None:
-        """Something has come; an answer, if we wrote before."""
+        """Data was received: a reply, if anything was sent before."""
         if self.sent_at_ns == NOTHING_SENT:
             return
         wait = monotonic_ns() - self.sent_at_ns
@@ -123,7 +135,7 @@ class BusyPoller:
                 return
             self.fast_replies_needed = MIN_FAST_REPLIES
             self.fast_replies += 1
-        elif wait <= 2 * self.budget_ns:  # who slept was woken late, and so was the peer
+        elif wait <= 2 * self.budget_ns:  # twice: both sides had to be woken
             self.fast_replies += 1
             self.sleep_latency_ns = (
                 wait
@@ -134,14 +146,14 @@ class BusyPoller:
             self.fast_replies = 0
 
     def back_off(self) -> None:
-        """It was in vain."""
+        """Stop polling, and double the number of fast replies needed to start again."""
         self.fast_replies = 0
         self.active = False
         if self.fast_replies_needed < MAX_FAST_REPLIES:
             self.fast_replies_needed *= 2
 
     def stop(self) -> None:
-        """The session is over."""
+        """Disable polling: the connection is gone."""
         self.budget_ns = 0
         self.min_rtt_ns = None
         self.sent_at_ns = NOTHING_SENT
@@ -153,14 +165,15 @@ poll_loops: Final[WeakKeyDictionary[AbstractEventLoop, BusyPollLoop]] = WeakKeyD
 
 
 def poll_loop_of(loop: AbstractEventLoop) -> BusyPollLoop:
-    watch = poll_loops.get(loop)
-    if watch is None:
-        watch = poll_loops[loop] = BusyPollLoop()
-    return watch
+    """Return the `BusyPollLoop` of an event loop."""
+    poll_loop = poll_loops.get(loop)
+    if poll_loop is None:
+        poll_loop = poll_loops[loop] = BusyPollLoop()
+    return poll_loop
 
 
 def poll_budget_ns(seconds: float) -> int:
-    """What a session may have. With one processor the peer may need just that one."""
+    """Return the budget in nanoseconds: at most a second, and 0 with a single processor."""
     if not seconds > 0:
         return 0
     processors = (

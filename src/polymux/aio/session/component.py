@@ -1,58 +1,29 @@
-"""What belongs to one session and speaks to it.
+"""Base class for the components of a session.
 
-It does not keep the session alive: a session that has ended and that nobody holds is gone at once,
-with all it remembered, and does not wait for Python to look for cycles.
+A component holds a weak reference to its session. A session therefore never refers to itself
+through its components, and a finished session that the application has dropped is freed at once
+instead of waiting for Python's cycle collector.
 """
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, TypeVar
 from weakref import ref
 
-if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
-
-Owner = TypeVar("Owner", bound="Session")
+Owner = TypeVar("Owner")
 
 
 class SessionComponent(Generic[Owner]):
-    """A part of a session, which is there as long as anybody calls the part."""
+    """A component of one session of type `Owner`."""
 
     def __init__(self, session: Owner) -> None:
         self._session_ref = ref(session)
 
     @property
     def session(self) -> Owner:
-        found = self._session_ref()
-        assert found is not None
-        return found
+        """The session. Only for code that the session itself calls: it is alive then."""
+        session = self._session_ref()
+        assert session is not None  # the caller holds it
+        return session
 
-
-def release_references(session: "Session") -> None:
-    """The connection is gone: the session keeps nothing that leads back to it, and no records.
-
-    What came and was not read stays with the streams that the application holds.
-    """
-    for stream in session.streams.values():
-        stream.state.buffers = None
-    session.streams.clear()
-    session.send_waiters.clear()
-    session.busy_poller.stop()
-    leaving = session.socket_writer
-    leaving.fd = -1
-    leaving.call_soon = ignore_callback
-    leaving.after_write = do_nothing
-    leaving.writable_transport = no_transport
-    session.accept_queue.detach(session.close_reason)
-    session.on_connection_made = None
-    session.endpoint.protocol.streams.clear()
-
-
-def ignore_callback(_: object) -> None:
-    """Nobody is asked any more."""
-
-
-def do_nothing() -> None:
-    """There is nothing to do any more."""
-
-
-def no_transport() -> None:
-    """There is no way out any more."""
+    def session_or_none(self) -> Owner | None:
+        """The session, or None if it has been freed. For timers and scheduled callbacks."""
+        return self._session_ref()

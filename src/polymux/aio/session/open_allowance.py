@@ -1,8 +1,9 @@
 # mypyc: compiled
-"""How many streams this side opens at once: no more than a peer with default limits accepts.
+"""How many streams this side may open: no more than a peer with default limits accepts.
 
-A peer bounds the streams that are live and those that were opened and given up lately. Both come
-out of one allowance here, `Limits.max_own_streams`; what was given up comes back at a rate.
+A peer limits both the streams that are open and the rate of streams that are opened and aborted.
+Here both draw on one allowance, `Limits.max_own_streams`: an open stream holds one unit until it is
+closed, and an aborted stream leaves a debt that is paid back at a fixed rate.
 """
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
@@ -10,35 +11,37 @@ from typing import Final
 
 from mypy_extensions import i64
 
-PEER_RATE_SHARE: Final = 0.9  # of the rate that a peer allows: its clock is not ours
+PEER_RATE_SHARE: Final = 0.9  # of the rate that the peer allows: its clock differs
 
 
 class OpenAllowance:
-    """The allowance of one session. Callers of `open` past it wait in line, first come first
-    served.
+    """The allowance of one session, with a FIFO of the callers that wait for it.
 
-    `rate` is how many streams that were given up come back in a second.
+    Args:
+        loop: The session's event loop.
+        max_open: The allowance, in streams.
+        refill_rate: Aborted streams per second that the peer tolerates.
     """
 
     def __init__(self, loop: AbstractEventLoop, max_open: int, refill_rate: int) -> None:
         self.loop = loop
         self.max_open: i64 = max_open
-        self.max_ids: i64 = 0x7FFFFFFF  # streams that can be open at once, whatever is allowed
+        self.max_ids: i64 = 0x7FFFFFFF  # stream ids that the protocol has
         self.refill_rate: float = refill_rate * PEER_RATE_SHARE
-        self.open_streams: i64 = 0  # streams that this side has opened and that are not over
-        self.reserved: i64 = 0  # callers that have been woken and are about to open theirs
-        self.opened_total: i64 = 0  # streams opened, in all
-        self.abort_debt: float = 0.0  # of the allowance, what streams given up hold
-        self.debt_updated_at: float = 0.0  # when that was reckoned last
+        self.open_streams: i64 = 0  # opened by this side and not closed
+        self.reserved: i64 = 0  # for callers that were woken and have not opened theirs yet
+        self.opened_total: i64 = 0  # since the session began
+        self.abort_debt: float = 0.0  # units held by aborted streams
+        self.debt_updated_at: float = 0.0  # loop time
         self.waiters: dict[Future[None], None] = {}
         self.timer: TimerHandle | None = None
 
     def can_open(self) -> bool:
-        """May a stream be opened now?"""
+        """Return whether a stream may be opened now."""
         return len(self.waiters) == 0 and self.available() > 0
 
     def available(self) -> i64:
-        """How many could be opened now if no caller waited."""
+        """Return how many streams could be opened now if no caller waited."""
         held = self.open_streams + self.reserved
         room = self.max_open - held
         if self.abort_debt > 0.0:
@@ -48,24 +51,26 @@ class OpenAllowance:
             )
             self.debt_updated_at = now
             if self.abort_debt > 0.0:
-                # Rounded up, and a tenth is left: what was sent apart may arrive together.
+                # Rounded up, with a reserve of a tenth: aborts sent apart may arrive together.
                 room -= self.max_open // 10 + 1 + int(self.abort_debt)
         return min(room, self.max_ids - held)
 
     def on_stream_opened(self) -> None:
-        """A stream was opened."""
+        """This side opened a stream."""
         self.open_streams += 1
         self.opened_total += 1
 
     def on_stream_closed(self) -> None:
-        """A stream that this side had opened is over."""
+        """A stream that this side had opened is closed."""
         self.open_streams -= 1
         if len(self.waiters) > 0:
             self.wake_waiters()
 
     def on_stream_aborted(self, weight: float) -> None:
-        """A stream was given up; a peer counts it by this weight. Nothing is held back for a rate
-        of 0: it would be held for ever."""
+        """A stream was aborted; the peer counts it with this weight.
+
+        With a refill rate of 0 there is no debt, because it would never be paid back.
+        """
         if self.refill_rate <= 0.0:
             return
         if self.abort_debt == 0.0:
@@ -73,20 +78,24 @@ class OpenAllowance:
         self.abort_debt += weight
 
     def add_waiter(self) -> Future[None]:
-        """A place in line, to be awaited. Once it is done, `settle` it; if cancelled, `leave`."""
+        """Queue a caller. Return a future for it to await.
+
+        When it is done, a unit is reserved for the caller, which calls `release_reservation` and
+        then opens its stream. If the caller is cancelled, it calls `remove_waiter`.
+        """
         waiter: Future[None] = self.loop.create_future()
         self.waiters[waiter] = None
         self.wake_waiters()
         return waiter
 
     def release_reservation(self) -> None:
-        """A caller that was woken goes on. Should it open nothing, its room is the next one's."""
+        """A woken caller continues. If it opens no stream, the next caller gets the unit."""
         self.reserved -= 1
         if len(self.waiters) > 0:
             self.loop.call_soon(self.wake_waiters)
 
     def remove_waiter(self, waiter: Future[None]) -> None:
-        """A caller was cancelled: its place, or what it was woken for, is the next one's."""
+        """A caller was cancelled: pass on the unit that may have been reserved for it."""
         if waiter in self.waiters:
             del self.waiters[waiter]
         elif waiter.done() and not waiter.cancelled():
@@ -94,7 +103,7 @@ class OpenAllowance:
         self.wake_waiters()
 
     def wake_waiters(self) -> None:
-        """Wake as many as there is room for."""
+        """Wake as many callers as the allowance has units for."""
         room = self.available()
         while room > 0 and len(self.waiters) > 0:
             waiter = next(iter(self.waiters))
@@ -112,12 +121,12 @@ class OpenAllowance:
             self.timer = self.loop.call_later(1.0 / self.refill_rate, self.on_refill)
 
     def on_refill(self) -> None:
-        """Some of what was given up has come back."""
+        """Some of the debt has been paid back."""
         self.timer = None
         self.wake_waiters()
 
     def close(self) -> None:
-        """The session is over: all who wait go on, and are told so."""
+        """Wake all callers: the session is closed, which they find out by themselves."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

@@ -1,19 +1,19 @@
-"""Openings kept apart, for peers that end a session which opens too many streams at once."""
+"""A rate limit for opening streams, for peers that close sessions which open too many at once."""
 
 import asyncio
 
 
 class OpenRateLimiter:
-    """Lets one opening pass at a time, `per_second` of them; 0: all of them."""
+    """Spaces `open` calls evenly, `per_second` of them; 0 means no limit."""
 
     def __init__(self, per_second: float) -> None:
         self.interval = 1 / per_second if per_second > 0 else 0.0
         self._next_at = 0.0
 
     async def wait(self) -> None:
-        """Wait for our turn."""
+        """Wait until the next stream may be opened. If cancelled, the slot stays unused."""
         now = asyncio.get_running_loop().time()
-        turn = max(now, self._next_at)
-        self._next_at = turn + self.interval
-        if turn > now:
-            await asyncio.sleep(turn - now)
+        slot = max(now, self._next_at)
+        self._next_at = slot + self.interval
+        if slot > now:
+            await asyncio.sleep(slot - now)

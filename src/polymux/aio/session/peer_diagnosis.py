@@ -1,62 +1,58 @@
-"""What a peer that speaks something else began with: its first bytes, and what they look like.
+"""Hints for error messages: what the first bytes of a peer look like.
 
-Only for the text of an error: a peer whose first frame cannot be one mostly speaks another version,
-or another protocol, or is a program that prints text.
+A peer whose first frame is invalid usually speaks another version or another protocol, or is a
+program that prints text.
 """
 
-from typing import TYPE_CHECKING
-
 from polymux.aio.errors import printable
+from polymux.aio.session.interface import SessionInterface
 from polymux.core.errors import PeerViolation, PolymuxError
 
-if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
-
-MAX_SHOWN_BYTES = 48  # bytes
+MAX_SHOWN_BYTES = 48
 NERDBANK = "nerdbank"
-NEWEST_NERDBANK_VERSION = 3  # version of it
+NEWEST_NERDBANK_VERSION = 3
 
 
 def explain_first_frame_error(
-    session: "Session", problem: PolymuxError, data: bytes
+    session: SessionInterface, problem: PolymuxError, data: bytes
 ) -> PolymuxError:
-    """The same problem; if it lies in the peer's first frame, with what the peer began with.
+    """Return `problem`, with a description of the peer's first bytes if its first frame caused it.
 
-    `data` is what was read when it happened.
+    `data` is the chunk that was being processed.
     """
     if not isinstance(problem, PeerViolation) or not _no_frame_received(session):
         return problem
-    heard = session.endpoint.connection.direction(1 - session.endpoint.side)
-    if heard.total_bytes > len(data):
-        return problem  # it began with another chunk
+    direction = session.endpoint.connection.direction(1 - session.endpoint.side)
+    if direction.total_bytes > len(data):
+        return problem  # the first frame began in an earlier chunk
     return PeerViolation(f"{problem}; {_describe_first_bytes(session, data)}")
 
 
-def early_end_hint(session: "Session") -> str:
-    """What to add when the peer closed the connection: empty if it had sent anything sound."""
+def early_end_hint(session: SessionInterface) -> str:
+    """Return what to add to "the peer closed the connection"; empty after its first frame."""
     if not _no_frame_received(session):
         return ""
-    began = _first_frame_bytes(session)
-    if began:
-        return f"; {_describe_first_bytes(session, began)}"
+    first_bytes = _first_frame_bytes(session)
+    if first_bytes:
+        return f"; {_describe_first_bytes(session, first_bytes)}"
     if not session.ready.done() and session.endpoint.protocol.name == NERDBANK:
         return f" before its handshake; {_no_handshake_hint()}"
     return ""
 
 
-def missing_handshake_hint(session: "Session") -> str:
-    """What to add when no handshake came in time."""
-    began = _first_frame_bytes(session) if _no_frame_received(session) else b""
-    if began:
-        return f"; {_describe_first_bytes(session, began)}"
+def missing_handshake_hint(session: SessionInterface) -> str:
+    """Return what to add to the error when no handshake came in time."""
+    first_bytes = _first_frame_bytes(session) if _no_frame_received(session) else b""
+    if first_bytes:
+        return f"; {_describe_first_bytes(session, first_bytes)}"
     return f"; {_no_handshake_hint()}" if session.endpoint.protocol.name == NERDBANK else ""
 
 
 def nerdbank_version(data: bytes) -> int:
-    """The version whose first bytes these are; 0 if they are of none.
+    """Return the Nerdbank version that begins with these bytes; 0 if none does.
 
     Version 1 begins with a magic number, version 2 with [[major, minor], ...]; version 3 has no
-    handshake and begins with a frame: an array of three or four, whose first is a code below 9.
+    handshake and begins with a frame: an array of 3 or 4 items, of which the first is below 9.
     """
     if data.startswith(b"\x2f\xdf\x1d\x50"):
         return 1
@@ -67,22 +63,22 @@ def nerdbank_version(data: bytes) -> int:
     return 0
 
 
-def _no_frame_received(session: "Session") -> bool:
-    """Whether no whole frame of the peer's has been read before."""
+def _no_frame_received(session: SessionInterface) -> bool:
+    """Return whether no complete frame has been received yet."""
     endpoint = session.endpoint
     if endpoint.websocket is not None or session.preamble is not None:
         return False
     return endpoint.connection.direction(1 - endpoint.side).framed_bytes == 0
 
 
-def _first_frame_bytes(session: "Session") -> bytes:
-    """Bytes of the peer's first frame, which is not whole."""
-    heard = session.endpoint.connection.direction(1 - session.endpoint.side)
-    heard.join_buffered()
-    return heard.pending
+def _first_frame_bytes(session: SessionInterface) -> bytes:
+    """Return the received bytes of the peer's first, incomplete frame."""
+    direction = session.endpoint.connection.direction(1 - session.endpoint.side)
+    direction.join_buffered()
+    return direction.pending
 
 
-def _describe_first_bytes(session: "Session", data: bytes) -> str:
+def _describe_first_bytes(session: SessionInterface, data: bytes) -> str:
     if session.endpoint.protocol.name == NERDBANK:
         version = nerdbank_version(data)
         if version and str(version) != session.endpoint.protocol.version():

@@ -1,53 +1,56 @@
-"""Slow readers where the protocol has no credit: a bound on every pause.
+"""Read backpressure: a session with slow readers pauses its transport, for a bounded time.
 
-Small amounts unread never hold up anybody. When the session's budget is full, reading stops and a
-clock starts. It ends as soon as what was too much has been read. If that takes too long, the stream
-that holds most is reset, and the next, until the session can go on.
+Where the protocol has credit, each stream limits its own sender and nothing here acts. Without
+credit (mplex), or where content comes in whole messages of any size, the only way to slow the peer
+down is to stop reading from the connection. That stops every stream: a single task that never reads
+would block all others (head-of-line blocking) for ever. So:
 
-What waits to be sent is held too: while the peer takes nothing, less is read of it. A quarter of
-the budget is left to reading all the same, or two sides that only send would wait for each other.
+- Reading pauses when the unread bytes exceed their share of `Limits.session_buffer_bytes`, and
+  resumes as soon as they are below it again. Small amounts never pause anything.
+- A pause lasts `Timeouts.slow_reader` seconds at most. Then the stream with the most unread bytes
+  is aborted, and the next one, until the session is below its share.
+- Data queued for sending counts against the same budget, so a peer that does not read is read from
+  less. A quarter of the budget is always left for reading; otherwise two sides that only send would
+  wait for each other.
+
+Two other causes also hold reading: `hold` (a full disk) and `hold_at_stream_limit` (see
+`excess_streams`). The transport reads only while none of the three applies.
 """
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from polymux.aio.session.component import SessionComponent
+from polymux.aio.session.interface import SessionInterface
 from polymux.aio.streams.duplex import Stream
 
-if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
-
-MIN_READ_SHARE_DIVISOR = 4  # a quarter of the budget is for reading, however much waits to be sent
-OVERHEAD_SHARE_DIVISOR = (
-    3  # and a third for what is being read or put together, and for what all of it weighs
-)
+MIN_READ_SHARE_DIVISOR = 4  # a quarter of the budget is for unread data, whatever is queued
+# A third of the budget is for data being read or reassembled, and for the overhead of all objects.
+OVERHEAD_SHARE_DIVISOR = 3
 
 
-class ReadBackpressure(SessionComponent["Session"]):
-    """Watches the unread bytes of one session and pauses its transport, never without end."""
+class ReadBackpressure(SessionComponent[SessionInterface]):
+    """Watches the unread bytes of one session and pauses its transport."""
 
-    def __init__(self, session: "Session") -> None:
+    def __init__(self, session: SessionInterface) -> None:
         super().__init__(session)
-        self.paused_at = 0.0
-        self.pause_count = 0  # how often reading had to stop
-        self.held = False  # nothing may be read for another reason
-        self.held_at_stream_limit = (
-            False  # nothing may be read until there is room for a stream: see `Crowd`
-        )
+        self.paused_at = 0.0  # loop time when slow readers paused reading; 0.0 while they do not
+        self.pause_count = 0
+        self.held = False  # reading is held by `hold`
+        self.held_at_stream_limit = False  # reading is held by `hold_at_stream_limit`
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def is_paused(self) -> bool:
-        """Is it this side that does not read?"""
+        """Whether this side does not read at the moment, for any cause."""
         return self.held or self.held_at_stream_limit or self.paused_at > 0
 
     def hold(self, held: bool) -> None:
-        """Read nothing, whatever is unread, or go on: a full disk says so."""
+        """Pause reading regardless of what is unread, or release that pause."""
         self.held = held
         self._apply()
 
     def hold_at_stream_limit(self, held: bool) -> None:
-        """Read nothing, or go on: there is no room for a stream that the peer has opened."""
+        """Pause reading while there is no room for a stream of the peer, or release that pause."""
         self.pause_count += held
         self.held_at_stream_limit = held
         self._apply()
@@ -62,15 +65,13 @@ class ReadBackpressure(SessionComponent["Session"]):
             transport.resume_reading()
 
     def update(self) -> None:
-        """Bytes have come, were read, or have left."""
+        """Pause or resume reading. Called when bytes were received, read or sent."""
         session = self.session
         endpoint = session.endpoint
         transport = session.transport
         if transport is None or transport.is_closing():
             return
-        if (
-            endpoint.protocol.has_credit and not endpoint.protocol.content_is_messages
-        ):  # messages have any size
+        if endpoint.protocol.has_credit and not endpoint.protocol.content_is_messages:
             return
         unread = endpoint.receive_queue.unread_bytes
         if not self.paused_at:
@@ -83,54 +84,53 @@ class ReadBackpressure(SessionComponent["Session"]):
                 self.pause_count += 1
                 endpoint.counters.count("session_buffer_bytes")
                 self._timer = session.loop.call_later(
-                    session.timeouts.slow_reader, self.on_pause_timeout
+                    session.timeouts.slow_reader, self._on_pause_timeout
                 )
         elif unread <= self.allowed_unread():
             self.stop()
             self._apply()
 
     def allowed_unread(self) -> int:
-        """Bytes that may wait unread now."""
+        """Return how many bytes may be unread now."""
         session = self.session
         endpoint = session.endpoint
         transport = session.transport
         budget = endpoint.limits.session_buffer_bytes
         held = endpoint.scheduler.ready_bytes
-        if (
-            transport is not None and session.socket_writer.blocked
-        ):  # else it does not say when it ends
+        # The transport's buffer counts only while writing is paused: only then does its end cause
+        # another update.
+        if transport is not None and session.socket_writer.blocked:
             held += transport.get_write_buffer_size()
         if endpoint.protocol.content_is_messages:
-            # One that is not whole yet, and one that is being handed on.
+            # One message that is incomplete, and one that is being delivered.
             held += 2 * endpoint.protocol.max_frame_bytes
         return max(
             budget // MIN_READ_SHARE_DIVISOR, budget - budget // OVERHEAD_SHARE_DIVISOR - held
         )
 
-    def on_pause_timeout(self) -> None:
-        """The pause has lasted long enough: those who hold most make room."""
-        session = self._session_ref()
-        if session is None:  # nobody holds it any more
+    def _on_pause_timeout(self) -> None:
+        """Abort the streams with the most unread bytes until the session can read again."""
+        session = self.session_or_none()
+        if session is None:
             return
         endpoint = session.endpoint
         limits = endpoint.limits
+        seconds = session.timeouts.slow_reader
         while endpoint.receive_queue.unread_bytes > self.allowed_unread():
-            hog = max(session.streams.values(), key=unread_bytes, default=None)
-            if hog is None or not unread_bytes(hog):
+            largest = max(session.streams.values(), key=unread_bytes, default=None)
+            if largest is None or not unread_bytes(largest):
                 break
             endpoint.counters.count("stream_buffer_bytes")
-            hog.abort_with_reason(
-                f"not read for {session.timeouts.slow_reader:g} s while {unread_bytes(hog)} bytes waited "
-                f"and held up the others; {limits.describe('session_buffer_bytes')}"
+            largest.abort_with_reason(
+                f"not read for {seconds:g} s while {unread_bytes(largest)} bytes waited "
+                f"and held up the other streams; {limits.describe('session_buffer_bytes')}"
             )
         self.update()
-        if self.paused_at:  # what is left belongs to nobody, and goes with what is yet to leave
-            self._timer = session.loop.call_later(
-                session.timeouts.slow_reader, self.on_pause_timeout
-            )
+        if self.paused_at:  # the rest belongs to no stream and goes when queued data is sent
+            self._timer = session.loop.call_later(seconds, self._on_pause_timeout)
 
     def stop(self) -> None:
-        """No pause any more, and no clock."""
+        """End the pause for slow readers and cancel its timer."""
         self.paused_at = 0.0
         if self._timer is not None:
             self._timer.cancel()

@@ -1,23 +1,20 @@
-"""Room to send: who waits because too much already waits to leave, woken in turn."""
+"""Streams whose senders wait for room in the send buffers, woken in order."""
 
-from typing import TYPE_CHECKING
-
+from polymux.aio.session.socket_writer import SocketWriter
 from polymux.aio.streams.duplex import SESSION_SEND_BUFFER_BYTES, STREAM_SEND_BUFFER_BYTES, Stream
-
-if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
+from polymux.core.send_scheduler import SendScheduler
 
 
 class SendWaiters:
-    """Streams whose senders wait for room, in the order they came.
+    """A FIFO of streams whose senders wait for room.
 
-    Those who only lack leave do not stand here: leave wakes them. Who was woken and found the room
-    taken by somebody quicker is the first to be woken again.
+    A stream that lacks only send credit is not in it: credit from the peer wakes its senders. A
+    stream that was woken and found the room taken again is woken before all others.
     """
 
-    def __init__(self, session: "Session") -> None:
-        self._scheduler = session.endpoint.scheduler
-        self._socket_writer = session.socket_writer
+    def __init__(self, scheduler: SendScheduler, socket_writer: SocketWriter) -> None:
+        self._scheduler = scheduler
+        self._socket_writer = socket_writer
         self._retrying: dict[Stream, None] = {}
         self._waiting: dict[Stream, None] = {}
 
@@ -25,6 +22,12 @@ class SendWaiters:
         return bool(self._retrying) or bool(self._waiting)
 
     def add(self, stream: Stream, retrying: bool) -> None:
+        """Register a stream if its own buffer or the session's is full.
+
+        Args:
+            stream: The stream whose sender is about to wait.
+            retrying: The sender was woken before and found no room.
+        """
         if (
             stream.buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
             or self._scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
@@ -33,7 +36,7 @@ class SendWaiters:
             self._socket_writer.senders_waiting = True
 
     def wake(self) -> None:
-        """Wake as many as there is room for; the rest are not disturbed."""
+        """Wake as many streams as there is room for."""
         room = SESSION_SEND_BUFFER_BYTES - self._scheduler.ready_bytes
         for waiting in (self._retrying, self._waiting):
             for stream in list(waiting) if room > 0 else ():

@@ -1,82 +1,86 @@
-"""One live connection: bytes in and out, events to streams, a clean end."""
+"""`Session`: a connection with many streams, as the application uses it."""
 
 import asyncio
 import functools
-import logging
 import os
 from collections.abc import AsyncIterator, Callable
-from typing import cast
+from typing import Any, cast
 
 from polymux.aio.arguments import check_concurrent_handler, check_stream_window, encode_name
-from polymux.aio.errors import as_session_closed, copy_of, describe_os_error, limit_notice
-from polymux.aio.metering import SessionMeter
+from polymux.aio.errors import describe_os_error
+from polymux.aio.hooks import SessionMeter
 from polymux.aio.pending import pending
-from polymux.aio.session.accept_queue import AcceptQueue, IncomingStreams
+from polymux.aio.session.accept_queue import IncomingStreams
 from polymux.aio.session.base import SessionBase
-from polymux.aio.session.component import release_references
-from polymux.aio.session.excess_streams import ExcessStreams
-from polymux.aio.session.open_rate import OpenRateLimiter
-from polymux.aio.session.open_waiters import OpenWaiters
 from polymux.aio.session.peer_diagnosis import early_end_hint
-from polymux.aio.session.read_backpressure import ReadBackpressure
-from polymux.aio.session.send_waiters import SendWaiters
-from polymux.aio.session.shutdown import Shutdown, resolve
+from polymux.aio.session.shutdown import release_references, resolve
 from polymux.aio.session.socket_options import min_rtt_ns, raw_socket_fd, stop_tls_read_ahead
 from polymux.aio.session.socket_writer import WRITE_HIGH_WATER_BYTES
 from polymux.aio.session.stream_tasks import StreamHandler, StreamTaskRunner
 from polymux.aio.session.timeouts import TimeoutMonitor
 from polymux.aio.streams.duplex import Stream
 from polymux.core.endpoint import Endpoint
-from polymux.core.errors import LimitExceeded, PeerViolation, PolymuxError, SessionClosed
+from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.limits import Timeouts
-from polymux.core.rules import Origin
 from polymux.malloc import raise_trim_threshold, schedule_trim
 
-log = logging.getLogger("polymux.aio")
-
-# What a transport is asked for: how the other side ended, if it knows; the child that it leads to.
+# `get_extra_info` names of our own transports: a text that says how the other side ended, and the
+# child process at the other end.
 EXTRA_END_DESCRIPTION = "polymux_ended"
 EXTRA_CHILD_PROCESS = "polymux_child"
 
 
 class Session(SessionBase, asyncio.Protocol):
-    """A connection with many streams. Made by `connect` and `serve`, not by hand.
+    """A connection with many streams. `connect`, `serve` and `pipe` create it.
 
-    After `close`, or when the peer goes away, every waiting call ends with SessionClosed. `failure`
-    says why, if it was no orderly end; `endpoint.counters` has every limit hit and rule broken.
+    A session is an asynchronous context manager: leaving the block closes it, and an exception in
+    the block aborts it. After `close`, or when the peer goes away, every waiting call raises
+    SessionClosed. Cancelling a call that waits leaves the session usable, except for `close`.
+
+    Attributes:
+        peer: Address or URL of the peer.
+        failure: Why the session ended, or None while it is open and after an orderly end.
+        endpoint: The protocol's state; `endpoint.counters` counts every limit that was reached and
+            every rule that the peer broke.
+        ready: A future that is done once the handshake is done, or the session is closed.
+        closed: A future that is done once the connection is gone.
+        timeouts: The session's `Timeouts`, in seconds.
     """
 
     def __init__(
         self, endpoint: Endpoint, timeouts: Timeouts, opens_per_second: float = 0.0
     ) -> None:
         raise_trim_threshold()
-        super().__init__(endpoint, timeouts)
-        self.closed: asyncio.Future[None] = self.loop.create_future()
-        self.peer = ""
-        self.failure: SessionClosed | None = None
-        self.on_connection_made: Callable[[Session], None] | None = (
-            None  # a server takes it from there
-        )
+        super().__init__(endpoint, timeouts, opens_per_second)
+        self.on_connection_made: Callable[[Session], None] | None = None  # set by a server
         self.meter: SessionMeter | None = None
-        self.accept_queue = AcceptQueue(self.loop, self.check_open)
-        self._excess_streams = ExcessStreams(self)
-        self.open_waiters = OpenWaiters(self)
-        self.send_waiters = SendWaiters(self)
-        self.shutdown = Shutdown(self)
-        self.read_backpressure = ReadBackpressure(self)
-        self._timeout_monitor = TimeoutMonitor(self)
-        self._open_rate_limiter = OpenRateLimiter(opens_per_second)
+        self._timeout_monitor = TimeoutMonitor(self, self.read_backpressure)
 
-    # --- what a user does
+    # Opening and accepting streams
 
     @pending
     async def open(self, name: str | bytes = b"", *, window: int = 0) -> Stream:
-        """Open a stream to the peer. The protocols that offer streams wait until it is accepted.
+        """Open a stream to the peer.
 
-        While `Limits.max_own_streams` of this side are open, it waits for one of them to end.
-        If cancelled, no stream was opened.
+        Waits for the handshake, for `opens_per_second`, and while `Limits.max_own_streams` streams
+        of this side are open. Where the protocol offers streams, it also waits until the peer has
+        accepted. If cancelled, no stream was opened.
+
+        Args:
+            name: Name of the stream; text is sent as UTF-8.
+            window: Receive window in the protocol's unit; 0 uses the default.
+
+        Returns:
+            The stream. The call can be awaited, or entered with `async with`, which closes the
+            stream at the end of the block.
+
+        Raises:
+            SessionClosed: The session is closed, or closes while the call waits.
+            LimitExceeded: `Limits.max_own_streams` is 0.
+            Unsupported: A window was given and the protocol has none.
+            LocalProtocolError: The name or the window is out of range.
         """
-        text = name if type(name) is bytes else encode_name(name)
+        encoded = name if type(name) is bytes else encode_name(name)
         if window:
             check_stream_window(self.endpoint.protocol, window)
         if not self._can_open_now():
@@ -87,31 +91,62 @@ class Session(SessionBase, asyncio.Protocol):
                 await self._wait_for_open_rate()
             if not self.open_allowance.can_open():
                 await self.open_waiters.wait()
-        return self._open_now(text, window)
+        return self._open_now(encoded, window)
+
+    async def _wait_for_open_rate(self) -> None:
+        await self._open_rate_limiter.wait()
+        self.check_open()
 
     @property
     def incoming(self) -> AsyncIterator[Stream]:
-        """The streams the peer opens, as they come, until the session ends."""
+        """Iterate over the streams the peer opens, in order of arrival.
+
+        The iteration ends with the session; it raises SessionClosed if the session failed.
+        """
         return IncomingStreams(self.accept, lambda: self.failure is not None)
 
     async def accept(self) -> Stream:
-        """The next stream the peer has opened. Cancelled: the stream waits for the next call."""
+        """Wait for the next stream that the peer opens.
+
+        If cancelled, no stream was taken: the next call returns it.
+
+        Returns:
+            The stream that has waited longest.
+
+        Raises:
+            SessionClosed: The session is closed and no stream is left to be accepted.
+        """
         return await self.accept_queue.take()
 
     async def serve_streams(self, handler: StreamHandler, *, max_concurrent: int = 1024) -> None:
-        """Run `work(stream)` for every stream the peer opens, until the session ends.
+        """Run `handler(stream)` for every stream the peer opens, until the session ends.
 
-        Each has a task of its own and is closed when that returns; if it raises, that is logged
-        and the stream given up. While `at_once` are under way, others wait their turn.
+        Each handler runs in a task of its own, in a copy of the caller's context. The stream is
+        closed when the handler returns. If the handler raises, the stream is aborted and the
+        exception is logged. If `serve_streams` is cancelled, it cancels the running handlers and
+        waits for them; streams without a running handler stay in the accept queue.
+
+        Args:
+            handler: An async function of one argument, the stream.
+            max_concurrent: Handlers that run at the same time; further streams wait.
+
+        Raises:
+            SessionClosed: The session failed. After an orderly end the call returns.
+            RuntimeError: Another `serve_streams` runs on this session.
+            TypeError: `handler` is not an async function, or `max_concurrent` not an int.
+            ValueError: `max_concurrent` is less than 1.
         """
         check_concurrent_handler(handler, max_concurrent)
-        await StreamTaskRunner(self, handler, max_concurrent).run()
+        await StreamTaskRunner(self, self.accept_queue, handler, max_concurrent).run()
+
+    # Closing
 
     async def close(self) -> None:
-        """Let what is queued leave (within the policy's time), then end the connection.
+        """Send what is queued, end the connection and wait until it is gone.
 
-        What the streams would still send is refused from now on. If cancelled, the connection is
-        cut.
+        Streams can send no more from now on. If the queued data is not sent and the peer has not
+        ended within `Timeouts.close` seconds, the connection is aborted. If cancelled, the
+        connection is aborted too. Does not raise if the session has ended already.
         """
         if self.shutdown.started or self.closed.done():
             await self.wait_closed()
@@ -122,11 +157,15 @@ class Session(SessionBase, asyncio.Protocol):
         await self.shutdown.close()
 
     async def wait_closed(self) -> None:
-        """Wait for the end of the connection, whoever ends it."""
+        """Wait until the connection is gone, whichever side ends it. Never raises SessionClosed."""
         await asyncio.shield(self.closed)
 
-    def abort(self, reason: str = "this side gave the session up") -> None:
-        """End the connection at once; nothing more is sent."""
+    def abort(self, reason: str = "this side aborted the session") -> None:
+        """End the connection at once; queued data is not sent.
+
+        Args:
+            reason: Text of the SessionClosed that waiting calls raise.
+        """
         self.fail(SessionClosed(reason))
 
     async def __aenter__(self) -> "Session":
@@ -139,38 +178,38 @@ class Session(SessionBase, asyncio.Protocol):
             self.abort("the block that used the session raised an error")
             await self.wait_closed()
 
+    # Statistics
+
     @property
     def open_streams(self) -> int:
-        """Streams that are not over, or not read to their end."""
+        """Number of streams that are open, or closed with data that was not read."""
         return len(self.streams)
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes handed to the transport."""
+        """Number of bytes handed to the transport."""
         return self.socket_writer.bytes_sent
 
     @property
     def read_pauses(self) -> int:
-        """How often reading had to stop for a slow reader."""
+        """How many times reading was paused because the application read too slowly."""
         return self.read_backpressure.pause_count
-
-    def __str__(self) -> str:
-        return f"{self.endpoint.protocol.name} session with {self.peer or 'nobody yet'}"
 
     def __repr__(self) -> str:
         state = "closed" if self.closed.done() else f"streams open: {self.open_streams}"
         return f"<polymux {self}, {state}>"
 
-    # --- the transport's side
+    # Callbacks of the transport (asyncio.Protocol); `data_received` is in the base class
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)  # asyncio declares the base class only
         if self.recorder is not None:
             self.transport = self.recorder.begin(self.transport)
         stop_tls_read_ahead(transport)
         self.socket_writer.fd = raw_socket_fd(self.transport)
         self.busy_poller.min_rtt_ns = functools.partial(min_rtt_ns, transport)
-        # What a socket does not take is copied by its transport: no more than once, then we wait.
+        # asyncio's transport copies what the socket does not take. With direct writes any such
+        # remainder pauses writing, so that it is copied once at most.
         self.transport.set_write_buffer_limits(
             high=WRITE_HIGH_WATER_BYTES if self.socket_writer.fd < 0 else 0
         )
@@ -190,18 +229,12 @@ class Session(SessionBase, asyncio.Protocol):
         if self.recorder is not None:
             self.recorder.ended()
         if not self.shutdown.io_stopped:
-            whole = self.endpoint.finish()
-            told = (
-                self.transport.get_extra_info(EXTRA_END_DESCRIPTION)
-                if self.transport is not None
-                else None
-            )
-            text = told or "the peer closed the connection"
-            text += "" if whole else " in the middle of a frame"
-            text += early_end_hint(self)
-            if not whole and self.failure is None:
+            complete = self.endpoint.finish()
+            text = self._transport_info(EXTRA_END_DESCRIPTION) or "the peer closed the connection"
+            text = f"{text}{'' if complete else ' in the middle of a frame'}{early_end_hint(self)}"
+            if not complete and self.failure is None:
                 self.failure = SessionClosed(text)
-            self._end_receiving(SessionClosed(text), can_reply=whole)
+            self._end_receiving(SessionClosed(text), can_reply=complete)
             self.flush()
         return self.shutdown.on_peer_eof() and self.failure is None
 
@@ -217,7 +250,8 @@ class Session(SessionBase, asyncio.Protocol):
         self.shutdown.on_connection_lost()
         if self.meter is not None:
             self.meter.ended(self)
-        release_references(self)
+        self.on_connection_made = None
+        release_references(self, self.accept_queue)
         if self.recorder is not None:
             self.recorder.closed(error)
         resolve(self.closed)
@@ -230,71 +264,18 @@ class Session(SessionBase, asyncio.Protocol):
         self.socket_writer.blocked = False
         self.schedule_flush()
 
-    # --- the end
-
-    def check_open(self) -> None:
-        if self.close_reason is not None:
-            raise copy_of(self.close_reason)
-        if self.shutdown.started:
-            raise SessionClosed(f"{self} is closed")
+    # Private helpers
 
     def _on_peer_error(self, problem: PolymuxError) -> None:
-        """What the peer has sent ends the session. A child has a moment to end by itself: how it
-        ends is part of the error."""
-        child = (
-            self.transport.get_extra_info(EXTRA_CHILD_PROCESS)
-            if self.transport is not None
-            else None
-        )
+        """End the session because of what the peer sent.
+
+        A child process gets a moment to exit first, because its exit status belongs to the error.
+        """
+        child = self._transport_info(EXTRA_CHILD_PROCESS)
         if child is not None and isinstance(problem, SessionClosed):
             self.shutdown.defer_failure(problem, child)
         else:
             self.fail(problem)
 
-    def fail(self, problem: PolymuxError) -> None:
-        """End the session for a reason, at once."""
-        if self.closed.done():
-            return
-        problem = self.shutdown.first_failure(problem)
-        if self.failure is None:
-            self.failure = as_session_closed(problem)
-            level = logging.WARNING if self._is_limit_error(problem) else logging.INFO
-            log.log(level, "%s ends: %s", self, problem)
-        self._end_receiving(self.failure)
-        if self._is_limit_error(problem) and self._send_limit_notice(limit_notice(problem)):
-            self.shutdown.close_transport_soon()
-        else:
-            self.shutdown.close_transport()
-
-    def _is_limit_error(self, problem: PolymuxError) -> bool:
-        """Does a limit of this side end the session, or a rule that stands for one?"""
-        broken = self.endpoint.fatal_violation
-        if isinstance(problem, PeerViolation):
-            return broken is not None and broken.rule.origin is Origin.LIMIT
-        return isinstance(problem, LimitExceeded)
-
-    def _send_limit_notice(self, text: str) -> bool:
-        """Tell the peer which limit ends the session, where the protocol can say so. True: the
-        words are with the transport."""
-        return False
-
-    def _end_receiving(self, problem: SessionClosed, can_reply: bool = False) -> None:
-        """No more will come: everybody who waits is told."""
-        if self.close_reason is None:
-            self.close_reason = problem
-        for stream in list(self.streams.values()):
-            stream.on_connection_lost(problem, can_reply)
-        late = self.accept_queue.excess
-        while late:  # they have come, and no more can: the application may have them all
-            self.admit_stream(late.popleft())
-        self.accept_queue.wake_all()
-        self.open_waiters.stop()
-        resolve(self.ready)
-
-    def waiting_to_open(self) -> int:
-        """How many wait because this side has opened as much as it may."""
-        return len(self.open_allowance.waiters)
-
-    async def _wait_for_open_rate(self) -> None:
-        await self._open_rate_limiter.wait()
-        self.check_open()
+    def _transport_info(self, name: str) -> Any:
+        return None if self.transport is None else self.transport.get_extra_info(name)

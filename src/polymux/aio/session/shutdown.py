@@ -1,56 +1,72 @@
-"""How a session ends: what is queued leaves, and both sides hear the other's end.
+"""How a session ends: queued data is sent, and each side sees the other's end of stream.
 
-A socket that is closed while bytes still come in makes the system throw away what the peer has not
-read yet. So this side first says that it has ended, and then waits a little for the peer to end.
+Closing a socket while received data is unread makes the kernel reset the connection, which discards
+what the peer has not read yet. So this side first sends everything, then ends its direction
+(half-close), and waits up to PEER_CLOSE_SECONDS for the peer to do the same before it closes. Every
+wait is bounded: by `Timeouts.close` or by PEER_CLOSE_SECONDS.
 """
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import Protocol
 
+from polymux.aio.session.accept_queue import AcceptQueue
 from polymux.aio.session.component import SessionComponent
+from polymux.aio.session.interface import SessionInterface
 from polymux.aio.streams.duplex import Stream
 from polymux.core.errors import PolymuxError, SessionClosed
 from polymux.core.streams import OPEN
 
-if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
-    from polymux.aio.transports.process import ChildProcess
-
 log = logging.getLogger("polymux.aio")
 
-PEER_CLOSE_SECONDS = 1.0  # seconds for the peer to close its side once everything has left ours
+PEER_CLOSE_SECONDS = 1.0  # for the peer to end its direction once everything was sent
 
 
-class Shutdown(SessionComponent["Session"]):
-    """The end of one session, whoever begins it; every wait in it is bounded."""
+class ExitingChild(Protocol):
+    """A child process at the other end of the connection."""
 
-    def __init__(self, session: "Session") -> None:
+    def call_on_exit(self, callback: Callable[[], object]) -> None:
+        """Call `callback` once the child has exited, or after a short while."""
+
+    def describe_end(self) -> str:
+        """Say how the child ended."""
+
+
+class Shutdown(SessionComponent[SessionInterface]):
+    """The end of one session, whichever side begins it."""
+
+    def __init__(self, session: SessionInterface) -> None:
         super().__init__(session)
         self.started = False  # `close` was called
-        self.io_stopped = False  # this side has said its last word: nothing is read or written now
-        self._all_sent: asyncio.Future[None] | None = None  # settled when everything has left
+        self.io_stopped = False  # nothing is processed or written any more
+        self._all_sent: asyncio.Future[None] | None = None  # everything queued was written
         self._peer_ended: asyncio.Future[None] = session.loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
-        self._deferred_failure: tuple[SessionClosed, ChildProcess] | None = None
+        self._deferred_failure: tuple[SessionClosed, ExitingChild] | None = None
 
-    # --- this side ends
+    # This side ends
 
     async def close(self) -> None:
-        """Gracefully within the policy's time, then at once. Cancelled: the connection is cut."""
+        """Close gracefully within `Timeouts.close` seconds, then abort the connection.
+
+        If cancelled, the connection is aborted.
+        """
         session = self.session
         self.started = True
         try:
             async with asyncio.timeout_at(session.loop.time() + session.timeouts.close):
                 await self.wait_all_sent()
                 await self.send_eof()
-                await session.wait_closed()
+                await asyncio.shield(session.closed)
         except TimeoutError:
-            log.warning("%s: cut before everything had been sent and the peer had ended", session)
+            log.warning(
+                "%s: aborted before everything had been sent and the peer had ended", session
+            )
             self.close_transport()
-            await session.wait_closed()
+            await asyncio.shield(session.closed)
         except BaseException:
-            session.abort("closing the session was given up")
+            session.fail(SessionClosed("closing the session was cancelled"))
             raise
 
     async def wait_all_sent(self) -> None:
@@ -61,14 +77,14 @@ class Shutdown(SessionComponent["Session"]):
             await self._all_sent
 
     async def send_eof(self) -> None:
-        """End our side of the connection, wait for the peer's, and close."""
+        """End this side's direction, wait for the peer to end its own, and close."""
         session = self.session
         transport = session.transport
         if transport is None or session.closed.done():
             return
         session.endpoint.close_websocket()
         session.flush()
-        if session.endpoint.pending():  # a full transport: the last word does not wait for room
+        if session.endpoint.pending():  # the close frame is written even if the transport is full
             transport.write(session.endpoint.data_to_send(0))
         self.io_stopped = True
         if transport.can_write_eof() and not transport.is_closing():
@@ -80,7 +96,10 @@ class Shutdown(SessionComponent["Session"]):
         transport.close()
 
     def close_transport(self, gracefully: bool = False) -> None:
-        """End the transport. Gently, what it holds still leaves; else only a carrier's close."""
+        """Close the transport. Gracefully, what it holds is still sent; otherwise it is aborted.
+
+        A WebSocket gets its close frame in either case, and a second to send it.
+        """
         session = self.session
         transport = session.transport
         if transport is None:
@@ -92,7 +111,7 @@ class Shutdown(SessionComponent["Session"]):
         ):
             session.endpoint.close_websocket()
             transport.write(session.endpoint.data_to_send(0))
-            self.set_timer(PEER_CLOSE_SECONDS, transport.abort)
+            self._set_timer(PEER_CLOSE_SECONDS, transport.abort)
             gracefully = True
         self.io_stopped = True
         if gracefully:
@@ -101,35 +120,38 @@ class Shutdown(SessionComponent["Session"]):
             transport.abort()
 
     def close_transport_soon(self) -> None:
-        """End the transport once it has sent what it holds, or after a short while."""
+        """Close the transport once it has sent what it holds; abort it after a second."""
         transport = self.session.transport
         if transport is not None:
-            self.set_timer(PEER_CLOSE_SECONDS, transport.abort)
+            self._set_timer(PEER_CLOSE_SECONDS, transport.abort)
             self.close_transport(gracefully=True)
 
-    # --- a child has broken the protocol
+    # A child process broke the protocol
 
-    def defer_failure(self, problem: SessionClosed, child: "ChildProcess") -> None:
-        """Let the session fail once the child has ended, or after a short while. Until then
-        nothing is read or written."""
+    def defer_failure(self, problem: SessionClosed, child: ExitingChild) -> None:
+        """Fail the session once the child has exited, or after a short while. Until then nothing
+        is read or written."""
         self._deferred_failure = problem, child
         self.io_stopped = True
         child.call_on_exit(lambda: self.session.fail(problem))
 
     def first_failure(self, problem: PolymuxError) -> PolymuxError:
-        """Why the session fails: this problem, or the one that was put off, which came first."""
+        """Return why the session fails: a deferred failure if there is one, else `problem`."""
         if self._deferred_failure is None:
             return problem
         first, child = self._deferred_failure
         self._deferred_failure = None
-        self.io_stopped = False  # the peer may still be told of a limit
+        self.io_stopped = False  # a limit notice may still be sent to the peer
         return type(first)(f"{first}; {child.describe_end()}")
 
-    # --- the peer ends
+    # The peer ends
 
     def on_peer_eof(self) -> bool:
-        """The peer sends no more, but may still read: what is queued goes on, and streams that it
-        ended can still be answered. True: keep the connection open for that, for a while."""
+        """Handle the peer's end of stream. Return True to keep the connection open for a while.
+
+        The peer may still read: queued data is sent, and the application can still reply on streams
+        that the peer has ended.
+        """
         resolve(self._peer_ended)
         session = self.session
         transport = session.transport
@@ -137,28 +159,30 @@ class Shutdown(SessionComponent["Session"]):
             return False
         if not self.started and not self.may_still_send():
             return False
-        self.set_timer(session.timeouts.close, self.on_linger_timeout, self.frames_sent())
+        self._set_timer(session.timeouts.close, self._on_linger_timeout, self._frames_sent())
         return True
 
-    def on_linger_timeout(self, frames_before: int) -> None:
-        """A while after the peer's end: go on only while answers flow."""
-        if self.frames_sent() == frames_before:
+    def _on_linger_timeout(self, frames_before: int) -> None:
+        """After the peer's end of stream, close unless frames were sent since the last check."""
+        if self._frames_sent() == frames_before:
             self.close_transport(gracefully=True)
         else:
-            self.set_timer(self.session.timeouts.close, self.on_linger_timeout, self.frames_sent())
+            self._set_timer(
+                self.session.timeouts.close, self._on_linger_timeout, self._frames_sent()
+            )
 
     def on_connection_lost(self) -> None:
-        """The connection is gone: nothing is waited for any more."""
+        """Stop all waits: the connection is gone."""
         self.io_stopped = True
         if self._timer is not None:
             self._timer.cancel()
         resolve(self._peer_ended)
         resolve(self._all_sent)
 
-    # --- what is left
+    # What remains to be sent
 
     def check_done(self) -> None:
-        """Nothing can be sent right now: is that the end of it?"""
+        """Called when nothing can be sent right now: finish the shutdown if nothing is left."""
         if self._all_sent is not None:
             if not self.has_unsent():
                 resolve(self._all_sent)
@@ -166,31 +190,30 @@ class Shutdown(SessionComponent["Session"]):
             self.close_transport(gracefully=True)
 
     def has_unsent(self) -> bool:
-        """Is there anything queued that can still reach the peer?"""
+        """Return whether anything is queued that can still reach the peer."""
         session = self.session
         if self.io_stopped:
             return False
         if session.endpoint.pending():
             return True
-        # What has no leave can only leave while the peer can still give some.
+        # Data without send credit can be sent only while the peer can still grant credit.
         return not self._peer_ended.done() and any(
             stream.buffers.queued_bytes and not session.is_held_back(stream)
             for stream in session.streams.values()
         )
 
     def may_still_send(self) -> bool:
-        """Is anything queued, or may the application still answer on some stream?"""
+        """Return whether data is queued or the application can still send on some stream."""
         return self.has_unsent() or any(map(can_still_send, self.session.streams.values()))
 
-    def frames_sent(self) -> int:
-        """How many frames this side has sent."""
+    def _frames_sent(self) -> int:
         endpoint = self.session.endpoint
         return endpoint.protocol.causality.frames_sent(endpoint.side)
 
-    def set_timer(self, delay: float, callback: object, *arguments: object) -> None:
+    def _set_timer(self, delay: float, callback: Callable[..., object], *arguments: object) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.session.loop.call_later(delay, callback, *arguments)  # type: ignore[arg-type]
+        self._timer = self.session.loop.call_later(delay, callback, *arguments)
 
 
 def can_still_send(stream: Stream) -> bool:
@@ -198,5 +221,21 @@ def can_still_send(stream: Stream) -> bool:
 
 
 def resolve(future: asyncio.Future[None] | None) -> None:
+    """Set the result of a future that is not done yet."""
     if future is not None and not future.done():
         future.set_result(None)
+
+
+def release_references(session: SessionInterface, accept_queue: AcceptQueue) -> None:
+    """Drop the streams and records of a session whose connection is gone.
+
+    Data that was received and not read stays with the streams that the application holds.
+    """
+    for stream in session.streams.values():
+        stream.state.buffers = None
+    session.streams.clear()
+    session.send_waiters.clear()
+    session.busy_poller.stop()
+    session.socket_writer.close()
+    accept_queue.close()
+    session.endpoint.protocol.streams.clear()

@@ -1,4 +1,4 @@
-"""What is asked of a transport, and of the socket under it, beyond what asyncio has words for."""
+"""Options of a session's transport and socket that asyncio has no interface for."""
 
 import asyncio
 import contextlib
@@ -7,19 +7,31 @@ import socket
 import sys
 from typing import Any, cast
 
-MAX_UNSENT_BYTES = 512 * 1024  # bytes the system takes ahead of the network while streams share it
-# Python 3.11 has no name for it on Linux.
+MAX_UNSENT_BYTES = 512 * 1024  # that the kernel buffers ahead of the network
+# Python 3.11 does not define it on Linux.
 NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else -1)
 
-TCPI_MIN_RTT_OFFSET = (
-    148  # where Linux, since 4.6, has `tcpi_min_rtt` in its `tcp_info`: microseconds
-)
+# Offset of `tcpi_min_rtt` (microseconds) in the `tcp_info` of Linux 4.6 and later.
+TCPI_MIN_RTT_OFFSET = 148
 UNKNOWN_RTT = 0xFFFFFFFF
+
+MAX_KEEPALIVE_SECONDS = 32767  # the largest interval that every system accepts
+
+
+def transport_info(transport: asyncio.BaseTransport | None, name: str) -> Any:
+    """Return extra information of a transport, or None if it has none or is gone."""
+    if transport is not None:
+        with contextlib.suppress(AttributeError):  # uvloop raises it once the connection is gone
+            return transport.get_extra_info(name)
+    return None
 
 
 def raw_socket_fd(transport: asyncio.Transport) -> int:
-    """The socket's descriptor under asyncio's own socket transport, of which we know that an empty
-    buffer means that nothing is on its way; -1 for any other transport."""
+    """Return the socket's descriptor, or -1 if bytes may not be written to it directly.
+
+    Direct writes need asyncio's own socket transport: there an empty write buffer means that no
+    byte is in flight between the transport and the socket.
+    """
     if type(transport).__module__ != "asyncio.selector_events" or not hasattr(os, "writev"):
         return -1
     fd: int = transport.get_extra_info("socket").fileno()
@@ -27,39 +39,62 @@ def raw_socket_fd(transport: asyncio.Transport) -> int:
 
 
 def limit_unsent_bytes(transport: asyncio.Transport | None) -> None:
-    """Let no megabytes of one stream pile up in the system before a small message of another.
-
-    Half a megabyte is plenty for the network; more of it only makes everybody wait.
-    """
+    """Set TCP_NOTSENT_LOWAT to bound unsent kernel-buffer data, so that a small message is not
+    queued behind megabytes of another stream. Half a megabyte does not slow a transfer down."""
     sock = transport.get_extra_info("socket") if transport is not None else None
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and NOTSENT_LOWAT > 0:
-        with contextlib.suppress(OSError):  # a system without this option does without
+        with contextlib.suppress(OSError):  # the system does not have the option
             sock.setsockopt(socket.IPPROTO_TCP, NOTSENT_LOWAT, MAX_UNSENT_BYTES)
 
 
+def configure_tcp_keepalive(transport: asyncio.Transport | None, interval: float) -> None:
+    """Enable keepalive probes and a bound on unacknowledged data, to notice a vanished peer.
+
+    Does nothing where the transport has no TCP socket. Options that the system lacks are skipped.
+
+    Args:
+        transport: The transport of the session.
+        interval: Seconds between probes; data that stays unacknowledged for twice as long ends the
+            connection.
+    """
+    sock = transport_info(transport, "socket")
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    seconds = max(1, int(min(interval, MAX_KEEPALIVE_SECONDS)))
+    options = [
+        (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPIDLE", -1), seconds),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPINTVL", -1), seconds),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_KEEPCNT", -1), 1),
+        (socket.IPPROTO_TCP, getattr(socket, "TCP_USER_TIMEOUT", -1), 2000 * seconds),
+    ]
+    for level, option, value in options:
+        if option >= 0:
+            with contextlib.suppress(OSError):  # the system does not have the option
+                sock.setsockopt(level, option, value)
+
+
 def min_rtt_ns(transport: asyncio.BaseTransport) -> int:
-    """Nanoseconds that bytes need to the peer and back: the least that TCP has measured of late;
-    -1 if nobody has."""
+    """Return the minimum round-trip time in nanoseconds that TCP has measured; -1 if unknown."""
     sock = transport.get_extra_info("socket")
     if sock is None or sys.platform != "linux":
         return -1
     try:
-        told = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCPI_MIN_RTT_OFFSET + 4)
+        tcp_info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCPI_MIN_RTT_OFFSET + 4)
     except (OSError, ValueError):  # not TCP, or closed by now
         return -1
-    least = (
-        int.from_bytes(told[TCPI_MIN_RTT_OFFSET:], sys.byteorder)
-        if len(told) > TCPI_MIN_RTT_OFFSET
-        else UNKNOWN_RTT
-    )
-    return least * 1000 if least < UNKNOWN_RTT else -1
+    if len(tcp_info) <= TCPI_MIN_RTT_OFFSET:
+        return -1
+    microseconds = int.from_bytes(tcp_info[TCPI_MIN_RTT_OFFSET:], sys.byteorder)
+    return microseconds * 1000 if microseconds < UNKNOWN_RTT else -1
 
 
 def stop_tls_read_ahead(transport: asyncio.BaseTransport) -> None:
-    """Let TLS on uvloop not see a peer's end while reading is paused.
+    """Keep uvloop's TLS from seeing the peer's end of stream while reading is paused.
 
-    At the end uvloop drops what its TLS has read and nobody has taken. So while nobody takes
-    anything, TLS may not read past the first bytes that wait.
+    At the end of stream uvloop discards what its TLS layer has read and not delivered. So while
+    reading is paused, the TLS layer must not read past the first undelivered bytes.
     """
     if transport.get_extra_info("uvloop.sslproto") is not None:
+        # asyncio's transport classes do not declare uvloop's method.
         cast(Any, transport).set_read_buffer_limits(high=1, low=0)

@@ -1,5 +1,15 @@
 # mypyc: compiled
-"""From a session's outbox to its transport: once a turn of the loop, or at once."""
+"""From a session's send scheduler to its transport: flushes, and the ways to write.
+
+A flush encodes what is sendable and hands it to the transport. It normally runs once in an
+event-loop iteration, so that small messages of many tasks leave in one system call. Three cases do
+not wait for it: replies to a received chunk are flushed when the chunk has been processed (see
+`wakeups`), a sender that fills the buffer flushes by itself (`flush_for_sender`), and after many
+opened or closed streams they are flushed together (`schedule_or_flush`).
+
+Where the transport is asyncio's own socket transport and holds no data, bytes go to the socket
+directly, uncopied. Whatever the socket does not take goes to the transport.
+"""
 
 import os
 from asyncio import Transport
@@ -11,29 +21,27 @@ from mypy_extensions import i64
 from polymux.aio.session.busy_poll import BusyPoller
 from polymux.core.endpoint import Endpoint
 
-WRITE_HIGH_WATER_BYTES: Final[i64] = (
-    262144  # bytes formed at a time, and in the transport before we wait for it
-)
-MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # bytes that are worth a system call of their own
-SENDER_QUOTA_BYTES: Final[i64] = (
-    1048576  # bytes a lone sender may send before everybody else has a turn
-)
-MIN_WRITEV_BYTES: Final[i64] = (
-    65536  # bytes from which a copy costs more than the socket's own call
-)
-WRITEV_BATCH_BYTES: Final[i64] = 131072  # bytes for the system: it takes more while the peer reads
-MAX_WRITEV_BUFFERS: Final[i64] = 512  # in one system call; every system takes as many
-MAX_UNFLUSHED_STREAM_CHANGES: Final[i64] = (
-    16  # streams that begin or end, for which the peer need not wait any longer
-)
+# Bytes encoded by one flush, and held by the transport before writing pauses.
+WRITE_HIGH_WATER_BYTES: Final[i64] = 262144
+MIN_IMMEDIATE_WRITE_BYTES: Final[i64] = 65536  # worth a system call of their own
+SENDER_QUOTA_BYTES: Final[i64] = 1048576  # a lone sender may send before it yields to the loop
+MIN_WRITEV_BYTES: Final[i64] = 65536  # from here on joining the chunks costs more than `writev`
+WRITEV_BATCH_BYTES: Final[i64] = 131072  # per `writev`: the peer reads one batch during the next
+MAX_WRITEV_BUFFERS: Final[i64] = 512  # per `writev`; below IOV_MAX of every system
+MAX_UNFLUSHED_STREAM_CHANGES: Final[i64] = 16  # opened or closed streams that wait for a flush
 
 
 class SocketWriter:
-    """What is to leave a session, and its way out.
+    """Writes what a session has to send.
 
-    `soon` has the loop call something; `way` gives the transport, or None while nothing may be
-    written; `look` sees to what writing has left to do; `vigil` is told of it. `fd` is a plain
-    socket's: bytes go to it directly while its transport holds nothing back.
+    Args:
+        endpoint: Encodes the frames.
+        call_soon: Schedules a callback for the next event-loop iteration.
+        writable_transport: Returns the transport, or None while nothing may be written.
+        after_write: Called after every write.
+        busy_poller: Notified of every write.
+
+    `fd` is the socket's descriptor if bytes may be written to it directly, else -1.
     """
 
     def __init__(
@@ -50,32 +58,34 @@ class SocketWriter:
         self.after_write = after_write
         self.busy_poller = busy_poller
         self.fd: int = -1
-        self.flush_scheduled = False  # a flush is on its way
-        self.in_receive = False  # it need not be asked for: it follows what has come
-        self.blocked = False  # the transport takes nothing more for now
-        self.senders_waiting = False  # senders wait for room
-        self.bytes_sent: i64 = 0  # bytes handed to the transport
-        self.bytes_since_yield: i64 = 0  # and of those, since the loop had its last turn
-        self.streams_changed: i64 = (
-            0  # streams that have begun or ended since something was written
-        )
+        self.closed = False  # the connection is gone: no flush is scheduled any more
+        self.flush_scheduled = False
+        self.in_receive = False  # a flush follows the chunk that is being processed
+        self.blocked = False  # the transport has paused writing
+        self.senders_waiting = False  # for room in the send buffers
+        self.bytes_sent: i64 = 0  # handed to the transport
+        self.bytes_since_yield: i64 = 0  # of these, since the last event-loop iteration
+        self.streams_changed: i64 = 0  # opened or closed since the last write
+
+    # Scheduling
 
     def schedule_flush(self) -> None:
-        """Something is to leave: say so once until it does."""
-        if not self.flush_scheduled:
+        """Schedule a flush unless one is already scheduled."""
+        if not self.flush_scheduled and not self.closed:
             self.flush_scheduled = True
             if not self.in_receive:
                 self.call_soon(self.on_loop_iteration)
 
     def schedule_if_needed(self, force: bool) -> None:
-        """Say so if there is anything to leave, or somebody waits for room."""
-        outbox = self.endpoint.scheduler
-        formed = len(outbox.writer) > 0 or len(outbox.chunks) > 0
-        if force or formed or self.senders_waiting or self.endpoint.pending():
+        """Schedule a flush if anything is to be sent, senders wait for room, or `force`."""
+        scheduler = self.endpoint.scheduler
+        encoded = len(scheduler.writer) > 0 or len(scheduler.chunks) > 0
+        if force or encoded or self.senders_waiting or self.endpoint.pending():
             self.schedule_flush()
 
     def schedule_or_flush(self) -> None:
-        """A stream has begun or ended. Several go at once: the peer begins with them meanwhile."""
+        """A stream was opened or closed: schedule a flush. After several of them, write at once,
+        so that the peer can begin to process them."""
         self.streams_changed += 1
         if self.streams_changed >= MAX_UNFLUSHED_STREAM_CHANGES:
             self.write()
@@ -83,19 +93,13 @@ class SocketWriter:
             self.schedule_flush()
 
     def on_loop_iteration(self) -> None:
-        """The loop's turn has come; somebody may have been quicker."""
+        """Run the scheduled flush, unless another flush has run in between."""
         self.bytes_since_yield = 0
         if self.flush_scheduled:
             self.flush()
 
-    def flush(self) -> None:
-        """Write what there is, whatever was said before."""
-        self.flush_scheduled = False
-        self.bytes_since_yield = 0
-        self.write()
-
     def end_receive(self, flush_now: bool) -> None:
-        """What has come was dealt with: what was said in reaction to it leaves, now or soon."""
+        """A received chunk has been processed: run the flush it has scheduled, now or soon."""
         self.in_receive = False
         if self.flush_scheduled:
             if flush_now:
@@ -103,25 +107,37 @@ class SocketWriter:
             else:
                 self.call_soon(self.on_loop_iteration)
 
+    def close(self) -> None:
+        """Stop writing: the connection is gone."""
+        self.closed = True
+        self.flush_scheduled = False
+        self.fd = -1
+
+    # Writing
+
+    def flush(self) -> None:
+        """Encode and write what is sendable now."""
+        self.flush_scheduled = False
+        self.bytes_since_yield = 0
+        self.write()
+
     def flush_for_sender(self) -> bool:
-        """Write at once, for a sender that would have to wait; False if it has to."""
+        """Write at once for a sender that would have to wait. Return False if it has to wait."""
         if self.blocked or self.senders_waiting or self.bytes_since_yield >= SENDER_QUOTA_BYTES:
             return False
-        if (
-            self.endpoint.scheduler.ready_bytes < MIN_IMMEDIATE_WRITE_BYTES
-        ):  # too little: it waits for leave
-            return False
+        if self.endpoint.scheduler.ready_bytes < MIN_IMMEDIATE_WRITE_BYTES:
+            return False  # the sender waits for credit, not for room
         before = self.bytes_sent
         self.write()
         self.bytes_since_yield += self.bytes_sent - before
         return self.bytes_sent > before
 
     def quota_used(self) -> bool:
-        """Has a lone sender sent so much that it is time for the others?"""
+        """Return whether a lone sender has to yield to the event loop."""
         return self.bytes_since_yield >= SENDER_QUOTA_BYTES
 
     def write(self) -> None:
-        """Form what may leave now and hand it over."""
+        """Encode up to WRITE_HIGH_WATER_BYTES of what is sendable and hand it to the transport."""
         self.streams_changed = 0
         if self.blocked:
             return
@@ -135,11 +151,11 @@ class SocketWriter:
         self.after_write()
 
     def write_chunks(self, transport: Transport, chunks: list[bytes]) -> i64:
-        """Give the transport all chunks, in order; returns their bytes.
+        """Hand all chunks to the transport, in order. Return their size in bytes.
 
-        A system call for each chunk would cost more than joining them, and `writelines` hands small
-        buffers to the system one by one, in some versions without ever asking us to wait. Large
-        ones go to the socket together, uncopied.
+        A system call for each chunk would cost more than joining them, and asyncio's `writelines`
+        passes small buffers to the system one by one, in some versions without ever pausing the
+        writer. Large chunks go to the socket together, uncopied.
         """
         size: i64 = 0
         for chunk in chunks:
@@ -156,7 +172,7 @@ class SocketWriter:
             taken = self.try_write(chunks)
         if taken == size:
             return size
-        for chunk in chunks:  # once something waits, more of it costs no system call
+        for chunk in chunks:  # a transport that holds data appends to it without a system call
             length: i64 = len(chunk)
             if taken >= length:
                 taken -= length
@@ -166,7 +182,10 @@ class SocketWriter:
         return size
 
     def try_write(self, chunks: list[bytes]) -> i64:
-        """Bytes the socket took at once. What is wrong with it, the transport will find out."""
+        """Write to the socket. Return how many bytes it took.
+
+        An error counts as nothing taken: the transport meets the same error and reports it.
+        """
         taken: i64 = 0
         size: i64 = 0
         first: i64 = 0

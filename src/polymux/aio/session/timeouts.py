@@ -1,58 +1,65 @@
-"""What a session waits for only so long: the handshake, the rest of a frame, room to write."""
+"""A session's timeouts: the handshake, the rest of a frame, writing, and WebSocket keepalive.
+
+One periodic timer compares what has changed since its last tick. So neither receiving nor sending
+has to start or cancel a timer.
+"""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from polymux.aio.session.component import SessionComponent
+from polymux.aio.session.interface import SessionInterface
+from polymux.aio.session.read_backpressure import ReadBackpressure
 from polymux.core.errors import SessionClosed
 
-if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
-
-MAX_TICK_SECONDS = 1.0  # how often deadlines are looked at, at most
+MAX_TICK_SECONDS = 1.0
+MIN_TICK_SECONDS = 0.01
 
 
-class TimeoutMonitor(SessionComponent["Session"]):
-    """One timer a session; a deadline is noticed within a tenth of the shortest, or a second."""
+class TimeoutMonitor(SessionComponent[SessionInterface]):
+    """Ends the session when a timeout has passed.
 
-    def __init__(self, session: "Session") -> None:
+    A timeout is noticed within a tenth of the shortest of them, or a second if that is less.
+    """
+
+    def __init__(self, session: SessionInterface, read_backpressure: ReadBackpressure) -> None:
         super().__init__(session)
-        policy = session.timeouts
-        shortest = min(policy.handshake, policy.frame, policy.write, policy.keepalive_interval)
-        self._interval = min(MAX_TICK_SECONDS, max(0.01, shortest / 10))
+        self._read_backpressure = read_backpressure
+        timeouts = session.timeouts
+        shortest = min(
+            timeouts.handshake, timeouts.frame, timeouts.write, timeouts.keepalive_interval
+        )
+        self._interval = min(MAX_TICK_SECONDS, max(MIN_TICK_SECONDS, shortest / 10))
         self._timer: asyncio.TimerHandle | None = None
         self._started_at = 0.0
-        self._unfinished_offset = -1  # of the frame that was unfinished at the last tick
+        self._unfinished_offset = -1  # of the frame that was incomplete at the last tick
         self._unfinished_since = 0.0
-        self._bytes_drained = (
-            -1
-        )  # bytes the peer's side of the transport had taken by the last tick
+        self._bytes_drained = -1  # bytes that had left the transport's buffer by the last tick
         self._drained_at = 0.0
-        self._bytes_received = -1  # bytes of the carrier that had come by the last tick
+        self._bytes_received = -1  # WebSocket bytes received by the last tick
         self._received_at = 0.0
         self._pinged_at = 0.0
 
     def start(self) -> None:
         self._started_at = self._received_at = self.session.loop.time()
-        self._timer = self.session.loop.call_later(self._interval, self.tick)
+        self._timer = self.session.loop.call_later(self._interval, self._tick)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def tick(self) -> None:
-        session = self._session_ref()
-        if session is None:  # nobody holds it any more
+    def _tick(self) -> None:
+        session = self.session_or_none()
+        if session is None:
             return
-        policy = session.timeouts
+        timeouts = session.timeouts
         now = session.loop.time()
-        self._timer = session.loop.call_later(self._interval, self.tick)
-        if not session.ready.done() and now - self._started_at >= policy.handshake:
+        self._timer = session.loop.call_later(self._interval, self._tick)
+        if not session.ready.done() and now - self._started_at >= timeouts.handshake:
             self._on_timeout("handshake", "the peer's handshake did not come")
-        elif self._unfinished_frame_age(now) >= policy.frame:
+        elif self._unfinished_frame_age(now) >= timeouts.frame:
             self._on_timeout("frame", "the peer left a frame unfinished")
-        elif self._write_stall_age(now) >= policy.write:
+        elif self._write_stall_age(now) >= timeouts.write:
             self._on_timeout("write", "the peer took nothing")
         elif session.endpoint.websocket is not None:
             self._ping_if_silent(now)
@@ -69,44 +76,48 @@ class TimeoutMonitor(SessionComponent["Session"]):
         )
 
     def _unfinished_frame_age(self, now: float) -> float:
-        """How long the same frame has been waiting for its end, while we were reading.
+        """Return for how many seconds the same frame has been incomplete while this side read.
 
-        Content passes in parts and never waits, save where it is handed on in whole messages: there
-        every byte that comes counts as progress.
+        Content is delivered in parts and is never incomplete, except where it is delivered in whole
+        messages: there every received byte counts as progress.
         """
-        session = self.session
-        endpoint = session.endpoint
-        d = endpoint.connection.direction(1 - endpoint.side)
-        waiting = d.buffered_bytes()
+        endpoint = self.session.endpoint
+        direction = endpoint.connection.direction(1 - endpoint.side)
+        buffered = direction.buffered_bytes()
         if endpoint.websocket is not None:
-            waiting = endpoint.websocket.direction_decoder(1 - endpoint.side).decoder.pending()
-        mark = -1
-        if waiting and not session.read_backpressure.is_paused:
-            mark = d.offset + (waiting if endpoint.protocol.content_is_messages else 0)
-        if mark < 0 or mark != self._unfinished_offset:
-            self._unfinished_offset = mark
+            buffered = endpoint.websocket.direction_decoder(1 - endpoint.side).decoder.pending()
+        offset = -1
+        if buffered and not self._read_backpressure.is_paused:
+            progress = buffered if endpoint.protocol.content_is_messages else 0
+            offset = direction.offset + progress
+        if offset < 0 or offset != self._unfinished_offset:
+            self._unfinished_offset = offset
             self._unfinished_since = now
         return now - self._unfinished_since
 
     def _write_stall_age(self, now: float) -> float:
-        """How long the transport has not got rid of a single byte."""
-        transport = self.session.transport
+        """Return for how many seconds not a byte has left the transport's buffer."""
+        session = self.session
+        transport = session.transport
         held = transport.get_write_buffer_size() if transport is not None else 0
-        taken = self.session.bytes_sent - held
-        if held == 0 or taken != self._bytes_drained:
-            self._bytes_drained = taken
+        drained = session.socket_writer.bytes_sent - held
+        if held == 0 or drained != self._bytes_drained:
+            self._bytes_drained = drained
             self._drained_at = now
         return now - self._drained_at
 
     def _ping_if_silent(self, now: float) -> None:
-        """A carrier that can ask does: a peer that is stopped but not gone is noticed only so."""
+        """Ping a silent WebSocket peer; end the session if it stays silent.
+
+        Only so is a peer noticed whose process is stopped while its system keeps the connection.
+        """
         session = self.session
         endpoint = session.endpoint
-        carrier = endpoint.websocket
-        assert carrier is not None
-        heard = carrier.direction_decoder(1 - endpoint.side).decoder.offset
-        if heard != self._bytes_received or session.read_backpressure.is_paused:
-            self._bytes_received = heard
+        websocket = endpoint.websocket
+        assert websocket is not None  # checked by the caller
+        received = websocket.direction_decoder(1 - endpoint.side).decoder.offset
+        if received != self._bytes_received or self._read_backpressure.is_paused:
+            self._bytes_received = received
             self._received_at = now
         interval = session.timeouts.keepalive_interval
         silence = now - self._received_at
@@ -114,11 +125,12 @@ class TimeoutMonitor(SessionComponent["Session"]):
             endpoint.counters.count("keepalive_interval")
             session.fail(
                 SessionClosed(
-                    f"the peer said nothing for {2 * interval:g} s and answered no ping: deadline "
-                    f"keepalive_interval={interval:g}; allow more with Timeouts(keepalive_interval=...)"
+                    f"the peer said nothing for {2 * interval:g} s and answered no ping: "
+                    f"deadline keepalive_interval={interval:g}; "
+                    "allow more with Timeouts(keepalive_interval=...)"
                 )
             )
         elif silence >= interval and now - self._pinged_at >= interval:
             self._pinged_at = now
-            carrier.queue_ping()
+            websocket.queue_ping()
             session.schedule_flush()

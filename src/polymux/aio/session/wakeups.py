@@ -1,9 +1,31 @@
 # mypyc: compiled
-"""Waiting for what the peer sends, without a future and without a turn of the loop.
+"""Resuming reader tasks inside `data_received`, without a future and a loop iteration.
 
-asyncio knows what can be waited for by the attribute `_asyncio_future_blocking`: a task that awaits
-it leaves its wake-up there. A future hands that to the loop, for its next turn. Here it is called
-as soon as the bytes that came have been dealt with: the answer leaves a system call earlier.
+The problem: a task that awaits an asyncio Future is resumed one event-loop iteration after the
+result was set, because a Future schedules its callbacks with `call_soon`. For a small request that
+means another `select` call, and the reply is written one system call later than it could be.
+
+The idea: a task does not need a Future. What it awaits is recognized by the attribute
+`_asyncio_future_blocking`; the task calls its `add_done_callback` with a wakeup and, when resumed,
+its `result()`. `Waiter` implements just this part of the contract. It calls the task's wakeup
+directly, in the task's context, once the received chunk has been processed. The reply is then
+flushed in the same `data_received` call.
+
+The contract with asyncio, all of which `Waiter` relies on and keeps:
+
+- `__await__` sets `_asyncio_future_blocking`; the task resets it when it has taken the waiter.
+- `add_done_callback(wakeup, context=...)` is called exactly once for each await. A `Waiter` is
+  reused for the next await once `result()` was called.
+- `cancel(msg)` returns True if the task will be resumed with CancelledError. It returns False once
+  the waiter has been woken; the task then raises CancelledError at its next step by itself.
+- The wakeup may be called outside of `call_soon` only while no other task of the loop runs, since a
+  task cannot run inside another. `current_task` is checked for that (`close` of a TLS transport can
+  call `data_received` from within a task); otherwise the wakeup is scheduled with `call_soon`.
+- A context cannot be entered twice. If it is in use, the wakeup is scheduled as well.
+
+Invariants: tasks are resumed only when the whole chunk has been processed, so a reader sees all of
+its data and all events of the chunk; a waiter is resumed once for each `wake`; wakeups keep the
+order in which the waiters were woken.
 """
 
 from asyncio import AbstractEventLoop, CancelledError, current_task
@@ -15,90 +37,96 @@ from mypy_extensions import i64
 
 from polymux.aio.session.socket_writer import SocketWriter
 
-IDLE: Final[i64] = 0  # nobody waits
+# States of a Waiter.
+IDLE: Final[i64] = 0  # no task waits
 WAITING: Final[i64] = 1
-WOKEN: Final[i64] = 2  # and on its way
-CANCELLED: Final[i64] = 3
+WOKEN: Final[i64] = 2  # the task is about to be resumed
+CANCELLED: Final[i64] = 3  # the task is about to be resumed with CancelledError
 
 
 class WakeupQueue:
-    """Who goes on once what has just come was dealt with. There is one for each session."""
+    """The waiters of one session that were woken by the chunk being processed."""
 
     def __init__(self, loop: AbstractEventLoop, socket_writer: SocketWriter) -> None:
         self.loop = loop
         self.socket_writer = socket_writer
-        self.depth: i64 = 0  # bytes may come while others are dealt with, when TLS is closed
+        # `data_received` calls in progress: closing a TLS transport can nest them.
+        self.depth: i64 = 0
         self.woken: list[Waiter] = []
 
     def begin_receive(self) -> None:
-        """Bytes have come: who is woken by them waits for the last of them."""
+        """Queue the waiters that are woken from now on."""
         self.depth += 1
         self.socket_writer.in_receive = True
 
     def end_receive(self) -> None:
-        """They have been dealt with. A task cannot be run by another one: then it is the loop's
-        turn, and what is to leave waits for it as well."""
+        """Resume the queued waiters and flush their replies.
+
+        If this runs inside a task, both are left to the next event-loop iteration.
+        """
         self.depth -= 1
         if self.depth > 0:
             return
         woken = self.woken
-        directly = True
+        immediately = True
         if len(woken) > 0:
             self.woken = []
-            directly = current_task(self.loop) is None
+            immediately = current_task(self.loop) is None
             for waiter in woken:
-                waiter.resume(directly)
-        self.socket_writer.end_receive(directly)
+                waiter.resume(immediately)
+        self.socket_writer.end_receive(immediately)
 
 
 class Waiter:
-    """What one task at a time waits for, again and again."""
+    """An awaitable for one task at a time, which can be awaited again and again."""
 
     def __init__(self, wakeup_queue: WakeupQueue) -> None:
         self.wakeup_queue = wakeup_queue
         self.state: i64 = IDLE
-        self.wakeup: Callable[[Waiter], object] | None = None  # the task's
-        self.context: Context | None = None
-        self.cancel_message: object = None  # of a cancellation
+        self.wakeup: Callable[[Waiter], object] | None = None  # given by the task
+        self.context: Context | None = None  # of the task
+        self.cancel_message: object = None
         self._asyncio_future_blocking: bool = False
 
     def wake(self) -> None:
-        """Let who waits go on; nothing if nobody does."""
+        """Resume the waiting task, if there is one: after the current chunk, or soon."""
         if self.state == WAITING:
             self.state = WOKEN
-            wakings = self.wakeup_queue
-            if wakings.depth > 0:
-                wakings.woken.append(self)
+            wakeup_queue = self.wakeup_queue
+            if wakeup_queue.depth > 0:
+                wakeup_queue.woken.append(self)
             else:
                 self.resume(False)
 
     def resume(self, immediately: bool) -> None:
-        """Have the task run, now or at the loop's next turn."""
+        """Run the task's next step now, or in the next event-loop iteration."""
         wakeup = self.wakeup
         context = self.context
-        assert wakeup is not None
+        assert wakeup is not None  # set with the state WAITING
         assert context is not None
         loop = self.wakeup_queue.loop
         if immediately:
             try:
                 context.run(wakeup, self)
                 return
-            except RuntimeError:  # not the task's: somebody is in its context just now
+            except RuntimeError:  # the context is in use; a task's own errors do not get here
                 pass
             except (SystemExit, KeyboardInterrupt) as problem:
-                # The loop's, to end the program: uvloop would take it for the connection's end.
+                # Raise it from a loop callback, which ends the program. uvloop would treat it as a
+                # failure of the connection.
                 loop.call_soon(throw, problem)
                 return
         loop.call_soon(wakeup, self, context=context)
 
-    # --- what `await` and a task ask for
+    # The part of asyncio.Future that a task uses
 
     def __await__(self) -> Generator[object, None, None]:
         self._asyncio_future_blocking = True
+        # Only __next__ is used. A generator's other methods would never be called by a task.
         return cast(Generator[object, None, None], self)
 
     def __next__(self) -> "Waiter":
-        if self._asyncio_future_blocking:  # the task takes that back
+        if self._asyncio_future_blocking:  # the task resets it
             return self
         raise StopIteration
 
@@ -111,7 +139,7 @@ class Waiter:
         self.state = WAITING
 
     def cancel(self, msg: object = None) -> bool:
-        """The task is to be cancelled; False if it is on its way, and will find out by itself."""
+        """Resume the task with CancelledError. Return False if it was woken already."""
         if self.state != WAITING:
             return False
         self.state = CANCELLED
@@ -120,7 +148,7 @@ class Waiter:
         return True
 
     def result(self) -> None:
-        """A task asks for it on its way from here: the next one may come."""
+        """Called by the resumed task. Makes the waiter ready for the next await."""
         cancelled = self.state == CANCELLED
         message = self.cancel_message
         self.state = IDLE
@@ -132,7 +160,7 @@ class Waiter:
 
     def __repr__(self) -> str:
         state = ("idle", "waiting", "woken", "cancelled")[self.state]
-        return f"<{state}: what a peer sends>"
+        return f"<{state}: data from the peer>"
 
 
 def throw(problem: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""A polymux stream as asyncio's own pair of StreamReader and StreamWriter."""
+"""Adapts a stream to asyncio's `StreamReader` and `StreamWriter`."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -11,7 +11,7 @@ READER_LIMIT_BYTES = 64 * 1024
 
 
 class StreamTransport(asyncio.Transport):
-    """What a StreamWriter writes to: the stream, with its flow control."""
+    """An asyncio transport over a stream, with its flow control in both directions."""
 
     def __init__(self, stream: Stream, protocol: asyncio.StreamReaderProtocol) -> None:
         super().__init__()
@@ -26,7 +26,10 @@ class StreamTransport(asyncio.Transport):
         self._pump_task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Hand on what comes, to a protocol that knows by now whom to ask for a pause."""
+        """Connect the protocol and start to forward received data.
+
+        Not in `__init__`: the reader must know the transport before it can pause it.
+        """
         self.protocol.connection_made(self)
         self._pump_task = self._create_task(self.pump())
 
@@ -37,7 +40,7 @@ class StreamTransport(asyncio.Transport):
         return task
 
     async def pump(self) -> None:
-        """Hand on what comes, as fast as the reader takes it."""
+        """Forward received data to the protocol while reading is not paused."""
         try:
             while True:
                 await self._reading.wait()
@@ -51,7 +54,7 @@ class StreamTransport(asyncio.Transport):
 
     def write(self, data: Any) -> None:
         if self._closing:
-            return  # as asyncio's own transports do; `drain` tells
+            return  # like asyncio's own transports; `StreamWriter.drain` raises
         try:
             self.stream.send_nowait(data)
         except PolymuxError as problem:
@@ -76,7 +79,7 @@ class StreamTransport(asyncio.Transport):
             self._create_task(self.stream.end())
 
     def close(self) -> None:
-        """What was written still leaves; nothing more is read."""
+        """Close the stream: written data is still sent, unread data is discarded."""
         if not self._closing:
             self._create_task(self.stream.close())
             self._report_lost(None)
@@ -91,7 +94,7 @@ class StreamTransport(asyncio.Transport):
             self._closing = True
             error = None if problem is None else ConnectionResetError(str(problem))
             self._loop.call_soon(self.protocol.connection_lost, error)
-            # None: a loop with eager tasks, and the pump itself has found the stream given up.
+            # None: with eager tasks, the pump may find the stream aborted before `start` returns.
             if self._pump_task is not None and self._pump_task is not asyncio.current_task():
                 self._pump_task.cancel()
 
@@ -112,9 +115,13 @@ class StreamTransport(asyncio.Transport):
 
 
 def as_asyncio_streams(stream: Stream) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """The stream as a StreamReader and a StreamWriter, for code that wants those.
+    """Return a StreamReader and a StreamWriter for a stream, for code that expects these.
 
-    A reset, or the end of the session, is a ConnectionResetError there, never an end of data.
+    A reset of the stream or a lost session raises ConnectionResetError there; it never looks like
+    the end of the data. Call it from the event loop of the session.
+
+    Args:
+        stream: A duplex stream. Use only the returned pair from then on.
     """
     loop = stream.session.loop
     reader = asyncio.StreamReader(limit=READER_LIMIT_BYTES, loop=loop)

@@ -1,22 +1,27 @@
-"""A duplex stream (mplex, Nerdbank) as the application holds it."""
+"""`Stream`: a duplex byte stream (mplex, Nerdbank), and the base of all other kinds of streams.
+
+Waiting is always a loop: check, wait for a wakeup, check again. A wakeup carries no data, so a
+waiter that is cancelled loses nothing. `readline` and `readexactly` take parts as they arrive, so
+that credit returns while they wait, and put them back if they cannot finish.
+"""
 
 import asyncio
 import re
 from collections.abc import AsyncIterator
 
 from polymux.aio.arguments import check_read_limit
-from polymux.aio.streams.base import StreamBase
-from polymux.aio.streams.outlet import (
+from polymux.aio.streams.base import (
     SESSION_SEND_BUFFER_BYTES,
     STREAM_SEND_BUFFER_BYTES,
+    StreamBase,
     copied_bytes,
 )
 from polymux.core.errors import LimitExceeded, StreamAborted
 
 BytesLike = bytes | bytearray | memoryview
 
-NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, also looks into a memoryview without a copy
-MAX_SEPARATE_PARTS = 64  # of a lane; more are joined before they are looked at one by one
+NEWLINE = re.compile(b"\n")  # unlike `bytes.find`, searches a memoryview without a copy
+MAX_SEPARATE_PARTS = 64  # more received parts are joined before they are searched
 
 __all__ = [
     "SESSION_SEND_BUFFER_BYTES",
@@ -30,31 +35,36 @@ __all__ = [
 class Stream(StreamBase):
     """One stream of a session.
 
-    Reading takes everything that has come; leave goes back to the peer once it was read. A reset by
-    the peer is never an end of data: it raises StreamAborted. A stream that is neither read nor
-    closed holds its content until the session ends.
+    Created by `Session.open`, `Session.accept` and their like. Reading data returns credit to the
+    peer. A reset by the peer never looks like the end of the data: it raises StreamAborted. A
+    stream that is neither read nor closed keeps its received data until the session ends. In
+    `async with`, leaving the block closes the stream, and an exception aborts it.
+
+    Only one task may read and any number of tasks may send at a time. All methods must be called
+    from the event loop of the session.
     """
 
     __slots__ = ("__weakref__",)
 
     @property
     def name(self) -> str:
-        """The stream's name; bytes that are not UTF-8 are replaced."""
+        """The name of the stream; bytes that are not UTF-8 are replaced."""
         return (self.state.name or b"").decode("utf-8", "replace")
 
     @property
     def stream_id(self) -> int:
+        """The id of the stream on the wire."""
         return self.state.stream_id
 
     @property
     def error(self) -> str | None:
-        """What was said by the side that gave the stream up, unchanged; None if nothing was."""
+        """The reason sent by the side that aborted the stream; None if it sent none."""
         error = self.state.error
         return None if error is None else error.decode("utf-8", "replace")
 
     @property
     def usable(self) -> bool:
-        """Has nobody given the stream up?"""
+        """Whether neither side has aborted the stream."""
         return not isinstance(self.read_error, StreamAborted) and not isinstance(
             self.send_error, StreamAborted
         )
@@ -65,13 +75,22 @@ class Stream(StreamBase):
     def __repr__(self) -> str:
         return f"<polymux {self} {self.name!r}>"
 
-    # --- sending
+    # Sending
 
     async def send(self, data: BytesLike) -> None:
-        """Queue `data`, waiting while the peer has given no leave or too much waits to leave.
+        """Queue `data`; wait while there is no credit or a send buffer is full.
 
-        If cancelled while waiting, nothing was queued. Once it returns, order among calls on this
-        stream is kept; delivery is not promised. A buffer is copied before the first wait.
+        When it returns, the data is queued after that of earlier calls; it is not yet delivered. If
+        cancelled while waiting, nothing was queued.
+
+        Args:
+            data: Bytes of any length; a mutable buffer is copied before the first wait.
+
+        Raises:
+            StreamEnded: This side has ended or closed the stream, or the peer reads no more.
+            StreamAborted: One of the sides has aborted the stream.
+            SessionClosed: The session has ended.
+            TypeError: `data` is not a bytes-like object.
         """
         if self._try_send(data):
             return
@@ -82,12 +101,12 @@ class Stream(StreamBase):
         self.send_nowait(data)
 
     async def drain(self) -> None:
-        """Wait until `send` would not have to wait."""
+        """Wait until `send` would not have to wait, or would raise."""
         if self.send_would_block():
             await self._wait_to_send(0)
 
     def send_would_block(self) -> bool:
-        """Would sending have to wait?"""
+        """Whether `send` would have to wait now."""
         return self.send_error is None and self._is_send_full()
 
     async def _wait_to_send(self, size: int) -> None:
@@ -96,9 +115,8 @@ class Stream(StreamBase):
         while self.send_would_block():
             if self.socket_writer.flush_for_sender():
                 continue
-            if (
-                self.socket_writer.quota_used() and len(session.streams) == 1
-            ):  # only the loop wants its turn
+            if self.socket_writer.quota_used() and len(session.streams) == 1:
+                # Nothing is full: the writer only yields to the event loop.
                 session.schedule_flush()
                 await asyncio.sleep(0)
                 continue
@@ -109,27 +127,29 @@ class Stream(StreamBase):
             try:
                 await waiter
             except asyncio.CancelledError:
-                session.schedule_flush()  # the room that was meant for this one is another's
+                session.schedule_flush()  # lets another waiting sender have the space
                 raise
             finally:
                 self._remove_waiting_sender(waiter)
 
     async def end(self) -> None:
-        """End this side's half: what is queued leaves first. The peer may still send."""
+        """End this side's half after the data that is queued. The peer may still send."""
         self._queue_end()
 
     def abort(self, text: str = "") -> None:
-        """Give the stream up both ways: drop what is queued and unread, and tell the peer.
+        """Abort both directions: discard queued and unread data, and notify the peer.
 
-        `text` reaches the peer where the protocol has room for it (Nerdbank v2, v3).
+        Args:
+            text: Reason sent to the peer where the protocol has a field for it (Nerdbank v2, v3).
         """
-        self.abort_with_reason("this side gave the stream up" + (f": {text}" if text else ""), text)
+        self.abort_with_reason("this side aborted the stream" + (f": {text}" if text else ""), text)
 
     async def close(self) -> None:
-        """End this side and read no more: what is queued still leaves, what was not read is lost.
+        """End this side's half and stop reading.
 
-        The peer is told that nobody reads where the protocol can say so. An offer that nobody has
-        accepted yet is withdrawn.
+        Queued data is still sent; unread data is discarded. The peer is notified that this side no
+        longer reads where the protocol can express it. An offer that was not accepted yet is
+        withdrawn.
         """
         if self.session.is_held_back(self):
             self.abort_with_reason("closed before it was accepted")
@@ -137,12 +157,21 @@ class Stream(StreamBase):
         self._queue_end()
         self._stop_reading()
 
-    # --- receiving
+    # Receiving
 
     async def receive(self) -> bytes:
-        """Everything that has come, joined; waits if nothing has. Empty at the end of the data.
+        """Return everything received so far; wait if there is nothing.
 
-        If cancelled, nothing was taken. One task at a time may receive.
+        If cancelled, nothing was taken.
+
+        Returns:
+            The data in one piece; empty at the end of the data.
+
+        Raises:
+            StreamAborted: The peer reset the stream, or this side aborted it.
+            StreamEnded: This side has closed the stream.
+            SessionClosed: The session ended before the end of the data.
+            RuntimeError: Another task is already reading the stream.
         """
         while True:
             if self.buffers.received:
@@ -152,7 +181,7 @@ class Stream(StreamBase):
             await self.wait_readable()
 
     async def receive_parts(self) -> list[bytes | memoryview]:
-        """The same, as the parts that came, not joined and not copied; empty at the end."""
+        """Like `receive`, without joining or copying: a list of parts, empty at the end."""
         while True:
             if self.buffers.received:
                 size = self.buffers.unread_bytes
@@ -164,31 +193,46 @@ class Stream(StreamBase):
             await self.wait_readable()
 
     def receive_nowait(self) -> bytes:
-        """What has come, or nothing."""
+        """Return everything received so far without waiting; empty if there is nothing."""
         return self._take_received() if self.buffers.received else b""
 
     async def receive_all(self, limit: int = 16 * 1024 * 1024) -> bytes:
-        """Everything to the end of the data. Past `limit` bytes the stream is given up.
+        """Return everything up to the end of the data.
 
-        If cancelled, what it has taken so far is lost; the stream can still be read.
+        If cancelled, the data taken so far is lost; the stream can still be read.
+
+        Args:
+            limit: Maximum number of bytes. The stream is aborted when more arrive.
+
+        Raises:
+            LimitExceeded: More than `limit` bytes arrived.
+            StreamAborted, StreamEnded, SessionClosed: As for `receive`.
         """
         check_read_limit(limit)
         parts: list[bytes] = []
         size = 0
-        while part := await self.receive():
+        async for part in self:
             parts.append(part)
             size += len(part)
             if size > limit:
-                text = f"{self}: more than {limit} bytes came; raise receive_all(limit=...)"
                 self.abort_with_reason(f"more than {limit} bytes came")
-                raise LimitExceeded(text)
+                raise LimitExceeded(
+                    f"{self}: more than {limit} bytes came; raise receive_all(limit=...)"
+                )
         return b"".join(parts)
 
     async def readline(self, limit: int = 64 * 1024) -> bytes:
-        """The next line with its newline; at the end of the data what is left, and then nothing.
+        """Return the next line with its newline.
 
-        LimitExceeded for a line of more than `limit` bytes. After that, or if cancelled, nothing
-        was taken: the next call reads the same bytes. One task at a time may receive.
+        At the end of the data, returns what is left without a newline, then empty bytes. If it
+        raises or is cancelled, nothing was taken: the next call reads the same bytes.
+
+        Args:
+            limit: Maximum length of the line in bytes.
+
+        Raises:
+            LimitExceeded: The line is longer than `limit`.
+            StreamAborted, StreamEnded, SessionClosed: As for `receive`.
         """
         taken: list[bytes | memoryview] = []
         room = limit
@@ -196,15 +240,15 @@ class Stream(StreamBase):
             while True:
                 while self.buffers.received:
                     part = self._first_part()
-                    found = NEWLINE.search(part)
-                    size = found.end() if found is not None else len(part)
+                    newline = NEWLINE.search(part)
+                    size = newline.end() if newline is not None else len(part)
                     if size > room:
                         raise LimitExceeded(
                             f"{self}: a line of more than {limit} bytes; raise readline(limit=...)"
                         )
                     taken.append(self._take_prefix(size))
                     room -= size
-                    if found is not None:
+                    if newline is not None:
                         return b"".join(taken)
                 if self.check_eof():
                     return b"".join(taken)
@@ -214,11 +258,19 @@ class Stream(StreamBase):
             raise
 
     async def readexactly(self, size: int, limit: int = 16 * 1024 * 1024) -> bytes:
-        """The next `size` bytes. asyncio.IncompleteReadError, with those there are, if the data
-        ends before.
+        """Return exactly `size` bytes.
 
-        LimitExceeded if `size`, which may be a peer's word, is more than `limit`; ValueError if it
-        is negative. If cancelled, nothing was taken. One task at a time may receive.
+        If cancelled, nothing was taken.
+
+        Args:
+            size: Number of bytes.
+            limit: Bound for `size`, for sizes that a peer has sent.
+
+        Raises:
+            asyncio.IncompleteReadError: The data ended before; `partial` has what there was.
+            LimitExceeded: `size` is more than `limit`.
+            ValueError: `size` is negative.
+            StreamAborted, StreamEnded, SessionClosed: As for `receive`.
         """
         if size < 0:
             raise ValueError(f"readexactly takes 0 or more bytes, not {size}")
@@ -246,36 +298,39 @@ class Stream(StreamBase):
         return b"".join(taken)
 
     def _first_part(self) -> bytes | memoryview:
-        """The first part that waits; where there are many, all of them as one."""
-        lane = self.buffers
-        if len(lane.received) > MAX_SEPARATE_PARTS:
-            lane.received = [b"".join(lane.received)]
-        return lane.received[0]
+        """The first received part; if there are many, all of them joined."""
+        buffers = self.buffers
+        if len(buffers.received) > MAX_SEPARATE_PARTS:
+            buffers.received = [b"".join(buffers.received)]
+        return buffers.received[0]
 
     def _take_prefix(self, size: int) -> bytes | memoryview:
-        """The first bytes of the first part; the rest of it waits on."""
-        lane = self.buffers
-        part = lane.received[0]
+        """Take the first `size` bytes of the first part; the rest of it stays."""
+        buffers = self.buffers
+        part = buffers.received[0]
         if size < len(part):
             view = memoryview(part)
-            part, lane.received[0] = view[:size], view[size:]
+            part, buffers.received[0] = view[:size], view[size:]
         else:
-            del lane.received[0]
-        lane.unread_bytes -= size
+            del buffers.received[0]
+        buffers.unread_bytes -= size
         self.endpoint.receive_queue.unread_bytes -= size
         self.credit_read(size)
         return part
 
     def _put_back(self, parts: list[bytes | memoryview]) -> None:
-        """These bytes were taken and not read after all. Credit for them has been given, or is
-        held to be given: when they are read again none is."""
-        lane = self.buffers
-        if parts and not lane.discarding:
+        """Return parts to the front of the receive buffer.
+
+        Their credit was returned when they were taken, so it is subtracted here: reading them again
+        returns none.
+        """
+        buffers = self.buffers
+        if parts and not buffers.discarding:
             size = sum(map(len, parts))
-            lane.received[0:0] = parts
-            lane.unreturned_credit -= size
-            if self.state in self.session.streams:  # else its lane is not counted any more
-                lane.unread_bytes += size
+            buffers.received[0:0] = parts
+            buffers.unreturned_credit -= size
+            if self.state in self.session.streams:  # else its buffers are no longer counted
+                buffers.unread_bytes += size
                 self.endpoint.receive_queue.unread_bytes += size
 
     def __aiter__(self) -> AsyncIterator[bytes]:

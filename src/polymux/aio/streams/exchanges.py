@@ -1,4 +1,8 @@
-"""Streamux exchanges as the application holds them: our requests, and the peer's calls."""
+"""Streamux exchanges: `Exchange` for requests of this side, `Call` for requests of the peer.
+
+The header of its last chunk ends the peer's half of the stream, but a message is complete only with
+the last byte of that chunk. `on_peer_end` is called at that byte, and `check_eof` waits for it.
+"""
 
 import asyncio
 from collections.abc import AsyncIterable
@@ -8,24 +12,23 @@ from typing import TYPE_CHECKING
 from polymux.aio.arguments import check_read_limit
 from polymux.aio.streams.duplex import BytesLike, Stream
 from polymux.core.errors import LimitExceeded, PolymuxError, StreamAborted
-from polymux.core.streams import OPEN
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import OPEN, StreamState
 
 if TYPE_CHECKING:
     from polymux.aio.protocols.streamux import StreamuxSession
 
-
-MAX_IMMEDIATE_MESSAGE_BYTES = 16 * 1024  # bytes of a message that may leave at once
-MAX_JOINED_BYTES = (
-    256 * 1024
-)  # bytes of a message up to which its parts are kept and joined at its end
+MAX_IMMEDIATE_MESSAGE_BYTES = 16 * 1024  # a larger message is not written immediately
+MAX_JOINED_BYTES = 256 * 1024  # a larger message is written into one buffer as it arrives
 
 
 class MessageBuffer:
-    """Parts that become one message. It is never held twice, as parts and joined: a large one is
-    written into one place as it comes."""
+    """Joins the parts of one message.
 
-    __slots__ = ("_parts", "_buffer", "size")  # there is one for each call that is under way
+    A small message is joined at its end. A large one is written into one buffer as it arrives, so
+    that it is never in memory twice.
+    """
+
+    __slots__ = ("_buffer", "_parts", "size")  # one exists for each exchange being read
 
     def __init__(self) -> None:
         self.size = 0
@@ -40,8 +43,8 @@ class MessageBuffer:
         self._parts.append(part)
         if self.size > MAX_JOINED_BYTES and len(self._parts) > 1:
             self._buffer = BytesIO()
-            for each in self._parts:
-                self._buffer.write(each)
+            for early_part in self._parts:
+                self._buffer.write(early_part)
             self._parts.clear()
 
     def getvalue(self) -> bytes:
@@ -51,44 +54,45 @@ class MessageBuffer:
 
 
 class ExchangeStream(Stream):
-    """What a request and a call share: whole messages, in and out.
-
-    The header of its last chunk already ends the peer's half; here a message ends with its last
-    byte.
-    """
+    """Common base of `Exchange` and `Call`: one message in each direction."""
 
     __slots__ = ("_message_complete",)
 
-    def __init__(self, session: "StreamuxSession", state: Record) -> None:
+    def __init__(self, session: "StreamuxSession", state: StreamState) -> None:
         super().__init__(session, state)
         self._message_complete = False
 
     async def read(self, limit: int = 0) -> bytes:
-        """The whole message, once its last chunk has come; waits for it.
+        """Wait for the complete message of the peer and return it.
 
-        Past `limit` bytes (Limits.max_message_bytes if not given) the exchange is given up.
+        Args:
+            limit: Maximum number of bytes; 0 for `Limits.max_message_bytes`.
+
+        Raises:
+            LimitExceeded: The message is larger; the exchange was aborted.
+            StreamAborted, SessionClosed: The exchange or the session ended before that.
         """
         check_read_limit(limit)
         limits = self.endpoint.limits
-        most = limit or limits.max_message_bytes
-        whole = MessageBuffer()
+        max_bytes = limit or limits.max_message_bytes
+        message = MessageBuffer()
         while True:
             if not self.buffers.received:
                 if self.check_eof():
                     break
                 await self.wait_readable()
                 continue
-            whole.add(self._take_received())
-            if whole.size > most:
-                what = f"a message of more than {most} bytes"
+            message.add(self._take_received())
+            if message.size > max_bytes:
+                reason = f"a message of more than {max_bytes} bytes"
                 self.endpoint.counters.count("max_message_bytes")
-                self._reject_message(what)
-                how = "raise read(limit=...)" if limit else limits.describe("max_message_bytes")
-                raise LimitExceeded(f"{self}: {what}; {how}")
-        return whole.getvalue()
+                self._reject_message(reason)
+                remedy = "raise read(limit=...)" if limit else limits.describe("max_message_bytes")
+                raise LimitExceeded(f"{self}: {reason}; {remedy}")
+        return message.getvalue()
 
     async def send_message(self, data: BytesLike | AsyncIterable[BytesLike]) -> None:
-        """Send a message, at once or piece by piece as it comes, and end it."""
+        """Send a message, given at once or as an async iterable of pieces, and end it."""
         if self._try_send_now(data):
             return
         if type(data) is bytes or not isinstance(data, AsyncIterable):
@@ -99,21 +103,22 @@ class ExchangeStream(Stream):
         await self.end()
 
     def _try_send_now(self, data: object) -> bool:
-        """Send a small message now where no other is under way, instead of at the loop's next turn.
+        """Write a small message immediately instead of in the next event-loop iteration.
 
-        False: nothing was sent. With others under way it is better to leave together.
+        Only if this is the only stream: with several, one write for all of them is better. False:
+        nothing was sent.
         """
         session = self.session
-        leaving = self.socket_writer
+        writer = self.socket_writer
         if (
             type(data) is not bytes
             or len(data) > MAX_IMMEDIATE_MESSAGE_BYTES
-            or leaving.flush_scheduled
+            or writer.flush_scheduled
             or len(session.streams) > 1
-            or leaving.blocked
+            or writer.blocked
         ):
             return False
-        leaving.flush_scheduled = True  # nothing needs to be scheduled
+        writer.flush_scheduled = True  # it is flushed below, so nothing is to be scheduled
         try:
             if not self._try_send(data):
                 return False
@@ -125,10 +130,10 @@ class ExchangeStream(Stream):
     def _reject_message(self, reason: str) -> None:
         self.abort_with_reason(reason)
 
-    # --- what the session tells
+    # Callbacks of the session
 
     def on_peer_end(self) -> None:
-        """The peer's message is whole."""
+        """The last byte of the peer's message has arrived."""
         self._message_complete = True
 
     def check_eof(self) -> bool:
@@ -141,16 +146,16 @@ class ExchangeStream(Stream):
 
 
 class Exchange(ExchangeStream):
-    """A request of ours and its reply.
+    """A request of this side and its reply; returned by `StreamuxSession.exchange`.
 
-    What is sent last is held back until more follows or `end` is called: only the last chunk of a
-    request can say that it is the last. An empty request cannot be sent. Leaving the block before
-    the reply was read to its end cancels the request; what still comes of the reply is dropped.
+    The last bytes sent are held back until more follow or `end` is called, because the last chunk
+    has to be marked as such. An empty request cannot be sent. Leaving an `async with` block before
+    the reply was read to its end cancels the request and discards the rest of the reply.
     """
 
     __slots__ = ("timed_out",)
 
-    def __init__(self, session: "StreamuxSession", state: Record) -> None:
+    def __init__(self, session: "StreamuxSession", state: StreamState) -> None:
         super().__init__(session, state)
         self.timed_out = False
 
@@ -158,14 +163,14 @@ class Exchange(ExchangeStream):
         return f"request {self.state.label()}"
 
     def on_timeout(self) -> None:
-        """Nobody waits for the reply any longer."""
+        """The timeout of the request has passed: cancel it."""
         self.timed_out = True
         self.abort_with_reason("no reply came in time")
 
     async def close(self) -> None:
-        """Read no more: a reply that has not been read to its end is not wanted."""
+        """Cancel the request unless its reply was read to the end."""
         if not self.state.over or self.buffers.unread_bytes:
-            self.abort_with_reason("this side wants no reply any more")
+            self.abort_with_reason("this side no longer waits for the reply")
 
     async def __aenter__(self) -> "Exchange":
         return self
@@ -175,36 +180,43 @@ class Exchange(ExchangeStream):
 
 
 class Call(ExchangeStream):
-    """A request of the peer, to be answered. It may be answered before it is whole: the answer
-    leaves once it is.
+    """A request of the peer, to be answered by this side.
 
-    When the peer cancels, the next await raises StreamAborted. Leaving the block ends the answer
-    (an empty one if nothing was sent); leaving it with an error drops the call.
+    It may be answered before it has arrived completely; the reply is then sent afterwards. When the
+    peer cancels the call, the next await raises StreamAborted. Leaving an `async with` block ends
+    the reply (an empty one if nothing was sent); an exception drops the call.
     """
 
     __slots__ = ("_reply_timer", "task")
 
     session: "StreamuxSession"
 
-    def __init__(self, session: "StreamuxSession", state: Record) -> None:
+    def __init__(self, session: "StreamuxSession", state: StreamState) -> None:
         super().__init__(session, state)
-        self.task: asyncio.Task[None] | None = None  # who works on it
+        self.task: asyncio.Task[None] | None = None  # the handler; cancelled with the call
         self._reply_timer: asyncio.TimerHandle | None = None
 
     def __str__(self) -> str:
         return f"call {self.state.label()}"
 
     async def reply(self, data: BytesLike | AsyncIterable[BytesLike] = b"") -> None:
-        """Answer, at once or piece by piece, and close; without data it is an empty answer.
+        """Send the reply and close the call.
 
-        What was not read of the request is lost; `send` and `end` answer in steps and leave it.
-        If cancelled while waiting, `data` was not queued.
+        The unread rest of the request is discarded; to reply in steps and go on reading, use `send`
+        and `end`. If cancelled while waiting, `data` was not queued.
+
+        Args:
+            data: The reply, or an async iterable of its pieces; empty by default.
+
+        Raises:
+            StreamAborted: The peer has cancelled the call, or this side has dropped it.
+            SessionClosed: The session has ended.
         """
         await self.send_message(data)
         await self.close()
 
     async def close(self) -> None:
-        """End the answer; what was not read of the request is lost, what still comes of it too."""
+        """End the reply, and discard the rest of the request."""
         if self._reading_closed:
             return
         await self.end()
@@ -216,10 +228,10 @@ class Call(ExchangeStream):
         self.session.on_stream_released(self)
 
     def drop(self, reason: str = "this side dropped the call") -> None:
-        """Give the work up and say nothing: the peer learns of it by its own timeout.
+        """Abandon the call without a reply: the peer's own timeout ends it there.
 
-        Streamux has no word for failure, and an empty reply means success. An answer that was
-        ended stands.
+        Streamux cannot express failure, and an empty reply means success. A reply that was ended is
+        still sent.
         """
         if self.state.over or self.own_half.state != OPEN or self.buffers.end_queued:
             if not self._reading_closed:
@@ -239,21 +251,22 @@ class Call(ExchangeStream):
         if kind is None:
             await self.close()
         else:
-            self.drop("the work on it failed")
+            self.drop("its handler failed")
 
-    # --- what the session tells
+    # Callbacks of the session
 
     def on_peer_end(self) -> None:
-        """The request is whole: what was answered early can leave, and the peer's clock runs."""
+        """The request is complete: send an early reply, and start the peer's announced timeout."""
         super().on_peer_end()
         session = self.session
         self.endpoint.resume(self.state)
-        patience = session.protocol.timeout_seconds(1 - self.endpoint.side)
-        if session.drops_expired_calls and patience:
-            self._reply_timer = session.loop.call_later(patience, self._on_peer_timeout, patience)
+        timeout = session.protocol.timeout_seconds(1 - self.endpoint.side)
+        if session.drops_expired_calls and timeout:
+            self._reply_timer = session.loop.call_later(timeout, self._on_peer_timeout, timeout)
 
     def _on_peer_timeout(self, timeout: float) -> None:
-        """The peer waits no longer, by its own word. An answer that has begun stands."""
+        """The timeout that the peer announced has passed: drop the call unless it is being
+        answered."""
         if not self.own_half.credit_spent and not self.buffers.queued_bytes:
             self.drop(f"not answered within the {timeout:g} s the peer waits")
 

@@ -1,25 +1,27 @@
 # mypyc: compiled
-"""Messages and items in and out of a stream's lane: called for each, however small."""
+"""Fast paths for message and item streams: queue or take one message without waiting.
+
+Compiled, because these functions run once for every message. Each returns False when it does not
+apply, and the caller takes the slow path.
+"""
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.aio.streams.outlet import (
+from polymux.aio.streams.base import (
     SESSION_SEND_BUFFER_BYTES,
     STREAM_SEND_BUFFER_BYTES,
-    StreamSendBase,
+    StreamBase,
 )
 from polymux.core.streams import OPEN
 
-PREFETCH_BYTES: Final[i64] = (
-    262144  # bytes that messages on order should come to, by those before them
-)
-MAX_PREFETCH_MESSAGES: Final[i64] = 256  # messages on order at most, however small
+PREFETCH_BYTES: Final[i64] = 262144  # what the messages requested ahead should add up to
+MAX_PREFETCH_MESSAGES: Final[i64] = 256  # messages requested ahead at most, however small
 
 
-def try_send_message(stream: StreamSendBase, data: object) -> bool:
-    """Queue a message for which there is room and leave. False: nothing was done."""
+def try_send_message(stream: StreamBase, data: object) -> bool:
+    """Queue a message if there is buffer space and credit. False: nothing was done."""
     if not isinstance(data, bytes) or stream.send_error is not None or message_would_block(stream):
         return False
     stream.endpoint.send(stream.state, data)
@@ -27,82 +29,86 @@ def try_send_message(stream: StreamSendBase, data: object) -> bool:
     return True
 
 
-def message_would_block(stream: StreamSendBase) -> bool:
-    """Does too much wait to leave, or has the peer asked for no more than waits already?
+def message_would_block(stream: StreamBase) -> bool:
+    """Whether a send buffer is full, or the peer has requested no more than is already queued.
 
-    Not where nothing can be sent any more: whoever tries is to be told.
+    False once nothing can be sent any more: sending does not block then, it raises.
     """
-    lane = stream.buffers
+    buffers = stream.buffers
     own = stream.own_half
-    if lane.end_queued or own.state != OPEN:
+    if buffers.end_queued or own.state != OPEN:
         return False
     if (
-        lane.queued_bytes >= STREAM_SEND_BUFFER_BYTES
+        buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
         or stream.endpoint.scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
     ):
         return True
-    return own.credit_granted - own.credit_spent <= len(lane.outgoing) - lane.next_piece
+    return own.credit_granted - own.credit_spent <= len(buffers.outgoing) - buffers.next_piece
 
 
-def try_send_items(stream: StreamSendBase, data: object, item_size: i64) -> bool:
-    """Queue whole items of `size` bytes each, for which there is room and credit. False: nothing
-    was done. Streams of which either side has announced the end are left to slower hands."""
+def try_send_items(stream: StreamBase, data: object, item_size: i64) -> bool:
+    """Queue complete items of `item_size` bytes each, if there is buffer space and credit.
+
+    False: nothing was done. Streams whose end either side has announced take the slow path.
+    """
     if not isinstance(data, bytes) or stream.send_error is not None or item_size <= 0:
         return False
-    lane = stream.buffers
+    buffers = stream.buffers
     own = stream.own_half
     length: i64 = len(data)
     if length == 0 or length % item_size != 0:
         return False
     if own.state != OPEN or own.promised_limit >= 0 or stream.peer_half.promised_limit >= 0:
         return False
-    outbox = stream.endpoint.scheduler
+    scheduler = stream.endpoint.scheduler
     if (
-        lane.queued_bytes >= STREAM_SEND_BUFFER_BYTES
-        or outbox.ready_bytes >= SESSION_SEND_BUFFER_BYTES
+        buffers.queued_bytes >= STREAM_SEND_BUFFER_BYTES
+        or scheduler.ready_bytes >= SESSION_SEND_BUFFER_BYTES
     ):
         return False
-    if own.credit_granted - own.credit_spent <= lane.queued_bytes // item_size:
+    if own.credit_granted - own.credit_spent <= buffers.queued_bytes // item_size:
         return False
-    lane.outgoing.append(data)
-    outbox.enqueue(stream.state, lane, length)
+    buffers.outgoing.append(data)
+    scheduler.enqueue(stream.state, buffers, length)
     stream.socket_writer.schedule_flush()
     return True
 
 
-def pop_message(stream: StreamSendBase) -> bytes:
-    """The first message that waits to be read; the lane and the session hold that much less."""
-    lane = stream.buffers
-    part = lane.received.pop(0)
+def pop_message(stream: StreamBase) -> bytes:
+    """Remove and return the oldest message received, and return the credit for it."""
+    buffers = stream.buffers
+    part = buffers.received.pop(0)
     message = part if isinstance(part, bytes) else bytes(part)
     size: i64 = len(message)
     endpoint = stream.endpoint
-    lane.unread_bytes -= size
+    buffers.unread_bytes -= size
     endpoint.receive_queue.unread_bytes -= size
     endpoint.read(stream.state, 1)
-    if lane.window_may_grow:
+    if buffers.window_may_grow:
         adapt_prefetch(stream, size)
     if len(endpoint.scheduler.control_queue) > 0:
         stream.socket_writer.schedule_flush()
     return message
 
 
-def adapt_prefetch(outlet: StreamSendBase, size: i64) -> None:
-    """A message of `size` was read: have more on order while they are small, fewer if they grow."""
-    lane = outlet.buffers
-    lane.bytes_read_since_grant += size
-    if (
-        lane.unreturned_credit != 0 or outlet.peer_half.state != OPEN
-    ):  # more was not asked for just now
+def adapt_prefetch(stream: StreamBase, size: i64) -> None:
+    """Adapt the number of messages requested ahead after a message of `size` bytes was read.
+
+    Decided whenever credit has just been returned, that is after half a window: the window doubles
+    while messages are small, up to `MAX_PREFETCH_MESSAGES`, and halves while they are large.
+    """
+    buffers = stream.buffers
+    buffers.bytes_read_since_grant += size
+    if buffers.unreturned_credit != 0 or stream.peer_half.state != OPEN:
         return
-    weight = lane.bytes_read_since_grant  # of half the messages on order
-    lane.bytes_read_since_grant = 0
-    endpoint = outlet.endpoint
-    stream = outlet.state
-    window = lane.target_window
-    if weight * 4 <= PREFETCH_BYTES and window < MAX_PREFETCH_MESSAGES:
-        lane.target_window = window * 2
-        endpoint.queue_frame(stream, endpoint.protocol.credit_frame(endpoint.side, stream, window))
-    elif weight > PREFETCH_BYTES and window > endpoint.protocol.receive_window:
-        lane.target_window = window // 2
-        lane.unreturned_credit = -(window // 2)  # so much less will be asked for again
+    half_window_bytes = buffers.bytes_read_since_grant
+    buffers.bytes_read_since_grant = 0
+    endpoint = stream.endpoint
+    state = stream.state
+    window = buffers.target_window
+    if half_window_bytes * 4 <= PREFETCH_BYTES and window < MAX_PREFETCH_MESSAGES:
+        buffers.target_window = window * 2
+        endpoint.queue_frame(state, endpoint.protocol.credit_frame(endpoint.side, state, window))
+    elif half_window_bytes > PREFETCH_BYTES and window > endpoint.protocol.receive_window:
+        buffers.target_window = window // 2
+        buffers.unreturned_credit = -(window // 2)  # this much less will be requested

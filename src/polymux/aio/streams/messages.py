@@ -1,14 +1,15 @@
-"""One-way streams of messages (omnistreams), as the application holds them."""
+"""One-way streams of messages (omnistreams): `MessageSender` and `MessageReceiver`.
 
-from collections.abc import Iterable
+`PieceStream` is the base of every receiver that keeps the sender's boundaries, also of the item
+receivers in `items`.
+"""
+
 from typing import TYPE_CHECKING
 
 from polymux.aio.streams.duplex import BytesLike, Stream, copied_bytes
 from polymux.aio.streams.fast_paths import message_would_block, pop_message, try_send_message
-from polymux.aio.streams.piecewise import PieceStream
 from polymux.core.errors import StreamAborted, StreamEnded, Unsupported
-from polymux.core.streams import OPEN
-from polymux.core.streams import StreamState as Record
+from polymux.core.streams import OPEN, StreamState
 from polymux.protocols.omnistreams.payloads import (
     DEFAULT_CHUNK_SIZE,
     decode_json,
@@ -16,38 +17,67 @@ from polymux.protocols.omnistreams.payloads import (
 )
 
 if TYPE_CHECKING:
-    from polymux.aio.session.session import Session
+    from polymux.aio.session.interface import SessionInterface
+
+
+class PieceStream(Stream):
+    """A receiver that returns one piece (a message or an item) at a time.
+
+    A piece may be empty, so `receive` raises StreamEnded after the last one instead of returning
+    empty bytes.
+    """
+
+    __slots__ = ()
+
+    async def receive_parts(self) -> list[bytes | memoryview]:
+        """Return the next piece as a list of one; an empty list after the last one."""
+        try:
+            return [await self.receive()]
+        except StreamEnded:
+            return []
+
+    async def readline(self, limit: int = 64 * 1024) -> bytes:
+        """Not available: raises Unsupported. Use `receive`."""
+        raise Unsupported(f"{self} has pieces, not lines: read them with receive()")
+
+    async def readexactly(self, size: int, limit: int = 16 * 1024 * 1024) -> bytes:
+        """Not available: raises Unsupported. Use `receive`."""
+        raise Unsupported(f"{self} has pieces of their own sizes: read them with receive()")
 
 
 class MessageStream(Stream):
-    """What both ends share: metadata, and a cancel."""
+    """Common base of senders and receivers: metadata and `cancel`."""
 
     __slots__ = ()
 
     @property
     def metadata(self) -> bytes:
-        """What the stream was opened with, unchanged."""
+        """The metadata bytes the stream was opened with."""
         return self.state.name or b""
 
     def json(self) -> object:
-        """The metadata as JSON. ValueError if it is none; the peer may have sent anything."""
+        """Return the metadata decoded as JSON.
+
+        Raises:
+            ValueError: The metadata is not JSON. The peer may send anything there.
+        """
         return decode_json(self.metadata)
 
     def cancel(self) -> None:
-        """Give the stream up: what is queued or unread is dropped, and the peer is told.
+        """Abort the stream: drop queued and unread messages, and send a cancel to the peer.
 
-        A writer of the legacy numbering has no word for it: the peer hears nothing.
+        A sender that uses the legacy numbering cannot express a cancel; the peer is not notified.
         """
         self.abort_with_reason("cancelled by this side")
 
     def abort_with_reason(self, reason: str, text: str = "") -> None:
-        """Cancel, with `reason` for whoever still waits here. The peer is told once.
+        """Cancel with `reason` for the callers that wait on this side.
 
-        npm 0.9.0 falls over a second cancel, and one may be on its way already.
+        At most one cancel is sent: omnistreams 0.9.0 (npm) fails on a second one.
         """
-        told = self.buffers.discarding
+        cancel_sent = self.buffers.discarding
         self.set_error(StreamAborted(f"{self}: {reason}"))
-        if not told:
+        if not cancel_sent:
             self._count_abort()
             self.endpoint.abort(self.state, text.encode())
         self.wake_all()
@@ -55,26 +85,33 @@ class MessageStream(Stream):
 
 
 class MessageSender(MessageStream):
-    """A stream that flows to the peer. In `async with`, leaving the block ends it."""
+    """A stream of messages to the peer. Leaving an `async with` block ends it."""
 
     __slots__ = ()
 
-    def __init__(self, session: "Session", state: Record) -> None:
+    def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         super().__init__(session, state)
         self.read_error = Unsupported(f"{self} flows to the peer: answers come on streams it opens")
 
     @property
     def credit(self) -> int:
-        """Messages that could be sent now without waiting for the peer's next request."""
+        """Messages that can be sent now without waiting for the next request of the peer."""
         return max(
             0, self.own_half.credit_granted - self.own_half.credit_spent - self._queued_messages()
         )
 
     async def send(self, data: BytesLike) -> None:
-        """Queue one message, waiting while the peer asks for none or too much waits to leave.
+        """Queue one message; wait while the peer requests none or a send buffer is full.
 
-        If cancelled while waiting, nothing was queued. Once it returns, order among calls on this
-        stream is kept; delivery is not promised. A buffer is copied before the first wait.
+        When it returns, the message is queued after those of earlier calls; it is not yet
+        delivered. If cancelled while waiting, nothing was queued.
+
+        Args:
+            data: The message; a mutable buffer is copied before the first wait.
+
+        Raises:
+            StreamEnded, StreamAborted, SessionClosed: Nothing more can be sent on the stream.
+            LimitExceeded: The message is larger than the protocol or the limits allow.
         """
         if try_send_message(self, data):
             return
@@ -86,9 +123,9 @@ class MessageSender(MessageStream):
         self.send_nowait(data)
 
     async def send_all(self, data: BytesLike, size: int = DEFAULT_CHUNK_SIZE) -> None:
-        """Send a byte stream, cut into messages of `size` bytes, the last one shorter.
+        """Send `data` in messages of `size` bytes; the last one may be shorter.
 
-        If cancelled, the messages before the one that waited were queued.
+        If cancelled, the messages before the one that was waiting have been queued.
         """
         for message in split_into_chunks(copied_bytes(data), size):
             await self.send(message)
@@ -108,22 +145,27 @@ class MessageSender(MessageStream):
 
 
 class MessageReceiver(MessageStream, PieceStream):
-    """A stream that flows from the peer, message by message.
+    """A stream of messages from the peer.
 
-    Each message that is read makes room for another: more are asked for once half the window has
-    been read. Leaving an `async with` block before the end cancels the stream.
+    More messages are requested once half of the window has been read. Leaving an `async with` block
+    before the end cancels the stream.
     """
 
     __slots__ = ()
 
-    def __init__(self, session: "Session", state: Record) -> None:
+    def __init__(self, session: "SessionInterface", state: StreamState) -> None:
         super().__init__(session, state)
         self.send_error = Unsupported(f"{self} flows from the peer: answer on a stream of your own")
 
     async def receive(self) -> bytes:
-        """The next message, which may be empty; StreamEnded after the last one.
+        """Return the next message, which may be empty; wait for it if necessary.
 
-        If cancelled, nothing was taken. One task at a time may receive.
+        If cancelled, no message was taken.
+
+        Raises:
+            StreamEnded: There are no more messages.
+            StreamAborted, SessionClosed: The stream or the session ended before its last message.
+            RuntimeError: Another task is already reading the stream.
         """
         while not self.buffers.received:
             if self.check_eof():
@@ -131,14 +173,11 @@ class MessageReceiver(MessageStream, PieceStream):
             await self.wait_readable()
         return self._take_received()
 
-    def send_many(self, pieces: Iterable[BytesLike]) -> None:
-        self.send_nowait(b"")  # raises: this side cannot send
-
     async def __aenter__(self) -> "MessageReceiver":
         return self
 
     async def close(self) -> None:
-        """Cancel the stream unless the peer has ended it; what was not read is lost."""
+        """Discard unread messages, and cancel the stream unless the peer has ended it."""
         if self.peer_half.state == OPEN:
             self.cancel()
         elif self.read_error is None:
@@ -147,7 +186,7 @@ class MessageReceiver(MessageStream, PieceStream):
             self.session.on_stream_released(self)
 
     def _take_received(self) -> bytes:
-        """One message."""
+        """Remove and return one message."""
         message = pop_message(self)
         session = self.session
         if session.read_backpressure.paused_at:

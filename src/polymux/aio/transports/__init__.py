@@ -1,1 +1,1 @@
-"""What a session runs on besides a socket: memory, standard streams, child processes, WebSocket."""
+"""Transports other than plain sockets: memory, standard streams, child processes, WebSocket."""

@@ -1,4 +1,4 @@
-"""Two sessions in one process, joined without a network."""
+"""`pipe`: two sessions in one process, connected without a network."""
 
 import asyncio
 from typing import Any, TypedDict, Unpack, overload
@@ -13,14 +13,14 @@ from polymux.aio.session.session import Session
 from polymux.core.limits import Limits, Timeouts
 from polymux.core.side import ACCEPTOR, DIALER
 
-PIPE_HIGH_WATER_BYTES = 256 * 1024  # bytes under way before the writer is told to wait
+PIPE_HIGH_WATER_BYTES = 256 * 1024  # undelivered bytes above which writing is paused
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of an in-memory connection; what is written here is read at the other end.
+    """One end of an in-memory connection; bytes written here are received at the other end.
 
-    It behaves like a TCP connection: each side ends its own direction, `close` lets what is under
-    way arrive, `abort` does not.
+    It behaves like a TCP connection: each side ends its own direction, `close` delivers the bytes
+    in transit first, `abort` drops them. Delivery happens in a later event-loop iteration.
     """
 
     def __init__(self, session: Session) -> None:
@@ -29,8 +29,8 @@ class MemoryTransport(asyncio.Transport):
         self.other: MemoryTransport | None = None
         self._in_transit: list[bytes] = []
         self._size = 0
-        self._eof_written = False  # nothing more is written
-        self._eof_delivered = False  # and the other end knows
+        self._eof_written = False  # this end has ended its direction
+        self._eof_delivered = False  # the other end was notified of that
         self._reading = True
         self._closing = False
         self._lost = False
@@ -81,7 +81,7 @@ class MemoryTransport(asyncio.Transport):
             self.session.loop.call_soon(self._deliver)
 
     def _deliver(self) -> None:
-        """Hand what is under way to the other end, if it reads."""
+        """Deliver the bytes in transit, and then the end, if the other end is reading."""
         self._scheduled = False
         other = self.other
         if other is None or self._lost:
@@ -138,19 +138,19 @@ class MemoryTransport(asyncio.Transport):
 
 
 def join_in_memory(dialer: Session, acceptor: Session) -> tuple[MemoryTransport, MemoryTransport]:
-    """Put two sessions at the ends of a connection in memory."""
+    """Connect two sessions in memory. Return their transports."""
     near, far = MemoryTransport(dialer), MemoryTransport(acceptor)
     near.other, far.other = far, near
     dialer.peer = acceptor.peer = "memory"
     for session in (dialer, acceptor):
-        session.busy_poller.stop()  # neither sleeps while the other works
+        session.busy_poller.stop()  # the loop does not block while the other end has work
     dialer.connection_made(near)
     acceptor.connection_made(far)
     return near, far
 
 
 class PipeOptions(TypedDict, total=False):
-    """What `pipe` takes beside the protocol."""
+    """Keyword arguments of `pipe`."""
 
     limits: Limits | None
     timeouts: Timeouts | None
@@ -183,9 +183,23 @@ async def pipe(
     limits: Limits | None = None,
     timeouts: Timeouts | None = None,
 ) -> tuple[Session, Session]:
-    """Two joined sessions, dialer and acceptor; `other` if the acceptor's string differs.
+    """Connect two sessions in this process, without a network.
 
-    If cancelled, or if the two do not understand each other, both are closed.
+    Busy polling is off. If the call is cancelled or raises, both sessions are aborted.
+
+    Args:
+        protocol: Protocol string of the dialer, and of the acceptor unless `other` is given.
+        other: Protocol string of the acceptor.
+        limits: Limits of both sessions; `Limits()` by default.
+        timeouts: Timeouts of both sessions in seconds; `Timeouts()` by default.
+
+    Returns:
+        The dialer's session and the acceptor's, after their handshake.
+
+    Raises:
+        SessionClosed: The handshake failed, for instance because the two strings do not match.
+        PolymuxError: A protocol string is invalid.
+        TypeError, ValueError: Another argument is invalid.
     """
     check_session_options(protocol, limits, timeouts)
     dialer = session_factory(protocol, DIALER, limits, timeouts, 0.0)()
@@ -196,7 +210,7 @@ async def pipe(
             await asyncio.shield(session.ready)
             session.check_open()
     except BaseException:
-        dialer.abort("joining the two was given up")
-        acceptor.abort("joining the two was given up")
+        dialer.abort("connecting the two sessions failed")
+        acceptor.abort("connecting the two sessions failed")
         raise
     return dialer, acceptor

@@ -1,4 +1,4 @@
-"""Two pipes, one in and one out, as the one transport a session wants."""
+"""`PipePairTransport`: one transport made of an input pipe and an output pipe."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,11 @@ from polymux.aio.session.session import Session
 
 
 class PipePairTransport(asyncio.Transport):
-    """Writes into one pipe, reads from another. Its session loses it once both are gone."""
+    """Reads from one pipe and writes to another.
+
+    The session gets `connection_lost` when both pipes are closed; the owner of the pipes calls
+    `on_pipes_closed` then.
+    """
 
     def __init__(self, session: Session, reader: Any, writer: Any) -> None:
         super().__init__()
@@ -19,10 +23,10 @@ class PipePairTransport(asyncio.Transport):
         self._eof_received = False
         self.error: Exception | None = None
 
-    # --- for the session
+    # Called by the session
 
     def write(self, data: Any) -> None:
-        if not self._writer.is_closing():  # asyncio's pipe would complain in the log
+        if not self._writer.is_closing():  # asyncio's pipe transport would log a warning
             self._writer.write(data)
 
     def writelines(self, parts: Any) -> None:
@@ -32,7 +36,7 @@ class PipePairTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        self._writer.close()  # what it holds still leaves
+        self._writer.close()  # buffered data is still written
 
     def is_closing(self) -> bool:
         return self._closing
@@ -45,8 +49,8 @@ class PipePairTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self._closing = True
-        # One that is closing with nothing to write is gone, or about to be: asyncio's pipes cannot
-        # be told twice.
+        # A pipe that is closing with an empty buffer is about to be closed, and asyncio's pipe
+        # transport fails if it is aborted then.
         if not self._writer.is_closing() or self._writer.get_write_buffer_size() > 0:
             self._writer.abort()
         self._reader.close()
@@ -63,7 +67,7 @@ class PipePairTransport(asyncio.Transport):
         return not self._closing and bool(self._reader.is_reading())
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        if not self._writer.is_closing():  # uvloop's cannot be asked then
+        if not self._writer.is_closing():  # fails on a closing pipe of uvloop
             self._writer.set_write_buffer_limits(high=high, low=low)
 
     def get_write_buffer_size(self) -> int:
@@ -72,10 +76,10 @@ class PipePairTransport(asyncio.Transport):
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
-    # --- for the pipes
+    # Called by the protocols of the pipes
 
     def on_input_eof(self) -> None:
-        """The pipe we read has ended."""
+        """The input pipe has ended."""
         if self._closing or self._eof_received:
             return
         self._eof_received = True
@@ -83,13 +87,13 @@ class PipePairTransport(asyncio.Transport):
             self.close()
 
     def on_output_lost(self, error: Exception | None) -> None:
-        """The pipe we write is gone; with an error, because nobody reads it."""
+        """The output pipe is closed; with an error if its reader has closed it."""
         if error is not None and not self._closing:
             self.error = error
             self.abort()
 
     def on_pipes_closed(self) -> None:
-        """Everything is gone."""
+        """Both pipes are closed."""
         if not self._lost:
             self._lost = self._closing = True
             self._session.connection_lost(self.error)

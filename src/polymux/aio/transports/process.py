@@ -1,4 +1,10 @@
-"""Sessions over a child's standard input and output (`exec:`)."""
+"""Sessions over the standard input and output of a child process (`exec:`).
+
+The exit status of a child is often the best explanation of a broken session, but it arrives after
+the end of its output, or a little later than a protocol error. So the end of a pipe, and a protocol
+error, are reported to the session only when the exit status is known, or after
+`EXIT_STATUS_WAIT_SECONDS`.
+"""
 
 import asyncio
 import os
@@ -10,42 +16,36 @@ from typing import Any, cast
 from polymux.aio.session.session import EXTRA_CHILD_PROCESS, EXTRA_END_DESCRIPTION, Session
 from polymux.aio.transports.pipe_pair import PipePairTransport
 
-# Seconds until we learn how a child has ended whose pipes have, or that has broken the protocol.
-EXIT_STATUS_WAIT_SECONDS = 0.5
-CHILD_GRACE_SECONDS = (
-    1.0  # seconds for a child to end by itself, then to end when asked, then it is killed
-)
+EXIT_STATUS_WAIT_SECONDS = 0.5  # how long to wait for the exit status before reporting an end
+CHILD_GRACE_SECONDS = 1.0  # from the end of its input to SIGTERM, and from that to SIGKILL
 
 
 class ChildProcess(asyncio.SubprocessProtocol):
-    """A child process; its output goes to the session."""
+    """The protocol of a child process; passes its output to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.process: asyncio.SubprocessTransport | None = None
         self.pipes: ChildTransport | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._lost_pipes: list[
-            tuple[int, Exception | None]
-        ] = []  # pipes; of which the session is told
-        self._exit_status_timer: asyncio.TimerHandle | None = (
-            None  # once it is known how the child ended
-        )
-        self._ended_by_us = False  # by us
-        self._on_exit: Callable[[], None] | None = None  # what to do when it has; drops its output
-        self._before_attach: list[
-            Callable[[], None]
-        ] = []  # what happened before the session was there
+        # Pipes that have ended, with the error, and were not reported to the session yet.
+        self._lost_pipes: list[tuple[int, Exception | None]] = []
+        self._exit_status_timer: asyncio.TimerHandle | None = None
+        self._ended_by_us = False  # this side has terminated or killed the child
+        # Called when the child has ended; while it is set, output of the child is dropped.
+        self._on_exit: Callable[[], None] | None = None
+        # Callbacks that arrived before `attach`, to be repeated there.
+        self._before_attach: list[Callable[[], None]] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.process = cast(asyncio.SubprocessTransport, transport)
 
     def attach(self, pipes: "ChildTransport") -> None:
-        """Begin the session, with what has happened already."""
+        """Start the session, and repeat the callbacks that arrived before."""
         self.pipes = pipes
         self.session.connection_made(pipes)
-        for happening in self._before_attach:
-            happening()
+        for callback in self._before_attach:
+            callback()
         self._before_attach.clear()
 
     def pipe_data_received(self, fd: int, data: bytes | str) -> None:
@@ -69,7 +69,7 @@ class ChildProcess(asyncio.SubprocessProtocol):
             )
 
     def _report_lost_pipes(self) -> None:
-        """Tell the session of pipes that have ended."""
+        """Report pipes that have ended to the session."""
         assert self.pipes is not None
         self._cancel_exit_status_timer()
         lost, self._lost_pipes = self._lost_pipes, []
@@ -94,11 +94,11 @@ class ChildProcess(asyncio.SubprocessProtocol):
                 self.pipes.error = ChildProcessError(self.pipes.exit_description)
         self._run_on_exit()
         self._report_lost_pipes()
-        # Another process may have inherited its pipes: they are not waited for without end.
+        # Another process may have inherited the pipes and keep them open: limit the wait for them.
         self._set_timer(self._close_leftover_pipes)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The child has ended and its pipes are closed."""
+        """The child has ended, and its pipes are closed."""
         self._cancel_timer()
         if self.process is not None:
             self.process.close()
@@ -114,11 +114,13 @@ class ChildProcess(asyncio.SubprocessProtocol):
     def resume_writing(self) -> None:
         self.session.resume_writing()
 
-    # --- its end
+    # Ending the child
 
     def call_on_exit(self, callback: Callable[[], None]) -> None:
-        """Call `act` when the child has ended, or after a short while; until then its output is
-        read and dropped, because a child that cannot write does not end."""
+        """Call `callback` when the child has ended, or after `EXIT_STATUS_WAIT_SECONDS`.
+
+        Until then its output is read and dropped: a child that is blocked writing does not end.
+        """
         assert self.process is not None
         self._cancel_exit_status_timer()
         self._on_exit = callback
@@ -130,12 +132,12 @@ class ChildProcess(asyncio.SubprocessProtocol):
             self._run_on_exit()
 
     def _run_on_exit(self) -> None:
-        """Do what was to be done when the child has ended."""
+        """Call the callback of `call_on_exit`, if there is one."""
         if self._on_exit is not None:
             self._on_exit()
 
     def describe_end(self) -> str:
-        """How the child has ended, or that this side ends it now; it is awaited no longer."""
+        """Return how the child has ended, or that this side ends it; cancels `call_on_exit`."""
         assert self.process is not None
         self._cancel_exit_status_timer()
         self._on_exit = None
@@ -145,35 +147,39 @@ class ChildProcess(asyncio.SubprocessProtocol):
         return describe_exit(code)
 
     def expect_exit(self) -> None:
-        """Its input has ended: it should end too."""
+        """Its input has ended: terminate it unless it ends by itself in time."""
         self._set_timer(self.terminate)
 
     def terminate(self) -> None:
+        """Send SIGTERM, and SIGKILL if the child has not ended in time."""
         if self.process is not None and self.process.get_returncode() is None:
             self._ended_by_us = True
             self.process.terminate()
             self._set_timer(self.kill)
 
     def _close_leftover_pipes(self) -> None:
-        """Close pipes that are still open after the child has ended; not while this side pauses
-        reading, because what the child wrote may still be in them."""
+        """Close pipes that are still open after the child has ended.
+
+        Not while reading is paused: they may hold output of the child.
+        """
         if self.session.read_backpressure.is_paused and not self._ended_by_us:
             self._set_timer(self._close_leftover_pipes)
         else:
             self.kill()
 
     def kill(self) -> None:
+        """Send SIGKILL; if the child has ended, close its pipes."""
         self._cancel_timer()
         if self.process is None:
             return
         self._ended_by_us = True
         if self.process.get_returncode() is None:
-            # Not by `process.kill`, nor by `close`: before Python 3.13 both ask for the exit
-            # status, and asyncio's own watcher, which then finds none, complains in the log.
+            # Not `process.kill` or `close`: before Python 3.13 both collect the exit status, and
+            # asyncio's child watcher, which then finds none, logs a warning.
             with suppress(ProcessLookupError):
                 os.kill(self.process.get_pid(), signal.SIGKILL)
         else:
-            self.process.close()  # and with it the pipes
+            self.process.close()  # closes its pipes
 
     def _set_timer(self, callback: Callable[[], None]) -> None:
         self._cancel_timer()
@@ -196,7 +202,7 @@ class ChildTransport(PipePairTransport):
     def __init__(self, session: Session, reader: Any, writer: Any, child: ChildProcess) -> None:
         super().__init__(session, reader, writer)
         self._child = child
-        self.exit_description = ""  # how the child has, if not by us
+        self.exit_description = ""  # how the child has ended, unless this side ended it
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         if name == EXTRA_CHILD_PROCESS:
@@ -204,7 +210,7 @@ class ChildTransport(PipePairTransport):
         return self.exit_description or default if name == EXTRA_END_DESCRIPTION else default
 
     def on_pipes_closed(self) -> None:
-        if self.exit_description:  # uvloop does not always say that its output has
+        if self.exit_description:  # uvloop does not always report the end of output
             self.on_input_eof()
         super().on_pipes_closed()
 
@@ -219,7 +225,7 @@ class ChildTransport(PipePairTransport):
 
 
 def describe_exit(code: int) -> str:
-    """How a child has ended, by what the system says of it."""
+    """Return a sentence for an exit status; negative values are signals."""
     if code >= 0:
         return f"the child ended with exit status {code}"
     known = {number.value: f" ({number.name})" for number in signal.Signals}
@@ -227,9 +233,14 @@ def describe_exit(code: int) -> str:
 
 
 async def start_process(command: tuple[str, ...], make: Callable[[], Session]) -> Session:
-    """Start a child and talk over its standard input and output; its error output is ours.
+    """Start a child process and a session over its standard input and output.
 
-    The session is closed once the child has ended. If cancelled, no child is left.
+    Its standard error is inherited. The session is closed when the child has ended. If cancelled,
+    no child process is left.
+
+    Args:
+        command: Program and arguments.
+        make: Creates the session.
     """
     loop = asyncio.get_running_loop()
     session = make()

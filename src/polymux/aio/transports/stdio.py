@@ -1,4 +1,4 @@
-"""A session over our own standard input and output (`stdio:`)."""
+"""A session over the standard input and output of this process (`stdio:`)."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ from polymux.aio.transports.pipe_pair import PipePairTransport
 
 
 class StdinProtocol(asyncio.Protocol):
-    """Hands our standard input to the session."""
+    """Passes standard input to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -31,7 +31,7 @@ class StdinProtocol(asyncio.Protocol):
 
 
 class StdoutProtocol(asyncio.BaseProtocol):
-    """Passes the flow control of our standard output to the session."""
+    """Passes the flow control of standard output to the session."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -51,7 +51,13 @@ class StdoutProtocol(asyncio.BaseProtocol):
 
 
 async def open_stdio_session(make: Callable[[], Session]) -> Session:
-    """Talk over our own standard input and output, and leave both as they were found."""
+    """Start a session over standard input and output.
+
+    When the session has ended, both descriptors have their blocking mode back; they are not closed.
+
+    Raises:
+        Unreachable: Standard input or output is a regular file.
+    """
     loop = asyncio.get_running_loop()
     session = make()
     descriptors = [sys.stdin.fileno(), sys.stdout.fileno()]
@@ -60,10 +66,14 @@ async def open_stdio_session(make: Callable[[], Session]) -> Session:
     target = os.fdopen(os.dup(descriptors[1]), "wb", 0)
     opened: list[asyncio.BaseTransport] = []
     try:
-        reader, taking = await loop.connect_read_pipe(lambda: StdinProtocol(session), source)
+        reader, stdin_protocol = await loop.connect_read_pipe(
+            lambda: StdinProtocol(session), source
+        )
         opened.append(reader)
         reader.pause_reading()
-        writer, giving = await loop.connect_write_pipe(lambda: StdoutProtocol(session), target)
+        writer, stdout_protocol = await loop.connect_write_pipe(
+            lambda: StdoutProtocol(session), target
+        )
         opened.append(writer)
     except BaseException as problem:
         for transport in opened:
@@ -76,15 +86,15 @@ async def open_stdio_session(make: Callable[[], Session]) -> Session:
             ) from None
         raise
     pipe = PipePairTransport(session, reader, writer)
-    taking.pipe = giving.pipe = pipe
-    gone = asyncio.gather(taking.closed, giving.closed)
+    stdin_protocol.pipe = stdout_protocol.pipe = pipe
+    both_closed = asyncio.gather(stdin_protocol.closed, stdout_protocol.closed)
 
     def finish(_: object) -> None:
-        for descriptor, was in zip(descriptors, blocking, strict=True):
-            os.set_blocking(descriptor, was)
+        for descriptor, was_blocking in zip(descriptors, blocking, strict=True):
+            os.set_blocking(descriptor, was_blocking)
         pipe.on_pipes_closed()
 
-    gone.add_done_callback(finish)
+    both_closed.add_done_callback(finish)
     session.connection_made(pipe)
     reader.resume_reading()
     return session

@@ -1,6 +1,7 @@
-"""WebSocket as a transport: the HTTP handshake here, by the library `websockets`; frames are ours.
+"""WebSocket connections: the HTTP upgrade, with the library `websockets`.
 
-Once the upgrade is agreed, the session takes the connection over, with whatever came behind it.
+Only the handshake happens here. After it, the session becomes the protocol of the transport and
+gets the bytes that followed the HTTP head; WebSocket frames are decoded in `polymux.core`.
 """
 
 import asyncio
@@ -20,13 +21,19 @@ if TYPE_CHECKING:
     from polymux.core.websocket.frames import MaskFunction
 
 WEBSOCKET_SCHEMES = ("ws", "wss")
-MAX_HTTP_HEAD_BYTES = 16 * 1024  # bytes of an HTTP request or answer
-MAX_PENDING_UPGRADES = 128  # connections whose upgrade is not finished
+MAX_HTTP_HEAD_BYTES = 16 * 1024  # of an HTTP request or response
+MAX_PENDING_UPGRADES = 128  # connections per listener whose upgrade is not finished
 HTTP_HEAD_END = b"\r\n\r\n"
 
 
 def protocol_for_scheme(protocol: str, scheme: str) -> str:
-    """The protocol string for a transport: ws:// and wss:// carry messages, all others bytes."""
+    """Return the protocol string for a URL scheme, with `carrier=websocket` for ws:// and wss://.
+
+    Raises:
+        BadUrl: The `carrier` option contradicts the scheme.
+        Unsupported: The protocol does not run over WebSocket.
+        MissingExtra: The library `websockets` is not installed.
+    """
     choice = parse_protocol(protocol)
     carrier = choice.options.get("carrier")
     if scheme not in WEBSOCKET_SCHEMES:
@@ -45,6 +52,7 @@ def protocol_for_scheme(protocol: str, scheme: str) -> str:
 
 
 def check_websockets_installed() -> None:
+    """Raise MissingExtra unless the library `websockets` is installed."""
     try:
         import websockets.client
         import websockets.server  # noqa: F401
@@ -53,7 +61,10 @@ def check_websockets_installed() -> None:
 
 
 def fast_mask() -> "MaskFunction | None":
-    """The library's mask, where it was compiled: wider steps than compiled Python can take."""
+    """Return the mask function of `websockets` written in C, or None if it is not available.
+
+    It is faster than the compiled Python one of `polymux.core`.
+    """
     try:
         from websockets.speedups import apply_mask
     except ImportError:
@@ -62,7 +73,7 @@ def fast_mask() -> "MaskFunction | None":
 
 
 class HttpUpgrade(asyncio.Protocol):
-    """Reads one HTTP head, at most HEAD bytes of it."""
+    """Reads one HTTP head of at most `MAX_HTTP_HEAD_BYTES`."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -86,29 +97,29 @@ class HttpUpgrade(asyncio.Protocol):
         self.on_head(head, rest)
 
     def on_head(self, head: bytes, rest: bytes) -> None:
-        """The whole head is there, and `rest` came behind it."""
+        """The head is complete; `rest` are the bytes received after it."""
         raise NotImplementedError
 
     def refuse(self, reason: str) -> None:
-        """This will be no WebSocket."""
+        """Close the connection: it does not become a WebSocket."""
         if self.transport is not None:
             self.transport.close()
 
     def hand_over_to(self, session: Session, rest: bytes) -> None:
-        """From here on the connection is the session's."""
+        """Make the session the protocol of the connection."""
         transport = self.transport
-        assert transport is not None
+        assert transport is not None  # set in `connection_made`
         transport.set_protocol(session)
         session.connection_made(transport)
         if rest and not transport.is_closing():
             session.data_received(rest)
 
 
-# --- the side that dials
+# Client side
 
 
 class ClientUpgrade(HttpUpgrade):
-    """Asks for the upgrade; `done` is the session, or why there is none."""
+    """Requests the upgrade. The future `done` gets the session, or Unreachable."""
 
     def __init__(self, address: Address, make: Callable[[], Session]) -> None:
         from websockets.client import ClientProtocol
@@ -143,7 +154,7 @@ class ClientUpgrade(HttpUpgrade):
     def refuse(self, reason: str) -> None:
         if not self.done.done():
             self.done.set_exception(Unreachable(f"{self.address}: {reason}"))
-            self.done.exception()  # who has given up waiting need not hear of it
+            self.done.exception()  # retrieved: the caller may have been cancelled
         super().refuse(reason)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -158,27 +169,48 @@ async def connect_websocket(
     server_hostname: str | None,
     timeout: float,
 ) -> Session:
-    """A session over a WebSocket. If cancelled, no connection is left."""
+    """Connect, upgrade, and return the session. If cancelled, no connection is left.
+
+    Args:
+        address: A ws:// or wss:// address.
+        make: Creates the session, after the upgrade.
+        tls: Client context for wss://; None for the default context.
+        server_hostname: Host name to verify; None for that of the address.
+        timeout: Seconds for the TLS handshake.
+
+    Raises:
+        Unreachable: The server rejected the upgrade or closed the connection.
+        OSError: The TCP or TLS connection failed.
+    """
     context = None
     if address.scheme == "wss":
         context = tls if tls is not None else ssl.create_default_context()
-    transport, asking = await asyncio.get_running_loop().create_connection(
-        lambda: ClientUpgrade(address, make), address.host, address.port, ssl=context,
+    transport, upgrade = await asyncio.get_running_loop().create_connection(
+        lambda: ClientUpgrade(address, make),
+        address.host,
+        address.port,
+        ssl=context,
         server_hostname=(server_hostname or address.host) if context else None,
         ssl_handshake_timeout=timeout if context else None,
-    )  # fmt: skip
+    )
     try:
-        return await asking.done
+        return await upgrade.done
     except BaseException:
         transport.abort()
         raise
 
 
-# --- the side that listens
+# Server side
 
 
 class UpgradeListener:
-    """Where connections become sessions: the upgrades that are not finished, and their bounds."""
+    """Protocol factory of a WebSocket server; keeps the upgrades that are not finished.
+
+    Args:
+        path: Path that is served; `/` serves every path.
+        make: Creates a session after an upgrade.
+        timeout: Seconds for an upgrade.
+    """
 
     def __init__(self, path: str, make: Callable[[], Session], timeout: float) -> None:
         self.path = path.partition("?")[0]
@@ -190,17 +222,18 @@ class UpgradeListener:
         return ServerUpgrade(self)
 
     def is_served(self, path: str) -> bool:
-        """`/` stands for every path."""
+        """Whether `path` is served here."""
         return self.path in ("/", path.partition("?")[0])
 
     def close(self) -> None:
-        for answering in list(self.pending):
-            if answering.transport is not None:
-                answering.transport.abort()
+        """Abort the connections whose upgrade is not finished."""
+        for upgrade in list(self.pending):
+            if upgrade.transport is not None:
+                upgrade.transport.abort()
 
 
 class ServerUpgrade(HttpUpgrade):
-    """Answers a request for the upgrade; a request for anything else gets an HTTP error."""
+    """Answers an upgrade request; any other request gets an HTTP error."""
 
     def __init__(self, listener: UpgradeListener) -> None:
         super().__init__()
@@ -223,10 +256,10 @@ class ServerUpgrade(HttpUpgrade):
         assert self.transport is not None
         handshake = ServerProtocol()
         handshake.receive_data(head)
-        agreed = self._respond(handshake)
+        accepted = self._respond(handshake)
         self.transport.write(b"".join(handshake.data_to_send()))
         self._remove_from_pending()
-        if not agreed:
+        if not accepted:
             self.transport.close()
             return
         try:
@@ -235,7 +268,7 @@ class ServerUpgrade(HttpUpgrade):
             self.transport.abort()
 
     def _respond(self, handshake: "ServerProtocol") -> bool:
-        """Accept or reject; False also for what is no HTTP, which gets no answer."""
+        """Accept or reject the upgrade. False also for data that is not HTTP: it gets no answer."""
         from websockets.http11 import Request
 
         for event in handshake.events_received():

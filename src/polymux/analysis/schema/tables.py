@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from polymux.analysis.schema.columns import Column, ColumnType, TableSchema
+from polymux.capture.packets.file_summary import STATUSES
+from polymux.capture.pcapng.comments import VANTAGES as HINTED_VANTAGES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,8 +75,7 @@ def column_reference() -> str:
 
 SIDES: Final = ("dialer", "acceptor")
 _PEER: Final = {"dialer": "acceptor", "acceptor": "dialer"}
-CAPTURE_STATUSES: Final = ("whole", "truncated", "damaged", "unreadable")
-VANTAGES: Final = ("dialer", "acceptor", "middle", "unordered")
+VANTAGES: Final = (*HINTED_VANTAGES, "unordered")
 SESSION_ENDINGS: Final = ("clean", "truncated", "gap", "undecodable", "unknown")
 STREAM_ENDINGS: Final = (
     "clean", "half-closed", "reset", "cancelled", "rejected", "never-accepted", "abandoned", "open",
@@ -139,7 +140,7 @@ _CAPTURES: Final = TableSchema(
     (
         _text("file", "Path or address of the file, as given."),
         _text("format", "Detected format and compression; null if none was detected.", null=True),
-        _text("status", "How much of the file could be read.", *CAPTURE_STATUSES),
+        _text("status", "How much of the file could be read.", *STATUSES),
         _integer("packets", "Packets read."),
         _integer("tcp_packets", "Packets that carried TCP."),
         _integer("other_packets", "Packets that carried anything else."),

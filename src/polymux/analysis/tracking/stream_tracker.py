@@ -7,15 +7,8 @@ from librt.vecs import vec
 from mypy_extensions import i64
 
 from polymux.core.side import DIALER, NEITHER_SIDE
-from polymux.core.streams import (
-    HASH_MULTIPLIER,
-    INITIAL_SHIFT,
-    LOW_32_BITS,
-    NOT_YET,
-    OPEN,
-    HalfStream,
-    StreamState,
-)
+from polymux.core.stream_table import HASH_MULTIPLIER, INITIAL_SHIFT, LOW_32_BITS
+from polymux.core.streams import NOT_YET, OPEN, HalfStream, StreamState
 
 INCARNATION_MULTIPLIER: Final[i64] = 2862933555777941757
 NO_GRANTS: Final[list[tuple[int, int]]] = []  # shared: few halves ever have late grants

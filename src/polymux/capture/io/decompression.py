@@ -11,7 +11,7 @@ from polymux.core.errors import MissingExtra
 
 
 def detect_compression(head: bytes) -> str:
-    """How a file is compressed by its first four bytes: '', 'gzip', 'zstd', 'xz' or 'bzip2'."""
+    """The compression of a file by its first four bytes: 'gzip', 'zstd', 'xz', 'bzip2' or ''."""
     if head[:2] == b"\x1f\x8b":
         return "gzip"
     if head == b"\x28\xb5\x2f\xfd" or (len(head) == 4 and head[1:] == b"\x2a\x4d\x18"):
@@ -22,14 +22,17 @@ def detect_compression(head: bytes) -> str:
 
 
 class Decompressor(Protocol):
-    """Decompresses a file of one or more members or frames, one after another."""
+    """Decompresses a file of one or more concatenated members (gzip), frames (zstd) or streams."""
 
     @property
     def has_pending_output(self) -> bool:
-        """Whether `step` can give more bytes without any further input."""
+        """Whether `decompress_step` can return more bytes without further input."""
 
     def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
-        """At most `size` bytes out; what is left of `data`; whether a member has ended."""
+        """Returns at most `size` bytes, the unused rest of `data`, and whether a member has ended.
+
+        Damaged data raises the exception of the decompression library.
+        """
 
 
 def new_decompressor(compression: str) -> Decompressor:
@@ -39,7 +42,7 @@ def new_decompressor(compression: str) -> Decompressor:
 
 
 class _GzipDecompressor:
-    """Members of a gzip file, one after another."""
+    """Concatenated members of a gzip file."""
 
     has_pending_output = False
 
@@ -56,10 +59,10 @@ class _GzipDecompressor:
 
 
 class _ZstdDecompressor:
-    """Frames of a zstd file, one after another."""
+    """Concatenated frames of a zstd file."""
 
-    # zstandard cannot bound what one call gives out. A block of 4 bytes may become 128 KiB, so
-    # this many bytes become at most 8 MiB.
+    # zstandard cannot bound the output of one call. A block of 4 bytes may expand to 128 KiB, so
+    # this many bytes expand to at most 8 MiB.
     FEED_BYTES = 256
     MAX_WINDOW_BYTES = 1 << 27
 
@@ -92,17 +95,15 @@ class _ZstdDecompressor:
 
 
 class _StdlibDecompressor:
-    """Streams of an xz or bzip2 file, one after another, by the standard library."""
+    """Concatenated streams of an xz or bzip2 file, decompressed by the standard library."""
 
-    MAX_MEMORY_BYTES = (
-        256 << 20
-    )  # bytes an xz stream may want for its dictionary; `xz -9` wants 65 MiB
+    MAX_MEMORY_BYTES = 256 << 20  # for the dictionary of an xz stream; `xz -9` needs 65 MiB
     FEED_BYTES = 65536
 
     def __init__(self, compression: str) -> None:
         self._compression = compression
         self._stream = self._new_stream()
-        self._has_input = False  # the stream has had input
+        self._has_input = False  # of the current stream
 
     def _new_stream(self) -> lzma.LZMADecompressor | bz2.BZ2Decompressor:
         if self._compression == "bzip2":
@@ -115,9 +116,8 @@ class _StdlibDecompressor:
 
     def decompress_step(self, data: bytes, size: int) -> tuple[bytes, bytes, bool]:
         taken = b""
-        if (
-            self._compression == "xz" and not self._has_input
-        ):  # zeros may pad the file behind a stream
+        if self._compression == "xz" and not self._has_input:
+            # Zeros may pad the file after a stream.
             data = data.lstrip(b"\0")
             if not data:
                 return b"", b"", True

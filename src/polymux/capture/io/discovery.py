@@ -1,4 +1,8 @@
-"""From what a caller names (files, directories, globs, URLs) to the captures there are."""
+"""How inputs are found: from the files, directories, globs and URLs a caller names to captures.
+
+`find_captures` looks at local paths and never fails; `find_inputs` also lists URLs, gives sizes
+and raises when a path names nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from polymux.capture import find_captures
-from polymux.capture.io.paths import AnyPaths, each_path, expand, is_glob
+from polymux.capture.io.atomic_write import PART_SUFFIX
+from polymux.capture.io.paths import INDEX_SUFFIX, AnyPaths, each_path, expand, is_glob
 from polymux.capture.io.remote import filesystem, is_url, local_path
 from polymux.capture.io.sources import STDIN
 from polymux.core.errors import CaptureError, PolymuxError
@@ -16,60 +20,96 @@ from polymux.core.errors import CaptureError, PolymuxError
 if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
 
-_NOT_CAPTURES = (".idx", ".part")
+
+def find_captures(paths: AnyPaths) -> list[str]:
+    """List the files that `paths` name; a directory means every capture file below it.
+
+    Links to directories are not followed, and a file reached twice through links is listed once.
+    Index files, recordings still being written (`.part`), hidden files and anything that is not a
+    regular file (reading a pipe would block) are left out of directories.
+
+    Args:
+        paths: One path or several. A path with wildcards (`*`, `?`, `[`, and `**` across
+            directories) stands for what it matches. One that matches nothing is kept, so that
+            opening it reports the error.
+
+    Returns:
+        Paths in the order given, sorted within a directory.
+    """
+    found: dict[str, str] = {}
+    matches = [match for path in each_path(paths) for match in expand(path) or [path]]
+    for path in matches:
+        if path == STDIN or not os.path.isdir(path):
+            found.setdefault(path if path == STDIN else os.path.realpath(path), path)
+            continue
+        for folder, folders, names in os.walk(path):
+            folders.sort()
+            for name in sorted(names):
+                file = os.path.join(folder, name)
+                if _is_capture_name(name) and os.path.isfile(file):
+                    found.setdefault(os.path.realpath(file), file)
+    return list(found.values())
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureFile:
-    """A capture file and its size in bytes; 0 where it is not known."""
+    """A capture file and its size in bytes; 0 if the size is not known."""
 
     path: str
     size: int = 0
 
 
 def find_inputs(paths: AnyPaths) -> list[CaptureFile]:
-    """Every capture the paths name, each once; a clear error if one names nothing.
+    """List the captures that `paths` name, each once, with absolute paths and sizes.
 
-    A path is a file, a directory (all captures below it), a glob (`**` crosses directories) or a
-    URL of a file or directory that `pyarrow.fs` can open. What lies in a directory and is no
-    capture is found out when it is read, and becomes a row of `captures`.
+    A file in a directory that turns out not to be a capture is reported when it is read, as a row
+    of the `captures` table.
+
+    Args:
+        paths: One path or several: a file, a directory (all captures below it), a glob (`**`
+            crosses directories), or a URL of a file or directory that `pyarrow.fs` can open.
+
+    Raises:
+        CaptureError: A path names nothing, is neither a file nor a directory, or cannot be listed.
+        PolymuxError: A path is standard input, which workers cannot read.
+        MissingExtra: A URL is given and pyarrow is not installed.
     """
     found: dict[str, CaptureFile] = {}
     given = each_path(paths)
     for path in given:
-        for capture in _below(local_path(path)):
-            # Workers may stand in another folder than the driver.
-            whole = capture.path if is_url(capture.path) else os.path.abspath(capture.path)
-            found.setdefault(
-                whole if is_url(whole) else os.path.realpath(whole),
-                CaptureFile(whole, capture.size),
-            )
+        for capture in _captures_below(local_path(path)):
+            if is_url(capture.path):
+                found.setdefault(capture.path, capture)
+            else:
+                # Absolute: a worker's current directory may differ from the driver's.
+                file = CaptureFile(os.path.abspath(capture.path), capture.size)
+                found.setdefault(os.path.realpath(file.path), file)
     if not found:
         named = ", ".join(given) or "nothing"
         raise CaptureError("no capture there; name files, directories, globs or URLs", named)
     return list(found.values())
 
 
-def _below(path: str) -> Iterator[CaptureFile]:
+def _captures_below(path: str) -> Iterator[CaptureFile]:
     if path == STDIN:
         raise PolymuxError("-: workers cannot read standard input; name a file")
     if is_url(path):
-        yield from _remote(path)
+        yield from _remote_captures(path)
         return
     if not os.path.exists(path):
         matches = expand(path) if is_glob(path) else []
         if not matches:
             raise CaptureError("no such file or directory", path)
         for match in matches:
-            yield from _below(match)
+            yield from _captures_below(match)
         return
     if not os.path.isdir(path) and not os.path.isfile(path):
-        raise CaptureError("is no file; record a pipe to a file first", path)
+        raise CaptureError("is not a regular file; record a pipe to a file first", path)
     for file in find_captures([path]):
         yield CaptureFile(file, os.path.getsize(file))
 
 
-def _remote(url: str) -> Iterator[CaptureFile]:
+def _remote_captures(url: str) -> Iterator[CaptureFile]:
     from pyarrow.fs import FileSelector, FileType
 
     system, path = filesystem(url)
@@ -84,14 +124,18 @@ def _remote(url: str) -> Iterator[CaptureFile]:
     except (OSError, ValueError, RuntimeError) as problem:
         reason = str(problem).strip().splitlines()[0]
         raise CaptureError(f"cannot be listed: {reason}", url) from None
-    for entry in sorted(below, key=lambda each: str(each.path)):
-        hidden = entry.base_name.startswith(".") or entry.base_name.endswith(_NOT_CAPTURES)
-        if entry.type == FileType.File and not hidden:
-            yield CaptureFile(_child(url, path, entry.path), entry.size or 0)
+    for entry in sorted(below, key=lambda info: str(info.path)):
+        if entry.type == FileType.File and _is_capture_name(entry.base_name):
+            yield CaptureFile(_child_url(url, path, entry.path), entry.size or 0)
 
 
-def _child(url: str, folder: str, path: str) -> str:
-    """The URL of a file below the folder that `url` names; a query stays behind the path."""
-    place, mark, query = url.partition("?")
+def _is_capture_name(name: str) -> bool:
+    """Whether a file of this name in a directory may be a finished capture."""
+    return not name.startswith(".") and not name.endswith((INDEX_SUFFIX, PART_SUFFIX))
+
+
+def _child_url(url: str, folder: str, path: str) -> str:
+    """The URL of the file `path` below `folder`, which `url` names; keeps the query at the end."""
+    base, mark, query = url.partition("?")
     rest = path[len(folder.rstrip("/")) :].lstrip("/")
-    return f"{place.rstrip('/')}/{rest}{mark}{query}"
+    return f"{base.rstrip('/')}/{rest}{mark}{query}"

@@ -1,4 +1,12 @@
-"""The capture files of a run: found, opened when needed, closed again."""
+"""The open capture files of a run: opened on demand, closed again, and bounded in memory.
+
+Payload spread over a file is copied out of a mapping of it (`mmap_gather`). A mapped page that was
+touched counts as memory of the process until the process gives it back, so a pass over large
+captures would seem to need memory for all of them, and where memory is strictly limited (a Spark
+worker in a container) would be killed for it. `FilePool` therefore counts the 64 KiB blocks that
+its reads make resident and gives all of them back (`madvise(MADV_DONTNEED)`) before they exceed
+`resident_limit`. The data stays in the page cache, so reading it again costs page faults only.
+"""
 
 from __future__ import annotations
 
@@ -7,112 +15,117 @@ import os
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from polymux.capture.io.mmap_gather import MAX_RESIDENT_BLOCKS, GatherBuffer
-from polymux.capture.io.paths import AnyPath, AnyPaths, each_path, expand, one_path
-from polymux.capture.io.read_runs import ReadRun, iovecs
+from polymux.capture.io.mmap_gather import GatherBuffer, MappedFile
+from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.read_runs import RESIDENT_BLOCK_BITS, ReadRun, iovecs
 from polymux.capture.io.sources import STDIN, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.tcp.events import TcpEvents
 
 MAX_OPEN_FILES = 64
-_NOT_CAPTURES = (".idx", ".part")
-
-
-def find_captures(paths: AnyPaths) -> list[str]:
-    """Files named, and for directories every file below, each once, sorted within a directory.
-
-    `paths` is one path or several. A path with wildcards (`*`, `?`, `[`, `**` across directories)
-    means what it matches; one that matches nothing is kept, so that opening it says so.
-
-    Links to directories are not followed and a file met twice through links counts once. Index
-    files, recordings that are still being written (`.part`) and what is no file at all (a pipe
-    would have to be waited for) are left out of directories.
-    """
-    found: dict[str, str] = {}
-    matches = [match for each in each_path(paths) for match in expand(each) or [each]]
-    for path in matches:
-        if path == STDIN or not os.path.isdir(path):
-            found.setdefault(path if path == STDIN else os.path.realpath(path), path)
-            continue
-        for folder, folders, names in os.walk(path):
-            folders.sort()
-            for name in sorted(names):
-                file = os.path.join(folder, name)
-                if name.endswith(_NOT_CAPTURES) or name.startswith("."):
-                    continue
-                if os.path.isfile(file):
-                    found.setdefault(os.path.realpath(file), file)
-    return list(found.values())
+# Bytes of mapped files that may be resident, in all files of a pool together.
+DEFAULT_RESIDENT_LIMIT = 64 << 20
+WORKER_RESIDENT_LIMIT = 48 << 20  # in a Spark worker
 
 
 class FilePool:
-    """Opens captures on demand and keeps a bounded number of them open.
+    """Opens captures on demand and keeps at most `MAX_OPEN_FILES` of them open.
 
-    Pipes and stdin can be read once only, so they stay open until `close`.
+    Pipes and standard input can be read only once, so they stay open until `close`.
+
+    Args:
+        limits: Limits for reading captures; by default `CaptureLimits()`.
+        resident_limit: Bytes of mapped files that may be resident at a time. A single read of
+            more than that is still made; it then is alone in memory.
     """
 
-    def __init__(self, limits: CaptureLimits | None = None) -> None:
+    def __init__(
+        self,
+        limits: CaptureLimits | None = None,
+        *,
+        resident_limit: int = DEFAULT_RESIDENT_LIMIT,
+    ) -> None:
         self.limits = limits or CaptureLimits()
-        self.open_sources: OrderedDict[str, Source] = OrderedDict()
+        self._max_resident_blocks = resident_limit >> RESIDENT_BLOCK_BITS
+        self._resident_blocks = 0  # upper bound: files closed meanwhile are still counted
+        self._open_sources: OrderedDict[str, Source] = OrderedDict()
         self._pipe_sources: dict[str, Source] = {}
-        self._last_source: Source | None = None  # the one of `_open` that was asked for last
+        self._last_source: Source | None = None  # of `_open_sources`, the one used last
         self._gather_buffer: GatherBuffer | None = None
-        self._resident_blocks = 0  # blocks of mapped files that are in use, at most
 
     def source(self, path: AnyPath) -> Source:
-        """The opened file; raises `CaptureError`."""
+        """The open file.
+
+        Raises:
+            CaptureError: The file cannot be opened.
+        """
         path = one_path(path)
         if self._last_source is not None and self._last_source.path == path:
             return self._last_source
         if path in self._pipe_sources:
             return self._pipe_sources[path]
-        source = self.open_sources.pop(path, None)
+        source = self._open_sources.pop(path, None)
         if source is None:
             source = open_source(path, self.limits)
             if path == STDIN or not os.path.isfile(path):
                 self._pipe_sources[path] = source
                 return source
-        self.open_sources[path] = self._last_source = source
-        while len(self.open_sources) > MAX_OPEN_FILES:
-            self.open_sources.popitem(last=False)[1].close()
+        self._open_sources[path] = self._last_source = source
+        while len(self._open_sources) > MAX_OPEN_FILES:
+            self._open_sources.popitem(last=False)[1].close()
         return source
 
     def reader(self, path: AnyPath) -> FileReader:
-        """Reads the file's bytes, whether or not it was closed since."""
+        """A function that reads the file's bytes. It reopens the file if the pool closed it."""
         return FileReader(self, one_path(path))
 
     def readers(self, paths: Sequence[AnyPath]) -> list[FileReader]:
+        """`reader` for each of `paths`."""
         return [self.reader(path) for path in paths]
 
     def gather_buffer(self) -> GatherBuffer | None:
-        """Where runs of pieces are joined; None where that cannot be done."""
+        """The buffer that `FileReader.gather` copies to; None if the system has no such buffer."""
         if self._gather_buffer is None or self._gather_buffer.owner_pid != os.getpid():
             self._gather_buffer = None
             with contextlib.suppress(OSError):
                 self._gather_buffer = GatherBuffer()
         return self._gather_buffer
 
-    def limit_resident_blocks(self, more: int) -> None:
-        """So many more blocks of mapped files are in use: keep them all within bounds."""
-        self._resident_blocks += more
-        if self._resident_blocks > MAX_RESIDENT_BLOCKS:
-            self._resident_blocks = 0
+    def count_resident(self, mapped: MappedFile, events: TcpEvents, run: ReadRun) -> bytes:
+        """The `iovecs` of a run that is about to be copied, its blocks counted as resident.
+
+        If they exceed the limit, the pages of all mapped files are given back first.
+        """
+        before = mapped.resident_blocks.count
+        vectors = iovecs(events, run, mapped.address, mapped.resident_blocks)
+        self._resident_blocks += mapped.resident_blocks.count - before
+        if self._resident_blocks > self._max_resident_blocks:
             for source in self._all_sources():
                 if isinstance(source, PlainSource):
                     source.drop_pages()
+            vectors = iovecs(events, run, mapped.address, mapped.resident_blocks)
+            self._resident_blocks = mapped.resident_blocks.count
+        return vectors
 
-    def _all_sources(self) -> list[Source]:
-        return [*self.open_sources.values(), *self._pipe_sources.values()]
+    @property
+    def resident_bytes(self) -> int:
+        """Upper bound of the mapped bytes that are resident."""
+        return self._resident_blocks << RESIDENT_BLOCK_BITS
 
     def close(self) -> None:
+        """Close every file. The pool can be used again; pipes cannot be reread."""
         if self._gather_buffer is not None:
             self._gather_buffer.close()
             self._gather_buffer = None
         for source in self._all_sources():
             source.close()
         self._last_source = None
-        self.open_sources.clear()
+        self._resident_blocks = 0
+        self._open_sources.clear()
         self._pipe_sources.clear()
+
+    def _all_sources(self) -> list[Source]:
+        return [*self._open_sources.values(), *self._pipe_sources.values()]
 
     def __enter__(self) -> FilePool:
         return self
@@ -122,7 +135,11 @@ class FilePool:
 
 
 class FileReader:
-    """One file of `Files`, for payload: call it for exactly `size` bytes at `offset`."""
+    """Reads payload of one file of a `FilePool`: call it for exactly `size` bytes at `offset`.
+
+    Raises:
+        CaptureError: The bytes cannot be read, or the file has become shorter.
+    """
 
     def __init__(self, pool: FilePool, path: str) -> None:
         self._pool = pool
@@ -132,22 +149,22 @@ class FileReader:
         return self._pool.source(self._path).read_at(offset, size)
 
     def gather(self, events: TcpEvents, run: ReadRun) -> bytes | None:
-        """The bytes of a run by one call; None if they must be read piece by piece.
+        """The bytes of a run by one system call; None if they must be read piece by piece.
 
-        That is so for compressed files too, and where something is wrong with the file: then
-        reading it says what.
+        None for compressed files, for pieces so far apart that each would be a page fault of its
+        own (reading it costs no more), and if anything is wrong with the file: reading it piece by
+        piece then raises the error.
         """
         source = self._pool.source(self._path)
         if not isinstance(source, PlainSource) or run.end > source.size:
             return None
-        mapping = source.mapped_file()
-        stage = self._pool.gather_buffer()
-        if mapping is None or stage is None:
+        if run.end - run.begin > run.pieces << RESIDENT_BLOCK_BITS:
             return None
-        before = mapping.resident_blocks.count
-        given = iovecs(events, run, mapping.address, mapping.resident_blocks)
-        data = stage.gather(given, run.pieces, run.payload_bytes)
-        if mapping.resident_blocks.count > before:
-            self._pool.limit_resident_blocks(mapping.resident_blocks.count - before)
-        # A page that was cut short still reads as zeros up to its end.
+        mapped = source.mapped_file()
+        buffer = self._pool.gather_buffer()
+        if mapped is None or buffer is None:
+            return None
+        vectors = self._pool.count_resident(mapped, events, run)
+        data = buffer.gather(vectors, run.pieces, run.payload_bytes)
+        # If the file was truncated inside a page, the rest of that page reads as zeros.
         return data if source.still_reaches(run.end) else None

@@ -1,9 +1,9 @@
-"""Pieces from all over a file joined by one call to the kernel, instead of one for each piece.
+"""Gathering pieces from all over a file with one system call instead of one for each piece.
 
-The file is mapped, and the kernel copies the pieces from there into a small file in memory that is
-ours alone. Nothing here looks into the mapping itself: where a file shrank or a disk fails, that
-would end the process by a signal, while the kernel only says that it could not. Only on 64-bit
-Linux; elsewhere, and wherever anything of it fails, pieces are read one by one.
+The file is mapped, and `pwritev` copies the pieces from the mapping into a small memory file
+(memfd). Nothing here dereferences the mapping itself: if the file shrank or the disk fails, that
+would raise SIGBUS and end the process, while the kernel only returns an error. Available on 64-bit
+little-endian Linux; elsewhere, and whenever a step fails, pieces are read one by one.
 """
 
 from __future__ import annotations
@@ -13,17 +13,9 @@ import mmap
 import os
 import sys
 
-from polymux.capture.io.read_runs import (
-    MAX_RUN_BYTES,
-    MAX_RUN_PIECES,
-    RESIDENT_BLOCK_BITS,
-    ResidentBlocks,
-)
+from polymux.capture.io.read_runs import MAX_RUN_BYTES, MAX_RUN_PIECES, ResidentBlocks
 
 GATHER_BUFFER_BYTES = int(MAX_RUN_BYTES)
-# Blocks of mapped files in use at a time, by all files together. They are the system's cache and
-# not our memory, but they count as if they were.
-MAX_RESIDENT_BLOCKS = (64 << 20) >> RESIDENT_BLOCK_BITS
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -32,11 +24,11 @@ def _load_libc() -> ctypes.CDLL | None:
         return None
     try:
         library = ctypes.CDLL(None)
-        number, size, place = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
-        library.mmap.argtypes = [place, size, number, number, number, ctypes.c_int64]
-        library.mmap.restype = place
-        library.munmap.argtypes = [place, size]
-        library.madvise.argtypes = [place, size, number]
+        number, size, address = ctypes.c_int, ctypes.c_size_t, ctypes.c_void_p
+        library.mmap.argtypes = [address, size, number, number, number, ctypes.c_int64]
+        library.mmap.restype = address
+        library.munmap.argtypes = [address, size]
+        library.madvise.argtypes = [address, size, number]
         library.pwritev.argtypes = [number, ctypes.c_char_p, number, ctypes.c_int64]
         library.pwritev.restype = ctypes.c_ssize_t
         return library if os.sysconf("SC_IOV_MAX") >= MAX_RUN_PIECES else None
@@ -48,22 +40,26 @@ LIBC = _load_libc()
 
 
 class MappedFile:
-    """An address at which a file's bytes can be found, for the kernel's eyes only."""
+    """Read-only mapping of a capture, used only as a source address for `pwritev`.
+
+    It is never dereferenced in Python: a truncated file would raise SIGBUS. `resident_blocks`
+    are the blocks that were read through it since `drop_pages`.
+    """
 
     def __init__(self, fd: int, size: int) -> None:
         """Raises OSError if the file cannot be mapped."""
         self.size = size
         self.address = 0
         if LIBC is None or size <= 0:
-            raise OSError("no mapping")
+            raise OSError("cannot map the file")
         address = LIBC.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
         if address is None or address == _MAP_FAILED:
-            raise OSError("no mapping")
+            raise OSError("cannot map the file")
         self.address = int(address)
         self.resident_blocks = ResidentBlocks(size)
 
     def drop_pages(self) -> None:
-        """No block of the file is in use any more; looking at one brings it back."""
+        """Give back the resident pages; the next read faults them in from the page cache."""
         if self.resident_blocks.count and LIBC is not None:
             LIBC.madvise(self.address, self.size, mmap.MADV_DONTNEED)
             self.resident_blocks = ResidentBlocks(self.size)
@@ -75,13 +71,16 @@ class MappedFile:
 
 
 class GatherBuffer:
-    """The file in memory. It belongs to the process that made it: a fork would share its bytes."""
+    """The memory file that pieces are copied to.
+
+    It belongs to the process that made it (`owner_pid`): a forked child shares its bytes.
+    """
 
     def __init__(self) -> None:
-        """Raises OSError if there can be none."""
+        """Raises OSError if the system cannot make one."""
         self.owner_pid = os.getpid()
         if LIBC is None:
-            raise OSError("no stage")
+            raise OSError("no gather buffer on this system")
         self._fd = os.memfd_create("polymux", os.MFD_CLOEXEC)
         try:
             os.ftruncate(self._fd, GATHER_BUFFER_BYTES)
@@ -91,7 +90,7 @@ class GatherBuffer:
             raise
 
     def gather(self, iovecs: bytes, pieces: int, total_bytes: int) -> bytes | None:
-        """The pieces in order; None if the kernel could not get at all of them."""
+        """The pieces joined in order; None if the kernel could not read all of them."""
         if LIBC is None or total_bytes > GATHER_BUFFER_BYTES:
             return None
         if LIBC.pwritev(self._fd, iovecs, pieces, 0) != total_bytes:

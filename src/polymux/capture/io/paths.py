@@ -1,5 +1,7 @@
-"""How a caller names files (one path or several, `str` or `os.PathLike`, with globs), and files
-that hold payload, which only their owner may read."""
+"""Path arguments (one path or several, `str` or `os.PathLike`, with globs), and private files.
+
+Files that hold payload are private: only their owner may read them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,13 @@ AnyPaths = AnyPath | Iterable[AnyPath]
 
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
+INDEX_SUFFIX = ".idx"  # of the split index beside a capture
 
-_MAGIC = frozenset("*?[")
+_WILDCARDS = frozenset("*?[")
 
 
 def one_path(path: AnyPath) -> str:
-    """The path as text. Raises TypeError for anything that is neither str nor os.PathLike[str]."""
+    """The path as `str`. Raises TypeError unless it is a `str` or `os.PathLike[str]`."""
     text = os.fspath(path)
     if not isinstance(text, str):
         raise TypeError(f"{path!r}: write the path as str or os.PathLike[str], not as bytes")
@@ -26,30 +29,31 @@ def one_path(path: AnyPath) -> str:
 
 
 def each_path(paths: AnyPaths) -> list[str]:
-    """The paths as texts. A str or an os.PathLike is one path, never a sequence of characters."""
+    """The paths as `str`. A `str` or an `os.PathLike` is one path, not a sequence of characters."""
     if isinstance(paths, str | bytes | os.PathLike):
         return [one_path(paths)]
     return [one_path(path) for path in paths]
 
 
 def is_glob(path: str) -> bool:
-    """Whether `path` has wildcards and no file has it as its literal name."""
-    return bool(_MAGIC & set(path)) and not os.path.lexists(path)
+    """Whether `path` has wildcards and is not the literal name of a file."""
+    return bool(_WILDCARDS & set(path)) and not os.path.lexists(path)
 
 
 def expand(path: str) -> list[str]:
     """The files and directories that a glob matches, sorted; `**` crosses directories.
 
-    A path without wildcards, or one that exists as it is written, is returned as it is. Empty if
-    the glob matches nothing.
+    A path without wildcards, or one that exists literally, is returned unchanged. The list is
+    empty if the glob matches nothing.
     """
     return sorted(glob.glob(path, recursive=True)) if is_glob(path) else [path]
 
 
 def open_private(path: AnyPath, *, append: bool = False) -> IO[bytes]:
-    """Open a file for writing; a new one can be read and written by its owner only (0600).
+    """Open a file for writing; a new file gets mode 0600.
 
-    Without `append` there must be no such file, so that none with other permissions is reused.
+    Without `append` the file must not exist (FileExistsError), so that no file with other
+    permissions is reused.
     """
     flags = os.O_APPEND if append else os.O_EXCL
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, PRIVATE_FILE), "wb")

@@ -1,4 +1,4 @@
-"""A capture on a pipe: bytes as they come, decompressed if they are compressed."""
+"""A capture that arrives on a pipe, read as it arrives and decompressed if necessary."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from polymux.capture.io.sources import ENDS_EARLY
 from polymux.core.errors import CaptureError, MissingExtra
 
 CHUNK_BYTES: Final = 1 << 16
-SILENCE_SECONDS: Final = 0.2  # seconds without bytes that count as silence
+SILENCE_SECONDS: Final = 0.2  # `read` returns None after this many seconds without data
 
 
 class CapturePipe:
-    """Reads the descriptor `fd`, which stays the caller's. Holds at most a few chunks."""
+    """Reads a capture from the descriptor `fd`; the caller keeps and closes the descriptor.
+
+    Buffers at most a few chunks.
+    """
 
     def __init__(self, path: str, fd: int) -> None:
         self.path = path
         self.compression = ""
-        """How it is compressed: see `packing_of`."""
+        """How the data is compressed (see `detect_compression`), once the first bytes are read."""
         self.decompression_error = ""
-        """Why the bytes ended early; '' if they did not."""
+        """Why the decompressed bytes ended early; '' if they did not."""
         self._fd = fd
         self._compression_known = False
         self._decompressor: Decompressor | None = None
@@ -30,9 +33,11 @@ class CapturePipe:
         self._between_members = True
 
     def read(self) -> bytes | None:
-        """The next bytes; b"" at the end, None if nothing came for a while.
+        """The next bytes; b"" at the end, None if no data arrived for `SILENCE_SECONDS`.
 
-        Raises CaptureError if the pipe cannot be read, MissingExtra for zstd without its library.
+        Raises:
+            CaptureError: The pipe cannot be read.
+            MissingExtra: The data is zstd and its library is not installed.
         """
         if not self._compression_known:
             return self._read_first()
@@ -41,7 +46,7 @@ class CapturePipe:
         return self._read_decompressed(self._decompressor)
 
     def _read_first(self) -> bytes | None:
-        """The first bytes say how the rest is compressed."""
+        """Detect the compression from the first four bytes."""
         data = self._read_raw()
         if data is None:
             return None

@@ -1,27 +1,36 @@
-"""Payload of flows that are walked side by side, read for all of them at once."""
+"""Sharing reads between flows that are analyzed side by side.
+
+Each flow has a `ReadAhead` that requests the payload of its next batch before it is needed. The
+`ReadCoalescer` they share reads requests that lie in the same region together: see
+`read_coalescing`.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 
-from polymux.capture.io.asked import PayloadRequest, ReadAt
-from polymux.capture.io.read_coalescing import SequentialRun, read_interleaved
+from polymux.capture.io.read_coalescing import (
+    PayloadRequest,
+    ReadAt,
+    SequentialRun,
+    read_interleaved,
+)
 from polymux.capture.tcp.events import TcpEvents
 from polymux.core.errors import CaptureError
 
-# Bytes of a file for each piece, on average, up to which all of them are read: a piece that is
-# fetched by itself costs as much.
+# Runs are read in one pass if that reads at most this many bytes of the file for each piece, on
+# average: fetching a piece by itself costs about as much.
 MAX_BYTES_PER_PIECE = 8192
 NOT_STARTED = -(1 << 63)
 
 
 class ReadCoalescer:
-    """What flows that are walked side by side will want next.
+    """The pending payload requests of flows that are analyzed side by side.
 
-    When one of them needs its batch, the batches of the others that lie in the same part of the
-    file are read along. What cannot be read that way, or is not worth it, is left to whoever
-    asked for it.
+    When one flow needs its batch, the requests of the others in the same region of the file are
+    read along. A request that cannot be read that way, or is not worth it, is left unread: its
+    flow then reads the payload itself.
     """
 
     def __init__(self) -> None:
@@ -32,38 +41,38 @@ class ReadCoalescer:
         return request
 
     def remove(self, request: PayloadRequest) -> None:
-        """Nobody wants it any more."""
+        """Withdraw a pending request."""
         self.pending.remove(request)
 
     def read_now(self, request: PayloadRequest) -> None:
-        """It is wanted now: read it if that is worth it, and others with it."""
+        """Take `request` off the list; read it, and requests near it, if that is worthwhile."""
         self.remove(request)
         if request.is_read():
             return
         files: dict[str, tuple[ReadAt, list[SequentialRun]]] = {}
-        for one in [request, *request.nearby(self.pending)]:
-            for path, stretch in one.runs:
-                if not stretch.is_read():
-                    read = one.readers[stretch.file]
-                    files.setdefault(path, (read, []))[1].append(stretch)
-        for read, stretches in files.values():
-            pieces = sum(stretch.pieces for stretch in stretches)
-            begin = min(stretch.begin for stretch in stretches)
-            end = max(stretch.end for stretch in stretches)
+        for each in [request, *request.nearby(self.pending)]:
+            for path, run in each.runs:
+                if not run.is_read():
+                    read = each.readers[run.file]
+                    files.setdefault(path, (read, []))[1].append(run)
+        for read, runs in files.values():
+            pieces = sum(run.pieces for run in runs)
+            begin = min(run.begin for run in runs)
+            end = max(run.end for run in runs)
             if end - begin <= pieces * MAX_BYTES_PER_PIECE:
                 try:
-                    read_interleaved(stretches, read)
+                    read_interleaved(runs, read)
                 except CaptureError:
-                    continue  # whoever asked for that part reads it, and hears what is wrong
+                    continue  # the flow that needs the failed part reads it and gets the error
 
 
 class ReadAhead:
-    """One of the flows that are walked side by side. It asks for one batch ahead."""
+    """One of the flows that are analyzed side by side. It requests one batch ahead."""
 
     def __init__(self, coalescer: ReadCoalescer) -> None:
         self._coalescer = coalescer
         self.next_timestamp = NOT_STARTED
-        """The instant at which what it wants next begins."""
+        """Timestamp of the first event of the next batch, in nanoseconds; NOT_STARTED before."""
 
     def start(
         self,
@@ -72,9 +81,13 @@ class ReadAhead:
         readers: Sequence[ReadAt],
         read_unshared: Callable[[TcpEvents, Sequence[ReadAt]], bytes],
     ) -> Iterator[tuple[TcpEvents, bytes]]:
-        """Ask for the first batch; gives the events, each with its payload.
+        """Request the first batch; returns an iterator over batches of events and their payload.
 
-        `alone` reads what was not read together.
+        Args:
+            events_source: The batches of the flow, without payload.
+            files: Paths of the files that events name by number.
+            readers: A reader for each of them.
+            read_unshared: Reads the payload of a batch that was not read with others.
         """
         batches = self._batches(events_source, files, readers, read_unshared)
         next(batches)
@@ -87,22 +100,22 @@ class ReadAhead:
         readers: Sequence[ReadAt],
         read_unshared: Callable[[TcpEvents, Sequence[ReadAt]], bytes],
     ) -> Iterator[tuple[TcpEvents, bytes]]:
-        """The same, once the first was asked for; until then, nothing."""
+        """As `start`, except that the first item is empty: it only requests the first batch."""
         ahead: PayloadRequest | None = None
         try:
             for events in itertools.chain(events_source, (None,)):
-                wanted, ahead = ahead, None
-                if wanted is not None:
-                    self._coalescer.read_now(wanted)
+                request, ahead = ahead, None
+                if request is not None:
+                    self._coalescer.read_now(request)
                 if events is not None:
                     ahead = self._coalescer.add(PayloadRequest(events, files, readers))
                     self.next_timestamp = int(events.timestamp[0])
-                if wanted is None:
+                if request is None:
                     yield TcpEvents(0), b""
-                elif wanted.is_read():
-                    yield wanted.events, wanted.take()
+                elif request.is_read():
+                    yield request.events, request.take()
                 else:
-                    yield wanted.events, read_unshared(wanted.events, readers)
+                    yield request.events, read_unshared(request.events, readers)
         finally:
             if ahead is not None:
                 self._coalescer.remove(ahead)

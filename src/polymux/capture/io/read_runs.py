@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""The bytes that events point to: which of them one call can fetch, and cutting them out.
+"""Reading the bytes that events point to: which of them one system call can fetch.
 
-Pieces that lie close together are read with what is between them and cut out. For pieces spread
-over a file, as those of one among many flows are, the kernel is given a list of them.
+Pieces that lie close together are read along with the bytes between them and sliced. For pieces
+spread over a file, such as those of one flow among many, the kernel gets a list (`iovecs`).
 """
 
 from __future__ import annotations
@@ -16,22 +16,24 @@ from mypy_extensions import i64, u8
 from polymux.capture.packets.packet_refs import as_byte_view
 from polymux.capture.tcp.events import PAYLOAD, TcpEvents
 
-# Bytes between two pieces that are cheaper to read along than to skip with another read.
+# Up to this many bytes between two pieces are cheaper to read along than to skip.
 MAX_READ_GAP_BYTES: Final[i64] = 16384
 MAX_READ_BYTES: Final[i64] = 1048576
-# Pieces of a run, which is what Linux takes in one call, and bytes of it beyond the first piece.
+# Pieces of a run, as many as Linux accepts in one call (IOV_MAX), and its payload bytes; a single
+# larger piece is a run of its own.
 MAX_RUN_PIECES: Final[i64] = 1024
 MAX_RUN_BYTES: Final[i64] = 1048576
+# Linux maps up to 64 KiB around a page that is touched (fault-around).
 RESIDENT_BLOCK_BITS: Final[i64] = 16
-# Larger pieces are copied once: keeping copies of them all costs fresh memory.
+# Larger pieces are kept as views until they are joined: copying them first costs fresh memory.
 SMALL_PIECE_BYTES: Final[i64] = 512
 
 
 class ReadRun:
-    """Rows of `events` from `row` to before `stop` whose bytes lie in one file.
+    """Rows of `events`, from `row` to before `stop`, whose bytes lie in one file.
 
-    `pieces` of them are BYTES rows, with `bytes` in all, between `begin` and `end` of the file;
-    none: no such row is left.
+    `pieces` of them are PAYLOAD rows, `payload_bytes` in all, between offsets `begin` and `end` of
+    the file; 0 pieces means that no PAYLOAD row is left.
     """
 
     def __init__(self, events: TcpEvents, row: i64) -> None:
@@ -61,12 +63,12 @@ class ReadRun:
         self.stop: i64 = row
 
     def is_sparse(self) -> bool:
-        """Whether reading everything between the pieces would be mostly waste."""
+        """Whether reading everything between the pieces would mostly read bytes of other flows."""
         return self.pieces > 1 and self.end - self.begin > self.payload_bytes * 4
 
 
 class ResidentBlocks:
-    """The blocks of a mapped file that are in use: Linux maps 64 KiB around what is looked at."""
+    """The 64 KiB blocks of a mapped file that reads have made resident, and their `count`."""
 
     def __init__(self, size: i64) -> None:
         self.marks: vec[u8] = vec[u8]([0] * ((size >> RESIDENT_BLOCK_BITS) + 1))
@@ -82,22 +84,25 @@ class ResidentBlocks:
 
 
 def iovecs(events: TcpEvents, run: ReadRun, address: i64, resident_blocks: ResidentBlocks) -> bytes:
-    """The run as the kernel wants it (`struct iovec` of 64 bits), its file mapped at `address`."""
+    """The pieces of the run as an array of `struct iovec` (64 bits) for the mapping at `address`.
+
+    Marks the blocks they lie in as resident.
+    """
     words: vec[i64] = vec[i64]([0] * (run.pieces * 2))
-    at: i64 = 0
+    filled: i64 = 0
     for row in range(run.row, run.stop):
         if events.kind[row] == PAYLOAD:
             offset = events.offset[row]
             size = events.size[row]
             resident_blocks.mark(offset, size)
-            words[at] = address + offset
-            words[at + 1] = size
-            at += 2
-    return bytes(as_byte_view(words, at))
+            words[filled] = address + offset
+            words[filled + 1] = size
+            filled += 2
+    return bytes(as_byte_view(words, filled))
 
 
 def read_run(events: TcpEvents, run: ReadRun, read: Callable[[int, int], bytes]) -> bytes:
-    """The bytes of a run, in order. `read(offset, size)` reads exactly."""
+    """The bytes of a run, in order; `read(offset, size)` returns exactly `size` bytes."""
     parts: list[bytes | memoryview] = []
     window: bytes = b""
     view = memoryview(window)
@@ -121,7 +126,7 @@ def read_run(events: TcpEvents, run: ReadRun, read: Callable[[int, int], bytes])
 
 
 def read_end(events: TcpEvents, row: i64, stop: i64) -> i64:
-    """How far to read from `row` on: over the pieces of the run that follow closely."""
+    """Offset up to which to read from `row` on: past the pieces of the run that follow closely."""
     begin = events.offset[row]
     end = begin + events.size[row]
     for later in range(row + 1, stop):
@@ -130,9 +135,9 @@ def read_end(events: TcpEvents, row: i64, stop: i64) -> i64:
         offset = events.offset[later]
         if offset < begin or offset - end > MAX_READ_GAP_BYTES:
             break
-        behind = offset + events.size[later]
-        if behind - begin > MAX_READ_BYTES:
+        piece_end = offset + events.size[later]
+        if piece_end - begin > MAX_READ_BYTES:
             break
-        if behind > end:
-            end = behind
+        if piece_end > end:
+            end = piece_end
     return end

@@ -1,26 +1,24 @@
-"""Captures on other file systems: whatever `pyarrow.fs` opens by URL, read in large pieces."""
+"""Captures on other file systems: every URL that `pyarrow.fs` opens, read in large pieces."""
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import unquote, urlsplit
 
-from polymux.capture import CaptureLimits
 from polymux.capture.io.decompression import detect_compression
-from polymux.capture.io.lean_files import BoundedFilePool
+from polymux.capture.io.file_pool import WORKER_RESIDENT_LIMIT, FilePool
 from polymux.capture.io.sources import CompressedSource, PlainSource, Source, open_source
+from polymux.capture.limits import CaptureLimits
 from polymux.core.errors import CaptureError, MissingExtra
 
 if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
-REQUEST_BYTES = (
-    4 << 20
-)  # bytes of one request: a request to an object store costs about as much as these
-MAX_CACHED_PIECES = 4  # kept of each file
+# Bytes of one request; the fixed cost of a request to an object store is about as high.
+REQUEST_BYTES = 4 << 20
+MAX_CACHED_PIECES = 4  # of each file
 MAX_OPEN_FILES = 16
 
 _HADOOP = (
@@ -30,12 +28,16 @@ _HADOOP = (
 
 
 def is_url(path: str) -> bool:
-    """Whether this is read through `pyarrow.fs`; `file://` is an ordinary path written longer."""
+    """Whether `path` is read through `pyarrow.fs`. Resolve `file://` with `local_path` before."""
     return "://" in path
 
 
 def local_path(path: str) -> str:
-    """The path that a `file://` URL means; everything else as it is."""
+    """The local path of a `file://` URL; any other path or URL unchanged.
+
+    Raises:
+        CaptureError: The URL names another machine.
+    """
     if not path.startswith("file://"):
         return path
     parts = urlsplit(path)
@@ -45,15 +47,21 @@ def local_path(path: str) -> str:
 
 
 def filesystem(url: str) -> tuple[FileSystem, str]:
-    """The file system behind `url` and the path on it; CaptureError says what is missing."""
+    """The file system of `url` and the path on it.
+
+    Raises:
+        CaptureError: The file system cannot be opened; the message says what is missing.
+        MissingExtra: pyarrow is not installed.
+    """
     try:
         from pyarrow.fs import FileSystem
     except ImportError:
         raise MissingExtra("captures", "reading captures by URL") from None
     try:
         system, path = FileSystem.from_uri(url)
-    except (OSError, ValueError, ImportError, RuntimeError) as problem:  # ArrowInvalid is a
-        _raise_cannot_open(url, problem)  # ValueError, other Arrow errors are RuntimeErrors
+    except (OSError, ValueError, ImportError, RuntimeError) as problem:
+        # ArrowInvalid is a ValueError, other Arrow errors are RuntimeErrors.
+        _raise_cannot_open(url, problem)
     return system, path
 
 
@@ -65,10 +73,10 @@ def _raise_cannot_open(url: str, problem: Exception) -> NoReturn:
 
 
 class RemoteSource(PlainSource):
-    """A file behind a URL, as a capture source.
+    """A file named by a URL, as a capture source.
 
-    Bytes come in pieces of some megabytes, the last few of which are kept: the scan and a walk
-    over most of a file request each piece once.
+    It is fetched in pieces of `REQUEST_BYTES`, the last few of which are cached: the scan, and an
+    analysis of most flows of a file, request each piece once.
     """
 
     def __init__(self, url: str, system: FileSystem, path: str) -> None:
@@ -90,7 +98,7 @@ class RemoteSource(PlainSource):
         return data
 
     def mapped_file(self) -> None:
-        """There is none."""
+        """None: a remote file cannot be mapped."""
 
     def close(self) -> None:
         self._file.close()
@@ -126,24 +134,31 @@ class RemoteSource(PlainSource):
 
 
 def open_capture(path: str, limits: CaptureLimits) -> Source:
-    """Open a capture by path or URL; compression is found by its mark either way."""
+    """Open a capture by path or URL, decompressing it if its first bytes say so.
+
+    Raises:
+        CaptureError: It cannot be opened.
+    """
     if not is_url(path):
         return open_source(path, limits)
     plain = RemoteSource(path, *filesystem(path))
-    packing = detect_compression(plain.window(0, 4))
-    return CompressedSource(path, plain, packing, limits) if packing else plain
+    compression = detect_compression(plain.window(0, 4))
+    return CompressedSource(path, plain, compression, limits) if compression else plain
 
 
 class UrlFilePool:
-    """Opens captures on demand, by path or URL, and keeps a bounded number of them open."""
+    """Opens captures on demand, by path or URL, for a Spark worker.
+
+    Keeps at most `MAX_OPEN_FILES` remote files open; local ones are in a `FilePool`.
+    """
 
     def __init__(self, limits: CaptureLimits) -> None:
         self.limits = limits
-        self._local_pool = BoundedFilePool(limits)
+        self._local_pool = FilePool(limits, resident_limit=WORKER_RESIDENT_LIMIT)
         self.remote_sources: OrderedDict[str, Source] = OrderedDict()
 
     def source(self, path: str) -> Source:
-        """The opened file; raises `CaptureError`."""
+        """The open file. Raises `CaptureError` if it cannot be opened."""
         if not is_url(path):
             return self._local_pool.source(path)
         source = self.remote_sources.pop(path, None) or open_capture(path, self.limits)
@@ -153,7 +168,7 @@ class UrlFilePool:
         return source
 
     def reader(self, path: str) -> Callable[[int, int], bytes]:
-        """Reads exactly `size` bytes at `offset`, whether or not the file was closed since."""
+        """A function that reads exactly `size` bytes at `offset`; reopens the file if necessary."""
         if not is_url(path):
             return self._local_pool.reader(path)
 
@@ -173,11 +188,3 @@ class UrlFilePool:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def size_of(path: str) -> int:
-    """Bytes of a capture as it lies there; 0 where that is not known."""
-    if is_url(path):
-        system, name = filesystem(path)
-        return int(system.get_file_info(name).size or 0)
-    return os.path.getsize(path) if os.path.isfile(path) else 0

@@ -1,8 +1,8 @@
-"""Where a capture's bytes come from: a plain file, a compressed one, a pipe, stdin.
+"""Sources of a capture's bytes: a plain file, a compressed one, a pipe, standard input.
 
-Two ways of reading. `window(offset, size)` is for the scan: offsets only grow, memory stays one
-window. `read_at(offset, size)` is for payload: any offset, which for compressed files needs a
-spool on disk, made only when somebody asks for payload.
+There are two ways to read. `window(offset, size)` serves the scan: offsets ascend, and no more
+than a window is held in memory. `read_at(offset, size)` serves payload at any offset; a compressed
+file then needs a spool on disk, which is written only as far as payload is read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable
-from typing import IO, Protocol, cast
+from typing import Protocol
 
 from polymux.capture.io.decompression import detect_compression, new_decompressor
 from polymux.capture.io.mmap_gather import MappedFile
@@ -28,7 +28,7 @@ ENDS_EARLY = "the compressed file ends early"
 
 
 class Source(Protocol):
-    """One capture file, opened. Errors are `CaptureError` with path and offset."""
+    """An open capture file. Errors are raised as `CaptureError` with path and offset."""
 
     path: str
     compression: str
@@ -39,7 +39,7 @@ class Source(Protocol):
         """Why the bytes ended early (a torn or damaged compressed file); '' if they did not."""
 
     def window(self, offset: int, size: int) -> bytes:
-        """Up to `size` bytes at `offset`, fewer only at the end. Going back may be slow."""
+        """Up to `size` bytes at `offset`, fewer only at the end. Lower offsets may be slow."""
 
     def read_at(self, offset: int, size: int) -> bytes:
         """Exactly `size` bytes at `offset`."""
@@ -48,7 +48,10 @@ class Source(Protocol):
 
 
 class PlainSource:
-    """A file that can be read at any offset. Its size is taken once, so a growing file ends."""
+    """A file that can be read at any offset.
+
+    Its size is read once, when it is opened: bytes appended later are not read.
+    """
 
     compression = ""
     decompression_error = ""
@@ -78,20 +81,20 @@ class PlainSource:
         return data
 
     def mapped_file(self) -> MappedFile | None:
-        """The file mapped, until `close`; None where that cannot be done."""
+        """The mapping of the file, valid until `close`; None if it cannot be mapped."""
         if self._mapped_file is None:
             with contextlib.suppress(OSError):
                 self._mapped_file = MappedFile(self._fd, self.size)
         return self._mapped_file
 
     def drop_pages(self) -> None:
-        """Give up what is in use of the mapping."""
+        """Give back the resident pages of the mapping."""
         if self._mapped_file is not None:
             self._mapped_file.drop_pages()
 
     def still_reaches(self, end: int) -> bool:
-        """Whether the file still reaches up to byte `end`."""
-        # (This asks more cheaply than fstat does. Nothing reads from where the descriptor stands.)
+        """Whether the file is still at least `end` bytes long."""
+        # Cheaper than fstat. Every read names its offset, so the file position is free to use.
         return os.lseek(self._fd, 0, os.SEEK_END) >= end
 
     def close(self) -> None:
@@ -101,7 +104,7 @@ class PlainSource:
 
 
 class CompressedSource:
-    """A compressed file, inflated as it is read and never further than asked for."""
+    """A compressed file, decompressed as it is read and never further than requested."""
 
     def __init__(
         self, path: str, raw: PlainSource, compression: str, limits: CaptureLimits
@@ -149,7 +152,11 @@ class CompressedSource:
 
 
 class DecompressionStream:
-    """Inflates a file from its start in bounded steps; guards against bombs and torn ends."""
+    """Decompresses a file from its start in bounded steps.
+
+    Enforces the limits against decompression bombs, and reports truncated and damaged files in
+    `decompression_error`.
+    """
 
     def __init__(
         self, path: str, raw: PlainSource, compression: str, limits: CaptureLimits
@@ -163,10 +170,14 @@ class DecompressionStream:
         self._between_members = True
         self._bytes_out = 0
         self.decompression_error = ""
-        """Why nothing follows although the file promised more; '' while all is well."""
+        """Why the stream ended early (truncated or damaged); '' otherwise."""
 
     def read(self, size: int) -> bytes:
-        """Up to `size` bytes; fewer only at the end, or where the file is torn or damaged."""
+        """Up to `size` bytes; fewer only at the end, or where the file is truncated or damaged.
+
+        Raises:
+            CaptureError: A limit is exceeded, or the file cannot be read.
+        """
         parts: list[bytes] = []
         while size > 0 and not self.decompression_error:
             if not self._pending and not self._decompressor.has_pending_output:
@@ -195,7 +206,8 @@ class DecompressionStream:
         limits = self._limits
         if self._bytes_out > limits.max_decompressed_bytes:
             raise CaptureError(
-                f"inflates to more than the limit max_decompressed_bytes={limits.max_decompressed_bytes}; raise it with "
+                "inflates to more than the limit "
+                f"max_decompressed_bytes={limits.max_decompressed_bytes}; raise it with "
                 "CaptureLimits(max_decompressed_bytes=...) if the file is sound",
                 self._path,
                 self._bytes_out,
@@ -207,16 +219,17 @@ class DecompressionStream:
         ):
             raise CaptureError(
                 f"inflates {self._bytes_out // max(consumed, 1)}:1, more than the limit "
-                f"max_compression_ratio={limits.max_compression_ratio}; raise it with CaptureLimits(max_compression_ratio=...) if it is sound",
+                f"max_compression_ratio={limits.max_compression_ratio}; raise it with "
+                "CaptureLimits(max_compression_ratio=...) if it is sound",
                 self._path,
                 self._bytes_out,
             )
 
 
 class DecompressedSpool:
-    """What a compressed file holds, in an unnamed temporary file, as far as it was asked for.
+    """The decompressed bytes of a file in an unnamed temporary file, as far as they were requested.
 
-    So a bomb costs no more of the disk than the packets before it.
+    So a decompression bomb takes no more disk space than the packets before it.
     """
 
     def __init__(self, path: str, stream: DecompressionStream) -> None:
@@ -250,7 +263,11 @@ class DecompressedSpool:
 
 
 def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits) -> PlainSource:
-    """Everything `read` gives, in an unnamed temporary file that dies with the process."""
+    """Copy everything `read` returns to an unnamed temporary file.
+
+    Raises:
+        CaptureError: It is longer than `limits.max_decompressed_bytes`, or the disk is full.
+    """
     total = 0
     try:
         with tempfile.TemporaryFile(prefix="polymux-") as file:
@@ -258,8 +275,9 @@ def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits
                 total += len(data)
                 if total > limits.max_decompressed_bytes:
                     raise CaptureError(
-                        f"is longer than the limit max_decompressed_bytes={limits.max_decompressed_bytes}; raise it with "
-                        "CaptureLimits(max_decompressed_bytes=...) if it is meant to be",
+                        "is longer than the limit "
+                        f"max_decompressed_bytes={limits.max_decompressed_bytes}; raise it with "
+                        "CaptureLimits(max_decompressed_bytes=...) if that is intended",
                         path,
                         total,
                     )
@@ -271,18 +289,24 @@ def spool_to_disk(path: str, read: Callable[[int], bytes], limits: CaptureLimits
 
 
 def open_source(path: str, limits: CaptureLimits) -> Source:
-    """Open `path`, or stdin for '-'; pipes are spooled, compression is found by its mark."""
+    """Open `path`, or standard input for '-'.
+
+    Pipes are spooled to disk; a compressed file is recognised by its first bytes.
+
+    Raises:
+        CaptureError: It cannot be opened or spooled.
+    """
     raise_trim_threshold()
     plain = _open_plain(path, limits)
-    packing = detect_compression(plain.window(0, 4))
-    return CompressedSource(path, plain, packing, limits) if packing else plain
+    compression = detect_compression(plain.window(0, 4))
+    return CompressedSource(path, plain, compression, limits) if compression else plain
 
 
 def _open_plain(path: str, limits: CaptureLimits) -> PlainSource:
     if path == STDIN:
-        if sys.stdin is None:  # as Python has it where the descriptor is closed
+        if sys.stdin is None:  # Python sets this if the descriptor is closed
             raise CaptureError("standard input is closed", path)
-        return spool_to_disk(path, cast(IO[bytes], sys.stdin.buffer).read, limits)
+        return spool_to_disk(path, sys.stdin.buffer.read, limits)
     try:
         fd = os.open(path, os.O_RDONLY)
     except OSError as failure:

@@ -1,1 +1,1 @@
-"""Packets of a capture: decoded headers, flows, and the index of a file."""
+"""Packets of a capture: header decoding, flows, and the index of a file."""

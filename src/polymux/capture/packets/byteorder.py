@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Unsigned numbers out of `bytes`; the caller has checked that they lie inside."""
+"""Unsigned integers read from `bytes`. The caller checks that they lie inside."""
 
 from __future__ import annotations
 
@@ -16,4 +16,5 @@ def u32(data: bytes, pos: i64, big: bool) -> i64:
 
 
 def net16(data: bytes, pos: i64) -> i64:
+    """A 16-bit number in network byte order."""
     return i64(read_i16_be(data, pos)) & 0xFFFF

@@ -1,9 +1,9 @@
 # mypyc: compiled
-"""One captured frame to one packed reference: link layer, IP, TCP.
+"""Decoding a captured frame (link layer, IP, TCP) into a packed reference.
 
-Only TCP segments that are not IP fragments become references; the rest is counted. A header
-that contradicts itself makes the packet `other`, never an error: captures hold what was on the
-wire, and the wire may carry rubbish.
+Only TCP segments that are not IP fragments become references; other packets are counted. A
+contradictory header is not an error but makes the packet one of the others: a capture holds what
+was on the wire, and that may be malformed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TCP: Final[i64] = 6
 
 
 class PacketTable:
-    """References of the packets given so far, in order, and what was counted beside them."""
+    """References of the packets added so far, in order, and counts of all packets."""
 
     def __init__(self, flow_limit: i64) -> None:
         self.flows: FlowTable = FlowTable(flow_limit)
@@ -56,13 +56,12 @@ class PacketTable:
         self.columns: RefColumns = RefColumns(MIN_CHUNK_ROWS)
         self.packets: i64 = 0
         self.fragments: i64 = 0
-        self.verify_checksums: bool = False  # leave out packets whose checksums are wrong
-        self.bad_checksum_offset: i64 = (
-            -1
-        )  # where the last such packet was; the scanner takes note of it
+        self.verify_checksums: bool = False  # leave out packets with a wrong checksum
+        # Offset of the last packet left out for its checksum; the scanner reads and resets it.
+        self.bad_checksum_offset: i64 = -1
 
     def pack(self) -> list[bytes]:
-        """The references of each lane, packed; the table has none of them any more."""
+        """Remove and return the references, packed: one `bytes` for each direction of each flow."""
         chunks = [*self.full_chunks, self.columns]
         self.full_chunks = []
         self.columns = RefColumns(MIN_CHUNK_ROWS)
@@ -87,17 +86,18 @@ class PacketTable:
     ) -> None:
         """Count the frame at `data[pos : pos + captured]`; keep a reference if it is TCP.
 
-        `wire` is its length before it was cut, `base` the file offset of `data[0]`. One long
-        function on purpose: it runs for every packet, and each call in it costs as much as a
-        header. For the same reason whole words are read and then taken apart.
+        `original_length` is its length on the wire, `base` the file offset of `data[0]`.
+
+        This is one long function on purpose: it runs for every packet, and a call costs as much
+        as decoding a header. For the same reason it reads 64-bit words and takes fields out of
+        them. Its phases are marked: link layer, IP, TCP, reference.
         """
         self.packets += 1
         end = pos + captured
-        stop = pos + (
-            original_length if original_length > captured else captured
-        )  # where the frame ended on the wire
+        # Where the frame ended on the wire.
+        stop = pos + (original_length if original_length > captured else captured)
 
-        # Link layer: what follows (`kind`), and where (`ip`).
+        # Link layer: the EtherType (`kind`) and the start of the IP header (`ip`).
         if link_type == LINK_ETHERNET:
             if captured < 34:
                 return
@@ -111,7 +111,7 @@ class PacketTable:
             kind = net16(data, ip + 2)
             ip += 4
 
-        # IP: the addresses, where TCP starts (`tcp`) and where the packet ends (`stop`).
+        # IP: the addresses, the start of TCP (`tcp`) and the end of the packet (`stop`).
         if kind == IPV4:
             if end - ip < 40:
                 return
@@ -133,7 +133,7 @@ class PacketTable:
                 self.bad_checksum_offset = base + ip
                 return
             length = (first >> 32) & 0xFFFF
-            # A length of 0: the network card was to cut the packet and fill it in.
+            # A length of 0: the network card segments the packet and fills it in (offloading).
             if length != 0 and ip + length < stop:
                 stop = ip + length
             tcp = ip + head
@@ -155,33 +155,34 @@ class PacketTable:
         else:
             return
 
-        # TCP.
+        # TCP: ports, flags, and the payload (`start` to `end`).
         if end - tcp < 20 or stop - tcp < 20:
             return
         word = i64(read_i32_be(data, tcp + 12))  # data offset, flags, window
         start = tcp + ((word >> 28) & 15) * 4
         if start - tcp < 20 or start > stop:
             return
-        if end > stop:  # what follows is padding of the link layer
+        if end > stop:  # the rest is padding of the link layer
             end = stop
         if self.verify_checksums and end == stop:
-            ends = sum_halves(high) + sum_halves(low) + sum_halves(to_high) + sum_halves(to_low)
-            if not tcp_checksum_is_valid(data, tcp, stop, ends):
+            sums = sum_halves(high) + sum_halves(low) + sum_halves(to_high) + sum_halves(to_low)
+            if not tcp_checksum_is_valid(data, tcp, stop, sums):
                 self.bad_checksum_offset = base + tcp
                 return
         ports = i64(read_i32_be(data, tcp)) & LOW32
-        lane = self.flows.direction_index(high, low, to_high, to_low, ports)
-        if lane == TABLE_FULL:
+        direction = self.flows.direction_index(high, low, to_high, to_low, ports)
+        if direction == TABLE_FULL:
             return
         held = end - start
         missing = stop - end
-        if held < 0:  # cut inside the TCP options
+        if held < 0:  # truncated inside the TCP options
             missing += held
             start = end
             held = 0
         if missing > MAX_MISSING_BYTES:
             missing = MAX_MISSING_BYTES
 
+        # The reference, and the direction it belongs to.
         into = self.columns
         row = into.count
         if row == into.capacity:
@@ -196,10 +197,10 @@ class PacketTable:
         words[row + 1] = timestamp
         words[row + 2] = read_i64_be(data, tcp + 4)
         words[row + 3] = (missing << 32) | (hint << 24) | (word & 0xFFFFFF)
-        words[row + 4] = lane
+        words[row + 4] = direction
 
     def tcp_offset_in_ipv6(self, data: bytes, ip: i64, end: i64) -> i64:
-        """Where TCP starts behind an IPv6 header and its extensions; -1 if it does not."""
+        """Where TCP starts after an IPv6 header and its extensions; -1 if there is no TCP."""
         if end - ip < 40:
             return -1
         first: i64 = data[ip]
@@ -228,7 +229,7 @@ class PacketTable:
 
 
 def link_layer(data: bytes, pos: i64, end: i64, link_type: i64) -> tuple[i64, i64]:
-    """What the frame at `pos` holds and where, for all links but Ethernet."""
+    """The EtherType of the frame at `pos` and the start of its payload; not for Ethernet."""
     kind = NOT_IP
     ip = pos
     if link_type == LINK_COOKED:

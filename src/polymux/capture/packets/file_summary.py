@@ -1,4 +1,4 @@
-"""What reading a capture file came to: a row of the `captures` table."""
+"""The result of reading a capture file: a row of the `captures` table."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 WHOLE, TRUNCATED, DAMAGED, UNREADABLE = "whole", "truncated", "damaged", "unreadable"
+STATUSES = (WHOLE, TRUNCATED, DAMAGED, UNREADABLE)  # each worse than the one before
 STOPPED_AT = "reading stopped at byte"
 
 
 @dataclass(frozen=True, slots=True)
 class FileSummary:
-    """A row of the `captures` table."""
+    """What reading a capture file found: a row of the `captures` table.
+
+    `format` is "pcap" or "pcapng", with "+gzip" or the like if compressed; None if unknown.
+    `status` is one of `STATUSES`. `bytes` are those read, decompressed. `error` says what was
+    wrong, first at byte `error_offset`; both are None for a complete file.
+    """
 
     file: str
     format: str | None
@@ -26,7 +32,11 @@ class FileSummary:
 
 
 def merge_summaries(summaries: Iterable[FileSummary]) -> FileSummary:
-    """One row for a file read in ranges, the same as if it had been read in one."""
+    """The summary of a file from those of its ranges, equal to that of reading it in one range.
+
+    Args:
+        summaries: At least one, in the order of the ranges.
+    """
     parts = list(summaries)
     failed = [part for part in parts if part.error is not None]
     worst = min(failed, key=_status_rank, default=parts[0])
@@ -46,5 +56,5 @@ def merge_summaries(summaries: Iterable[FileSummary]) -> FileSummary:
 
 
 def _status_rank(part: FileSummary) -> tuple[int, int]:
-    """The worst status first, and of those the earliest offset."""
-    return (UNREADABLE, DAMAGED, TRUNCATED, WHOLE).index(part.status), part.error_offset or 0
+    """Sort key: the worst status first, then the lowest offset."""
+    return -STATUSES.index(part.status), part.error_offset or 0

@@ -1,4 +1,4 @@
-"""Flows by name: endpoints as text, and which flows the caller means."""
+"""Flow keys as endpoints, and selecting flows by endpoint."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 def flow_endpoints(flow: bytes) -> tuple[tuple[str, int], tuple[str, int]]:
-    """The two (address, port) of a 36-byte flow key, first endpoint first."""
+    """The two endpoints of a 36-byte flow key (`FlowTable.key`) as (address, port)."""
     address1, address2, port1, port2 = _KEY.unpack(flow)
     return (_address(address1), port1), (_address(address2), port2)
 
@@ -26,14 +26,21 @@ def _address(packed: bytes) -> str:
 
 
 def endpoint_text(address: str, port: int) -> str:
-    """`192.0.2.1:80` or `[2001:db8::1]:80`."""
+    """An endpoint as text: `192.0.2.1:80` or `[2001:db8::1]:80`."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 class FlowFilter:
-    """Says which flows are meant: by listening port, by `host:port`, `host` or `:port`.
+    """Selects flows by their endpoints; a flow matches if either endpoint does.
 
-    Without ports and filters every flow is. Either endpoint may match.
+    Without ports and filters every flow is accepted.
+
+    Args:
+        ports: Listening ports.
+        filters: `address:port`, `[address]:port`, `address` or `:port`.
+
+    Raises:
+        ValueError: A filter cannot be parsed.
     """
 
     def __init__(self, ports: Iterable[int] = (), filters: Iterable[str] = ()) -> None:
@@ -41,6 +48,7 @@ class FlowFilter:
         self._wanted = [_parse(text) for text in filters]
 
     def accepts(self, flow: bytes) -> bool:
+        """Whether the flow with this 36-byte key is selected."""
         if not self.ports and not self._wanted:
             return True
         ends = flow_endpoints(flow)
@@ -66,10 +74,10 @@ def _parse(text: str) -> tuple[str | None, int | None]:
         address = str(ipaddress.ip_address(host)) if host and host != "*" else None
     except ValueError:
         raise ValueError(
-            f"filter {text!r}: {host!r} is no IP address; write address:port"
+            f"filter {text!r}: {host!r} is not an IP address; write address:port"
         ) from None
     if port and (not port.isdecimal() or int(port) > 65535):
-        raise ValueError(f"filter {text!r}: {port!r} is no port")
+        raise ValueError(f"filter {text!r}: {port!r} is not a port")
     if address is None and not port:
         raise ValueError(f"filter {text!r} names neither address nor port")
     return address, int(port) if port else None

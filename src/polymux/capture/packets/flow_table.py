@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Numbering flows: the two endpoints of a TCP connection become a small number and a direction."""
+"""Numbering flows: the two endpoints of a TCP connection become a flow number and a direction."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ KEY_WORDS: Final[i64] = 5
 
 
 class FlowTable:
-    """Flows in order of first sight; open addressing over columns.
+    """Flows in order of their first packet: a hash table with open addressing over columns.
 
-    Where a flow lies depends on chance, so that no capture can be made to crowd a place.
-    An address is two signed 64-bit halves (IPv4 as in ::ffff:a.b.c.d). The *first* endpoint of a
+    The hash is seeded at random, so that a capture cannot be crafted to make flows collide.
+    An address is two signed 64-bit halves (IPv4 as ::ffff:a.b.c.d). The *first* endpoint of a
     flow is the smaller one by (high, low, port), so both directions find the same flow.
     """
 
@@ -30,22 +30,22 @@ class FlowTable:
         self.count: i64 = 0
         self.refused_packets: i64 = 0
         self.mask: i64 = 255
-        self.shift: i64 = 56  # what of 64 bits is not in the mask
-        chance = os.urandom(72)
-        self.mix0: i64 = read_i64_le(chance, 0)
-        self.mix1: i64 = read_i64_le(chance, 8)
-        self.mix2: i64 = read_i64_le(chance, 16)
-        self.mix3: i64 = read_i64_le(chance, 24)
-        self.mix4: i64 = read_i64_le(chance, 32)
-        self.mix5: i64 = read_i64_le(chance, 40)
-        self.mix6: i64 = read_i64_le(chance, 48)
-        self.mix7: i64 = read_i64_le(chance, 56)
-        self.mix8: i64 = read_i64_le(chance, 64)
+        self.shift: i64 = 56  # 64 less the bits of the mask
+        seed = os.urandom(72)
+        self.mix0: i64 = read_i64_le(seed, 0)
+        self.mix1: i64 = read_i64_le(seed, 8)
+        self.mix2: i64 = read_i64_le(seed, 16)
+        self.mix3: i64 = read_i64_le(seed, 24)
+        self.mix4: i64 = read_i64_le(seed, 32)
+        self.mix5: i64 = read_i64_le(seed, 40)
+        self.mix6: i64 = read_i64_le(seed, 48)
+        self.mix7: i64 = read_i64_le(seed, 56)
+        self.mix8: i64 = read_i64_le(seed, 64)
         self.slots: vec[i64] = vec[i64]([-1] * 256)
-        self.keys: vec[i64] = vec[i64]()  # five words a flow: both addresses, ports
+        self.keys: vec[i64] = vec[i64]()  # five words for each flow: both addresses, ports
 
     def direction_index(self, high: i64, low: i64, to_high: i64, to_low: i64, ports: i64) -> i64:
-        """Twice the flow's number, plus 1 if sent by its second endpoint; FULL past the limit.
+        """Twice the flow's number, plus 1 if its second endpoint sent; TABLE_FULL past the limit.
 
         `ports` is source port << 16 | target port.
         """
@@ -77,11 +77,12 @@ class FlowTable:
             slot = (slot + 1) & self.mask
 
     def slot_of(self, high1: i64, low1: i64, high2: i64, low2: i64, ports: i64) -> i64:
-        """Where a flow is looked for first.
+        """The slot at which probing for a flow starts.
 
-        Thorup's pair-multiply-shift: two flows rarely meet, whatever they are. It needs halves of
-        words, and the top bits of 64. Only one shift follows the products, which wrap when
-        compiled and do not when interpreted: this way both give the same slot.
+        Thorup's pair-multiply-shift: any two flows collide with low probability. It multiplies
+        halves of words and uses the top bits of the 64-bit sum. The products wrap when compiled
+        and do not when interpreted; since a single shift and a mask follow, both give the same
+        slot.
         """
         mixed = (
             (self.mix0 + (high1 & LOW32)) * (self.mix1 + ((high1 >> 32) & LOW32))
@@ -118,7 +119,7 @@ class FlowTable:
             self.slots[slot] = flow
 
     def key(self, flow: i64) -> bytes:
-        """36 bytes: first address, second address (16 each), first port, second port."""
+        """The key of a flow: first and second address (16 bytes each), first and second port."""
         writer = BytesWriter()
         for n in range(flow * KEY_WORDS, flow * KEY_WORDS + 4):
             write_i64_be(writer, self.keys[n])

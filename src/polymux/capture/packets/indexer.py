@@ -1,4 +1,7 @@
-"""A capture file to references: what the scan found, as rows that can be sent elsewhere."""
+"""Indexing: from a capture file, or a range of it, to rows of packet references.
+
+The rows are plain data that can be sent to another process.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from polymux.capture.pcapng.scanner import PCAP, PCAPNG, UNKNOWN_FORMAT, Scanner
 from polymux.core.errors import CaptureError
 
 _unpack_timestamp = struct.Struct("<q").unpack_from
-EMIT_PACKETS = 1 << 18  # packets whose references are handed on together
+EMIT_PACKETS = 1 << 18  # packets after which `index_range` emits rows
 _FORMAT_NAMES = {PCAP: "pcap", PCAPNG: "pcapng"}
 MAGICS = (
     b"\x0a\x0d\x0d\x0a",
@@ -38,10 +41,10 @@ MAGICS = (
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """A part of a capture that starts and ends between two blocks, and what came before it.
+    """A part of a capture between two block boundaries, and the state of the file before it.
 
-    Plain data: it can be pickled or written as JSON. `end` -1 means the end of the file.
-    An interface is (link type, snap length, if_tsresol, if_tsoffset, hint).
+    Plain data: it can be pickled or written as JSON. An `end` of -1 means the end of the file.
+    Each of `interfaces` is (link type, snap length, if_tsresol, if_tsoffset, hint).
     """
 
     start: int = 0
@@ -56,11 +59,12 @@ class FileRange:
 class FlowRefs(NamedTuple):
     """The references of one direction of one flow in one range of a file: a row of the shuffle.
 
-    Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is 36
-    bytes (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `refs` records of 32
-    bytes (see `hot.references`), `start` the range's place in the file, `hints` the comments
-    that references name by number. Those of a huge flow may be stored elsewhere: then `refs` is
-    empty, `stored(place, size)` reads bytes of them and `records` says how many they are.
+    Group rows by `flow`; `sessions_of` takes all rows of one flow in any order. `flow` is the
+    36-byte key (see `FlowTable.key`), `direction` 0 if the first endpoint sent, `start` the file
+    offset of the range, `first_at` and `last_at` the timestamps of the first and last packet,
+    `refs` records of 32 bytes (see `packet_refs`), and `hints` the comments that references name
+    by number. The references of a huge flow may be stored elsewhere: then `refs` is empty,
+    `stored(offset, size)` reads bytes of them, and `records` is their number.
     """
 
     flow: bytes
@@ -76,6 +80,7 @@ class FlowRefs(NamedTuple):
 
     @property
     def packets(self) -> int:
+        """How many packets the row refers to."""
         return self.records if self.stored is not None else len(self.refs) // REF_BYTES
 
 
@@ -84,12 +89,12 @@ Emit = Callable[[list[FlowRefs]], None]
 
 @dataclass(slots=True)
 class FileIndex:
-    """What one file, or one range of it, holds."""
+    """The result of indexing a file, or a range of it."""
 
     summary: FileSummary
     rows: list[FlowRefs] = field(default_factory=list)
     resume: FileRange | None = None
-    """Where a grown file can be read on; None if it cannot."""
+    """From where to read on when the file has grown; None if it cannot be read on."""
 
 
 def index_file(
@@ -100,10 +105,15 @@ def index_file(
     source: Source | None = None,
     verify: bool = False,
 ) -> FileIndex:
-    """Read a whole file. Never raises about the file: its summary says what was wrong.
+    """Index a whole file. Problems with the file do not raise: its summary reports them.
 
-    With `verify`, packets whose IP or TCP checksum is wrong are left out and said. It takes about
-    as long as the reading itself. Checksums that were left to the network card are passed over.
+    Args:
+        path: The capture: pcapng or pcap, plain or compressed, or "-" for standard input.
+        limits: By default `CaptureLimits()`.
+        wanted: The flows to keep references of; by default all.
+        source: The open file, which stays open; by default `path` is opened.
+        verify: Leave out packets with a wrong IP or TCP checksum, and report them. Takes about as
+            long as reading the file. Checksums left to the network card count as correct.
     """
     return index_range(
         path, FileRange(), limits=limits, wanted=wanted, source=source, verify=verify
@@ -120,10 +130,14 @@ def index_range(
     verify: bool = False,
     emit: Emit | None = None,
 ) -> FileIndex:
-    """Read one range of a file. The indexes of all ranges together equal that of the file.
+    """Index one range of a file. The indexes of all ranges together equal that of the file.
 
-    With `emit`, rows are handed to it whenever `PIECE` packets were read, and only what is left
-    is in the result: memory does not grow with the range.
+    Args:
+        path: The capture.
+        span: The range, from `plan_ranges`.
+        limits: As for `index_file`, like `wanted`, `source` and `verify`.
+        emit: Called with the rows of every `EMIT_PACKETS` packets; the result then has only the
+            last ones, and memory does not grow with the range.
     """
     path = one_path(path)
     limits = limits or CaptureLimits()
@@ -142,7 +156,7 @@ def index_range(
 
 
 def scanner_for(span: FileRange, limits: CaptureLimits) -> Scanner:
-    """A scanner that stands at the start of `span`."""
+    """A scanner for the bytes from the start of `span` on."""
     scanner = Scanner(
         limits.max_block_bytes, limits.max_packet_bytes, limits.max_interfaces, limits.max_flows
     )
@@ -156,7 +170,7 @@ def scanner_for(span: FileRange, limits: CaptureLimits) -> Scanner:
 
 
 def range_at(scanner: Scanner, start: int, end: int) -> FileRange:
-    """The range that starts where `scanner` stands now."""
+    """The range from `start`, the offset that `scanner` has reached, to `end`."""
     return FileRange(
         start,
         end,
@@ -174,9 +188,13 @@ def range_at(scanner: Scanner, start: int, end: int) -> FileRange:
 def scan_windows(
     source: Source, scanner: Scanner, span: FileRange, limits: CaptureLimits
 ) -> Iterator[int]:
-    """Scan window after window; gives the offset reached after each. Ends when nothing is left.
+    """Scan a range window by window; yields the offset reached after each.
 
-    After the last: either all bytes were read, or `scanner.broken`, or the tail is torn.
+    At the end either all bytes were scanned, or `scanner.aborted` is set, or an incomplete block
+    is left: the file is truncated.
+
+    Raises:
+        CaptureError: The file cannot be read, or is longer than references can express.
     """
     offset = span.start
     while not scanner.aborted:
@@ -191,7 +209,7 @@ def scan_windows(
         read = scanner.scan(data, offset)
         offset += read
         held = len(data)
-        data = b""  # given back before the next is read, which then lies in the same warm memory
+        data = b""  # freed before the next is read, which then reuses memory in the caches
         yield offset
         if read == 0 and scanner.bytes_needed > held and (span.end >= 0 or held < size):
             return
@@ -208,13 +226,13 @@ def _index(
     scanner = scanner_for(span, limits)
     scanner.table.verify_checksums = verify
     reached = begun = span.start
-    handed_on = 0  # packets
+    emitted = 0  # packets
     stopped: CaptureError | None = None
     try:
         for offset in scan_windows(source, scanner, span, limits):
             reached = offset
             if emit is not None and scanner.table.tcp_packets() >= EMIT_PACKETS:
-                handed_on += int(scanner.table.tcp_packets())
+                emitted += int(scanner.table.tcp_packets())
                 emit(list(flow_rows(source.path, begun, scanner, wanted)))
                 begun = reached
     except CaptureError as failure:
@@ -224,7 +242,7 @@ def _index(
         left = source.window(reached, scanner.bytes_needed)
         if span.end >= 0:
             left = left[: span.end - reached]
-    summary = summary_of(source, scanner, span, reached, left, stopped, handed_on)
+    summary = summary_of(source, scanner, span, reached, left, stopped, emitted)
     resume = None
     if not scanner.aborted and stopped is None and scanner.file_format != UNKNOWN_FORMAT:
         resume = range_at(scanner, reached, -1)
@@ -232,7 +250,7 @@ def _index(
 
 
 class SourceInfo(Protocol):
-    """What bytes came from, as far as a summary tells: see `Source`."""
+    """What a summary needs of a `Source`."""
 
     @property
     def path(self) -> str: ...
@@ -253,13 +271,19 @@ def summary_of(
     stopped: CaptureError | None,
     emitted_packets: int,
 ) -> FileSummary:
+    """The summary of a range that was read up to offset `reached`, with `left` unread.
+
+    `stopped` is the error that ended reading; `emitted_packets` are TCP packets that the scanner's
+    table no longer has.
+    """
     table = scanner.table
     tcp_packets = emitted_packets + int(table.tcp_packets())
     status, error, offset = _read_status(source, scanner, span, reached, left, stopped)
     if error is None and table.flows.refused_packets > 0:
         error = (
-            f"{table.flows.refused_packets} packets of flows beyond the limit max_flows={table.flows.limit} "
-            "were left out; raise it with CaptureLimits(max_flows=...)"
+            f"{table.flows.refused_packets} packets of flows beyond the limit "
+            f"max_flows={table.flows.limit} were left out; "
+            "raise it with CaptureLimits(max_flows=...)"
         )
     form = _FORMAT_NAMES.get(int(scanner.file_format))
     return FileSummary(
@@ -284,7 +308,7 @@ def _read_status(
     left: bytes,
     stopped: CaptureError | None,
 ) -> tuple[str, str | None, int | None]:
-    """Status, error and offset of a range that was read up to `reached`, with `left` unread."""
+    """Status, error and error offset of a summary; see `summary_of`."""
     if scanner.file_format == UNKNOWN_FORMAT and stopped is None and not source.decompression_error:
         if not left and not scanner.aborted:
             return UNREADABLE, "the file is empty", 0
@@ -296,7 +320,7 @@ def _read_status(
     elif scanner.aborted:
         stop, at = scanner.abort_reason, int(scanner.abort_offset)
     elif left and span.end >= 0:
-        stop, at = "the index beside the file does not fit it; delete the index", reached
+        stop, at = "the index beside the file does not match it; delete the index", reached
     elif source.decompression_error and source.decompression_error != ENDS_EARLY:
         stop, at = source.decompression_error, reached
     if stop:
@@ -312,6 +336,7 @@ def _read_status(
 
 
 def flow_rows(path: str, start: int, scanner: Scanner, wanted: FlowFilter) -> Iterator[FlowRefs]:
+    """Take the references out of the scanner's table, as rows of the wanted flows."""
     flows = scanner.table.flows
     packed = scanner.table.pack()
     hints = used = tuple(scanner.hints)

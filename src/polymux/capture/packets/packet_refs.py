@@ -1,17 +1,20 @@
 # mypyc: compiled
-"""A packed reference: where one TCP segment lies and what its header said, in 32 bytes.
+"""Packed references: where a TCP segment lies in a file and what its header said, in 32 bytes.
 
 Four little-endian 64-bit words:
 
-    0  offset << 20 | captured     byte of the file where the payload starts; payload bytes held
-    1  at                          instant of the packet, nanoseconds since 1970, signed
+    0  offset << 20 | captured     file offset of the payload; payload bytes in the file
+    1  at                          timestamp of the packet, nanoseconds since 1970, signed
     2  seq << 32 | ack             as on the wire
     3  missing << 32 | hint << 24 | flags << 16 | window
                                    payload bytes cut off by the snap length; number of the comment
-                                   that speaks for the packet, 0 for none; TCP flags; raw window
+                                   that applies to the packet, 0 for none; TCP flags; raw window
 
-The offset grows from packet to packet within a file, so it also is the packet's place in the
-order of capture. References of one flow direction are concatenated into one `bytes`.
+The offset ascends from packet to packet within a file, so it also gives the order of capture.
+References of one direction of a flow are concatenated into one `bytes`.
+
+Not thread safe: memory of packed references is reused for the next ones (`spare_chunks`,
+`spare_sort_buffers`).
 """
 
 from __future__ import annotations
@@ -30,12 +33,14 @@ CAPTURED_MASK: Final[i64] = 0xFFFFF
 MAX_FILE_OFFSET: Final[i64] = 0x7FFFFFFFFFF
 MAX_MISSING_BYTES: Final[i64] = 0x7FFFFFFF
 LOW32: Final[i64] = 0xFFFFFFFF
-# What makes two references the same packet: everything of word 3 but the comment's number.
+# The bits of word 3 that two references of the same packet share: all but the comment's number.
 SAME_PACKET_MASK: Final[i64] = -0xFF000001
 
+# TCP flags, as in the header.
 FIN: Final[i64] = 1
 SYN: Final[i64] = 2
 RST: Final[i64] = 4
+PSH: Final[i64] = 8
 ACK: Final[i64] = 16
 
 ROW_WORDS: Final[i64] = 5
@@ -44,7 +49,7 @@ MAX_CHUNK_ROWS: Final[i64] = 16384
 
 
 class RefColumns:
-    """Preallocated rows of five words: the four of a reference, and the lane it belongs to."""
+    """Preallocated rows of five words: a reference, and the direction index it belongs to."""
 
     def __init__(self, capacity: i64) -> None:
         self.words: vec[i64] = vec[i64]([0] * (capacity * ROW_WORDS))
@@ -52,7 +57,7 @@ class RefColumns:
         self.count: i64 = 0
 
 
-# What files that are done leave for the next one: fresh memory costs more than filling it.
+# Buffers kept for the next file: the page faults of fresh memory cost more than filling it.
 MAX_SPARE_CHUNKS: Final = 8
 MAX_SPARE_WORDS: Final[i64] = 524288
 spare_chunks: list[RefColumns] = []
@@ -60,7 +65,7 @@ spare_sort_buffers: list[SortBuffer] = []
 
 
 class SortBuffer:
-    """Room to sort in."""
+    """Words that references are sorted into."""
 
     def __init__(self, size: i64) -> None:
         self.words: vec[i64] = vec[i64]([0] * size)
@@ -77,16 +82,16 @@ def new_columns(capacity: i64) -> RefColumns:
 
 def new_sort_buffer(size: i64) -> SortBuffer:
     if len(spare_sort_buffers) > 0:
-        room = spare_sort_buffers.pop()
-        if room.size >= size:
-            return room
+        buffer = spare_sort_buffers.pop()
+        if buffer.size >= size:
+            return buffer
     return SortBuffer(size)
 
 
 def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]:
-    """Sort references by lane, keeping their order: one packed `bytes` for each lane.
+    """Stable sort of references by direction index: one packed `bytes` for each direction.
 
-    Uses the chunks up: nobody else may look at them any more.
+    Consumes the chunks: the caller must not use them afterwards.
     """
     heads: vec[i64] = vec[i64]([0] * (directions + 1))
     for chunk in chunks:
@@ -95,8 +100,8 @@ def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]
             heads[words[row * ROW_WORDS + 4] + 1] += REF_WORDS
     for n in range(directions):
         heads[n + 1] += heads[n]
-    room = new_sort_buffer(heads[directions])
-    into = room.words
+    buffer = new_sort_buffer(heads[directions])
+    into = buffer.words
     used = RefColumns(0)
     for number in range(i64(len(chunks))):
         chunk = chunks[number]
@@ -104,16 +109,16 @@ def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]
         words = chunk.words
         for row in range(chunk.count):
             first = row * ROW_WORDS
-            lane = words[first + 4]
-            head = heads[lane]
-            heads[lane] = head + REF_WORDS
+            direction = words[first + 4]
+            head = heads[direction]
+            heads[direction] = head + REF_WORDS
             into[head] = words[first]
             into[head + 1] = words[first + 1]
             into[head + 2] = words[first + 2]
             into[head + 3] = words[first + 3]
         if chunk.capacity == MAX_CHUNK_ROWS and len(spare_chunks) < MAX_SPARE_CHUNKS:
             spare_chunks.append(chunk)
-    # Now each head stands where its lane ends.
+    # Now each head is the end of its direction.
     packed: list[bytes] = []
     data = as_byte_view(into, heads[directions])
     begin: i64 = 0
@@ -121,13 +126,13 @@ def group_by_direction(chunks: list[RefColumns], directions: i64) -> list[bytes]
         end = heads[n] * 8
         packed.append(bytes(data[begin:end]) if end > begin else b"")
         begin = end
-    if room.size <= MAX_SPARE_WORDS and len(spare_sort_buffers) == 0:
-        spare_sort_buffers.append(room)
+    if buffer.size <= MAX_SPARE_WORDS and len(spare_sort_buffers) == 0:
+        spare_sort_buffers.append(buffer)
     return packed
 
 
 def as_byte_view(words: vec[i64], count: i64) -> memoryview:
-    """The first `count` words as little-endian bytes, where the machine allows it as they lie."""
+    """The first `count` words as little-endian bytes; a copy only on big-endian machines."""
     if count == 0:
         return memoryview(b"")
     if sys.byteorder == "little":

@@ -1,1 +1,1 @@
-"""pcap and pcapng files: scanning, writing, rotating, splitting and repairing them."""
+"""pcap and pcapng files: scanning, writing, rotation, split index and repair."""

@@ -1,25 +1,36 @@
-"""pcapng blocks as bytes, for writing."""
+"""Encoding pcapng blocks. All are little-endian."""
 
 from __future__ import annotations
 
 import struct
 
+from polymux.capture.pcapng.block_types import (
+    BYTE_ORDER_MAGIC,
+    ENHANCED_PACKET,
+    INTERFACE,
+    INTERFACE_STATISTICS,
+    SECTION,
+)
 from polymux.capture.pcapng.comments import PREFIX
 
 SNAP_LENGTH = 262144
+# Option codes; their meaning depends on the block they are in.
 _COMMENT, _USER_APPLICATION, _RESOLUTION, _DROPPED = 1, 4, 9, 5
 _MAX_OPTION_BYTES = 65535
 
 
 def block(kind: int, body: bytes) -> bytes:
-    """A block around `body`, which is padded to 32 bits."""
+    """A block of type `kind` with `body`, padded to 32 bits."""
     body += b"\0" * (-len(body) % 4)
     size = struct.pack("<I", len(body) + 12)
     return struct.pack("<I", kind) + size + body + size
 
 
 def options(*pairs: tuple[int, bytes]) -> bytes:
-    """Options and their end mark; nothing for none."""
+    """Options and the end-of-options mark; b"" if every value is empty.
+
+    Values longer than 65535 bytes are truncated.
+    """
     out = b""
     for code, value in pairs:
         if value:
@@ -29,31 +40,35 @@ def options(*pairs: tuple[int, bytes]) -> bytes:
 
 
 def section(comment: str = "") -> bytes:
-    said = options((_COMMENT, comment.encode()), (_USER_APPLICATION, b"polymux"))
-    return block(0x0A0D0D0A, struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + said)
+    """A section header block of version 1.0 and unknown length."""
+    trailing = options((_COMMENT, comment.encode()), (_USER_APPLICATION, b"polymux"))
+    return block(SECTION, struct.pack("<IHHq", BYTE_ORDER_MAGIC, 1, 0, -1) + trailing)
 
 
 def interface(comment: str = "", link_type: int = 1) -> bytes:
-    """An interface whose times are nanoseconds."""
-    said = options((_COMMENT, comment.encode()), (_RESOLUTION, b"\x09"))
-    return block(1, struct.pack("<HHI", link_type, 0, SNAP_LENGTH) + said)
+    """An interface description block with timestamps in nanoseconds."""
+    trailing = options((_COMMENT, comment.encode()), (_RESOLUTION, b"\x09"))
+    return block(INTERFACE, struct.pack("<HHI", link_type, 0, SNAP_LENGTH) + trailing)
 
 
 def comment(text: str) -> bytes:
-    """The options of a packet that say so; nothing for nothing."""
+    """The options of a packet that has this comment; b"" for an empty one."""
     return options((_COMMENT, text.encode()))
 
 
 def packet_ends(
     size: int, timestamp: int, comment_text: str = "", original_length: int = -1
 ) -> tuple[bytes, bytes]:
-    """What goes before and after the `size` bytes of a packet captured at `at` nanoseconds."""
+    """The bytes before and after the `size` bytes of a packet in an enhanced packet block.
+
+    `timestamp` is in nanoseconds since 1970; `original_length` is `size` unless given.
+    """
     after = b"\0" * (-size % 4) + comment(comment_text)
     length = 32 + size + len(after)
     timestamp = min(max(timestamp, 0), 2**64 - 1)
     before = struct.pack(
         "<IIIIIII",
-        6,
+        ENHANCED_PACKET,
         length,
         0,
         timestamp >> 32,
@@ -65,9 +80,13 @@ def packet_ends(
 
 
 def gap_statistics(timestamp: int, packets: int, lost_bytes: int) -> bytes:
-    """Statistics that tell what could not be written, in the field other tools read."""
-    said = options(
+    """Interface statistics that report packets that could not be written.
+
+    The comment has packets and bytes; `isb_ifdrop`, which other tools read, the packets.
+    """
+    trailing = options(
         (_COMMENT, f"{PREFIX} gap packets={packets} bytes={lost_bytes}".encode()),
         (_DROPPED, struct.pack("<Q", packets)),
     )
-    return block(5, struct.pack("<III", 0, timestamp >> 32, timestamp & 0xFFFFFFFF) + said)
+    fixed = struct.pack("<III", 0, timestamp >> 32, timestamp & 0xFFFFFFFF)
+    return block(INTERFACE_STATISTICS, fixed + trailing)

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""An interface of a capture: its link type, and how its timestamps become nanoseconds."""
+"""An interface of a capture: its link type, and the conversion of its timestamps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from mypy_extensions import i64
 
 from polymux.capture.packets.byteorder import u16, u32
 
-# Instants stay within 62 bits (the years 1823 to 2116), so that differences never overflow.
+# Timestamps stay within 62 bits (the years 1823 to 2116), so that differences never overflow.
 MAX_TIMESTAMP: Final[i64] = 0x3FFFFFFFFFFFFFFF
 MIN_TIMESTAMP: Final[i64] = -0x4000000000000000
 
 
 class Interface:
-    """What an interface block says, or the header of a classic file.
+    """An interface description block of pcapng, or the file header of classic pcap.
 
-    The ticks of a timestamp times `multiply` over `divide` are nanoseconds; where `shift` is not
-    negative, a second has 2**shift ticks. `hint` is the text of its comment or its section's.
+    A timestamp of n ticks is n * `multiplier` // `divisor` nanoseconds; if `tick_shift` is not
+    negative, a second has 2**tick_shift ticks instead. `hint` is the text of its comment or else
+    of its section's. `is_simple` interfaces need only the multiplier.
     """
 
     def __init__(
@@ -26,11 +27,13 @@ class Interface:
     ) -> None:
         self.link_type: i64 = link_type
         self.snap_length: i64 = snap_length
-        self.resolution: i64 = resolution  # as if_tsresol: 6 is microseconds, 0x80 | n is 2**-n
-        self.offset_seconds: i64 = offset_seconds  # seconds
+        self.resolution: i64 = (
+            resolution  # if_tsresol: 6 is microseconds, 0x80 | n is 2**-n seconds
+        )
+        self.offset_seconds: i64 = offset_seconds  # if_tsoffset
         self.hint: str = hint
-        self.hint_index: i64 = 0  # of the hint, in the scanner that uses it
-        self.index: i64 = 0  # among the interfaces of that scanner
+        self.hint_index: i64 = 0  # of `hint`, among the hints of its scanner
+        self.index: i64 = 0  # among the interfaces of its scanner
         self.tick_shift: i64 = -1
         self.multiplier: i64 = 1
         self.divisor: i64 = 1
@@ -48,7 +51,7 @@ class Interface:
         self.is_simple: bool = self.tick_shift < 0 and self.divisor == 1 and offset_seconds == 0
 
     def to_nanoseconds(self, high: i64, low: i64) -> i64:
-        """The two halves of a timestamp as nanoseconds; kept within 62 bits."""
+        """A timestamp of two 32-bit halves in nanoseconds, clamped to 62 bits."""
         if self.is_simple and high < 0x80000000:
             ticks = (high << 32) | low
             return ticks * self.multiplier if ticks <= self.max_ticks else MAX_TIMESTAMP
@@ -60,10 +63,11 @@ class Interface:
 def to_nanoseconds_slow(
     high: int, low: int, shift: int, multiplier: int, divisor: int, offset_seconds: int
 ) -> i64:
+    """`Interface.to_nanoseconds` for any resolution and offset, in integers of any size."""
     ticks = high * 4294967296 + low
     value = (ticks * 1000000000) >> shift if shift >= 0 else ticks * multiplier // divisor
     value += offset_seconds * 1000000000
-    # Plain numbers: next to an i64 constant a large value would be narrowed, and fail.
+    # Literals: compared with an i64 constant, a large value would be narrowed, which fails.
     if value > 0x3FFFFFFFFFFFFFFF:
         return MAX_TIMESTAMP
     if value < -0x4000000000000000:
@@ -79,7 +83,7 @@ def power_of_ten(power: i64) -> i64:
 
 
 def timestamp_options(data: bytes, pos: i64, end: i64, big: bool) -> tuple[i64, i64]:
-    """What the options of an interface block say of its timestamps: resolution and offset."""
+    """if_tsresol and if_tsoffset from the options of an interface block, or their defaults."""
     resolution: i64 = 6
     offset: i64 = 0
     while end - pos >= 4:

@@ -1,4 +1,4 @@
-"""Torn or damaged captures made whole again, and recordings whose writer was killed."""
+"""Repairing truncated or damaged captures, and publishing recordings of a killed writer."""
 
 from __future__ import annotations
 
@@ -9,50 +9,64 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from polymux.capture.io.atomic_write import PART_SUFFIX, publish
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.io.sources import COPY_BYTES, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.byteorder import u32
 from polymux.capture.packets.indexer import FileRange, scan_windows, scanner_for
+from polymux.capture.pcapng.block_types import SECTION
 from polymux.capture.pcapng.scanner import PCAPNG, Scanner
-from polymux.capture.pcapng.writer import PART_SUFFIX, publish
 from polymux.core.errors import CaptureError
 
-_KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, 0x0A0D0D0A))
-# Behind one damaged place is often the next: what is read there is little at first, and grows.
+# Block types that may follow a damaged region: those of the standard that are in use.
+_KNOWN_BLOCKS = frozenset((1, 2, 3, 4, 5, 6, 9, 10, SECTION))
+# After a damaged region the next is often near, so windows start small and grow.
 _FIRST_WINDOW_BYTES = 512
 _WINDOW_GROWTH = 8
-_MIN_BLOCK_BYTES = 12  # bytes of the shortest block
+_MIN_BLOCK_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a repair kept and what it had to leave out."""
+    """What a repair kept and what it dropped."""
 
     packets: int
     bytes_kept: int
     bytes_dropped: int
     resumed: int
-    """How often reading went on behind a damaged place."""
+    """How often reading resumed after a damaged region."""
 
 
 def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = None) -> Repair:
-    """Copy every whole block of `source` to a new file `target`; the source is not touched.
+    """Copy every complete block of `source` to a new file `target`; the source is not changed.
 
-    In a plain pcapng file reading goes on behind a damaged place, at the next two blocks that fit
-    together; elsewhere it ends there. A compressed capture is written plain. Raises
-    `CaptureError` if the source is no capture or the target exists.
+    In a plain pcapng file, reading resumes after a damaged region at the next two blocks that
+    follow each other; in other files it ends at the damage. A compressed capture is written
+    uncompressed.
+
+    Args:
+        source: The damaged capture.
+        target: The file to write; must not exist.
+        limits: By default `CaptureLimits()`.
+
+    Returns:
+        What was kept and what was dropped.
+
+    Raises:
+        CaptureError: `source` is not a capture or cannot be read, or `target` exists or cannot be
+            written.
     """
     source, target = one_path(source), one_path(target)
     limits = limits or CaptureLimits()
     if os.path.exists(target):
         raise CaptureError("exists already; choose another name", target)
     with contextlib.ExitStack() as stack:
-        # One to look and one to copy: going back in a compressed file means starting over.
-        looking, copying = (stack.enter_context(_opened(source, limits)) for _ in range(2))
+        # One to scan and one to copy: going back in a compressed file means starting over.
+        scanned, copied = (stack.enter_context(_opened(source, limits)) for _ in range(2))
         try:
             with open(target + PART_SUFFIX, "xb") as out:
-                result = _copy(looking, copying, out.fileno(), limits)
+                result = _copy(scanned, copied, out.fileno(), limits)
                 os.fsync(out.fileno())
             publish(target + PART_SUFFIX, target)
             return result
@@ -66,10 +80,20 @@ def repair(source: AnyPath, target: AnyPath, *, limits: CaptureLimits | None = N
 
 
 def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
-    """Publish a recording that its writer left as `NAME.part`, without the block it was killed in.
+    """Publish a recording left as `NAME.part`, without the incomplete block at its end.
 
-    Returns NAME. Done again after being interrupted, it does the same. Raises `CaptureError` if
-    the file is still being written, if NAME exists, or if more than its tail is damaged.
+    It can be repeated after an interruption.
+
+    Args:
+        part: The file, `NAME.part`.
+        limits: By default `CaptureLimits()`.
+
+    Returns:
+        NAME.
+
+    Raises:
+        CaptureError: The file is still being written, NAME exists, or more than the tail is
+            damaged.
     """
     part = one_path(part)
     limits = limits or CaptureLimits()
@@ -83,7 +107,7 @@ def recover(part: AnyPath, *, limits: CaptureLimits | None = None) -> str:
         scanner.count_only = True
         reached = max(scan_windows(source, scanner, FileRange(), limits), default=0)
         if scanner.aborted or reached == 0:
-            text = scanner.abort_reason or "holds no whole block"
+            text = scanner.abort_reason or "has no complete block"
             raise CaptureError(f"{text}; repair may save the rest", part, reached)
     try:
         with open(part, "r+b") as file:
@@ -107,24 +131,24 @@ def _opened(path: str, limits: CaptureLimits) -> Iterator[Source]:
         source.close()
 
 
-def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> Repair:
+def _copy(scanned: Source, copied: Source, out: int, limits: CaptureLimits) -> Repair:
     scanner = scanner_for(FileRange(), limits)
     scanner.count_only = True
-    plain = looking if isinstance(looking, PlainSource) else None
+    plain = scanned if isinstance(scanned, PlainSource) else None
     growing = _growing_windows(limits)
     start = size = dropped = resumed = 0
     while True:
         reached = start
         damaged = False
-        for offset in _scan(looking, scanner, start, growing):
-            size += _copy_bytes(copying, out, reached, offset)
+        for offset in _scan(scanned, scanner, start, growing):
+            size += _copy_bytes(copied, out, reached, offset)
             reached = offset
             if (
                 plain is not None
                 and scanner.file_format == PCAPNG
                 and scanner.bytes_needed > _MIN_BLOCK_BYTES
             ):
-                # Before so much is read: its other length can be looked at alone.
+                # Before reading a large block, check the length at its end by itself.
                 end = reached + scanner.bytes_needed
                 damaged = end <= plain.size and not _has_length_at(
                     plain, end - 4, scanner.bytes_needed
@@ -132,16 +156,16 @@ def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> 
                 if damaged or end > plain.size:
                     break
         if reached == 0:
-            raise CaptureError("not a capture: neither pcapng nor pcap", looking.path, 0)
+            raise CaptureError("not a capture: neither pcapng nor pcap", scanned.path, 0)
         following = -1
-        # A block longer than any packet is no torn tail: its length is damaged.
+        # A tail longer than any packet is not a truncated block: its length is damaged.
         damaged = (
             damaged or scanner.aborted or scanner.bytes_needed > limits.max_packet_bytes + 65536
         )
         if damaged and plain is not None and scanner.file_format == PCAPNG:
             following = _next_chain(plain, reached + 4, scanner.big_endian, limits.max_block_bytes)
         if following < 0:
-            dropped += _copy_bytes(copying, -1, reached, sys.maxsize)
+            dropped += _copy_bytes(copied, -1, reached, sys.maxsize)
             return Repair(int(scanner.table.packets), size, dropped, resumed)
         dropped += following - reached
         resumed += 1
@@ -151,19 +175,19 @@ def _copy(looking: Source, copying: Source, out: int, limits: CaptureLimits) -> 
 
 
 def _growing_windows(limits: CaptureLimits) -> list[CaptureLimits]:
-    """The limits with ever larger windows, up to their own."""
-    found = []
+    """The limits with windows of increasing size, up to their own."""
+    growing = []
     window = _FIRST_WINDOW_BYTES
     while window < limits.read_window_bytes:
-        found.append(replace(limits, read_window_bytes=window))
+        growing.append(replace(limits, read_window_bytes=window))
         window *= _WINDOW_GROWTH
-    return [*found, limits]
+    return [*growing, limits]
 
 
 def _scan(
     source: Source, scanner: Scanner, start: int, growing: list[CaptureLimits]
 ) -> Iterator[int]:
-    """What `scan_windows` does, with a larger window each time."""
+    """`scan_windows` with the window sizes of `growing`, the last one repeatedly."""
     offset = start
     for limits in growing[:-1]:
         reached = next(scan_windows(source, scanner, FileRange(start=offset), limits), -1)
@@ -175,13 +199,13 @@ def _scan(
 
 
 def _has_length_at(source: PlainSource, offset: int, size: int) -> bool:
-    """Does a length stand there, in either order of bytes?"""
+    """Whether the four bytes at `offset` are `size`, in either byte order."""
     tail = source.window(offset, 4)
     return len(tail) == 4 and size in (u32(tail, 0, True), u32(tail, 0, False))
 
 
 def _copy_bytes(source: Source, out: int, start: int, end: int) -> int:
-    """Copy a stretch, or only count it if `out` is -1; returns its length."""
+    """Copy the bytes from `start` to `end`, or only count them if `out` is -1; returns how many."""
     moved = 0
     while data := source.window(start + moved, min(COPY_BYTES, end - start - moved)):
         moved += len(data)
@@ -191,7 +215,7 @@ def _copy_bytes(source: Source, out: int, start: int, end: int) -> int:
 
 
 def _next_chain(source: PlainSource, start: int, big: bool, limit: int) -> int:
-    """Where two blocks follow one another again, or one ends the file; -1 if nowhere."""
+    """Where two blocks follow each other again, or one ends the file; -1 if nowhere."""
     window = _FIRST_WINDOW_BYTES
     while len(data := source.window(start, window)) >= 8:
         for pos in range(0, len(data) - 7, 4):
@@ -205,7 +229,7 @@ def _next_chain(source: PlainSource, start: int, big: bool, limit: int) -> int:
 
 
 def _end_of_block(source: PlainSource, start: int, big: bool, limit: int) -> int:
-    """Where the block at `start` ends, if it is one; else 0."""
+    """Where the block at `start` ends; 0 if there is no block."""
     head = source.window(start, 8)
     if len(head) < 8 or u32(head, 0, big) not in _KNOWN_BLOCKS:
         return 0

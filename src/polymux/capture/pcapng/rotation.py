@@ -1,4 +1,4 @@
-"""Recordings that go on for ever: one published file after another, by size and by age."""
+"""Rotation: a recording without end as a sequence of published files, by size and by age."""
 
 from __future__ import annotations
 
@@ -11,25 +11,35 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
+from polymux.capture.io.atomic_write import PART_SUFFIX
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng.split_index import write_index
-from polymux.capture.pcapng.writer import PART_SUFFIX, PcapngWriter, WriteLoss
+from polymux.capture.pcapng.writer import PcapngWriter, WriteLoss
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 
-# Files that are being published at a time; while there are so many, the current one grows.
+# Files being published at a time; while there are as many, the current file is not rotated.
 MAX_PUBLISHING = 4
 
 
 class RotatingWriter:
     """Writes `NAME-00001.EXT`, `NAME-00002.EXT`, ... and publishes them in that order.
 
-    A file is followed by another once it holds `bytes` or is `seconds` old and holds something,
-    whichever comes first; 0 means no such bound. With neither there is one file, `NAME.EXT`
-    itself. Numbers go on after those found in the directory, finished or left behind as `.part`.
+    Numbers continue after those in the directory, published or left as `.part`.
 
-    With `index`, `FILE.idx` is written beside each published file. With `background`, syncing and
-    publishing are done by a thread of this writer, in order, and nobody waits for the disk.
+    Args:
+        path: `NAME.EXT`. Without `max_bytes` and `max_seconds` it is the only file.
+        max_bytes: Size after which the next file is started; 0 for no limit.
+        max_seconds: Age after which the next file is started, if this one has packets; 0 for no
+            limit.
+        comment: As for `PcapngWriter`, like `interface_comment`, `sync`, `on_full`, `clock` and
+            `pause`.
+        index: Write `FILE.idx` (see `write_index`) beside each published file.
+        background: Sync and publish in a thread of this writer, so that writing does not wait for
+            the disk.
+
+    Raises:
+        CaptureError: The first file cannot be created.
     """
 
     def __init__(
@@ -65,8 +75,9 @@ class RotatingWriter:
         )
         self.published: list[str] = []
         self.failures: list[str] = []
-        """What could not be published or begun, and why."""
-        self._lock = threading.Lock()  # guards what the publishing thread moves
+        """Errors of files that could not be published."""
+        # Guards `_publishing` and the totals, which the publishing thread changes too.
+        self._lock = threading.Lock()
         self._publishing: list[PcapngWriter] = []
         self._earlier_loss = WriteLoss()
         self._earlier_packets = 0
@@ -79,17 +90,19 @@ class RotatingWriter:
 
     @property
     def comment_epoch(self) -> int:
-        """Changes when comments have to be said again: in a new file, after a missed packet."""
+        """Changes when comments must be repeated: in a new file, and after a lost packet."""
         return self._earlier_epochs + self.current_writer.comment_epoch
 
     @property
     def packets(self) -> int:
+        """Packets written to all files."""
         with self._lock:
             written = sum(writer.packets for writer in self._publishing)
             return self._earlier_packets + written + self.current_writer.packets
 
     @property
     def loss(self) -> WriteLoss:
+        """Packets that could not be written to any file."""
         with self._lock:
             total = self._earlier_loss
             for writer in (*self._publishing, self.current_writer):
@@ -98,6 +111,7 @@ class RotatingWriter:
 
     @property
     def sync_error(self) -> str:
+        """Why the first sync of a file failed; '' if none did."""
         with self._lock:
             errors = [writer.sync_error for writer in (*self._publishing, self.current_writer)]
         return next((error for error in (self._sync_error, *errors) if error), "")
@@ -124,19 +138,35 @@ class RotatingWriter:
         self._after_write(burst.timestamp)
 
     def tick(self) -> None:
-        """Sync if the interval is over, and rotate if the file is old: call it now and then."""
+        """Sync or rotate if that is due by time. Call it regularly while no packets are written."""
         self.current_writer.tick()
         if self.current_writer.packets and not self._closed and self._is_rotation_due():
             self.rotate(self._last_at)
 
     def sync(self) -> bool:
+        """Sync the current file; see `PcapngWriter.sync`."""
         return self.current_writer.sync()
 
-    def rotate(self, timestamp: int = 0) -> None:
-        """Publish the current file and begin the next.
+    def submit_sync(self, on_done: Callable[[], object]) -> None:
+        """Sync everything written so far in the background thread.
 
-        If no next one can be begun the current one goes on and another try is made when it has
-        grown by as much, or is as old, again: recording must not stop the traffic.
+        That thread works in order, so files that were rotated out before are synced first. Needs
+        `background=True`.
+
+        Args:
+            on_done: Called in the background thread when the sync has ended. `sync_error` and
+                `loss` then say whether anything failed.
+        """
+        assert self.worker is not None, "a sync in the background needs background=True"
+        current = self.current_writer
+        running = self.worker.submit(current.sync_descriptor, current.fd)
+        running.add_done_callback(lambda _: on_done())
+
+    def rotate(self, timestamp: int = 0) -> None:
+        """Publish the current file and start the next.
+
+        If the next one cannot be created, the current one continues, since recording must not
+        stop the traffic; rotation is tried again after another `max_bytes` or `max_seconds`.
         """
         if not self._max_bytes and not self._max_seconds:
             return
@@ -157,10 +187,12 @@ class RotatingWriter:
             self.worker.submit(self._publish, before, timestamp)
 
     def close(self, timestamp: int = 0) -> list[str]:
-        """Publish the last file, wait for all, and return their names.
+        """Publish the last file, wait for all others, and return the names of the published files.
 
-        A last file that holds nothing is left out if there are others. Raises `CaptureError` if
-        the last one cannot be published; `failures` has the others.
+        A last file without packets is deleted if there are others.
+
+        Raises:
+            CaptureError: The last file cannot be published; `failures` has the errors of others.
         """
         if self._closed:
             return self.published
@@ -181,7 +213,7 @@ class RotatingWriter:
         return self.published
 
     def discard(self) -> None:
-        """Give up a recording in which nothing was written: no file is left of it."""
+        """Delete the current file instead of publishing it: for a recording without packets."""
         self._closed = True
         if self.worker is not None:
             self.worker.shutdown()
@@ -194,8 +226,11 @@ class RotatingWriter:
         self.close()
 
     def _after_write(self, timestamp: int) -> None:
-        """A packet was written. Rotating now, not before the next one, lets who writes that see
-        by `file` that it is the first."""
+        """Rotate if that is due.
+
+        After a packet, not before the next one: the caller then sees by `comment_epoch` that its
+        next packet is the first of a file.
+        """
         self._last_at = timestamp
         if not self._closed and self._is_rotation_due():
             self.rotate(timestamp)
@@ -223,7 +258,7 @@ class RotatingWriter:
                 self._sync_error = self._sync_error or writer.sync_error
 
     def _open(self) -> PcapngWriter:
-        # Another recorder may write here too: numbers that it has taken are passed over.
+        # Another recorder may write here too: skip the numbers it has used.
         taken = max((number for number, _ in rotation_files(self._path)), default=0)
         self._number = max(self._number, taken)
         writer = self._new_writer(self._next_name())
@@ -240,7 +275,7 @@ class RotatingWriter:
 
 
 def rotation_files(path: str) -> list[tuple[int, str]]:
-    """Number and path of the files of a rotation that are there, finished or left as `.part`."""
+    """Number and path of the existing files of a rotation, published or left as `.part`."""
     folder, name = os.path.split(path)
     stem, extension = os.path.splitext(name)
     shape = re.compile(re.escape(stem) + r"-(\d+)" + re.escape(extension) + f"({PART_SUFFIX})?$")
@@ -252,7 +287,7 @@ def rotation_files(path: str) -> list[tuple[int, str]]:
 
 
 def _add_losses(one: WriteLoss, other: WriteLoss) -> WriteLoss:
-    """Both, with the later error."""
+    """The sum of both, with the later error."""
     return WriteLoss(
         one.packets + other.packets,
         one.bytes + other.bytes,

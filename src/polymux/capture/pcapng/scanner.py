@@ -1,9 +1,9 @@
 # mypyc: compiled
-"""The chain of packets in a capture file: pcapng blocks and classic pcap records.
+"""Scanning a capture file: pcapng blocks and classic pcap records.
 
-`Scanner.scan` is given windows of the file in order and reads every whole block of each. What
-breaks the chain (a length that cannot be) ends it with `broken`; what is wrong inside one block
-is noted, the first place kept, and the chain goes on.
+`Scanner.scan` is called with windows of the file in order and reads every complete block of each.
+An error that loses the block boundaries (an invalid length) ends the scan with `aborted`. An error
+inside one block is counted, the first one recorded, and the scan goes on with the next block.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from mypy_extensions import i64
 from polymux.capture.packets.byteorder import u16, u32
 from polymux.capture.packets.decoder import PacketTable
 from polymux.capture.packets.packet_refs import LOW32
+from polymux.capture.pcapng.block_types import (
+    BYTE_ORDER_MAGIC,
+    ENHANCED_PACKET,
+    INTERFACE,
+    OLD_PACKET,
+    SECTION,
+    SIMPLE_PACKET,
+)
 from polymux.capture.pcapng.interfaces import Interface, timestamp_options
 
 UNKNOWN_FORMAT: Final[i64] = 0
 PCAP: Final[i64] = 1
 PCAPNG: Final[i64] = 2
 
-SECTION: Final[i64] = 0x0A0D0D0A
-INTERFACE: Final[i64] = 1
-OLD_PACKET: Final[i64] = 2
-SIMPLE_PACKET: Final[i64] = 3
-ENHANCED_PACKET: Final[i64] = 6
-
 SECOND_NS: Final[i64] = 1000000000
-# A hint is a comment of ours; a range remembers so many different ones of at most so many bytes.
+# Different hints (see `comments`) that a scanner keeps, and their length.
 MAX_HINTS: Final = 60
 MAX_HINT_BYTES: Final[i64] = 1024
 
@@ -50,24 +52,24 @@ class Scanner:
         self.interfaces: list[Interface] = []
         self.section_hint: str = ""
         self.hints: list[str] = [""]
-        self.count_only: bool = False  # follow the chain, look into no packet
-        self.bytes_needed: i64 = 24  # bytes the next block wants
-        self.aborted: bool = False  # the chain cannot be followed any further
+        self.count_only: bool = False  # follow the blocks without decoding packets
+        self.bytes_needed: i64 = 24  # to read the next block
+        self.aborted: bool = False  # the block boundaries are lost
         self.abort_offset: i64 = -1
         self.abort_reason: str = ""
-        self.error_count: i64 = 0  # things wrong inside blocks
+        self.error_count: i64 = 0  # errors inside blocks
         self.first_error: str = ""  # the first of them
         self.first_error_offset: i64 = -1
 
     def record_error(self, offset: i64, text: str) -> None:
-        """Note what is wrong at byte `at`; only the first is kept, all are counted."""
+        """Count an error at byte `offset`; the text of the first one is kept."""
         if self.error_count == 0:
             self.first_error = text
             self.first_error_offset = offset
         self.error_count += 1
 
     def abort(self, offset: i64, text: str) -> None:
-        """The chain cannot be followed from here on."""
+        """End the scan: the next block cannot be found from `offset` on."""
         self.aborted = True
         self.abort_offset = offset
         self.abort_reason = text
@@ -79,6 +81,7 @@ class Scanner:
         self.table.bad_checksum_offset = -1
 
     def hint_index(self, text: str) -> i64:
+        """The number of a hint, added if it is new; 0, the empty hint, if there are too many."""
         if text in self.hints:
             return self.hints.index(text)
         if len(self.hints) > MAX_HINTS:
@@ -92,10 +95,10 @@ class Scanner:
         self.interfaces.append(interface)
 
     def scan(self, data: bytes, base: i64) -> i64:
-        """Read every whole block of `data`, which lies at byte `base` of the file.
+        """Read every complete block of `data`, which starts at byte `base` of the file.
 
-        Returns the bytes consumed. Unless `broken`, the next window must start there and hold
-        at least `need` bytes; if the file has fewer, its tail is torn.
+        Returns the number of bytes consumed. Unless `aborted`, the next window must start there
+        and have at least `bytes_needed` bytes; if the file has fewer, it is truncated.
         """
         pos: i64 = 0
         if self.file_format == UNKNOWN_FORMAT:
@@ -120,11 +123,13 @@ class Scanner:
             return 0
         self.file_format = PCAP
         self.nanosecond_times = magic == 0xA1B23C4D
-        link = u32(data, 20, self.big_endian) & 0x0FFFFFFF  # the top bits tell of a checksum
+        link = (
+            u32(data, 20, self.big_endian) & 0x0FFFFFFF
+        )  # the top bits are about the frame check sequence
         self.add_interface(Interface(link, 0, 9 if self.nanosecond_times else 6, 0, ""))
         return 24
 
-    # -- classic pcap ---------------------------------------------------------------------------
+    # Classic pcap
 
     def read_records(self, data: bytes, base: i64, pos: i64) -> i64:
         big = self.big_endian
@@ -134,7 +139,7 @@ class Scanner:
         table = self.table
         self.bytes_needed = 16
         while size - pos >= 16:
-            # Two words instead of four calls: this runs for every packet.
+            # Two 64-bit reads instead of four calls: this runs for every packet.
             if big:
                 word = read_i64_be(data, pos + 8)
                 captured = (word >> 32) & LOW32
@@ -146,8 +151,9 @@ class Scanner:
             if captured > self.snap_limit:
                 self.abort(
                     base + pos,
-                    f"a packet of {captured} bytes exceeds the limit max_packet_bytes={self.snap_limit}; "
-                    "raise it with CaptureLimits(max_packet_bytes=...) if the file is sound",
+                    f"a packet of {captured} bytes exceeds the limit "
+                    f"max_packet_bytes={self.snap_limit}; raise it with "
+                    "CaptureLimits(max_packet_bytes=...) if the file is sound",
                 )
                 break
             if captured > size - pos - 16:
@@ -168,23 +174,29 @@ class Scanner:
             pos += captured + 16
         return pos
 
-    # -- pcapng ---------------------------------------------------------------------------------
+    # pcapng
 
     def read_blocks(self, data: bytes, base: i64, pos: i64) -> i64:
-        """The usual block, a packet of an interface with simple timestamps and without options, is
-        read right here: this runs for every packet. All others have methods of their own."""
+        """Read pcapng blocks.
+
+        This is one long function on purpose, because it runs for every packet. Its phases are
+        marked: type and length, fast path, other blocks. The fast path takes an enhanced packet
+        block without options, of the same interface as the packet before; any other block has a
+        method of its own.
+        """
         big = self.big_endian
         size: i64 = len(data)
         table = self.table
         block_limit = self.block_limit
         need: i64 = 12
-        # What is known of the interface of the last packet; -1: of none.
+        # The interface of the packet before, for the fast path; -1 if there is none.
         which: i64 = -1
         link: i64 = 0
         hint: i64 = 0
         multiply: i64 = 1
         most: i64 = 0
         while size - pos >= 12:
+            # Type and length, which stands at both ends of the block.
             if big:
                 word = read_i64_be(data, pos)
                 kind = (word >> 32) & LOW32
@@ -195,13 +207,13 @@ class Scanner:
                 length = (word >> 32) & LOW32
             if kind == SECTION:
                 mark = u32(data, pos + 8, True)
-                if mark != 0x1A2B3C4D and mark != 0x4D3C2B1A:
-                    self.abort(base + pos, "a section without its byte-order mark")
+                if mark != BYTE_ORDER_MAGIC and mark != 0x4D3C2B1A:
+                    self.abort(base + pos, "a section header without byte-order magic")
                     break
-                big = mark == 0x1A2B3C4D
+                big = mark == BYTE_ORDER_MAGIC
                 length = u32(data, pos + 4, big)
             if length < 12 or length & 3 != 0:
-                self.abort(base + pos, f"a block of {length} bytes cannot be")
+                self.abort(base + pos, f"a block of {length} bytes is invalid")
                 break
             if length > block_limit:
                 self.abort(
@@ -214,12 +226,13 @@ class Scanner:
                 need = length
                 break
             if big:
-                again = i64(read_i32_be(data, pos + length - 4)) & LOW32
+                second_length = i64(read_i32_be(data, pos + length - 4)) & LOW32
             else:
-                again = i64(read_i32_le(data, pos + length - 4)) & LOW32
-            if again != length:
+                second_length = i64(read_i32_le(data, pos + length - 4)) & LOW32
+            if second_length != length:
                 self.abort(base + pos, "the two lengths of a block differ")
                 break
+            # Fast path.
             if kind == ENHANCED_PACKET and which >= 0 and length >= 32:
                 if big:
                     word = read_i64_be(data, pos + 8)
@@ -249,6 +262,7 @@ class Scanner:
                         self.record_bad_checksum()
                     pos += length
                     continue
+            # Other blocks.
             if self.count_only and kind in (ENHANCED_PACKET, OLD_PACKET, SIMPLE_PACKET):
                 table.packets += 1
             elif kind in (ENHANCED_PACKET, OLD_PACKET):
@@ -276,10 +290,10 @@ class Scanner:
     def read_packet_block(
         self, data: bytes, pos: i64, length: i64, kind: i64, big: bool, base: i64
     ) -> Interface | None:
-        """Any block with a packet; its interface, if it has one that is described."""
+        """Read an enhanced or old packet block; returns its interface, None if it is malformed."""
         if length < 32:
             self.table.packets += 1
-            self.record_error(base + pos, f"a packet block of {length} bytes cannot be")
+            self.record_error(base + pos, f"a packet block of {length} bytes is too short")
             return None
         if big:
             word = read_i64_be(data, pos + 8)
@@ -301,7 +315,7 @@ class Scanner:
             which = u16(data, pos + 8, big)
         if which >= len(self.interfaces):
             self.table.packets += 1
-            self.record_error(base + pos, f"a packet of interface {which}, which nothing describes")
+            self.record_error(base + pos, f"a packet of interface {which}, which is not described")
             return None
         if captured > length - 32:
             self.table.packets += 1
@@ -311,8 +325,9 @@ class Scanner:
             self.table.packets += 1
             self.record_error(
                 base + pos,
-                f"a packet of {captured} bytes exceeds the limit max_packet_bytes={self.snap_limit}; "
-                "raise it with CaptureLimits(max_packet_bytes=...) if the file is sound",
+                f"a packet of {captured} bytes exceeds the limit "
+                f"max_packet_bytes={self.snap_limit}; raise it with "
+                "CaptureLimits(max_packet_bytes=...) if the file is sound",
             )
             return None
         interface = self.interfaces[which]
@@ -329,7 +344,7 @@ class Scanner:
         return interface
 
     def read_simple_packet(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
-        """A packet without a time: it stands at instant 0."""
+        """Read a simple packet block. It has no timestamp: 0 is used."""
         if length < 16 or len(self.interfaces) == 0:
             self.table.packets += 1
             self.record_error(base + pos, "a simple packet block too short or without an interface")
@@ -351,11 +366,11 @@ class Scanner:
 
     def read_section(self, data: bytes, pos: i64, length: i64, base: i64) -> None:
         if length < 28:
-            self.abort(base + pos, f"a section block of {length} bytes cannot be")
+            self.abort(base + pos, f"a section block of {length} bytes is too short")
             return
         major = u16(data, pos + 12, self.big_endian)
         if major != 1:
-            self.abort(base + pos, f"pcapng version {major} is not known; 1 is")
+            self.abort(base + pos, f"pcapng version {major} is not supported; only 1 is")
             return
         self.interfaces = []
         self.section_hint = self.read_comments(
@@ -364,7 +379,7 @@ class Scanner:
 
     def read_interface(self, data: bytes, pos: i64, length: i64, big: bool, base: i64) -> None:
         if length < 20:
-            self.abort(base + pos, f"an interface block of {length} bytes cannot be")
+            self.abort(base + pos, f"an interface block of {length} bytes is too short")
             return
         if len(self.interfaces) >= self.interface_limit:
             self.abort(
@@ -387,8 +402,10 @@ class Scanner:
         )
 
     def read_comments(self, data: bytes, pos: i64, end: i64, big: bool, base: i64) -> str:
-        """What the comments among these options say to us, joined by line ends; what would make
-        that longer than a hint may be is passed over."""
+        """The hints among the comments of these options, joined by line ends.
+
+        A comment that would make them longer than `MAX_HINT_BYTES` is ignored.
+        """
         found = ""
         room: i64 = MAX_HINT_BYTES
         while end - pos >= 4:

@@ -1,13 +1,13 @@
-"""Cutting one capture into ranges that can be indexed side by side.
+"""Dividing a capture into ranges that can be indexed in parallel.
 
-Only walking the chain of blocks finds a place where a packet really starts: payload may hold
-captures itself. The walk can be kept beside the capture as `FILE.idx`, JSON with a mark every
-few megabytes; it is trusted only while the file's size and its ends still fit.
+Block boundaries can only be found by following the blocks from the start: payload may itself
+contain captures, so searching for a block could find a false one. The boundaries can be stored
+beside the capture in `FILE.idx`, JSON with a mark every 16 MiB. The index is used only while the
+file is at least as long as it says and its first and last bytes match.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import itertools
 import json
@@ -15,7 +15,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
-from polymux.capture.io.paths import AnyPath, one_path
+from polymux.capture.io.atomic_write import write_atomically
+from polymux.capture.io.paths import INDEX_SUFFIX, AnyPath, one_path
 from polymux.capture.io.sources import CompressedSource, PlainSource, Source, open_source
 from polymux.capture.limits import CaptureLimits
 from polymux.capture.packets.indexer import MAGICS, FileRange, range_at, scan_windows, scanner_for
@@ -27,16 +28,22 @@ MARK_INTERVAL_BYTES = 16 << 20
 _INDEX_VERSION = 1
 _FINGERPRINT_BYTES = 4096
 _MAX_INDEX_BYTES = 256 << 20
-# What the four numbers of an interface can be in a capture.
+# Bounds of the four numbers of an interface in a capture.
 _INTERFACE_BOUNDS = ((0, 0x0FFFFFFF), (0, 0xFFFFFFFF), (0, 255), (-(1 << 63), (1 << 63) - 1))
 
 
 def plan_ranges(
     path: AnyPath, *, target: int = TARGET_RANGE_BYTES, limits: CaptureLimits | None = None
 ) -> list[FileRange]:
-    """Ranges of about `target` bytes that together are the file; uses `FILE.idx` if it fits.
+    """Divide a file into ranges of about `target` bytes; uses `FILE.idx` if it matches the file.
 
-    Compressed files, pipes and files that cannot be read are one range: reading it says why.
+    A compressed file, a pipe, and a file that cannot be read are one range: indexing it reports
+    the error.
+
+    Args:
+        path: The capture.
+        target: Bytes of a range, 256 MiB by default.
+        limits: By default `CaptureLimits()`.
     """
     path = one_path(path)
     limits = limits or CaptureLimits()
@@ -62,10 +69,16 @@ def plan_ranges(
 def write_index(
     path: AnyPath, *, limits: CaptureLimits | None = None, marks: Sequence[int] | None = None
 ) -> str:
-    """Walk a capture and write `FILE.idx` beside it, whole or not at all; returns its name.
+    """Scan a capture and write `FILE.idx` beside it, atomically. Returns the name of the index.
 
-    `marks`: offsets between blocks, from the writer of a file with one section and one interface;
-    the file is then not walked.
+    Args:
+        path: The capture: a plain file.
+        limits: By default `CaptureLimits()`.
+        marks: Block boundaries known to the writer of the file, which must have one section and
+            one interface. The file is then not scanned.
+
+    Raises:
+        CaptureError: The file is not a plain capture, or the index cannot be written.
     """
     path = one_path(path)
     limits = limits or CaptureLimits()
@@ -87,16 +100,10 @@ def write_index(
         }
     finally:
         source.close()
-    name = f"{path}.idx"
+    name = path + INDEX_SUFFIX
     try:
-        with open(f"{name}.part", "w", encoding="utf-8") as file:
-            json.dump(written, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(f"{name}.part", name)
+        write_atomically(name, json.dumps(written).encode())
     except OSError as failure:
-        with contextlib.suppress(OSError):
-            os.unlink(f"{name}.part")
         raise CaptureError(f"cannot be written: {failure.strerror}", name) from None
     return name
 
@@ -108,7 +115,7 @@ def _size(source: Source) -> int:
 def _scan_marks(
     source: Source, marks: Sequence[FileRange], every: int, limits: CaptureLimits
 ) -> list[FileRange]:
-    """Marks about `every` bytes apart: those given, and on from the last one to the end."""
+    """Marks about `every` bytes apart: those given, then from the last one on to the end."""
     done = list(marks[:-1])
     start = replace(marks[-1], end=-1)
     scanner = scanner_for(start, limits)
@@ -117,14 +124,14 @@ def _scan_marks(
         if offset - start.start >= every and not scanner.aborted:
             done.append(replace(start, end=offset))
             start = range_at(scanner, offset, -1)
-    # The tail keeps its open end: whatever is wrong with it, its reader will find and say.
+    # The last range has an open end, so that reading it reports errors in the tail.
     return [*done, start]
 
 
 def _ranges_between(
     source: Source, offsets: Sequence[int], limits: CaptureLimits
 ) -> list[FileRange]:
-    """The ranges that known offsets cut; the head of the file says what comes before each."""
+    """The ranges between known boundaries; the start of the file has the interfaces of each."""
     scanner = scanner_for(FileRange(), limits)
     scanner.count_only = True
     scanner.scan(source.window(0, limits.read_window_bytes), 0)
@@ -146,38 +153,38 @@ def _merge_marks(marks: Sequence[FileRange], target: int) -> list[FileRange]:
 
 
 def _fingerprint(source: PlainSource, size: int) -> str:
-    """What shows that an index belongs to a file: its first and last bytes."""
+    """A digest of the first and last bytes, by which an index is matched to its file."""
     digest = hashlib.sha256(source.window(0, min(_FINGERPRINT_BYTES, size)))
     digest.update(source.window(max(size - _FINGERPRINT_BYTES, 0), min(_FINGERPRINT_BYTES, size)))
     return digest.hexdigest()
 
 
 def _read_marks(path: str, source: Source, limits: CaptureLimits) -> list[FileRange] | None:
-    """The marks of `FILE.idx`, or None if there are none or they do not fit the file."""
-    name = f"{path}.idx"
+    """The marks of `FILE.idx`; None if there is no index or it does not match the file."""
+    name = path + INDEX_SUFFIX
     try:
         if not isinstance(source, PlainSource) or os.path.getsize(name) > _MAX_INDEX_BYTES:
             return None
         with open(name, encoding="utf-8") as file:
             written = json.load(file)
-        data = written["bytes"]
-        if written["polymux-index"] != _INDEX_VERSION or not _within(data, 0, source.size):
+        size = written["bytes"]
+        if written["polymux-index"] != _INDEX_VERSION or not _within(size, 0, source.size):
             return None
-        if written["proof"] != _fingerprint(source, data):
+        if written["proof"] != _fingerprint(source, size):
             return None
         marks = [_parse_mark(mark, limits) for mark in written["marks"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    linked = all(a.start <= a.end == b.start <= data for a, b in itertools.pairwise(marks))
+    linked = all(a.start <= a.end == b.start <= size for a, b in itertools.pairwise(marks))
     return marks if marks and marks[0].start == 0 and linked and marks[-1].end == -1 else None
 
 
 def _parse_mark(mark: dict[str, object], limits: CaptureLimits) -> FileRange:
-    """One mark; ValueError if no walk of a capture could have written it."""
+    """One mark. Raises ValueError if scanning a capture could not have written it."""
     interfaces = mark.pop("interfaces")
     if not isinstance(interfaces, list) or len(interfaces) > limits.max_interfaces:
         raise ValueError("interfaces")
-    rows = tuple(_parse_interface(*each) for each in interfaces)
+    rows = tuple(_parse_interface(*fields) for fields in interfaces)
     span = FileRange(**mark, interfaces=rows)  # type: ignore[arg-type]  # checked just below
     numbers = (span.start, span.end, span.file_format)
     if not all(type(n) is int for n in numbers) or not 0 <= span.file_format <= 2:

@@ -1,9 +1,10 @@
-"""Writing pcapng so that a crash loses nothing that was handed over.
+"""Writing pcapng so that a killed process loses no packet it has written.
 
-A file is written under `NAME.part`, whatever is handed over by one system call, and published as
-`NAME` by sync, rename and sync of the directory. A disk that is full or fails never stops the
-traffic unless asked to: what could not be written is counted and a gap record says so in the file.
-A file that could not be synced is not published: it stays `NAME.part`, and `recover` can be asked.
+A file is written as `NAME.part`, each packet or burst by one system call, and published as `NAME`
+by syncing it, renaming it and syncing the directory. A full or failing disk does not stop the
+recorded traffic, unless the caller wants that: packets that could not be written are counted, and
+a gap record in the file reports them. A file that could not be synced is not published: it stays
+`NAME.part`, and `recover` publishes what can be read of it.
 """
 
 from __future__ import annotations
@@ -18,25 +19,28 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Literal
 
+from polymux.capture.io.atomic_write import PART_SUFFIX, publish, sync_directory
 from polymux.capture.io.paths import AnyPath, one_path
 from polymux.capture.pcapng import blocks
 from polymux.capture.pcapng.split_index import MARK_INTERVAL_BYTES
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.core.errors import CaptureError
 
-PART_SUFFIX = ".part"
-# How long on_full="block" waits before it tries again.
+# Seconds that on_full="block" waits before it tries again.
 RETRY_SECONDS = 0.1
 _DISK_FULL_ERRNOS = frozenset((errno.ENOSPC, errno.EDQUOT))
 
 
 class DiskFull(Exception):
-    """There is no room on the disk for this packet now; it was neither written nor counted."""
+    """The disk is full: the packets were neither written nor counted as lost. Try again later."""
 
 
 @dataclass(slots=True)
 class WriteLoss:
-    """What could not be written, in all."""
+    """Packets that could not be written, and their bytes.
+
+    `gaps` are the gap records that report them in the file, `error` is the last reason.
+    """
 
     packets: int = 0
     bytes: int = 0
@@ -45,15 +49,26 @@ class WriteLoss:
 
 
 class PcapngWriter:
-    """One pcapng file with one Ethernet interface and nanosecond times.
+    """Writes a pcapng file with one Ethernet interface and timestamps in nanoseconds.
 
-    `sync`: "none" leaves it to the system, "always" syncs every packet, a number syncs when so many
-    seconds have passed since the last sync (looked at on each packet and on `tick`). `on_full`:
-    "gap" counts and goes on, "block" waits until the packet can be written. With a `worker` of one
-    thread, syncs of the interval run there and nobody waits for the disk.
+    After construction only `close` raises, if the file cannot be published.
 
-    Raises `CaptureError` if the file cannot be begun; after that only `close` raises, when the
-    file cannot be published.
+    Args:
+        path: Name of the published file. Neither it nor `path` + ".part" may exist.
+        comment: Comment of the section.
+        interface_comment: Comment of the interface.
+        sync: When written data is synced to the disk: "always" after every write, "none" leaves
+            it to the system until `close`, a number of seconds syncs at that interval, checked on
+            each write and on `tick`.
+        on_full: On a full disk, "gap" counts the packet as lost and goes on, "block" waits until
+            it can be written.
+        clock: Monotonic clock, in seconds.
+        pause: Called with the seconds to wait on a full disk.
+        worker: An executor of one thread that runs the syncs of the interval, so that writing
+            does not wait for the disk.
+
+    Raises:
+        CaptureError: The file exists, is being written, or cannot be created.
     """
 
     def __init__(
@@ -70,19 +85,19 @@ class PcapngWriter:
     ) -> None:
         self.path = path = one_path(path)
         self.comment_epoch = 1
-        """Changes when comments have to be said again: here, because a packet was missed."""
+        """Changes when comments must be repeated: here, after a packet was lost."""
         self.packets = 0
         self.size = 0
-        """Bytes of whole blocks in the file."""
+        """Bytes of complete blocks in the file."""
         self.marks: list[int] = []
-        """Offsets between two blocks, one every few megabytes: for `write_index`."""
+        """Block boundaries every `MARK_INTERVAL_BYTES`, for `write_index`."""
         self.loss = WriteLoss()
         self.sync_error = ""
-        """The first failed sync; what came before it may not be on the disk."""
+        """Why the first sync failed; '' if none did. Data written before may not be on the disk."""
         self.published = False
         self._worker = worker
         self._syncing: Future[None] | None = None
-        self._directory_synced = False  # the directory was synced since the file was begun
+        self._directory_synced = False  # since the file was created
         self._sync = sync
         self._wait_when_full = on_full == "block"
         self._clock = clock
@@ -94,10 +109,13 @@ class PcapngWriter:
             if os.path.exists(path):
                 raise CaptureError("exists already; choose another name", path)
             self.fd = os.open(path + PART_SUFFIX, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # tells `recover` to keep off
+            fcntl.flock(
+                self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB
+            )  # `recover` leaves locked files alone
         except FileExistsError:
             raise CaptureError(
-                "is being written, or was left: see recover", path + PART_SUFFIX
+                "is being written, or was left by a killed recorder: see recover",
+                path + PART_SUFFIX,
             ) from None
         except OSError as failure:
             raise CaptureError(f"cannot be written: {failure.strerror}", path) from None
@@ -116,8 +134,14 @@ class PcapngWriter:
         comment: str = "",
         original_length: int = -1,
     ) -> None:
-        """Append one packet made of `parts`. It has reached the system when this returns, or it
-        is counted as missed."""
+        """Append one packet: written to the system, or counted as lost, when this returns.
+
+        Args:
+            timestamp: Nanoseconds since 1970.
+            parts: The bytes of the packet.
+            comment: Comment of the packet.
+            original_length: Length on the wire; by default that of `parts`.
+        """
         byte_count = sum(map(len, parts))
         before, after = blocks.packet_ends(byte_count, timestamp, comment, original_length)
         size = len(before) + byte_count + len(after)
@@ -127,12 +151,11 @@ class PcapngWriter:
         )
 
     def burst(self, burst: PacketBurst) -> None:
-        """Append several packets by one call to the system: all, or none, of them are there when
-        this returns."""
+        """Append several packets by one system call: all are written, or all counted as lost."""
         self._write_or_count(lambda: self.offer_burst(burst), burst.packets, burst.packet_bytes)
 
     def offer_burst(self, burst: PacketBurst) -> None:
-        """Like `burst`, but raises `DiskFull` where that waits or counts: ask again later."""
+        """Like `burst`, but on a full disk raises `DiskFull` instead of waiting or counting."""
         self._try_write(
             burst.timestamp, burst.parts, burst.block_bytes, burst.packets, burst.packet_bytes
         )
@@ -156,11 +179,11 @@ class PcapngWriter:
         packets: int,
         packet_bytes: int,
     ) -> None:
-        unsaid = self._unreported_loss
-        if unsaid.packets:
-            said = blocks.gap_statistics(timestamp, unsaid.packets, unsaid.bytes)
-            written = [said, *written]
-            size += len(said)
+        unreported = self._unreported_loss
+        if unreported.packets:
+            gap = blocks.gap_statistics(timestamp, unreported.packets, unreported.bytes)
+            written = [gap, *written]
+            size += len(gap)
         try:
             self._append(written, size)
         except OSError as failure:
@@ -168,7 +191,7 @@ class PcapngWriter:
                 raise DiskFull(failure.strerror) from None
             self._count_loss(packets, packet_bytes, failure.strerror or str(failure))
             return
-        if unsaid.packets:
+        if unreported.packets:
             self._gap_reported()
         self.packets += packets
         if self.size - (self.marks[-1] if self.marks else 0) >= MARK_INTERVAL_BYTES:
@@ -179,7 +202,7 @@ class PcapngWriter:
             self.tick()
 
     def tick(self) -> None:
-        """Sync if the interval is over."""
+        """Sync if the sync interval has passed."""
         if isinstance(self._sync, str) or self._clock() - self._synced_at < self._sync:
             return
         if self._worker is None:
@@ -189,16 +212,20 @@ class PcapngWriter:
             self._syncing = self._worker.submit(self.sync_descriptor, self.fd)
 
     def sync(self) -> bool:
-        """Ask the system to put everything on the disk; False if it ever failed to."""
+        """Sync the file to the disk. Returns False if this or an earlier sync failed."""
         self._synced_at = self._clock()
         if self._dirty and self.fd >= 0:
             self.sync_descriptor(self.fd)
         return not self.sync_error
 
     def close(self, timestamp: int = 0) -> str:
-        """Publish the file under its name and return it. A gap not said yet is said at `at`.
+        """Publish the file under its name and return the name.
 
-        Raises `CaptureError` if it could not be synced or renamed; it is then left as `.part`.
+        Args:
+            timestamp: Timestamp of the gap record, if lost packets are not reported yet.
+
+        Raises:
+            CaptureError: The file could not be synced or renamed; it is left as `.part`.
         """
         if self.fd >= 0:
             try:
@@ -222,21 +249,21 @@ class PcapngWriter:
         return self.path
 
     def discard(self) -> None:
-        """Leave nothing behind: for a file that holds nothing."""
+        """Delete the file instead of publishing it: for a file without packets."""
         if self.fd >= 0:
             self._close_file(sync=False)
             with contextlib.suppress(OSError):
                 os.unlink(self.path + PART_SUFFIX)
 
     def _close_file(self, sync: bool) -> None:
-        """Close the descriptor, with everything on the disk or `sync_error` saying why not."""
+        """Close the descriptor. With `sync`, a failure to sync is stored in `sync_error`."""
         if self._syncing is not None:
             self._syncing.result()
         fd, self.fd = self.fd, -1
         if sync:
             self._directory_synced = True  # publishing syncs the directory anyway
             try:
-                os.ftruncate(fd, self.size)  # what a failed write may have left behind
+                os.ftruncate(fd, self.size)  # remove what a failed write may have left
             except OSError as failure:
                 self.sync_error = self.sync_error or failure.strerror or str(failure)
             self.sync_descriptor(fd)
@@ -252,10 +279,10 @@ class PcapngWriter:
         self.close()
 
     def _append(self, parts: list[bytes | memoryview], total: int) -> None:
-        """Write blocks whole and all of them, or leave the file as it was and raise OSError."""
+        """Write all of `parts`, or leave the file as it was and raise OSError."""
         done = 0
         try:
-            # At an offset, so that what a failed write left is written over by the next one.
+            # At an offset, so that the next write overwrites what a failed one left.
             done = os.pwritev(self.fd, parts, self.size)
             rest = b"".join(parts) if done < total else b""
             while done < total:
@@ -269,22 +296,23 @@ class PcapngWriter:
         self._dirty = True
 
     def sync_descriptor(self, fd: int) -> None:
+        """Sync `fd`, and the directory once. A failure is stored in `sync_error`."""
         if self.sync_error:
-            return  # the system forgets what it could not write: a later success proves nothing
+            return  # after a failed sync the system drops the data: a later success proves nothing
         try:
-            self._dirty = False  # before: what is written meanwhile may come too late for it
+            self._dirty = False  # before the sync: it may not cover data written meanwhile
             os.fsync(fd)
             if not self._directory_synced:
-                sync_directory(self.path)  # a file without a name is as lost as one without bytes
+                sync_directory(self.path)  # otherwise a power loss can lose the file's name
                 self._directory_synced = True
         except OSError as failure:
             self.sync_error = failure.strerror or str(failure)
 
     def _write_gap_record(self, timestamp: int) -> None:
-        said = blocks.gap_statistics(
+        gap = blocks.gap_statistics(
             timestamp, self._unreported_loss.packets, self._unreported_loss.bytes
         )
-        self._append([said], len(said))
+        self._append([gap], len(gap))
         self._gap_reported()
 
     def _gap_reported(self) -> None:
@@ -297,18 +325,3 @@ class PcapngWriter:
         for counts in (self.loss, self._unreported_loss):
             counts.packets += packets
             counts.bytes += packet_bytes
-
-
-def publish(part: str, name: str) -> None:
-    """Give a file that is already synced its final name, and make that last."""
-    os.replace(part, name)
-    sync_directory(name)
-
-
-def sync_directory(path: str) -> None:
-    """Make the names in the directory of `path` last."""
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -1,1 +1,1 @@
-"""Packets for bytes that were recorded above TCP: synthesised Ethernet, IP and TCP headers."""
+"""Synthesised Ethernet, IP and TCP headers for bytes that were recorded above TCP."""

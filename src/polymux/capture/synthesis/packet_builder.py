@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Bytes recorded above TCP as the packets that could have carried them, as pcapng has them."""
+"""Building pcapng packet blocks for bytes recorded above TCP, with synthesised headers."""
 
 from __future__ import annotations
 
@@ -11,40 +11,38 @@ from mypy_extensions import i64, u8
 
 from polymux.capture.packets import checksum
 from polymux.capture.packets.checksum import fold, word_sum
+from polymux.capture.packets.packet_refs import LOW32
+from polymux.capture.pcapng.block_types import ENHANCED_PACKET
 from polymux.core.varint import put_big_endian
 
-FIN: Final[i64] = 1
-SYN: Final[i64] = 2
-RST: Final[i64] = 4
-PSH: Final[i64] = 8
-ACK: Final[i64] = 16
-# IPv4 counts its own header and TCP's in a 16-bit total length.
+# The total length of IPv4 has 16 bits and includes the IPv4 and TCP headers.
 MAX_PAYLOAD_BYTES: Final[i64] = 65535 - 20 - 20
 LOW16: Final[i64] = 0xFFFF
-LOW32: Final[i64] = 0xFFFFFFFF
-ADVERTISED_WINDOW: Final[i64] = 65535  # that our packets offer
-ENHANCED_PACKET: Final[i64] = 6
-BLOCK_HEADER_BYTES: Final[i64] = 28  # bytes of an enhanced packet block before the packet
-BLOCK_TRAILER_BYTES: Final[i64] = 4  # and after it, its padding and its options
+ADVERTISED_WINDOW: Final[i64] = 65535
+BLOCK_HEADER_BYTES: Final[i64] = 28  # of an enhanced packet block, before the packet
+BLOCK_TRAILER_BYTES: Final[i64] = 4  # after the packet, its padding and the options
 MACS: Final = (b"\x02\0\0\0\0\1", b"\x02\0\0\0\0\2")
 COMPILED: Final = not checksum.__file__.endswith(".py")
 
 
 def payload_sum(data: bytes, start: i64, end: i64) -> i64:
-    """The words of `data[start:end]` added up, in the way that is quickest here."""
+    """The sum of the 16-bit words of `data[start:end]`, compiled or not in the fastest way."""
     if COMPILED or end - start < 64:
         return word_sum(data, start, end)
-    # Interpreted, one division of a large number beats a loop: 65536 is 1 modulo 65535.
+    # Interpreted, one division of a large number is faster than a loop: 65536 is 1 modulo 65535.
     return int.from_bytes(data[start:end] + b"\0" * ((end - start) % 2), "big") % 65535
 
 
 class HeaderTemplate:
-    """Makes the headers of one direction; everything that never changes is made once."""
+    """Headers of one direction of a connection; the constant parts are computed once.
+
+    `side` is that of `source`, 0 for the dialer.
+    """
 
     def __init__(self, source: tuple[str, int], target: tuple[str, int], side: int) -> None:
         addresses = [ipaddress.ip_address(end[0].partition("%")[0]) for end in (source, target)]
         if addresses[0].version != addresses[1].version:
-            # One end was given as IPv4-mapped or the like: both are written as IPv6.
+            # One address is IPv4, the other IPv6: write both as IPv6.
             addresses = [_as_ipv6(address) for address in addresses]
         self.ipv4: bool = addresses[0].version == 4
         self.addresses: bytes = addresses[0].packed + addresses[1].packed
@@ -52,9 +50,7 @@ class HeaderTemplate:
         self.ethernet: bytes = MACS[1 - side] + MACS[side] + kind
         self.ports: bytes = source[1].to_bytes(2, "big") + target[1].to_bytes(2, "big")
         constant = self.addresses + self.ports
-        self.constant_sum: i64 = (
-            word_sum(constant, 0, len(constant)) + 6
-        )  # TCP's number as a protocol
+        self.constant_sum: i64 = word_sum(constant, 0, len(constant)) + 6  # protocol number of TCP
         self.ip_constant_sum: i64 = 0x4500 + 0x4000 + 0x4006 + word_sum(self.addresses, 0, 8)
         self.header_bytes: i64 = 14 + 20 + 20 if self.ipv4 else 14 + 40 + 20
 
@@ -68,8 +64,8 @@ class HeaderTemplate:
         payload_words: i64,
         window: i64,
     ) -> None:
-        """What goes before a payload of `size` bytes, LARGEST_PAYLOAD at most, whose words add up
-        to `words`."""
+        """Write the headers for a payload of `size` bytes, at most `MAX_PAYLOAD_BYTES`, whose
+        16-bit words have the sum `payload_words`."""
         length = 20 + size
         seq &= LOW32
         ack &= LOW32
@@ -77,7 +73,7 @@ class HeaderTemplate:
         if self.ipv4:
             put_big_endian(out, 0x4500, 2)
             put_big_endian(out, 20 + length, 2)
-            put_big_endian(out, 0x4000, 4)  # no number; not to be cut
+            put_big_endian(out, 0x4000, 4)  # identification 0; do not fragment
             put_big_endian(out, 0x4006, 2)
             put_big_endian(out, LOW16 - fold(self.ip_constant_sum + 20 + length), 2)
         else:
@@ -90,7 +86,7 @@ class HeaderTemplate:
         put_big_endian(out, ack, 4)
         put_big_endian(out, 0x5000 | flags, 2)
         put_big_endian(out, window, 2)
-        # (seq, ack: 32-bit words add up to the same once folded)
+        # A 32-bit word (seq, ack) adds the same as its two halves, once folded.
         total = self.constant_sum + length + seq + ack + (0x5000 | flags) + window + payload_words
         put_big_endian(out, LOW16 - fold(total), 2)
         put_big_endian(out, 0, 2)
@@ -105,11 +101,10 @@ def _as_ipv6(
 
 
 class PacketBurst:
-    """Packets of one connection and one instant, as blocks of a pcapng file.
+    """Packets of one connection with one timestamp, as blocks of a pcapng file.
 
-    `parts`, one after another, are the blocks, `size` bytes in all; `bytes` are those of the
-    `packets` themselves, of which `payload` were recorded. `said` is put behind the first packet:
-    options of its block.
+    `parts` joined are the blocks: `block_bytes` bytes with `packets` packets of `packet_bytes`,
+    of which `payload_bytes` were recorded. `options` are the options of the first block.
     """
 
     def __init__(
@@ -134,14 +129,14 @@ class PacketBurst:
         self.parts: list[bytes | memoryview] = []
 
     def add_empty(self) -> None:
-        """One packet that carries nothing."""
+        """Add one packet without payload."""
         out = BytesWriter()
         self.write_block_start(out, 0, 0)
         self.write_block_end(out, 0)
         self.parts.append(out.getvalue())
 
     def add_payload(self, data: bytes, start: i64, max_packets: i64) -> None:
-        """`data` from `start` on, in `most` packets at most."""
+        """Add `data` from `start` on, until the burst has `max_packets` packets."""
         out = BytesWriter()
         view = memoryview(data)
         total: i64 = len(data)
@@ -158,7 +153,7 @@ class PacketBurst:
         self.parts.append(out.getvalue())
 
     def write_block_start(self, out: BytesWriter, size: i64, payload_words: i64) -> None:
-        """A packet up to its payload of `size` bytes."""
+        """Write a block up to the payload of `size` bytes."""
         length = self.template.header_bytes + size
         write_u32_le(out, ENHANCED_PACKET)
         write_u32_le(
@@ -181,7 +176,7 @@ class PacketBurst:
         )
 
     def write_block_end(self, out: BytesWriter, size: i64) -> None:
-        """What stands behind the payload."""
+        """Write the rest of a block after the payload, and count the packet."""
         length = self.template.header_bytes + size
         for _ in range(-length & 3):
             out.append(0)
@@ -198,7 +193,7 @@ class PacketBurst:
 
 
 def write_u32_le(out: BytesWriter, value: i64) -> None:
-    """The lower 32 bits."""
+    """Write the lower 32 bits of `value`."""
     for _ in range(4):
         out.append(u8(value & 255))
         value >>= 8

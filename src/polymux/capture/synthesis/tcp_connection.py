@@ -1,44 +1,43 @@
-"""A connection written as packets: every chunk that passed becomes TCP segments."""
+"""Writing a connection as packets: every recorded chunk becomes TCP segments."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from polymux.capture.packets.packet_refs import ACK, FIN, PSH, RST, SYN
 from polymux.capture.pcapng import blocks
-from polymux.capture.synthesis.packet_builder import (
-    ACK,
-    FIN,
-    PSH,
-    RST,
-    SYN,
-    HeaderTemplate,
-    PacketBurst,
-)
+from polymux.capture.synthesis.packet_builder import HeaderTemplate, PacketBurst
+from polymux.core.side import ACCEPTOR, DIALER
 
-DIALER, ACCEPTOR = 0, 1
-# Packets written at once. Two parts each, and Linux takes 1,024 parts in one call.
+# Packets of a burst. Each has two parts, and Linux accepts 1,024 parts in one call (IOV_MAX).
 MAX_BURST_PACKETS = 64
 
 
 class PacketSink(Protocol):
-    """What a scribe writes to: `PcapngWriter` or `RotatingWriter`."""
+    """What a `TcpConnectionWriter` writes to: `PcapngWriter` or `RotatingWriter`."""
 
     @property
     def comment_epoch(self) -> int:
-        """Changes when comments have to be said again: a new file, or a packet was missed."""
+        """Changes when comments must be repeated: in a new file, or after a lost packet."""
 
     def burst(self, burst: PacketBurst) -> None:
-        """Write packets of one instant, all of them or none."""
+        """Write packets with one timestamp, all of them or none."""
 
 
 class TcpConnectionWriter:
-    """Writes one connection with right checksums and sequence numbers.
+    """Writes one connection as packets with correct checksums and sequence numbers.
 
-    `comment` stands on the first packet of the connection, and again on its first packet in each
-    further file, so that every file says by itself what it holds. First sequence numbers are
-    taken from the clock: a port used again is a new connection to every reader.
+    Initial sequence numbers are derived from the timestamp, so that readers see a reused port as
+    a new connection. Bytes that the sink could not write still advance the sequence numbers:
+    readers then see a gap of the right size.
 
-    Bytes count as sent even if the disk was full: readers then see a gap of the right size.
+    Args:
+        sink: Where the packets go. The caller closes it.
+        dialer: Address and port of the side that opened the connection.
+        acceptor: Address and port of the other side.
+        timestamp: Nanoseconds since 1970 of the handshake, which is written at once.
+        comment: Comment of the first packet, repeated on the first packet in each further file,
+            so that every file describes its own content. See `hint_comment`.
     """
 
     def __init__(
@@ -64,7 +63,7 @@ class TcpConnectionWriter:
         self._write_empty(DIALER, timestamp, ACK)
 
     def data(self, side: int, payload: bytes | memoryview, timestamp: int) -> None:
-        """`side` sent these bytes."""
+        """Write bytes that `side` (0 dialer, 1 acceptor) sent."""
         data = payload if isinstance(payload, bytes) else bytes(payload)
         start = 0
         while start < len(data):
@@ -75,20 +74,20 @@ class TcpConnectionWriter:
             self._sink.burst(burst)
 
     def end(self, side: int, timestamp: int) -> None:
-        """`side` closed its direction."""
+        """Write the FIN of `side`, unless its direction has ended."""
         if not self._ended[side]:
             self._ended[side] = True
             self._write_empty(side, timestamp, FIN | ACK)
             self._next_seq[side] += 1
 
     def abort(self, side: int, timestamp: int) -> None:
-        """`side` reset the connection."""
+        """Write a RST of `side`, which ends both directions, unless its direction has ended."""
         if not self._ended[side]:
             self._ended = [True, True]
             self._write_empty(side, timestamp, RST | ACK)
 
     def close(self, timestamp: int) -> None:
-        """Both sides are done, as far as they were not."""
+        """End both directions, as far as they have not ended."""
         open_before = self._ended != [True, True]
         self.end(DIALER, timestamp)
         self.end(ACCEPTOR, timestamp)
@@ -98,7 +97,7 @@ class TcpConnectionWriter:
     def _write_empty(
         self, side: int, timestamp: int, flags: int, acknowledges: bool = True
     ) -> None:
-        """A packet that carries nothing."""
+        """Write a packet without payload."""
         burst = self._new_burst(side, timestamp, flags, acknowledges)
         burst.add_empty()
         self._sink.burst(burst)
@@ -106,9 +105,10 @@ class TcpConnectionWriter:
     def _new_burst(
         self, side: int, timestamp: int, flags: int, acknowledges: bool = True
     ) -> PacketBurst:
-        """Packets to come. They may be the first of this connection in their file."""
+        """A new burst, with the comment if it is the first of this connection in its file."""
         ack = self._next_seq[1 - side] if acknowledges else 0
-        file = self._sink.comment_epoch
-        said = self._comment if file != self._commented_epoch else b""
-        self._commented_epoch = file
-        return PacketBurst(self._templates[side], timestamp, self._next_seq[side], ack, flags, said)
+        epoch = self._sink.comment_epoch
+        options = self._comment if epoch != self._commented_epoch else b""
+        self._commented_epoch = epoch
+        template, seq = self._templates[side], self._next_seq[side]
+        return PacketBurst(template, timestamp, seq, ack, flags, options)

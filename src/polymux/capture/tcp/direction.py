@@ -1,5 +1,9 @@
 # mypyc: compiled
-"""One direction of a TCP session: what is next, what waits behind a hole, what slowed it down."""
+"""State of one direction of a TCP session: position, buffered segments, and what slowed it down.
+
+It records the spans of time in which a closed window or a retransmission held the sender up, from
+which the analysis explains stalls.
+"""
 
 from __future__ import annotations
 
@@ -7,20 +11,20 @@ from typing import Final
 
 from mypy_extensions import i64
 
-# A hole filled sooner than this was reordering on the way; later, a retransmission.
+# A hole filled within this time was reordering; later, a retransmission.
 MAX_REORDERING_NS: Final[i64] = 3000000
-# Spans kept for a direction; further ones extend the last.
+# Spans kept for a direction. Further retransmission spans extend the last; others are dropped.
 MAX_SPANS: Final = 65536
-# A window that opens this long after the last new byte may be what those that follow waited for.
+# If a window opens this long after the last new byte, the next bytes may have waited for it.
 LATE_WINDOW_OPENING_NS: Final[i64] = 20000000
-MAX_WINDOW_OPENINGS: Final = 64  # of them remembered until bytes follow
-# Sequence numbers are read as at most 1 GiB behind and less than 3 GiB ahead of the next byte:
-# TCP's window keeps a sender within 1 GiB, while a capture may have missed much.
+MAX_WINDOW_OPENINGS: Final = 64  # remembered until bytes follow
+# Sequence numbers are taken as at most 1 GiB behind and less than 3 GiB ahead of the next byte:
+# TCP's window keeps a sender within 1 GiB, while a capture may have lost more than that.
 BEHIND_THRESHOLD: Final[i64] = 0xC0000000
 
 
 class BufferedSegment:
-    """Bytes that wait behind a hole; `missing` if they were cut off by the snap length."""
+    """Bytes buffered behind a hole; `missing` if they were cut off by the snap length."""
 
     def __init__(
         self, start: i64, size: i64, missing: bool, file: i64, offset: i64, timestamp: i64
@@ -34,19 +38,18 @@ class BufferedSegment:
 
 
 class TcpDirection:
-    """State of one direction. Positions count its bytes from 0; instants are nanoseconds."""
+    """State of one direction. Positions count its bytes from 0; times are in nanoseconds."""
 
     def __init__(self, side: i64) -> None:
         self.side: i64 = side
         self.started: bool = False
         self.base_seq: i64 = 0  # sequence number of byte 0
-        self.next_position: i64 = 0  # the byte to be let out next
-        self.lost_until: i64 = 0  # what is missing before this was given up
+        self.next_position: i64 = 0  # the next byte to be emitted
+        self.lost_until: i64 = 0  # bytes missing before this are declared lost
         self.highest_ack: i64 = 0  # highest acknowledgement
-        self.ack_beyond_captured: i64 = 0  # the same where it goes beyond what was captured
-        self.buffered: list[
-            BufferedSegment
-        ] = []  # by start, without overlaps; before `head` already out
+        self.ack_beyond_captured: i64 = 0  # the highest that acknowledges bytes not captured yet
+        # By start, without overlaps; those before `buffer_head` have been emitted.
+        self.buffered: list[BufferedSegment] = []
         self.buffer_head: i64 = 0
         self.buffered_bytes: i64 = 0
         self.has_hole: bool = False
@@ -54,48 +57,45 @@ class TcpDirection:
         self.fin_position: i64 = -1
         self.finished: bool = False
         self.aborted: bool = False
-        self.sent_rst: bool = False  # sent a RST, be it after its FIN
+        self.sent_rst: bool = False  # possibly after its FIN
         self.delivered_bytes: i64 = 0
         self.missing_bytes: i64 = 0
-        self.bytes_after_fin: i64 = 0  # bytes behind the FIN
+        self.bytes_after_fin: i64 = 0  # payload beyond the position of the FIN
         self.progress_at: i64 = 0
         self.rtt_probe_end: i64 = -1
         self.rtt_probe_at: i64 = 0
         self.min_ack_delay: i64 = -1  # shortest time from a byte to its acknowledgement
         self.zero_window_since: i64 = -1
-        self.zero_window_spans: list[
-            tuple[int, int]
-        ] = []  # spans in which this side's window was zero
-        self.retransmission_spans: list[tuple[int, int]] = []  # spans lost to retransmission
-        # The window the other side offers this one, as the number in its packets says. Where that
-        # is scaled, which bytes sent beyond it prove, nothing is concluded from it.
+        self.zero_window_spans: list[tuple[int, int]] = []  # in which this side offered no window
+        self.retransmission_spans: list[tuple[int, int]] = []  # without progress because of loss
+        # The window that the other side offers, as in its packets, without scaling. Once bytes
+        # sent beyond it prove that it is scaled, it is no longer evaluated.
         self.window_is_scaled: bool = False
         self.offered_window: i64 = -1
-        self.offered_since: i64 = 0  # since when it is that number
-        self.window_edge: i64 = -1  # the byte it ends at
-        self.window_wait_since: i64 = (
-            0  # when it became too small, if one of the openings was needed
-        )
-        self.late_openings: list[tuple[int, int]] = []  # late ones: when, and the edge before
-        self.small_window_spans: list[
-            tuple[int, int]
-        ] = []  # spans in which it was too small for what followed
+        self.offered_since: i64 = 0  # time of its last change
+        self.window_edge: i64 = -1  # position of the end of the window
+        self.window_wait_since: i64 = 0  # start of the wait for the first of `late_openings`
+        self.late_openings: list[tuple[int, int]] = []  # their time, and the window's end before
+        # Spans in which the window was too small for the bytes that followed.
+        self.small_window_spans: list[tuple[int, int]] = []
 
     def begin(self, seq: i64) -> None:
+        """Start at sequence number `seq`: position 0."""
         self.started = True
         self.base_seq = seq
 
     def position_of(self, seq: i64) -> i64:
-        """The position a sequence number means now."""
+        """The position of a sequence number, relative to the next position."""
         away = (seq - self.base_seq - self.next_position) & 0xFFFFFFFF
         if away >= BEHIND_THRESHOLD:
             away -= 0x100000000
         return self.next_position + away
 
     def acknowledged_end(self) -> i64:
-        """How far the other side's acknowledgements prove that there were bytes.
+        """The position up to which acknowledgements prove that bytes were sent.
 
-        A FIN counts as one too: seen, it is no byte; not seen, it may be the last one acked.
+        An acknowledgement also counts the FIN: if it was captured, it is subtracted; if not, the
+        last acknowledged number may be the FIN.
         """
         if self.fin_position >= 0 and self.ack_beyond_captured > self.fin_position:
             return self.fin_position
@@ -108,7 +108,10 @@ class TcpDirection:
         return self.ack_beyond_captured
 
     def end_state(self, peer: TcpDirection) -> str | None:
-        """How this side ended. After its FIN a RST still counts if it ended the peer as well."""
+        """How this side ended: "fin", "rst" or None.
+
+        A RST after its FIN counts if it also ended the peer.
+        """
         if self.aborted or (self.sent_rst and not peer.finished and not peer.aborted):
             return "rst"
         return "fin" if self.finished else None
@@ -116,7 +119,10 @@ class TcpDirection:
     def buffer(
         self, start: i64, captured: i64, size: i64, file: i64, offset: i64, timestamp: i64
     ) -> None:
-        """Keep what is not kept yet of these bytes: the first copy wins."""
+        """Buffer those of these bytes that are not buffered yet: the first copy wins.
+
+        The first `captured` of `size` bytes are at `offset` of `file`, the others are missing.
+        """
         n = self.insertion_index(start)
         if n > self.buffer_head:
             before = self.buffered[n - 1]
@@ -127,7 +133,7 @@ class TcpDirection:
                 captured -= cut
                 offset += cut
         while size > 0:
-            # Between the neighbour before and the one behind lies a free stretch.
+            # The bytes up to the next buffered segment are free.
             free = size
             if n < len(self.buffered):
                 behind = self.buffered[n]
@@ -147,43 +153,43 @@ class TcpDirection:
             n += 1
 
     def insertion_index(self, start: i64) -> i64:
-        """Where among those held the first stands that begins at `start` or behind it."""
+        """Index of the first buffered segment that starts at or after `start`."""
         behind: i64 = len(self.buffered)
         if behind == self.buffer_head or self.buffered[behind - 1].start < start:
-            return behind  # nearly always: what comes later lies further on
-        place = self.buffer_head
-        while place < behind:
-            middle = (place + behind) >> 1
+            return behind  # nearly always: segments usually arrive in order
+        low = self.buffer_head
+        while low < behind:
+            middle = (low + behind) >> 1
             if self.buffered[middle].start < start:
-                place = middle + 1
+                low = middle + 1
             else:
                 behind = middle
-        return place
+        return low
 
     def insert(
         self, n: i64, start: i64, captured: i64, size: i64, file: i64, offset: i64, timestamp: i64
     ) -> i64:
-        """Put a free stretch in at `n`, cut where capturing stopped; returns the place after."""
-        there = captured if captured < size else size
-        if there < 0:
-            there = 0
-        if there > 0:
-            self.buffered.insert(n, BufferedSegment(start, there, False, file, offset, timestamp))
-            self.buffered_bytes += there
+        """Insert free bytes at index `n`, captured and missing ones; returns the next index."""
+        present = captured if captured < size else size
+        if present < 0:
+            present = 0
+        if present > 0:
+            self.buffered.insert(n, BufferedSegment(start, present, False, file, offset, timestamp))
+            self.buffered_bytes += present
             n += 1
-        if there < size:
+        if present < size:
             self.buffered.insert(
-                n, BufferedSegment(start + there, size - there, True, file, 0, timestamp)
+                n, BufferedSegment(start + present, size - present, True, file, 0, timestamp)
             )
             n += 1
         return n
 
     def pop_buffered(self) -> None:
-        """The first held bytes go out."""
+        """Remove the first buffered segment."""
         if not self.buffered[self.buffer_head].missing:
             self.buffered_bytes -= self.buffered[self.buffer_head].size
         self.buffer_head += 1
-        # Dropping from the front moves the rest, so it is done seldom.
+        # Removing from the front of a list moves the rest, so it is done rarely.
         if self.buffer_head == len(self.buffered):
             self.buffered = []
             self.buffer_head = 0
@@ -192,7 +198,7 @@ class TcpDirection:
             self.buffer_head = 0
 
     def track_zero_window(self, window: i64, syn: i64, timestamp: i64) -> None:
-        """This side offered `window` bytes: note the spans in which it offered none."""
+        """This side offered `window` bytes: record the spans in which it offered none."""
         if window == 0 and syn == 0:
             if self.zero_window_since < 0:
                 self.zero_window_since = timestamp
@@ -202,9 +208,9 @@ class TcpDirection:
             self.zero_window_since = -1
 
     def track_offered_window(self, upto: i64, window: i64, timestamp: i64) -> None:
-        """The other side has everything up to `upto`, and room for `window` bytes more."""
+        """The other side acknowledged everything up to `upto` and offers `window` bytes more."""
         if upto < self.highest_ack:
-            return  # an older packet
+            return  # an older packet, out of order
         edge = upto + window
         if (
             edge > self.window_edge
@@ -223,8 +229,8 @@ class TcpDirection:
             self.offered_since = timestamp
 
     def check_window_wait(self, end: i64) -> None:
-        """New bytes up to `end` are being sent: did they have to wait for the window?"""
-        if end > self.window_edge + 1:  # one byte more may be a probe of a closed window
+        """New bytes up to `end` were sent: record a span if they had to wait for the window."""
+        if end > self.window_edge + 1:  # one byte more may be a zero-window probe
             if self.window_edge >= 0:
                 self.window_is_scaled = True
                 self.small_window_spans = []
@@ -238,12 +244,12 @@ class TcpDirection:
             self.late_openings = []
 
     def receive_blocked_spans(self, peer: TcpDirection) -> list[tuple[int, int]]:
-        """Spans in which this side took nothing, or not what the peer had to send."""
+        """Spans in which this side's window was zero, or too small for what the peer sent next."""
         return sorted([*self.zero_window_spans, *peer.small_window_spans])
 
     def note_retransmission(self, timestamp: i64) -> None:
-        """Bytes came again: time since the last new byte went to a retransmission."""
-        self.rtt_probe_end = -1  # its acknowledgement could answer either copy
+        """Bytes were repeated: the time since the last new byte was lost to a retransmission."""
+        self.rtt_probe_end = -1  # Karn: an acknowledgement could answer either copy
         self.add_retransmission_span(self.progress_at, timestamp)
 
     def add_retransmission_span(self, began: i64, ended: i64) -> None:

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""What passed on the two byte streams of a session: pieces of them, gaps, and how they ended."""
+"""Events of the two byte streams of a session: payload, gaps and ends."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ ABORTED: Final[i64] = 3
 
 
 class TcpEvents:
-    """What passed, in delivered order: columns, `count` rows of them filled.
+    """Events in the order of delivery: columns of `capacity` rows, the first `count` filled.
 
-    `kind` BYTES: `size` bytes lie at `offset` of file number `file`. GAP: `size` bytes are
-    missing. FINISHED, ABORTED: the side's FIN or RST. `side` is 0 for the dialer.
+    `kind` PAYLOAD: `size` bytes are at `offset` of file number `file`. GAP: `size` bytes are
+    missing. FINISHED, ABORTED: the FIN or RST of the side. `side` is 0 for the dialer,
+    `timestamp` nanoseconds since 1970.
     """
 
     def __init__(self, capacity: i64) -> None:
@@ -34,7 +35,7 @@ class TcpEvents:
 
     def add(self, side: i64, kind: i64, timestamp: i64, size: i64, file: i64, offset: i64) -> None:
         row = self.count
-        # The columns are full of zeros, and mostly that is what would be written.
+        # The columns are initialised with zeros, which is what most rows need.
         if side != 0:
             self.side[row] = side
         if kind != PAYLOAD:

@@ -1,10 +1,27 @@
 # mypyc: compiled
-"""The references of one flow, from all files, in the order of capture, cut into sessions.
+"""The packets of one flow, from all files, in the order of capture, divided into sessions.
 
-Within a file the file's own order counts, never its clock. Files that follow one another in time
-follow one another here; files that overlap are merged by their clocks, and if that interleaves
-them, `interleaved` says that the two directions are not in one proven order. The same packet
-given twice counts once.
+Problem: the packets of a connection may be spread over several capture files: a rotation, two
+interfaces, a file for each direction. Clocks may step or differ between files, files may overlap
+and contain the same packet twice, and a pair of endpoints may be reused for another connection.
+
+Idea: a merge of sorted inputs, in one pass over the references, without reading payload.
+
+- Within a file, the order of the file counts, not its timestamps. `FileCursor` merges the two
+  directions of each range by file offset.
+- Between files, cursors are merged by `merge_key`, the latest timestamp each has reached, which
+  never decreases even if the clock of the file does. Files that do not overlap in time therefore
+  follow each other completely.
+- `DuplicateFilter` drops a packet that was already seen at the same timestamp.
+- `ConnectionSplitter` decides which packet starts a new session.
+- `SessionPrescan` collects facts about each session on the way.
+
+Invariants after `arrange`:
+
+- `order[i]` is block index << 32 | record number, and each reference occurs at most once.
+- Session `n` has the packets from `session_starts[n]` to before `session_starts[n + 1]`.
+- If `interleaved` is set, the merge returned to a file it had left: the order of the two
+  directions against each other depends on clocks and is not proven.
 """
 
 from __future__ import annotations
@@ -20,7 +37,6 @@ from polymux.capture.packets.packet_refs import (
     CAPTURED_MASK,
     FIN,
     LOW32,
-    REF_BYTES,
     RST,
     SAME_PACKET_MASK,
     SYN,
@@ -33,36 +49,35 @@ from polymux.capture.tcp.ref_storage import (
     SpoolFactory,
     StoredRefs,
 )
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 
 NO_SESSION_START: Final[i64] = -1
-# Packets of one instant that are remembered to find a second copy of one of them.
+# Packets with the same timestamp that are remembered, beside the first, to detect duplicates.
 MAX_REMEMBERED_PACKETS: Final[i64] = 64
-# After a session is over, bytes this far from where it ended belong to another one.
+# After a session has ended, bytes further than this from its end belong to another session.
 NEW_SESSION_DISTANCE: Final[i64] = 1048576
 
 
 class FileCursor:
-    """Walks one file's blobs: ranges in order, both directions of a range by offset."""
+    """Iterates over the references of one file: ranges in order, both directions by offset."""
 
     def __init__(self, file: i64) -> None:
         self.file: i64 = file
         self.forward_blocks: list[RefBlock] = []
         self.backward_blocks: list[RefBlock] = []
         self.range_index: i64 = -1
-        # The one that holds the next reference.
+        # The block that has the next reference.
         self.current_block: RefBlock = RefBlock((b"", None, 0), 0, file, 0, RefWindowCache())
-        self.forward_block: RefBlock = (
-            self.current_block
-        )  # the two of the range, and where their next packets lie
+        # The two blocks of the current range, and the file offsets of their next packets.
+        self.forward_block: RefBlock = self.current_block
         self.backward_block: RefBlock = self.current_block
         self.forward_offset: i64 = NO_OFFSET
         self.backward_offset: i64 = NO_OFFSET
-        self.merge_key: i64 = -0x4000000000000000  # latest instant so far: what files are merged by
-        self.was_left: bool = False
+        self.merge_key: i64 = -0x4000000000000000  # latest timestamp so far: files are merged by it
+        self.was_left: bool = False  # a packet of another file came after one of this
 
     def advance(self) -> bool:
-        """Find the next reference, the one before being used; False if there is none."""
+        """Go to the next reference after `current_block` was advanced; False if there is none."""
         if self.current_block is self.forward_block:
             self.forward_offset = self.forward_block.next_offset()
         else:
@@ -75,21 +90,22 @@ class FileCursor:
             self.backward_block = self.backward_blocks[self.range_index]
             self.forward_offset = self.forward_block.next_offset()
             self.backward_offset = self.backward_block.next_offset()
-        blob = (
-            self.backward_block
-            if self.backward_offset < self.forward_offset
-            else self.forward_block
-        )
-        self.current_block = blob
-        pos = blob.seek(blob.next_record)  # which may change what is in memory
-        at = read_i64_le(blob.refs, pos + 8)
-        if at > self.merge_key:
-            self.merge_key = at
+        block = self.forward_block
+        if self.backward_offset < self.forward_offset:
+            block = self.backward_block
+        self.current_block = block
+        pos = block.seek(block.next_record)  # before `refs` is read: it may load a window
+        timestamp = read_i64_le(block.refs, pos + 8)
+        if timestamp > self.merge_key:
+            self.merge_key = timestamp
         return True
 
 
 class FlowOrder:
-    """One flow's references in capture order: `order[i]` is blob number << 32 | record."""
+    """The references of one flow in capture order, divided into sessions.
+
+    Call `add_file` for each file, then `arrange` once.
+    """
 
     def __init__(self, spool: SpoolFactory | None = None) -> None:
         self.ref_blocks: list[RefBlock] = []
@@ -97,22 +113,13 @@ class FlowOrder:
         self.cursors: list[FileCursor] = []
         self.order: PagedInts = PagedInts(spool)
         self.count: i64 = 0
-        self.session_starts: vec[i64] = vec[i64]()  # where in `order` each session starts
-        self.prescans: list[SessionPrescan] = []  # what is known of each
+        self.session_starts: vec[i64] = vec[i64]()  # indexes into `order`
+        self.prescans: list[SessionPrescan] = []  # one for each session
         self.interleaved: bool = False
-        self.duplicate_packets: i64 = 0  # packets that were there before
+        self.duplicate_packets: i64 = 0
 
-    def add_file(self, ranges: list[tuple[bytes, bytes]]) -> None:
-        """The references of file 0, then 1, ...: both directions of each range in order."""
-        given: list[tuple[StoredRefs, StoredRefs]] = []
-        for forth, back in ranges:
-            given.append(
-                ((forth, None, len(forth) // REF_BYTES), (back, None, len(back) // REF_BYTES))
-            )
-        self.add_stored_file(given)
-
-    def add_stored_file(self, ranges: list[tuple[StoredRefs, StoredRefs]]) -> None:
-        """The same, of references that may be stored elsewhere."""
+    def add_file(self, ranges: list[tuple[StoredRefs, StoredRefs]]) -> None:
+        """Add the references of the next file: both directions of each of its ranges, in order."""
         cursor = FileCursor(len(self.cursors))
         for forth, back in ranges:
             cursor.forward_blocks.append(self.add_ref_block(forth, 0, cursor.file))
@@ -121,26 +128,32 @@ class FlowOrder:
         self.cursors.append(cursor)
 
     def add_ref_block(self, stored: StoredRefs, direction: i64, file: i64) -> RefBlock:
-        made = RefBlock(stored, direction, file, len(self.ref_blocks), self.window_cache)
-        self.ref_blocks.append(made)
-        return made
+        block = RefBlock(stored, direction, file, len(self.ref_blocks), self.window_cache)
+        self.ref_blocks.append(block)
+        return block
 
     def arrange(self) -> None:
-        """Fill `order` and `sessions`."""
+        """Fill `order`, `session_starts` and `prescans`.
+
+        One long loop on purpose: it runs for every packet, and splitting it would pass its state
+        through calls. Its phases are marked: choose a file, read a reference, drop duplicates,
+        divide into sessions.
+        """
         total: i64 = 0
-        for blob in self.ref_blocks:
-            total += blob.count
+        for block in self.ref_blocks:
+            total += block.count
         order = self.order
         order.allocate(total)
         self.cursors.sort(key=first_timestamp)
-        recent = DuplicateFilter()
-        cut = ConnectionSplitter()
-        survey = SessionPrescan()
-        torn: list[int] = []  # sessions whose packets were told apart only later
+        duplicates = DuplicateFilter()
+        splitter = ConnectionSplitter()
+        prescan = SessionPrescan()
+        outdated: list[int] = []  # sessions whose boundary was found only after their pre-scan
         active: list[FileCursor] = []
         waiting: i64 = 0
         last: FileCursor | None = None
         while True:
+            # Choose the file with the lowest merge key; start the next file when it is its turn.
             cursor: FileCursor | None = None
             if len(active) == 1:  # nearly always
                 cursor = active[0]
@@ -157,17 +170,19 @@ class FlowOrder:
                     continue
             if cursor is None:
                 break
-            blob = cursor.current_block
-            record = blob.next_record
-            blob.next_record = record + 1
-            pos = blob.seek(record)
-            refs = blob.refs
+            # Read its next reference.
+            block = cursor.current_block
+            record = block.next_record
+            block.next_record = record + 1
+            pos = block.seek(record)
+            refs = block.refs
             captured = read_i64_le(refs, pos) & CAPTURED_MASK
-            both = read_i64_le(refs, pos + 16)
+            timestamp = read_i64_le(refs, pos + 8)
+            seq_ack = read_i64_le(refs, pos + 16)
             header = read_i64_le(refs, pos + 24)
-            at = read_i64_le(refs, pos + 8)
-            if recent.is_duplicate(
-                at, captured * 2 + blob.direction, both, header & SAME_PACKET_MASK
+            # Drop a duplicate.
+            if duplicates.is_duplicate(
+                timestamp, captured * 2 + block.direction, seq_ack, header & SAME_PACKET_MASK
             ):
                 self.duplicate_packets += 1
             else:
@@ -177,45 +192,47 @@ class FlowOrder:
                     if last is not None:
                         last.was_left = True
                     last = cursor
+                # Start a session, here or at an earlier SYN that this packet confirms.
                 size = captured + (header >> 32)
-                starts = cut.session_start(
-                    both, (header >> 16) & 255, size, blob.direction, self.count
+                start = splitter.session_start(
+                    seq_ack, (header >> 16) & 255, size, block.direction, self.count
                 )
-                if starts >= 0:
-                    self.session_starts = append(self.session_starts, starts)
-                    survey = SessionPrescan()
-                    self.prescans.append(survey)
-                    if starts < self.count:  # it, and the one before, which is too long
+                if start >= 0:
+                    self.session_starts = append(self.session_starts, start)
+                    prescan = SessionPrescan()
+                    self.prescans.append(prescan)
+                    if start < self.count:
+                        # The session before has packets of this one: pre-scan both again.
                         number = len(self.prescans) - 1
-                        if number - 1 not in torn[-1:]:
-                            torn.append(number - 1)
-                        torn.append(number)
-                survey.add_packet(blob, size, both, header, at)
-                order.add(blob.index * 0x100000000 + record)
+                        if number - 1 not in outdated[-1:]:
+                            outdated.append(number - 1)
+                        outdated.append(number)
+                prescan.add_packet(block, size, seq_ack, header, timestamp)
+                order.add(block.index * 0x100000000 + record)
                 self.count += 1
             if not cursor.advance():
                 active.remove(cursor)
         order.finish()
-        for each in torn:
-            self.prescans[each] = self.prescan_session(each)
+        for session in outdated:
+            self.prescans[session] = self.prescan_session(session)
 
     def prescan_session(self, number: i64) -> SessionPrescan:
-        """Look at a session's packets once more."""
+        """Pre-scan a session again, once its boundaries are known."""
         end = self.count
         if number + 1 < len(self.session_starts):
             end = self.session_starts[number + 1]
-        survey = SessionPrescan()
-        for place in range(self.session_starts[number], end):
-            entry = self.order[place]
-            blob = self.ref_blocks[entry >> 32]
-            pos = blob.seek(entry & LOW32)
-            refs = blob.refs
+        prescan = SessionPrescan()
+        for index in range(self.session_starts[number], end):
+            entry = self.order[index]
+            block = self.ref_blocks[entry >> 32]
+            pos = block.seek(entry & LOW32)
+            refs = block.refs
             header = read_i64_le(refs, pos + 24)
             size = (read_i64_le(refs, pos) & CAPTURED_MASK) + (header >> 32)
-            survey.add_packet(
-                blob, size, read_i64_le(refs, pos + 16), header, read_i64_le(refs, pos + 8)
+            prescan.add_packet(
+                block, size, read_i64_le(refs, pos + 16), header, read_i64_le(refs, pos + 8)
             )
-        return survey
+        return prescan
 
 
 def first_timestamp(cursor: FileCursor) -> int:
@@ -223,22 +240,21 @@ def first_timestamp(cursor: FileCursor) -> int:
 
 
 class DuplicateFilter:
-    """The packets of the current instant, to tell a packet that was given twice."""
+    """Remembers the packets of the current timestamp, to detect a packet that occurs twice."""
 
     def __init__(self) -> None:
         self.timestamp: i64 = 0
-        self.first_size: i64 = (
-            -1
-        )  # size, sequence and header of the first: mostly there is no other
+        # The first packet of the timestamp: usually there is no other.
+        self.first_size: i64 = -1
         self.first_sequence: i64 = 0
         self.first_header: i64 = 0
-        self.extra_count: i64 = 0  # and how many more
+        self.extra_count: i64 = 0  # packets beside the first, in the columns below
         self.sizes: vec[i64] = vec[i64]()
         self.sequences: vec[i64] = vec[i64]()
         self.headers: vec[i64] = vec[i64]()
 
     def is_duplicate(self, timestamp: i64, size: i64, sequence: i64, header: i64) -> bool:
-        """Whether such a packet was given before at this instant; it is remembered otherwise."""
+        """Whether the same packet was seen at this timestamp; remembers it otherwise."""
         if timestamp != self.timestamp or self.first_size < 0:
             self.timestamp = timestamp
             self.first_size = size
@@ -260,7 +276,7 @@ class DuplicateFilter:
             ):
                 return True
         if self.extra_count < MAX_REMEMBERED_PACKETS:
-            if len(self.sizes) == 0:  # few flows have any
+            if len(self.sizes) == 0:  # few flows need them
                 self.sizes = vec[i64]([0] * MAX_REMEMBERED_PACKETS)
                 self.sequences = vec[i64]([0] * MAX_REMEMBERED_PACKETS)
                 self.headers = vec[i64]([0] * MAX_REMEMBERED_PACKETS)
@@ -272,27 +288,29 @@ class DuplicateFilter:
 
 
 class ConnectionSplitter:
-    """Decides which packet starts a new session on the same two endpoints.
+    """Decides which packet starts a new session between the same two endpoints.
 
-    A SYN with another first sequence number does, at once if the session before is over. While
-    that is not seen, the SYN must be answered or followed up: a stray one cuts nothing.
+    A SYN with another initial sequence number does: immediately if the session before has ended,
+    otherwise only once a packet confirms it by an acknowledgement or by payload that follows it. A
+    stray SYN therefore does not end a session.
     """
 
     def __init__(self) -> None:
         self.is_open: bool = False
-        self.mid_session: bool = False  # in the midst of a session: bytes cannot start another one
+        self.mid_session: bool = False  # no end, no pending SYN: payload cannot start a session
         self.isn: vec[i64] = vec[i64]([-1, -1])
-        self.first_seq: vec[i64] = vec[i64]([-1, -1])  # first sequence number a side's bytes have
-        self.end_seq: vec[i64] = vec[i64]([-1, -1])  # where its last segment ended
+        self.first_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number of a side's first byte
+        self.end_seq: vec[i64] = vec[i64]([-1, -1])  # sequence number after its last segment
         self.ended: vec[i64] = vec[i64]([0, 0])
-        self.pending_isn: i64 = -1  # first sequence number of a SYN that waits for its proof
+        self.pending_isn: i64 = -1  # initial sequence number of a SYN not confirmed yet
         self.pending_side: i64 = 0
         self.pending_index: i64 = 0
 
     def session_start(self, seq_ack: i64, flags: i64, size: i64, side: i64, index: i64) -> i64:
-        """`place` (or where the proven SYN stood) if a session starts there, else DONE.
+        """The index of the packet that starts a new session; NO_SESSION_START if none does.
 
-        `both`: sequence number << 32 | acknowledgement.
+        That is `index`, the current packet, or the index of an earlier SYN that it confirms.
+        `seq_ack` is sequence number << 32 | acknowledgement.
         """
         seq = (seq_ack >> 32) & LOW32
         if (
@@ -308,10 +326,10 @@ class ConnectionSplitter:
         over = self.ended[0] + self.ended[1] == 2
         if self.pending_isn >= 0 and self.confirms_pending_syn(flags, seq, ack, side, size):
             found = self.pending_index
-            asked = self.pending_isn
+            isn = self.pending_isn
             self.reset()
-            self.isn[self.pending_side] = asked
-            self.first_seq[self.pending_side] = (asked + 1) & LOW32
+            self.isn[self.pending_side] = isn
+            self.first_seq[self.pending_side] = (isn + 1) & LOW32
         elif not self.is_open or (
             over and size > 0 and flags & SYN == 0 and self.is_far_from_end(seq, side)
         ):
@@ -342,18 +360,18 @@ class ConnectionSplitter:
 
     def is_new_connection(self, flags: i64, seq: i64, ack: i64, side: i64) -> bool:
         if self.isn[side] == seq:
-            return False  # sent again
+            return False  # a retransmission
         if self.isn[side] >= 0:
             return True
         if self.first_seq[side] >= 0:
-            return self.first_seq[side] != (seq + 1) & LOW32  # not the beginning of what we saw
+            return self.first_seq[side] != (seq + 1) & LOW32  # not the start of the captured bytes
         other = self.isn[1 - side]
         if flags & ACK != 0 and other >= 0:
             return not follows_syn(other, ack)
         return flags & ACK == 0 and self.end_seq[side] >= 0
 
     def confirms_pending_syn(self, flags: i64, seq: i64, ack: i64, side: i64, size: i64) -> bool:
-        """Whether this packet can only belong to the session the waiting SYN asked for."""
+        """Whether this packet can only belong to the session of the pending SYN."""
         if side == self.pending_side:
             return size > 0 and follows_syn(self.pending_isn, seq) and flags & SYN == 0
         return flags & ACK != 0 and follows_syn(self.pending_isn, ack)
@@ -388,5 +406,5 @@ class ConnectionSplitter:
 
 
 def follows_syn(isn: i64, seq: i64) -> bool:
-    """Whether `seq` comes right after a SYN with first sequence number `isn` and its bytes."""
+    """Whether `seq` is at most 64 KiB after a SYN with initial sequence number `isn`."""
     return (seq - isn - 1) & LOW32 < 65536

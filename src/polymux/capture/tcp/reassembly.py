@@ -1,9 +1,31 @@
 # mypyc: compiled
-"""TCP reassembly: a session's packets in, pieces of its two byte streams out, nothing copied.
+"""TCP reassembly: from the packets of a session to events of its two byte streams.
 
-A piece says where its bytes lie. Bytes come out in order, each once, the first copy of them.
-A hole waits for its retransmission; it becomes a gap when it has waited too long, when too much
-waits behind it, or when the other side acknowledged what was never captured.
+Problem: segments are lost, repeated, reordered, cut off by the snap length, or were never captured
+although the receiver got them. The analysis needs each byte of both streams once and in order, and
+must know where bytes are missing.
+
+Idea: payload is not copied. An event names the file and offset of its bytes (`TcpEvents`). Each
+`TcpDirection` has the next position to emit and a buffer of segments beyond it. A hole, bytes
+missing before the buffered ones or before an acknowledgement, waits for a retransmission. It is
+declared lost and becomes a gap when
+
+- it has waited for `max_hole_wait_ns`,
+- more than `max_buffered_bytes` or `max_buffered_segments` wait behind it,
+- the receiver acknowledged it although it was not captured, and either side goes on: the answer
+  to bytes must not be emitted before the gap that stands for them,
+- or the session ends.
+
+Invariants:
+
+- Bytes are emitted in order and once; of several copies, the first captured one.
+- `next_position` never decreases, and `delivered_bytes` + `missing_bytes` equals it.
+- `has_hole` is set exactly while something waits: buffered segments, or an acknowledgement beyond
+  the captured bytes. `hole_since` is the start of the wait.
+- A packet emits at most `max_rows_per_packet` rows, so that a batch never overflows.
+
+Nearly all packets are in order and take `fast_packet`; any other takes `packet`, with the same
+result.
 """
 
 from __future__ import annotations
@@ -26,24 +48,25 @@ from polymux.capture.tcp.direction import MAX_REORDERING_NS, BufferedSegment, Tc
 from polymux.capture.tcp.events import ABORTED, FINISHED, GAP, PAYLOAD, TcpEvents
 from polymux.capture.tcp.flow_order import FlowOrder
 
-# SYN, FIN and RST where a reference has them, which a plain packet has not; and its ACK.
+# The flags SYN, FIN and RST in word 3 of a reference, which exclude the fast path; and ACK.
 SYN_FIN_RST_BITS: Final[i64] = 0x070000
 ACK_BIT: Final[i64] = 0x100000
 
-# A cell of a file, as flows side by side look at them together: 16 MiB. The bits of its number
-# within a reference.
+# Bits of word 0 of a reference below the number of its region: a region of a file is 16 MiB. Flows
+# that are analyzed side by side read region by region.
 REGION_SHIFT: Final[i64] = 44
 
-# Rows of a batch; with small packets a batch is full before it has its bytes.
+# Rows of a batch; with small packets a batch is full before it has its target bytes.
 BATCH_ROWS: Final[i64] = 2048
 EXTRA_BATCH_ROWS: Final[i64] = 64
 
 
 class Reassembler:
-    """Walks one session of a flow: call `run` until `closed`.
+    """Reassembles one session of a flow: call `run` until `closed`.
 
-    `flip` is 1 if the flow's second endpoint is the dialer. What the lanes say (ends, spans,
-    counts) is complete once `run` has given its last event.
+    It has the packets from `begin` to before `end` of the flow's order. `flip` is 1 if the flow's
+    second endpoint is the dialer, `ordered` tells whether the order of the two directions is
+    proven. The ends, spans and counts of the directions are complete when `closed`.
     """
 
     def __init__(
@@ -70,18 +93,19 @@ class Reassembler:
         self.out: TcpEvents = TcpEvents(0)
         self.timestamp: i64 = 0
         self.closed: bool = False
-        self.next_batch_rows: i64 = BATCH_ROWS  # of the next batch
+        self.next_batch_rows: i64 = BATCH_ROWS
         self.syn_at: i64 = -1
         self.syn_answered: bool = False
         self.handshake_ns: i64 = -1  # nanoseconds from SYN to the ACK that answers the SYN-ACK
 
     def run(self, target_bytes: i64, align_to_regions: bool = False) -> TcpEvents:
-        """Events with at least `bytes` of payload in all, or fewer if few are left.
+        """The next events, with at least `target_bytes` of payload unless the session ends before.
 
-        With `cells`, from a quarter up to twice as many, so that they end where the next packet
-        lies in another cell of its file: so what flows side by side read begins and ends together.
+        With `align_to_regions`, from a quarter up to twice as many bytes, so that the batch ends
+        where the next packet is in another region of its file: batches of flows that are analyzed
+        side by side then cover the same regions.
         """
-        # A packet is a row as a rule; where that is not enough, the rest waits for the next batch.
+        # A packet usually needs one row. If that is not enough, the batch ends early.
         rows = self.end - self.next_index
         if rows > self.next_batch_rows:
             rows = self.next_batch_rows
@@ -89,35 +113,35 @@ class Reassembler:
         out = TcpEvents(rows + 2 * self.max_rows_per_packet())
         self.out = out
         order = self.flow.order
-        blobs = self.flow.ref_blocks
+        blocks = self.flow.ref_blocks
         number: i64 = 0
-        blob = blobs[0]
+        block = blocks[0]
         enough = target_bytes
         if align_to_regions:
             enough = target_bytes // 4
             target_bytes *= 2
-        cell: i64 = -1
+        region: i64 = -1
         while self.next_index < self.end and out.payload_bytes < target_bytes:
             entry = order[self.next_index]
             if entry >> 32 != number:
                 number = entry >> 32
-                blob = blobs[number]
-            pos = blob.seek(entry & LOW32)
-            if cell < 0 or out.payload_bytes < enough:
-                cell = read_i64_le(blob.refs, pos) >> REGION_SHIFT
-            elif read_i64_le(blob.refs, pos) >> REGION_SHIFT != cell:
+                block = blocks[number]
+            pos = block.seek(entry & LOW32)
+            if region < 0 or out.payload_bytes < enough:
+                region = read_i64_le(block.refs, pos) >> REGION_SHIFT
+            elif read_i64_le(block.refs, pos) >> REGION_SHIFT != region:
                 break
-            side = blob.direction ^ self.flip
-            lane = self.dialer if side == 0 else self.acceptor
+            side = block.direction ^ self.flip
+            direction = self.dialer if side == 0 else self.acceptor
             peer = self.acceptor if side == 0 else self.dialer
             if out.count == out.capacity or not self.fast_packet(
-                blob.refs, pos, lane, peer, blob.file
+                block.refs, pos, direction, peer, block.file
             ):
                 if out.capacity - out.count < self.max_rows_per_packet():
                     return out
-                self.packet(blob.refs, pos, lane, peer, blob.file)
+                self.packet(block.refs, pos, direction, peer, block.file)
             self.next_index += 1
-        if out.count < BATCH_ROWS // 2:  # room that is not needed costs as much as room that is
+        if out.count < BATCH_ROWS // 2:  # allocating unused rows costs as much as used ones
             self.next_batch_rows = out.count * 2 + EXTRA_BATCH_ROWS
         if (
             self.next_index >= self.end
@@ -130,12 +154,12 @@ class Reassembler:
         return out
 
     def round_trip(self) -> i64:
-        """The shortest way there and back that was seen, in nanoseconds; -1 if none was."""
+        """The round-trip time in nanoseconds: the handshake's, or the shortest; -1 if unknown."""
         if self.handshake_ns > 0:
             return self.handshake_ns
-        if self.handshake_ns == 0:  # none at all: it was written down, not measured
+        if self.handshake_ns == 0:  # synthesised packets, not captured ones
             return -1
-        # Seen from the middle, each direction's delay is one part of the way and back.
+        # Captured in the middle, each direction's delay covers one part of the path.
         there = self.dialer.min_ack_delay
         back = self.acceptor.min_ack_delay
         if there < 0 or back < 0:
@@ -143,16 +167,16 @@ class Reassembler:
         return there + back
 
     def max_rows_per_packet(self) -> i64:
-        """Rows one packet may need: it can release all that waits, cut up and with gaps."""
+        """Upper bound of the rows of one packet, which can release all buffered segments."""
         waiting: i64 = len(self.dialer.buffered) + len(self.acceptor.buffered)
         return waiting * 4 + 16
 
     def fast_packet(
         self, refs: bytes, pos: i64, direction: TcpDirection, peer: TcpDirection, file: i64
     ) -> bool:
-        """Take a packet that is just what was to come next, as nearly all are, in one go.
+        """Fast path for a packet that is exactly the next one expected, as nearly all are.
 
-        False, with nothing changed, if there is more to it: `packet` takes any.
+        Returns False, with nothing changed, for any other packet: `packet` handles those.
         """
         header = read_i64_le(refs, pos + 24)
         if header >> 32 != 0 or header & SYN_FIN_RST_BITS != 0 or header & 0xFFFF == 0:
@@ -167,72 +191,78 @@ class Reassembler:
             return False
         if self.syn_answered and self.handshake_ns < 0:
             return False
-        place = read_i64_le(refs, pos)
-        both = read_i64_le(refs, pos + 16)
-        size = place & CAPTURED_MASK
+        location = read_i64_le(refs, pos)
+        seq_ack = read_i64_le(refs, pos + 16)
+        size = location & CAPTURED_MASK
         if size > 0 and (
-            (both >> 32) & LOW32 != (direction.base_seq + direction.next_position) & LOW32
+            (seq_ack >> 32) & LOW32 != (direction.base_seq + direction.next_position) & LOW32
             or direction.buffer_head < len(direction.buffered)
         ):
             return False
-        at = read_i64_le(refs, pos + 8)
+        timestamp = read_i64_le(refs, pos + 8)
         if header & ACK_BIT != 0 and peer.started:
-            upto = peer.position_of(both & LOW32)
+            upto = peer.position_of(seq_ack & LOW32)
             if upto > peer.next_position:
                 return False
             if upto > peer.highest_ack:
                 peer.highest_ack = upto
             if not peer.window_is_scaled:
-                peer.track_offered_window(upto, header & 0xFFFF, at)
+                peer.track_offered_window(upto, header & 0xFFFF, timestamp)
             if peer.rtt_probe_end >= 0 and upto >= peer.rtt_probe_end:
-                peer.add_ack_delay(at - peer.rtt_probe_at)
-        self.timestamp = at
+                peer.add_ack_delay(timestamp - peer.rtt_probe_at)
+        self.timestamp = timestamp
         if size > 0:
             if not direction.window_is_scaled:
                 direction.check_window_wait(direction.next_position + size)
-            direction.progress_at = at
-            self.emit_payload(direction, size, file, place >> CAPTURED_BITS, at)
+            direction.progress_at = timestamp
+            self.emit_payload(direction, size, file, location >> CAPTURED_BITS, timestamp)
             if direction.rtt_probe_end < 0:
                 direction.rtt_probe_end = direction.next_position
-                direction.rtt_probe_at = at
+                direction.rtt_probe_at = timestamp
         return True
 
     def packet(
         self, refs: bytes, pos: i64, direction: TcpDirection, peer: TcpDirection, file: i64
     ) -> None:
-        place = read_i64_le(refs, pos)
-        at = read_i64_le(refs, pos + 8)
-        both = read_i64_le(refs, pos + 16)
+        """Handle any packet: acknowledgement, SYN, payload, FIN and RST, in this order."""
+        location = read_i64_le(refs, pos)
+        timestamp = read_i64_le(refs, pos + 8)
+        seq_ack = read_i64_le(refs, pos + 16)
         header = read_i64_le(refs, pos + 24)
         flags = (header >> 16) & 255
-        captured = place & CAPTURED_MASK
+        captured = location & CAPTURED_MASK
         size = captured + (header >> 32)
-        seq = (both >> 32) & LOW32
-        self.timestamp = at
+        seq = (seq_ack >> 32) & LOW32
+        self.timestamp = timestamp
         if direction.has_hole:
             self.expire_holes(direction)
         if peer.has_hole:
             self.expire_holes(peer)
         if flags & RST == 0:
-            direction.track_zero_window(header & 0xFFFF, flags & SYN, at)
+            direction.track_zero_window(header & 0xFFFF, flags & SYN, timestamp)
         if flags & ACK != 0 and peer.started:
             if not peer.window_is_scaled and flags & RST == 0:
-                upto = peer.position_of(both & LOW32)
+                upto = peer.position_of(seq_ack & LOW32)
                 if upto <= peer.next_position:
-                    peer.track_offered_window(upto, header & 0xFFFF, at)
-            self.handle_ack(peer, both & LOW32, size > 0)
+                    peer.track_offered_window(upto, header & 0xFFFF, timestamp)
+            self.handle_ack(peer, seq_ack & LOW32, size > 0)
         if flags & SYN != 0:
-            self.handle_syn(direction, peer, flags, seq, both & LOW32)
+            self.handle_syn(direction, peer, flags, seq, seq_ack & LOW32)
             seq = (seq + 1) & LOW32
         elif (
             self.syn_answered and direction.side == 0 and self.handshake_ns < 0 and flags & ACK != 0
         ):
-            self.handshake_ns = at - self.syn_at
+            self.handshake_ns = timestamp - self.syn_at
         if not direction.started and (size > 0 or flags & FIN != 0):
             direction.begin(seq)
         if size > 0:
             self.handle_segment(
-                direction, direction.position_of(seq), size, captured, file, place >> CAPTURED_BITS
+                direction,
+                direction.position_of(seq),
+                size,
+                captured,
+                file,
+                location >> CAPTURED_BITS,
             )
         if flags & FIN != 0 and direction.fin_position < 0:
             direction.fin_position = direction.position_of(seq) + size
@@ -243,12 +273,12 @@ class Reassembler:
             self.close_direction(direction)
             if not direction.finished and not direction.aborted:
                 direction.aborted = True
-                self.out.add(direction.side, ABORTED, at, 0, 0, 0)
+                self.out.add(direction.side, ABORTED, timestamp, 0, 0, 0)
 
     def handle_syn(
         self, direction: TcpDirection, peer: TcpDirection, flags: i64, seq: i64, ack: i64
     ) -> None:
-        """A SYN: sequence numbers start here."""
+        """Handle a SYN, which sets the initial sequence number."""
         if not direction.started:
             direction.begin((seq + 1) & LOW32)
         if flags & ACK == 0:
@@ -262,20 +292,20 @@ class Reassembler:
     def handle_segment(
         self, direction: TcpDirection, start: i64, size: i64, captured: i64, file: i64, offset: i64
     ) -> None:
-        """`size` bytes at `start` of the lane, of which the first `captured` are in the file."""
+        """Handle `size` bytes at position `start`; the first `captured` are in the file."""
         if (
             self.ordered
             and start > direction.next_position
             and direction.ack_beyond_captured > direction.next_position
         ):
-            # What lies between was acknowledged before this packet came: it was not captured.
+            # The bytes before were acknowledged before this packet: they were not captured.
             self.declare_lost(
                 direction,
                 direction.ack_beyond_captured if direction.ack_beyond_captured < start else start,
             )
         if start < direction.next_position:
             if start + size <= direction.next_position:
-                # One byte that was acknowledged before is a keep-alive probe.
+                # One byte that was already acknowledged is a keep-alive probe.
                 if (
                     size > 1
                     or start + size < direction.next_position
@@ -317,7 +347,7 @@ class Reassembler:
             self.declare_lost(direction, direction.buffered[direction.buffer_head].start)
 
     def handle_ack(self, direction: TcpDirection, ack: i64, has_payload: bool) -> None:
-        """The other side says it has everything of `lane` up to `ack`."""
+        """Handle an acknowledgement, by the other side, of everything up to `ack`."""
         upto = direction.position_of(ack)
         if upto > direction.highest_ack:
             direction.highest_ack = upto
@@ -333,13 +363,13 @@ class Reassembler:
         if not direction.has_hole:
             direction.has_hole = True
             direction.hole_since = self.timestamp
-        # Bytes that answer what we never saw: in a capture whose order can be trusted it was
-        # lost, and the gap must stand before the answer.
+        # Payload that acknowledges bytes never captured: if the order is proven, the capture lost
+        # them, and the gap must be emitted before this answer.
         if self.ordered and has_payload:
             self.declare_lost(direction, upto)
 
     def expire_holes(self, direction: TcpDirection) -> None:
-        """Give up holes that waited too long. A clock that went back starts the wait again."""
+        """Declare holes lost that waited too long. A clock that steps back restarts the wait."""
         while direction.has_hole:
             if self.timestamp < direction.hole_since:
                 direction.hole_since = self.timestamp
@@ -353,13 +383,13 @@ class Reassembler:
                 direction.has_hole = False
 
     def declare_lost(self, direction: TcpDirection, upto: i64) -> None:
-        """What is missing before `upto` will not come."""
+        """Turn the bytes missing before `upto` into gaps."""
         if upto > direction.lost_until:
             direction.lost_until = upto
         self.emit_in_order(direction)
 
     def emit_in_order(self, direction: TcpDirection) -> None:
-        """Let out what is in order now, gaps where bytes were given up, and then the FIN."""
+        """Emit what is in order now, gaps for bytes declared lost, and then the FIN."""
         filled = True
         waited = direction.has_hole
         before = direction.next_position
@@ -414,7 +444,7 @@ class Reassembler:
                 self.out.add(direction.side, FINISHED, self.timestamp, 0, 0, 0)
 
     def close_direction(self, direction: TcpDirection) -> None:
-        """Nothing more will come: all holes are gaps now."""
+        """No more packets follow: turn all holes into gaps."""
         upto = direction.acknowledged_end()
         if direction.buffer_head < len(direction.buffered):
             last = direction.buffered[len(direction.buffered) - 1]

@@ -1,8 +1,9 @@
 # mypyc: compiled
-"""References and their order, in memory or elsewhere: a huge flow has more than may be held.
+"""Storage for the references of a flow and for their order, in memory or outside of it.
 
-Both are looked at from front to back, a few times. What is stored elsewhere is read a window at a
-time, so that a flow of any length takes the same memory.
+A huge flow has more references than fit into memory. Both are read from front to back, a few
+times; what is stored outside is read a window at a time, so that a flow of any length takes the
+same memory.
 """
 
 from __future__ import annotations
@@ -16,37 +17,38 @@ from mypy_extensions import i64
 
 from polymux.capture.packets.packet_refs import CAPTURED_BITS, REF_BYTES, as_byte_view
 
-# Records of stored references that are read at a time, and blobs that may hold that many: two to
-# spare, and one for each direction of each file that is looked at in turns.
+# Records of a window of stored references, and windows in memory: one for each direction of each
+# file that is being merged, and two to spare.
 WINDOW_RECORDS: Final[i64] = 2048
 SPARE_WINDOWS: Final[i64] = 2
-# Entries of a page of the order, as a power of two, and pages that are always held.
+# Entries of a page of `PagedInts`, and pages kept in memory.
 PAGE_BITS: Final[i64] = 16
 PAGE_ENTRIES: Final[i64] = 65536
 ENTRY_BYTES: Final[i64] = 8
 MAX_PAGES_IN_MEMORY: Final[i64] = 8
 
-NO_OFFSET: Final[i64] = 0x7FFFFFFFFFFFFFFF  # behind every file
+NO_OFFSET: Final[i64] = 0x7FFFFFFFFFFFFFFF  # beyond every file
 
-# References, or how to read bytes of them by place and size; and how many records they are.
+# Packed references; or if they are stored outside, b"" and a function that reads bytes of them by
+# offset and size; and the number of records.
 StoredRefs = tuple[bytes, Callable[[int, int], bytes] | None, int]
 SpoolFactory = Callable[[], BinaryIO]
 
 
 class RefWindowCache:
-    """Which stored blobs have a window in memory: the latest of them."""
+    """Limits how many stored blocks have a window in memory: those loaded last."""
 
     def __init__(self) -> None:
         self.loaded: list[RefBlock] = []
         self.max_loaded: i64 = SPARE_WINDOWS + 2
 
     def expect_files(self, files: i64) -> None:
-        """So many files are looked at in turns."""
+        """Allow for windows of both directions of `files` files that are merged."""
         if SPARE_WINDOWS + 2 * files > self.max_loaded:
             self.max_loaded = SPARE_WINDOWS + 2 * files
 
     def load(self, block: RefBlock, record: i64) -> None:
-        """Put the window with this record into the blob."""
+        """Load the window with `record` into the block."""
         stored = block.stored
         if stored is None or record < 0 or record >= block.count:
             raise IndexError("no such reference")
@@ -69,9 +71,9 @@ class RefWindowCache:
 
 
 class RefBlock:
-    """References of one direction out of one range of one file.
+    """References of one direction in one range of one file.
 
-    `refs` are those in memory: `held` of them, from number `first` on.
+    `refs` are those in memory: `loaded_count` records from number `first_record` on.
     """
 
     def __init__(
@@ -82,33 +84,33 @@ class RefBlock:
         self.count: i64 = source[2]
         self.direction: i64 = direction
         self.file: i64 = file
-        self.index: i64 = index  # its place in `Flow.blobs`
+        self.index: i64 = index  # in `FlowOrder.ref_blocks`
         self.cache: RefWindowCache = cache
         self.first_record: i64 = 0
         self.loaded_count: i64 = len(self.refs) // REF_BYTES
         self.next_record: i64 = 0
 
     def seek(self, record: i64) -> i64:
-        """Where in `refs`, as they are after this call, a record stands."""
-        place = record - self.first_record
-        if place < 0 or place >= self.loaded_count:
+        """Position of a record in `refs`. May load another window: read `refs` after this call."""
+        row = record - self.first_record
+        if row < 0 or row >= self.loaded_count:
             self.cache.load(self, record)
-            place = record - self.first_record
-        return place * REF_BYTES
+            row = record - self.first_record
+        return row * REF_BYTES
 
     def next_offset(self) -> i64:
-        """Where in the file the packet of the next reference lies; NOWHERE if there is none."""
+        """File offset of the next packet; NO_OFFSET if there is none."""
         if self.next_record >= self.count:
             return NO_OFFSET
-        place = self.seek(self.next_record)
-        return read_i64_le(self.refs, place) >> CAPTURED_BITS
+        pos = self.seek(self.next_record)
+        return read_i64_le(self.refs, pos) >> CAPTURED_BITS
 
 
 class PagedInts:
-    """A row of numbers, written once from front to back and then read.
+    """A sequence of integers that is written once, front to back, and then read.
 
-    `expect` how many at most, `add` them, `finish`. Beyond `HELD_PAGES` pages they lie in a file,
-    if `spool` gives one; who gives it closes it.
+    Call `allocate` with the maximum number, `add` for each, then `finish`. Pages beyond
+    `MAX_PAGES_IN_MEMORY` go to the file that `open_spool` returns, if given; its owner closes it.
     """
 
     def __init__(self, open_spool: SpoolFactory | None) -> None:
@@ -116,8 +118,8 @@ class PagedInts:
         self.open_spool: SpoolFactory | None = open_spool
         self.spool_file: BinaryIO | None = None
         self.pages: list[bytes] = []
-        self.write_words: vec[i64] = vec[i64]()  # the page that is written
-        self.read_page: bytes = b""  # the one that is read at the moment
+        self.write_words: vec[i64] = vec[i64]()  # the page being written
+        self.read_page: bytes = b""  # the page read last, with entries `read_begin` to `read_end`
         self.read_begin: i64 = 0
         self.read_end: i64 = 0
 
@@ -131,7 +133,7 @@ class PagedInts:
             self.flush_page()
 
     def flush_page(self) -> None:
-        """Put away the page that was written."""
+        """Store the page being written."""
         used = self.count - ((self.count - 1) & -PAGE_ENTRIES)
         page = bytes(as_byte_view(self.write_words, used)[: used * ENTRY_BYTES])
         if len(self.pages) < MAX_PAGES_IN_MEMORY or self.open_spool is None:
@@ -142,7 +144,7 @@ class PagedInts:
         self.spool_file.write(page)
 
     def finish(self) -> None:
-        """All were added."""
+        """End writing; only reads may follow."""
         if self.count & (PAGE_ENTRIES - 1) != 0:
             self.flush_page()
         self.write_words = vec[i64]()
@@ -153,7 +155,7 @@ class PagedInts:
         return read_i64_le(self.read_page, (index - self.read_begin) * ENTRY_BYTES)
 
     def load_page(self, index: i64) -> None:
-        """Turn to the page with this entry."""
+        """Load the page with the entry `index`."""
         if index < 0 or index >= self.count:
             raise IndexError("no such entry")
         number = index >> PAGE_BITS
@@ -165,7 +167,7 @@ class PagedInts:
             self.read_page = self.pages[number]
         else:
             file = self.spool_file
-            assert file is not None
+            assert file is not None  # pages beyond those in memory were written to it
             file.seek((begin - (MAX_PAGES_IN_MEMORY << PAGE_BITS)) * ENTRY_BYTES)
             self.read_page = file.read(size * ENTRY_BYTES)
             if len(self.read_page) != size * ENTRY_BYTES:

@@ -1,4 +1,4 @@
-"""TCP sessions out of captures: what the analysis reads, from files or from packed references."""
+"""TCP sessions from packed references: endpoints, facts, and the two byte streams."""
 
 from __future__ import annotations
 
@@ -20,11 +20,10 @@ from polymux.capture.tcp.events import FINISHED, GAP, PAYLOAD, TcpEvents
 from polymux.capture.tcp.flow_order import FlowOrder
 from polymux.capture.tcp.reassembly import Reassembler
 from polymux.capture.tcp.ref_storage import SpoolFactory, StoredRefs
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 
-DIALER, ACCEPTOR = 0, 1
-# Bytes of payload read at a time. Flows walked in turns share what they look at of a file: the
-# less each takes, the less of it has to be brought anew for the next.
+# Bytes of payload in a batch. Flows that are analyzed side by side share the pages of a file: the
+# smaller the batches, the more pages are still in the caches for the next flow.
 BATCH_BYTES = 256 * 1024
 _MIN_EPHEMERAL_PORT = 32768
 _NO_REFS = FlowRefs(b"", 0, "", 0, 0, 0, b"")
@@ -33,12 +32,12 @@ ReadAt = Callable[[int, int], bytes]
 
 
 class StreamBatch:
-    """Events in the order of capture, with their payload joined: made for one call into compiled
-    code. Row `n` of the columns, `count` of them, is one event:
+    """Events in the order of capture, as columns, with their payload joined in `data`.
 
-    `side[n]` 0 dialer, 1 acceptor; `kind[n]` BYTES, GAP, FINISHED (its FIN) or ABORTED (its
-    RST); `at[n]` nanoseconds; `size[n]` bytes. The payload of the BYTES rows lies in `data`,
-    one after another. `events` are the same columns as one compiled object.
+    Row `n` of `count`: `side[n]` is 0 for the dialer, 1 for the acceptor; `kind[n]` is PAYLOAD,
+    GAP, FINISHED (a FIN) or ABORTED (a RST); `timestamp[n]` is in nanoseconds since 1970;
+    `size[n]` in bytes. `data` has the payload of the PAYLOAD rows, concatenated. `events` has the
+    same columns as one compiled object.
     """
 
     __slots__ = ("timestamp", "count", "data", "events", "kind", "side", "size")
@@ -55,7 +54,7 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True)
 class StreamPiece:
-    """One event: bytes, or a gap of `size` (then `data` is empty), or an end (`end` is set)."""
+    """One event: payload, a gap of `size` bytes without `data`, or an end ("fin" or "rst")."""
 
     side: int
     timestamp: int
@@ -69,11 +68,14 @@ class StreamPiece:
 
 
 class TcpSession:
-    """One TCP connection as captured. Times are nanoseconds since 1970.
+    """One TCP connection as captured. Times are in nanoseconds since 1970.
 
-    Known at once: endpoints, times, files, hints, `saw_syn`, `ordered`, `note`, `payload`.
-    Known once `batches` or `pieces` was read to its end, or after `survey()`: `ends`, `bytes`,
-    `gaps`, `zero_windows`, `retransmissions`, `rtt_ns`.
+    Known from the start: endpoints, times, `captures`, hints, `saw_syn`, `ordered`, `note`,
+    `segment_bytes`, `unseen_side`. Known once `batches` or `pieces` was read to its end, or after
+    `scan_packets`: `ends`, `reassembled_bytes`, `missing_bytes`, `zero_windows`,
+    `retransmissions`, `rtt_ns`. Pairs are (dialer, acceptor).
+
+    Sessions are made by `read_sessions` and `sessions_of`.
     """
 
     def __init__(
@@ -90,35 +92,36 @@ class TcpSession:
         read_ahead: ReadAhead | None = None,
     ) -> None:
         self.flow = flow
-        """The 36-byte flow key; with `started_at` it names the session."""
+        """The 36-byte flow key; together with `started_at` it identifies the session."""
         self.started_at: int = prescan.first_at
         self.ended_at: int = prescan.last_at
         self.packets = int(prescan.packets)
         self.captures = [files[number] for number in prescan.files]
         self.saw_syn = prescan.syn_direction >= 0 or prescan.syn_ack_direction >= 0
         self.ordered = not (order.interleaved or prescan.disordered)
-        """False if the order of the two directions against each other is not proven."""
+        """False if the relative order of the two directions is not proven."""
         self._flip, self.note = _find_dialer(flow, prescan, ports)
         self.segment_bytes = (
             int(prescan.segment_bytes[self._flip]),
             int(prescan.segment_bytes[1 - self._flip]),
         )
-        """Bytes carried by each side's packets, repeated ones counted again: 0 means silent."""
-        heard = [prescan.has_packets(side ^ self._flip) for side in (0, 1)]
-        self.unseen_side = heard.index(False) if any(heard) and not all(heard) else None
-        """The side of which no packet was captured, 0 or 1: not one that only was silent."""
+        """Payload bytes of each side's packets, retransmissions included."""
+        captured = [prescan.has_packets(side ^ self._flip) for side in (0, 1)]
+        self.unseen_side = captured.index(False) if any(captured) and not all(captured) else None
+        """The side of which no packet was captured, 0 or 1; None if both were captured."""
         hint = hints[prescan.hint_block][prescan.hint_index] if prescan.hint_block >= 0 else ""
         self.protocol_hint, self.vantage_hint = read_hint(hint)
         if not self.ordered:
             self.note = _append_note(self.note, "the order of its two directions is not proven")
         self.ends: tuple[str | None, str | None] = (None, None)
-        """How each side was seen to end: "fin", "rst", or None. A RST ends both sides."""
+        """How each side ended: "fin", "rst", or None if that was not captured. A RST ends both."""
         self.reassembled_bytes = self.missing_bytes = (0, 0)
         self.zero_windows: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-        """Spans in which each side offered a window of 0, or too small a one for what followed."""
+        """Spans in which each side offered a zero window, or one too small for what followed."""
         self.retransmissions: tuple[list[tuple[int, int]], list[tuple[int, int]]] = ([], [])
-        """Spans each side's bytes lost to retransmission."""
+        """Spans in which each side waited for a retransmission of its bytes."""
         self.rtt_ns: int | None = None
+        """Round-trip time; None if it could not be measured."""
         self._order = order
         self._packet_range = (begin, begin + self.packets)
         self._files = files
@@ -139,66 +142,72 @@ class TcpSession:
 
     @property
     def acceptor(self) -> str:
+        """Address and port of the side that accepted the connection."""
         return endpoint_text(*flow_endpoints(self.flow)[1 - self._flip])
 
     def batches(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamBatch]:
-        """Everything that passed, about `bytes` of payload at a time (more after a hole)."""
+        """All events of the session, in batches of about `batch_bytes` of payload.
+
+        A batch may be larger after a hole.
+
+        Raises:
+            CaptureError: The payload cannot be read.
+        """
         if not self.prefetch(batch_bytes):
             yield from self.unshared_batches(batch_bytes)
             return
-        found, self._prefetched = self._prefetched, None
-        yield from itertools.starmap(StreamBatch, found or ())  # which keeps none of them
+        prefetched, self._prefetched = self._prefetched, None
+        # starmap keeps no reference to a batch, so that its memory is reused for the next.
+        yield from itertools.starmap(StreamBatch, prefetched or ())
 
     def unshared_batches(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamBatch]:
-        """The same, read for this session only: those who are walked beside it hear nothing."""
+        """Like `batches`, but without sharing reads with sessions analyzed side by side."""
         for events in self._events(batch_bytes):
             yield StreamBatch(events, read_payload(events, self._readers))
 
     def prefetch(self, batch_bytes: int = BATCH_BYTES) -> bool:
-        """Say what `batches` will read first to those who are walked beside it; False if nobody is.
+        """Request the first batch from the shared `ReadAhead`; False if there is none.
 
-        Who then lets the others have a turn may find it read.
+        If other sessions read in the same region before `batches` is called, the payload is read
+        along with theirs.
         """
         if self._read_ahead is None:
             return False
         if self._prefetched is None:
-            found = self._events(batch_bytes, align_to_regions=True)
+            events = self._events(batch_bytes, align_to_regions=True)
             self._prefetched = self._read_ahead.start(
-                found, self._files, self._readers, read_payload
+                events, self._files, self._readers, read_payload
             )
         return True
 
     def pieces(self, batch_bytes: int = BATCH_BYTES) -> Iterator[StreamPiece]:
-        """The same one by one, for reading by people and tests; `batches` is the fast way.
+        """All events one by one, for interactive use and tests; `batches` is faster.
 
-        Who wants only the first few should ask for small batches of `bytes`.
+        To get only the first few, pass a small `batch_bytes`: a batch is read as a whole.
         """
         for batch in self.batches(batch_bytes):
             start = 0
             for n in range(batch.count):
-                side, kind, at, size = (
-                    batch.side[n],
-                    batch.kind[n],
-                    batch.timestamp[n],
-                    batch.size[n],
-                )
+                side, kind, size = batch.side[n], batch.kind[n], batch.size[n]
+                timestamp = batch.timestamp[n]
                 if kind == PAYLOAD:
-                    yield StreamPiece(side, at, size, batch.data[start : start + size])
+                    yield StreamPiece(side, timestamp, size, batch.data[start : start + size])
                     start += size
                 elif kind == GAP:
-                    yield StreamPiece(side, at, size)
+                    yield StreamPiece(side, timestamp, size)
                 else:
-                    yield StreamPiece(side, at, 0, end="fin" if kind == FINISHED else "rst")
+                    end = "fin" if kind == FINISHED else "rst"
+                    yield StreamPiece(side, timestamp, 0, end=end)
 
     def scan_packets(self) -> TcpSession:
-        """Walk the packets without reading payload, so that everything is known."""
+        """Reassemble without reading payload, so that all attributes are known; returns self."""
         for _ in self._events(1 << 40):
             pass
         return self
 
     def _events(self, batch_bytes: int, align_to_regions: bool = False) -> Iterator[TcpEvents]:
         limits = self._limits
-        walk = Reassembler(
+        reassembler = Reassembler(
             self._order,
             *self._packet_range,
             self._flip,
@@ -207,10 +216,10 @@ class TcpSession:
             limits.max_out_of_order_segments,
             limits.hole_timeout_ns,
         )
-        while not walk.closed:
-            events = walk.run(batch_bytes, align_to_regions)
-            if walk.closed:
-                self._store_totals(walk)
+        while not reassembler.closed:
+            events = reassembler.run(batch_bytes, align_to_regions)
+            if reassembler.closed:
+                self._store_totals(reassembler)
             if events.count:
                 yield events
 
@@ -237,42 +246,52 @@ def sessions_of(
     spool: SpoolFactory | None = None,
     read_ahead: ReadAhead | None = None,
 ) -> list[TcpSession]:
-    """The sessions of one flow, from all its rows in any order.
+    """The sessions of one flow, from all its rows.
 
-    `open_reader(path)` gives a function that reads `size` bytes at `offset` of that file;
-    `Files(limits).reader` does. Rows given twice change nothing. `spool` opens a file for what a
-    huge flow has to set aside; without it that stays in memory. `shared` reads payload together
-    with that of the flows that are walked beside this one.
+    Args:
+        rows: All rows of the flow, in any order. Duplicate rows have no effect.
+        open_reader: Called with a path; returns a function that reads `size` bytes at `offset` of
+            that file. `FilePool(limits).reader` is one.
+        limits: By default `CaptureLimits()`.
+        ports: Listening ports, which identify the acceptor if no SYN was captured.
+        spool: Opens a temporary file for the packet order of a huge flow; by default it stays in
+            memory.
+        read_ahead: Shares reads with flows that are analyzed side by side.
+
+    Raises:
+        CaptureError: A file cannot be opened.
     """
-    places: dict[tuple[str, int], list[FlowRefs]] = {}
+    ranges_by_start: dict[tuple[str, int], list[FlowRefs]] = {}
     flow = b""
     for row in rows:
         flow, direction, file, start = row[:4]
-        if (file, start) not in places:
-            places[file, start] = [_NO_REFS, _NO_REFS]
-        places[file, start][direction] = row
+        if (file, start) not in ranges_by_start:
+            ranges_by_start[file, start] = [_NO_REFS, _NO_REFS]
+        ranges_by_start[file, start][direction] = row
     order = FlowOrder(spool)
     hints: list[tuple[str, ...]] = []
     files: list[str] = []
     ranges: list[tuple[StoredRefs, StoredRefs]] = []
-    for place in sorted(places):
-        if files and place[0] != files[-1]:
-            order.add_stored_file(ranges)
+    for file, start in sorted(ranges_by_start):
+        if files and file != files[-1]:
+            order.add_file(ranges)
             ranges = []
         if not ranges:
-            files.append(place[0])
-        forth, back = places[place]
-        ranges.append((_stored(forth), _stored(back)))
-        hints += (forth.hints, back.hints)
+            files.append(file)
+        forward, backward = ranges_by_start[file, start]
+        ranges.append((_stored(forward), _stored(backward)))
+        hints += (forward.hints, backward.hints)
     if ranges:
-        order.add_stored_file(ranges)
+        order.add_file(ranges)
     order.arrange()
     readers = [open_reader(file) for file in files]
     limits = limits or CaptureLimits()
     listening = frozenset(ports)
     return [
-        TcpSession(flow, order, survey, begin, files, hints, readers, limits, listening, read_ahead)
-        for begin, survey in zip(order.session_starts, order.prescans, strict=True)
+        TcpSession(
+            flow, order, prescan, begin, files, hints, readers, limits, listening, read_ahead
+        )
+        for begin, prescan in zip(order.session_starts, order.prescans, strict=True)
     ]
 
 
@@ -281,8 +300,8 @@ def _stored(row: FlowRefs) -> StoredRefs:
 
 
 def read_payload(events: TcpEvents, readers: Sequence[ReadAt]) -> bytes:
-    """Payload of all BYTES rows, in order, with as few calls as the files allow."""
-    found: list[bytes] = []
+    """Payload of all PAYLOAD rows, in order, with as few system calls as possible."""
+    parts: list[bytes] = []
     stop = 0
     while stop < events.count:
         run = ReadRun(events, stop)
@@ -293,26 +312,26 @@ def read_payload(events: TcpEvents, readers: Sequence[ReadAt]) -> bytes:
         data = None
         if run.is_sparse() and isinstance(reader, FileReader):
             data = reader.gather(events, run)
-        found.append(read_run(events, run, reader) if data is None else data)
-    return found[0] if len(found) == 1 else b"".join(found)
+        parts.append(read_run(events, run, reader) if data is None else data)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def _find_dialer(
     flow: bytes, prescan: SessionPrescan, ports: frozenset[int]
 ) -> tuple[int, str | None]:
-    """The direction of the dialer, and a note if it was only guessed."""
+    """The direction of the dialer in the flow, and a note if it is a guess."""
     if prescan.syn_direction >= 0:
         return prescan.syn_direction, None
     if prescan.syn_ack_direction >= 0:
         return 1 - prescan.syn_ack_direction, None
     (_, port1), (_, port2) = flow_endpoints(flow)
-    note = "its start was not captured; who dialled is guessed: "
+    note = "its start was not captured; the dialer is a guess: "
     if (port1 in ports) != (port2 in ports):
-        return (1 if port1 in ports else 0), note + "the port named is the acceptor's"
+        return (1 if port1 in ports else 0), note + "the given listening port is the acceptor's"
     if (port1 < _MIN_EPHEMERAL_PORT) != (port2 < _MIN_EPHEMERAL_PORT):
         return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
     if prescan.first_payload_direction >= 0:
-        return prescan.first_payload_direction, note + "the dialer spoke first"
+        return prescan.first_payload_direction, note + "the dialer sends first"
     return (1 if port1 < port2 else 0), note + "the lower port is the acceptor's"
 
 

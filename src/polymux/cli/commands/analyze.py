@@ -1,4 +1,8 @@
-"""`polymux analyze`: captures to tables and a report, on Spark."""
+"""`polymux analyze`: captures to tables and a report, on Spark.
+
+The options have three groups, which the help texts name: what to analyze, how to run Spark
+("Spark:"), and following a growing directory ("With --watch:").
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,10 @@ from rich.text import Text
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.capture import FlowFilter
 from polymux.cli.commands.analyze_watch import run_watch, single_directory, watch_options
-from polymux.cli.support.capture_options import fail_on_option
-from polymux.cli.support.capture_walk import EXIT_UNREADABLE, warn_about_file
+from polymux.cli.support.capture_options import PROTOCOL_HELP, fail_on_option
+from polymux.cli.support.capture_walk import warn_about_file
 from polymux.cli.support.completion import protocol_names
-from polymux.cli.support.exit_codes import fail_on_exit_code
+from polymux.cli.support.exit_codes import EXIT_UNREADABLE, fail_on_exit_code
 from polymux.cli.support.output import console as standard_output
 from polymux.cli.support.output import format_value, plural
 
@@ -46,18 +50,27 @@ if TYPE_CHECKING:
 @click.option("--out", required=True, help="Directory for the tables; replaced as a whole.")
 @click.option(
     "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
-    help="NAME[:key=value,...] or auto.",
+    help=PROTOCOL_HELP,
 )  # fmt: skip
-@click.option("--port", "ports", multiple=True, help="What runs behind a port: 9000=mplex.")
-@click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
-@click.option("--content", is_flag=True, help="Also write the payload as rows.")
 @click.option(
-    "--master", default="local[*]", show_default=True, help="Where Spark runs: spark://host:7077."
-)
-@click.option("--conf", "confs", multiple=True, help="A Spark setting: key=value.")
-@click.option("--memory", default="1g", show_default=True, help="Heap of the driver: 512m, 2g.")
-@click.option("--report/--no-report", "with_report", default=True, help="Also write report.html.")
+    "--port", "ports", multiple=True,
+    help="Only this port, and optionally its protocol: 9000=mplex.",
+)  # fmt: skip
+@click.option("--filter", "filters", multiple=True, help="Only these flows: host:port.")
+@click.option("--content", is_flag=True, help="Also write the payload, as the table content.")
+@click.option(
+    "--report/--no-report", "with_report", default=True, show_default=True,
+    help="Also write report.html below --out.",
+)  # fmt: skip
 @fail_on_option
+@click.option(
+    "--master", default="local[*]", show_default=True,
+    help="Spark: the master, such as local[4] or spark://host:7077.",
+)  # fmt: skip
+@click.option(
+    "--memory", default="1g", show_default=True, help="Spark: heap of the driver, such as 512m."
+)
+@click.option("--conf", "confs", multiple=True, help="Spark: a setting, spark.NAME=VALUE.")
 @watch_options
 @click.pass_context
 def analyze(
@@ -81,9 +94,10 @@ def analyze(
     idle_timeout: float,
     dedup_window: float,
 ) -> None:
-    """Turn captures into tables: sessions, streams, frames, violations, stalls, timeline.
+    """Analyze captures and write tables: sessions, streams, frames, violations, stalls, timeline.
 
-    CAPTURES are files, directories, globs and URLs (s3://, hdfs://, gs://, file://).
+    CAPTURES are files, directories, globs and URLs (s3://, hdfs://, gs://, file://). With --watch
+    the command keeps running and adds the sessions of new captures to the tables.
     """
     from polymux.capture.io.discovery import find_inputs
     from polymux.spark.batch.atomic_output import check_output
@@ -96,8 +110,7 @@ def analyze(
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
     settings = parse_spark_conf(confs)
-    # Spark takes seconds to start; what can be known now is said now.
-    AnalysisOptions(protocol, port_map)
+    AnalysisOptions(protocol, port_map)  # validate before Spark starts, which takes seconds
     if watch:
         if fail_on is not None:
             raise click.UsageError("--fail-on: with --watch the command runs until it is stopped")
@@ -115,10 +128,10 @@ def analyze(
     with ExitStack() as stack:
         with console.status("starting Spark") if console.is_terminal else nullcontext():
             spark = stack.enter_context(spark_session(master, memory=memory, conf=settings))
-        with stage_progress(spark, console) as tell:
+        with stage_progress(spark, console) as on_stage:
             done = run(
                 spark, captures, out, protocol=protocol, ports=port_map, filters=filters,
-                content=content, on_stage=tell,
+                content=content, on_stage=on_stage,
             )  # fmt: skip
     page = write_html_report(done.out) if with_report else ""
     print_summary(done, page)
@@ -127,7 +140,7 @@ def analyze(
 
 
 def parse_spark_conf(pairs: Sequence[str]) -> dict[str, str]:
-    """The Spark settings of `--conf`; a usage error for what is none."""
+    """Parse the settings of `--conf`. Raise click.UsageError for one that is malformed."""
     settings: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -140,7 +153,7 @@ def parse_spark_conf(pairs: Sequence[str]) -> dict[str, str]:
 
 
 class TaskRateColumn(ProgressColumn):
-    """Tasks a second."""
+    """Tasks per second."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{task.speed:.1f} tasks/s" if task.speed else "")
@@ -148,7 +161,7 @@ class TaskRateColumn(ProgressColumn):
 
 @contextmanager
 def stage_progress(spark: SparkSession, console: Console) -> Iterator[Callable[[str], None]]:
-    """A progress bar over the stages of the run, on a terminal."""
+    """Show a progress bar, on a terminal. Yield the callback for the name of each new stage."""
     from polymux.spark.runtime.job_progress import progress
 
     if not console.is_terminal:
@@ -162,18 +175,18 @@ def stage_progress(spark: SparkSession, console: Console) -> Iterator[Callable[[
     with bar:
         task = bar.add_task("index", total=None)
 
-        def tell(name: str) -> None:
+        def on_stage(name: str) -> None:
             bar.reset(task, description=name, total=None)
 
-        def moved(stage: StageProgress) -> None:
+        def on_progress(stage: StageProgress) -> None:
             bar.update(task, completed=stage.done, total=stage.total)
 
-        with progress(spark, moved):
-            yield tell
+        with progress(spark, on_progress):
+            yield on_stage
 
 
 def write_html_report(out: str) -> str:
-    """The report beside the tables; empty if its extra is missing, which is said."""
+    """Write report.html and return its path; if its extra is missing, warn and return ""."""
     from polymux.core.errors import MissingExtra
     from polymux.report import write_report
 
@@ -187,7 +200,7 @@ def write_html_report(out: str) -> str:
 
 
 def print_summary(analysis: Analysis, report_path: str) -> None:
-    """What was found, in a few lines."""
+    """Print the findings, the totals and where the tables are."""
     from polymux.cli.support.findings_table import print_findings
     from polymux.report.render.wording import findings_sentence
 
@@ -198,15 +211,15 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
         (total.sessions, "session"), (total.streams, "stream"), (total.frames, "frame"),
         (total.total_bytes, "byte"),
     )  # fmt: skip
-    out.print(", ".join(plural(*each) for each in sums))
+    out.print(", ".join(plural(*count) for count in sums))
     violations = total.findings - total.stalls
     out.print(findings_sentence(violations, total.stalls, total.unfinished))
     if analysis.conserved:
         out.print("conservation: every byte of every session is accounted for")
     else:
         names = ", ".join(total.unbalanced[:3])
-        where = plural(total.unbalanced_count, "session")
-        out.print(f"conservation FAILS in {where}: {names}")
+        sessions = plural(total.unbalanced_count, "session")
+        out.print(f"conservation: bytes are unaccounted for in {sessions}: {names}")
     for capture in analysis.unread:
         warn_about_file(capture)
     out.print(f"tables: {relative_path(analysis.out)}", markup=False)
@@ -215,6 +228,6 @@ def print_summary(analysis: Analysis, report_path: str) -> None:
 
 
 def relative_path(path: str) -> str:
-    """A path as a person would write it from here."""
+    """Format a path for printing: relative if it is below the working directory."""
     short = os.path.relpath(path)
     return format_value(path if short.startswith("..") else short)

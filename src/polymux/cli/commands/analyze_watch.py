@@ -1,4 +1,4 @@
-"""`polymux analyze --watch`: a growing folder of captures into tables, until it is stopped."""
+"""`polymux analyze --watch`: follow a growing directory of captures into tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from polymux.spark.streaming.query import BatchReport
 
-POLL_SECONDS = 0.2  # seconds between looks at the query
+POLL_SECONDS = 0.2  # seconds between checks of the query
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
@@ -28,18 +28,18 @@ def watch_options(command: Command) -> Command:
     """Add `--watch` and the options that only apply with it."""
     for add in (
         click.option("--dedup-window", type=click.FloatRange(0), default=3600.0, show_default=True,
-                     help="With --watch: seconds for which a file that was read is recognised."),
+                     help="With --watch: seconds during which data added again is recognised."),
         click.option("--idle-timeout", type=click.FloatRange(0), default=3600.0, show_default=True,
-                     help="With --watch: seconds without any new file until all sessions end."),
+                     help="With --watch: seconds without new data after which all sessions end."),
         click.option("--session-timeout", type=click.FloatRange(0), default=60.0,
                      show_default=True,
-                     help="With --watch: seconds without a packet until a session ends."),
+                     help="With --watch: seconds without a packet after which a session ends."),
         click.option("--session-grace", type=click.FloatRange(0), default=1.0, show_default=True,
-                     help="With --watch: seconds to wait for more of a session that is complete."),
+                     help="With --watch: seconds to wait for more packets of a complete session."),
         click.option("--interval", type=click.FloatRange(0.05), default=1.0, show_default=True,
                      help="With --watch: seconds between scans of the directory."),
         click.option("--available-now", is_flag=True,
-                     help="With --watch: stop once the files that are there now have been read."),
+                     help="With --watch: stop once the files that exist now have been read."),
         click.option("--watch", is_flag=True,
                      help="Keep running: CAPTURES is one directory to which captures are added."),
     ):  # fmt: skip
@@ -48,7 +48,12 @@ def watch_options(command: Command) -> Command:
 
 
 def single_directory(captures: Sequence[str]) -> str:
-    """The one directory that can be followed."""
+    """Return the one directory of CAPTURES that --watch follows.
+
+    Raises:
+        click.UsageError: More than one path was given.
+        CaptureError: The path is not a directory.
+    """
     if len(captures) != 1:
         raise click.UsageError("--watch takes one directory")
     if not os.path.isdir(captures[0]):
@@ -69,15 +74,19 @@ def run_watch(
     interval: float,
     timeouts: tuple[float, float, float, float],
 ) -> None:
-    """Follow until interrupted or terminated, or all is read; every batch is told.
+    """Follow `folder` until SIGINT or SIGTERM, or until everything is read; report every batch.
 
-    `waits` are the seconds of `Waits`, in its order.
+    `timeouts` are the fields of `SessionTimeouts`, in its order. A batch that is running when the
+    command stops is abandoned, and repeated by the next run.
+
+    Raises:
+        PolymuxError: The query failed.
     """
     from polymux.spark.streaming.open_sessions import SessionTimeouts
     from polymux.spark.streaming.query import start_following
 
-    telling = BatchPrinter()
-    with stop_requested() as is_told:
+    printer = BatchPrinter()
+    with stop_requested() as is_stopped:
         query = start_following(
             spark,
             folder,
@@ -89,16 +98,16 @@ def run_watch(
             timeouts=SessionTimeouts(*timeouts),
             available_now=available_now,
             interval=interval,
-            on_batch=telling.print_batch,
+            on_batch=printer.print_batch,
         )
         try:
             warn(f"watching {folder}, tables in {out}")
-            while not is_told() and query.isActive:
+            while not is_stopped() and query.isActive:
                 time.sleep(POLL_SECONDS)
-        finally:  # the running batch is given up, and done again the next time
-            with suppress(Exception):  # it may be over already, or its Java gone
+        finally:
+            with suppress(Exception):  # it may have ended already, or its JVM may be gone
                 query.stop()
-            telling.close()
+            printer.close()
     problem = query.exception()
     if problem is not None:
         text = str(problem).strip().splitlines()
@@ -106,7 +115,7 @@ def run_watch(
 
 
 class BatchPrinter:
-    """Batches on standard error: one line that changes on a terminal, else one a batch."""
+    """Prints batches to standard error: on a terminal in one line that is overwritten."""
 
     def __init__(self) -> None:
         self._rows = self._capture_bytes = 0
@@ -116,14 +125,15 @@ class BatchPrinter:
         self._rows += report.rows
         self._capture_bytes += report.capture_bytes
         text = (
-            f"batch {report.batch_id}: {plural(report.rows, 'row')}, {plural(report.sessions, 'session')} "
-            f"over, {report.open_sessions} open; in all {plural(self._rows, 'row')}, "
+            f"batch {report.batch_id}: {plural(report.rows, 'row')}, "
+            f"{plural(report.sessions, 'session')} ended, {report.open_sessions} open; "
+            f"in all {plural(self._rows, 'row')}, "
             f"{self._capture_bytes / 1e6:.1f} MB; lag {report.lag_seconds:.1f} s"
         )
         if report.late_packets:
-            text += f"; {plural(report.late_packets, 'packet')} came too late and are left out"
+            text += f"; {plural(report.late_packets, 'packet')} came too late and were ignored"
         if report.unbalanced:
-            text += f"; conservation FAILS in {plural(report.unbalanced, 'session')}"
+            text += f"; bytes are unaccounted for in {plural(report.unbalanced, 'session')}"
         if self._is_terminal:
             sys.stderr.write(f"\r\x1b[K{text}\r")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`polymux collect`: take in sessions of any protocol and land them as captures, durably."""
+"""`polymux collect`: accept sessions of any protocol and write them durably as captures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from polymux.aio import Unreachable
 from polymux.cli.commands.record import parse_size, parse_sync
 from polymux.cli.support.completion import protocol_names
+from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.frame_log import verbose_option, with_frame_log
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.signals import stop_event
@@ -21,12 +22,11 @@ from polymux.record import tls_contexts as tls
 from polymux.record.collector import Collector, CollectorLimits
 from polymux.record.durable_log import NotDurable, SyncPolicy
 
-EXIT_NOT_RECORDED = 5
-PROGRESS_INTERVAL = 0.5  # seconds between two lines of progress on a terminal
+PROGRESS_INTERVAL = 0.5  # seconds between updates of the progress line
 
 
 def parse_ids(context: click.Context, option: click.Parameter, text: str) -> list[int]:
-    """`1,3,5` as numbers."""
+    """Parse a list of stream ids, such as `1,3,5`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() and int(part) < 1 << 64 for part in parts):
         raise click.BadParameter(f"{text!r}: write ids with commas between them: 1,3,5")
@@ -40,36 +40,38 @@ def parse_ids(context: click.Context, option: click.Parameter, text: str) -> lis
 @click.option("--listen", "urls", multiple=True, required=True, help="Where to listen; repeatable.")
 @click.option(
     "--protocol", "protocols", multiple=True, required=True, shell_complete=protocol_names,
-    help="What is spoken there: one for each --listen, in the same order, or one for all.",
+    help="The protocol: one for each --listen, in the same order, or one for all.",
 )  # fmt: skip
 @click.option("--out", required=True, help="Directory for the captures.")
 @click.option(
     "--sync", callback=parse_sync, default="always", show_default=True,
-    help="When what came is durable: each (as soon as the disk can), seconds between syncs, none.",
+    help="When to sync to disk: always (as fast as the disk can), every so many seconds, or none.",
 )  # fmt: skip
 @click.option("--rotate-size", callback=parse_size, default="64M", show_default=True,
-              help="Publish a file after so many bytes.")  # fmt: skip
+              help="Publish a file after this many bytes.")  # fmt: skip
 @click.option("--rotate-time", type=click.FloatRange(0.1), default=10.0, show_default=True,
-              help="Or after so many seconds.")  # fmt: skip
+              help="Publish a file after this many seconds.")  # fmt: skip
 @click.option("--clients", type=click.IntRange(1), default=1024, show_default=True,
-              help="Sessions at once.")  # fmt: skip
+              help="Most sessions at a time.")  # fmt: skip
 @click.option("--per-host", type=click.IntRange(0), default=0,
-              help="Sessions from one address; 0 for no such limit.")  # fmt: skip
+              help="Most sessions from one address; 0 for no limit.")  # fmt: skip
 @click.option("--streams", type=click.IntRange(1), default=1024, show_default=True,
-              help="Open streams of one session.")  # fmt: skip
+              help="Most open streams per session.")  # fmt: skip
 @click.option("--buffer", callback=parse_size, default="256M", show_default=True,
-              help="Bytes in memory, all sessions together.")  # fmt: skip
+              help="Most bytes in memory, for all sessions together.")  # fmt: skip
 @click.option("--session-buffer", callback=parse_size, default="16M", show_default=True,
-              help="And those of one session.")  # fmt: skip
+              help="Most bytes in memory for one session.")  # fmt: skip
 @click.option("--pause", type=click.FloatRange(0.1), default=5.0, show_default=True,
-              help="How long a session without credit may have to wait for the disk.")  # fmt: skip
+              help="Seconds a session without flow control may wait for the disk.")  # fmt: skip
 @click.option("--minmux-streams", callback=parse_ids, default="",
-              help="Minmux ids that get credit before the peer says anything: 1,3,5.")  # fmt: skip
+              help="Minmux ids that get credit before the peer sends anything: 1,3,5.")  # fmt: skip
 @click.option("--grace", type=click.FloatRange(0), default=5.0, show_default=True,
-              help="Seconds for streams to finish when stopped.")  # fmt: skip
+              help="Seconds for open streams to finish when stopped.")  # fmt: skip
 @click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
 @click.option("--key", help="Its private key (PEM), mode 0600.")
-@click.option("--client-ca", help="Authorities (PEM) that must have signed the senders.")
+@click.option(
+    "--client-ca", help="Authorities (PEM) that must have signed the senders' certificates."
+)
 @verbose_option
 @click.pass_context
 def collect(
@@ -93,21 +95,22 @@ def collect(
     client_ca: str | None,
     verbose: bool,
 ) -> None:
-    """Listen, take in what is sent, and write it to OUT as captures, published one by one.
+    """Accept sessions and write what they send to the directory --out, as captures.
 
-    Senders are told that something was processed only when it is durable. Stops on SIGINT or
-    SIGTERM. What a killed collector left is published when the next one starts on the same OUT.
-    Exit code 5 if the disk failed.
+    Data is acknowledged to its sender only when it is durable. The command stops on SIGINT or
+    SIGTERM. Files left by a collector that was killed are published when the next one starts with
+    the same --out. Exit code 5 if the disk failed.
     """
     if len(protocols) not in (1, len(urls)):
         raise click.UsageError("give one --protocol for all, or one for each --listen")
-    spoken = protocols * len(urls) if len(protocols) == 1 else protocols
-    for text in spoken:
+    if len(protocols) == 1:
+        protocols *= len(urls)
+    for text in protocols:
         parse_protocol(text)
     context_tls = tls.server_context(cert, key, client_ca) if cert is not None else None
 
     async def run() -> int:
-        stop = stop_event()  # whoever reads that it listens may end it at once
+        stop = stop_event()  # before "listening" is printed: a signal may follow at once
         collector = Collector(
             out,
             sync=sync,
@@ -123,14 +126,14 @@ def collect(
         except CaptureError as problem:
             raise UnwritableOutput(str(problem)) from None
         try:
-            for url, protocol in zip(urls, spoken, strict=True):
+            for url, protocol in zip(urls, protocols, strict=True):
                 await collector.listen(url, protocol, tls=context_tls)
         except BaseException as problem:
             await collector.close(0)
             if isinstance(problem, Unreachable):
                 raise click.UsageError(str(problem)) from None
             raise
-        return await run_until_stopped(collector, spoken, grace, stop)
+        return await run_until_stopped(collector, protocols, grace, stop)
 
     context.exit(asyncio.run(run()))
 
@@ -138,11 +141,11 @@ def collect(
 async def run_until_stopped(
     collector: Collector, protocols: tuple[str, ...], grace: float, stop: asyncio.Event
 ) -> int:
-    """Until told to stop, or the disk fails; returns the exit code."""
+    """Run until `stop` is set or the disk fails, then close and report. Return the exit code."""
     for name in collector.recovered.published:
         warn(f"published what an earlier collector left: {name}")
     for problem in collector.recovered.problems:
-        warn(f"polymux: left alone: {problem}")
+        warn(f"polymux: not recovered: {problem}")
     for url, protocol in zip(collector.urls, protocols, strict=True):
         warn(f"listening at {url} for {protocol}, writing to {collector.out}")
     waiting = [asyncio.create_task(stop.wait()), asyncio.create_task(collector.wait_failed())]
@@ -160,30 +163,30 @@ async def run_until_stopped(
     if collector.failure and collector.failure not in problems:
         problems.append(collector.failure)
     counts = collector.stats
-    safe, size = collector.durable_log.bytes_durable, collector.durable_log.bytes_written
-    durable = f"{size} bytes" if safe == size else f"{safe} of {size} bytes"
+    synced, size = collector.durable_log.bytes_durable, collector.durable_log.bytes_written
+    durable = f"{size} bytes" if synced == size else f"{synced} of {size} bytes"
     warn(
         f"{plural(counts.sessions, 'session')}, {plural(counts.streams, 'stream')}, "
-        f"{counts.rejected} turned away, {durable} durable in "
+        f"{counts.rejected} rejected, {durable} durable in "
         f"{plural(len(collector.published), 'file')}"
     )
     for text in problems:
         warn(f"polymux: {text}")
-    return EXIT_NOT_RECORDED if problems else 0
+    return EXIT_LIMIT if problems else 0
 
 
 async def show_progress(collector: Collector) -> None:
-    """One line on the terminal, again and again: how much has come, and what is not safe yet."""
-    before, then = 0, time.monotonic()
+    """Keep one line on the terminal up to date: volume, rate, bytes not yet durable, and lag."""
+    bytes_before, time_before = 0, time.monotonic()
     while True:
         await asyncio.sleep(PROGRESS_INTERVAL)
-        journal, counts, now = collector.durable_log, collector.stats, time.monotonic()
-        rate = (journal.bytes_written - before) / max(1e-6, now - then) / 1e6
-        before, then = journal.bytes_written, now
+        log, counts, now = collector.durable_log, collector.stats, time.monotonic()
+        rate = (log.bytes_written - bytes_before) / max(1e-6, now - time_before) / 1e6
+        bytes_before, time_before = log.bytes_written, now
         sys.stderr.write(
             f"\r\x1b[K{plural(counts.open, 'session')}, {plural(counts.open_streams, 'stream')}, "
-            f"{journal.bytes_written / 1e6:.1f} MB, {rate:.1f} MB/s, "
-            f"{(journal.bytes_written - journal.bytes_durable) / 1e6:.1f} MB not safe yet, "
-            f"lag {journal.lag * 1000:.0f} ms\r"
+            f"{log.bytes_written / 1e6:.1f} MB, {rate:.1f} MB/s, "
+            f"{(log.bytes_written - log.bytes_durable) / 1e6:.1f} MB not durable yet, "
+            f"lag {log.lag * 1000:.0f} ms\r"
         )
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""`polymux connect`: one stream to a peer, standard input to it and it to standard output."""
+"""`polymux connect`: open one stream, send standard input, print what is received."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from polymux.cli.support.peer_io import (
 from polymux.cli.support.waiting import WaitReporter
 from polymux.record import tls_contexts as tls
 
-# What the library calls its arguments, and what they are called here.
+# The library's remedies name its arguments: here they become options of the command.
 OPTION_OF_ARGUMENT = {
-    "give a context that trusts its issuer with tls=...": "name who signed it with --ca",
+    "give a context that trusts its issuer with tls=...": "name its authority with --ca",
     "timeout=...": "--timeout",
 }
 
@@ -40,31 +40,37 @@ OPTION_OF_ARGUMENT = {
     no_args_is_help=True,
 )
 @live_options
-@click.option("--name", default="", help="The stream's name, or metadata (omnistreams).")
+@click.option("--name", default="", help="The stream's name, or its metadata (omnistreams).")
 @click.option("--send", "texts", multiple=True, help="Send this text instead of standard input.")
 @click.option(
     "--lines", is_flag=True,
-    help="Each line is a message or request of its own, and so is each that comes; a stream of "
-    "bytes gets each line, with its end, as soon as it is there.",
+    help="Send each line as soon as it is read: as a message or request of its own, or, with its "
+    "line end, on a byte stream. Received messages are printed one per line.",
 )  # fmt: skip
-@click.option("--accept", is_flag=True, help="Take the first stream the peer opens instead.")
+@click.option(
+    "--accept",
+    is_flag=True,
+    help="Accept the first stream that the peer opens instead of opening one.",
+)
 @click.option(
     "--stream", "number", type=click.IntRange(0, 2**64 - 1), default=1, show_default=True,
-    help="Minmux: the stream's id. Odd: written here; even: read.",
+    help="Minmux: the id of the stream; odd ids are written, even ids are read.",
 )  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True,
-    help="Seconds to connect in, and for each reply (Streamux). If given: also for the first "
-    "bytes of the peer, once it is connected and what is to be sent has been sent.",
+    help="Seconds to connect, and to wait for each reply (Streamux). If given explicitly, also "
+    "seconds to wait for the peer's first bytes after everything has been sent.",
 )  # fmt: skip
 @click.option(
     "--wait", type=click.FloatRange(0), default=0.0, show_default=True,
-    help="Seconds to try again while nobody listens yet.",
+    help="Seconds to retry while the peer is not listening yet.",
 )  # fmt: skip
-@click.option("--ca", help="Authorities (PEM) to verify the peer with.")
-@click.option("--server-name", help="The name in the peer's certificate, if not its host.")
-@click.option("--cert", help="Certificate chain (PEM) to show to the peer.")
-@click.option("--key", help="Its private key (PEM), mode 0600.")
+@click.option("--ca", help="Authorities (PEM) that verify the peer's certificate.")
+@click.option(
+    "--server-name", help="The name in the peer's certificate, if it is not the host of URL."
+)
+@click.option("--cert", help="Certificate chain (PEM) to present to the peer.")
+@click.option("--key", help="Private key of --cert (PEM), mode 0600.")
 @click.option("--insecure", is_flag=True, help="Do not verify the peer's certificate.")
 @click.pass_context
 def connect(
@@ -87,23 +93,27 @@ def connect(
     key: str | None,
     insecure: bool,
 ) -> None:
-    """Open a session to URL and a stream in it; what is typed goes there, what comes is shown.
+    """Connect to URL, open one stream, send standard input and print what is received.
 
-    mplex and Nerdbank streams go both ways: the end of the input ends our half, and the command
-    ends with the peer's. An omnistreams or Minmux stream goes one way. Streamux: the input is a
-    request (with --lines each line is one) and the reply is shown. URL: tcp://, tls://, ws://,
-    wss://, unix://, or exec:COMMAND for a child that speaks on its standard input and output.
+    URL is tcp://, tls://, ws://, wss://, unix://, or exec:COMMAND for a child process that uses its
+    standard input and output as the connection. mplex and Nerdbank streams are bidirectional: the
+    end of the input ends the sending half, and the command ends when the peer ends the other.
+    Omnistreams and Minmux streams are unidirectional. With Streamux the input is one request (with
+    --lines, each line is one), and each reply is printed.
 
-    What it waits for is said on standard error: at once on a terminal, else after a second. Exit
-    code 4: the peer could not be reached, went away, gave the stream up or sent nothing in time.
+    What the command waits for is printed to standard error: at once on a terminal, otherwise after
+    a second. Exit code 4: the peer could not be reached, disconnected, aborted the stream or sent
+    nothing in time.
     """
     if url.startswith("stdio:"):
-        raise click.UsageError("stdio: is what this command shows you; use exec:COMMAND")
+        raise click.UsageError(
+            "stdio: this command uses its own input and output; use exec:COMMAND"
+        )
     trusted = tls.client_context(ca, insecure=insecure, cert=cert, key=key)
     if insecure:
         warn("warning: the peer's certificate is not verified")
-    given = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
-    talk = StreamClient(name, texts, lines, accept, number, timeout, as_json)
+    explicit = context.get_parameter_source("timeout") is not click.core.ParameterSource.DEFAULT
+    client = StreamClient(name, texts, lines, accept, number, timeout, as_json)
 
     async def run() -> None:
         with open_recorder(record_to, verbose) as recorder:
@@ -111,15 +121,15 @@ def connect(
                 url, protocol=protocol, tls=trusted, server_hostname=server_name,
                 timeout=timeout, wait=wait, recorder=recorder,
             ) as session:  # fmt: skip
-                watch = WaitReporter(session, url, protocol, timeout if given else None)
+                reporter = WaitReporter(session, url, protocol, timeout if explicit else None)
                 try:
-                    await watch.run(talk.run(session, watch))
+                    await reporter.run(client.run(session, reporter))
                 finally:
-                    talk.output.end_line()
+                    client.output.end_line()
 
     log = logging.getLogger("polymux.aio")
     level = log.level
-    log.setLevel(logging.ERROR)  # what ends the one session is the error of this command
+    log.setLevel(logging.ERROR)  # an error of the one session ends this command anyway
     try:
         asyncio.run(run())
     except Unreachable as problem:
@@ -132,7 +142,7 @@ def connect(
 
 
 class StreamClient:
-    """What is said in the one stream of the command."""
+    """Sends the input on one stream and prints what is received, for every kind of session."""
 
     def __init__(
         self,
@@ -154,7 +164,11 @@ class StreamClient:
         self.wait_reporter: WaitReporter | None = None
 
     async def run(self, session: Session, wait_reporter: WaitReporter) -> None:
-        """Until the stream is over, as far as it concerns us."""
+        """Run until the stream has ended.
+
+        Raises:
+            click.UsageError: An option does not apply to the session's protocol.
+        """
         self.wait_reporter = wait_reporter
         kind = stream_shape(session)
         self.output.one_per_line = kind in ("messages", "requests") and (
@@ -176,7 +190,7 @@ class StreamClient:
             await self.run_duplex(session)
 
     async def run_duplex(self, session: Session) -> None:
-        """Both ways at once, until both halves are over."""
+        """Send and receive concurrently until both halves have ended."""
         if self.accept:
             self.waiting_for("the peer to open a stream")
             stream = await session.accept()
@@ -193,12 +207,12 @@ class StreamClient:
                 await asyncio.wait([sending])
 
     def waiting_for(self, what: str) -> None:
-        """Nothing is left to do here until the peer does this."""
+        """Report that the command now waits for `what`."""
         if self.wait_reporter is not None:
             self.wait_reporter.waiting_for(what)
 
     async def send(self, stream: Stream, keep_line_ends: bool = False) -> None:
-        """Everything there is to send; `ends`: lines keep their ends."""
+        """Send the whole input and end the stream."""
         source = input_pieces(self.texts, self.lines, keep_line_ends)
         if self.wait_reporter is not None and not self.texts:
             self.wait_reporter.reading_input()
@@ -229,7 +243,11 @@ class StreamClient:
         await sender.wait_over()
 
     async def run_requests(self, session: StreamuxSession) -> None:
-        """One request after another; each reply is shown before the next is asked."""
+        """Send requests one at a time; print each reply before the next request.
+
+        Raises:
+            Unreachable: No reply within the timeout.
+        """
         source = input_pieces(self.texts, self.lines, False)
         if self.wait_reporter is not None and not self.texts:
             self.wait_reporter.reading_input()

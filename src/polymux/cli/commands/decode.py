@@ -1,4 +1,4 @@
-"""`polymux decode`: bytes in hex, as frames."""
+"""`polymux decode`: decode bytes, written in hex, into frames."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import sys
 
 import click
 
+from polymux.cli.support.capture_options import JSON_HELP
 from polymux.cli.support.completion import protocol_names
+from polymux.cli.support.exit_codes import EXIT_FINDINGS
 from polymux.cli.support.output import (
     TableColumn,
     console,
@@ -18,64 +20,68 @@ from polymux.cli.support.output import (
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity, Violation
 
-EXIT_FINDINGS = 1
 SIDES = ("dialer", "acceptor")
-MAX_INPUT_BYTES = 1 << 20  # bytes taken from standard input
+MAX_INPUT_BYTES = 1 << 20  # most bytes read from standard input
 
 
 @click.command(
     epilog="Example: polymux decode --protocol mplex '000161 0205 68656c6c6f' 'a: 0102 6869'",
     no_args_is_help=True,
 )
-@click.argument("chunks", nargs=-1, required=True)
+@click.argument("pieces", nargs=-1, required=True, metavar="BYTES...")
 @click.option(
     "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
-    help="NAME[:key=value,...] or auto.",
+    help="NAME[:key=value,...], or auto to detect it.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
+@click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 @click.pass_context
-def decode(context: click.Context, chunks: tuple[str, ...], protocol: str, as_json: bool) -> None:
-    """Decode BYTES, in hex: what the dialer sent, or with `a:` before it the acceptor.
+def decode(context: click.Context, pieces: tuple[str, ...], protocol: str, as_json: bool) -> None:
+    """Decode BYTES, written in hex, and print the frames and violations.
 
-    `-` reads them from standard input, a piece a line.
+    Each argument is a piece that the dialer sent, or the acceptor if it begins with `a:`. `-` reads
+    pieces from standard input, one per line. Exit code 1 if there are violations.
     """
     from polymux.analysis.detection.detector import detect, select_variant
     from polymux.analysis.detection.sample import SessionSample
     from polymux.protocols.registry import create, parse_protocol
 
-    pieces = [piece for text in chunks for piece in parse_pieces(text)]
+    parsed = [piece for text in pieces for piece in parse_pieces(text)]
     sample = SessionSample(
-        tuple((side, data, number) for number, (side, data) in enumerate(pieces))
+        tuple((side, data, number) for number, (side, data) in enumerate(parsed))
     )
     if protocol == "auto":
-        verdict = detect(sample)
-        if verdict.protocol is None:
-            raise click.UsageError(f"{verdict.evidence}; name the protocol with --protocol")
-        text = verdict.protocol
+        detection = detect(sample)
+        if detection.protocol is None:
+            raise click.UsageError(f"{detection.evidence}; name the protocol with --protocol")
+        variant = detection.protocol
     else:
         choice = parse_protocol(protocol)
-        text, _ = select_variant(choice.name, choice.options, sample)
-    observer = Observer(create(text))
-    for side, data, at in sample.pieces:
-        observer.feed(side, data, at)
-    rows, found = frame_rows(observer), observer.take_violations()
+        variant, _ = select_variant(choice.name, choice.options, sample)
+    observer = Observer(create(variant))
+    for side, data, timestamp in sample.pieces:
+        observer.feed(side, data, timestamp)
+    rows, violations = frame_rows(observer), observer.take_violations()
     if is_interactive(as_json):
-        print_frames(text, rows, found, undecoded_remarks(observer))
+        print_frames(variant, rows, violations, undecoded_remarks(observer))
     else:
         for row in rows:
-            json_line({"protocol": text, **row})
-        for violation in found:
+            json_line({"protocol": variant, **row})
+        for violation in violations:
             json_line(violation_row(violation))
         for remark in undecoded_remarks(observer):
             json_line({"remark": remark})
-    bad = any(violation.rule.severity is not Severity.NOTE for violation in found)
-    context.exit(EXIT_FINDINGS if bad else 0)
+    failed = any(violation.rule.severity is not Severity.NOTE for violation in violations)
+    context.exit(EXIT_FINDINGS if failed else 0)
 
 
 def parse_pieces(text: str) -> list[tuple[int, bytes]]:
-    """A piece in hex, with the letter of its sender; several from standard input."""
+    """Parse one argument into (side, bytes) pairs: one pair, or for `-` one per line of input.
+
+    Raises:
+        click.UsageError: The text is not hexadecimal.
+    """
     if text == "-":
-        # Whatever comes there: what is no text is no hex, and that is said below.
+        # Invalid UTF-8 is replaced here and then rejected as not hexadecimal.
         lines = sys.stdin.buffer.read(MAX_INPUT_BYTES * 3).decode("utf-8", "replace").splitlines()
         return [piece for line in lines if line.strip() for piece in parse_pieces(line.strip())]
     letter, colon, rest = text.partition(":")
@@ -86,12 +92,13 @@ def parse_pieces(text: str) -> list[tuple[int, bytes]]:
         return [(side, bytes.fromhex(rest if colon else text))]
     except ValueError:
         raise click.UsageError(
-            f"{format_value(text, 40)!r} is not hex; write '0001 61', or 'a: 0102 6869' for the acceptor"
+            f"{format_value(text, 40)!r} is not hex; write '0001 61', or 'a: 0102 6869' for the "
+            "acceptor"
         ) from None
 
 
 def frame_rows(observer: Observer) -> list[dict[str, object]]:
-    """The rows of the frames table that need no capture."""
+    """Rows of the frames table, without the columns that only a capture can give."""
     from polymux.analysis.output.frame_dicts import take_frame_rows
 
     rows = take_frame_rows(observer)
@@ -101,18 +108,18 @@ def frame_rows(observer: Observer) -> list[dict[str, object]]:
 
 
 def undecoded_remarks(observer: Observer) -> list[str]:
-    """What was not decoded, a sentence for each side."""
-    said = []
-    for side, word in enumerate(SIDES):
+    """Describe the bytes that were not decoded, one sentence per side that has any."""
+    remarks = []
+    for side, name in enumerate(SIDES):
         direction = observer.connection.direction(side)
         if direction.decoding_stopped:
-            said.append(f"the {word} could not be decoded on: {direction.stop_reason}")
+            remarks.append(f"decoding of the {name} stopped: {direction.stop_reason}")
         elif direction.in_payload or direction.buffered_bytes():
-            left = (
+            size = (
                 direction.frame_bytes_seen if direction.in_payload else direction.buffered_bytes()
             )
-            said.append(f"{left} bytes of the {word} are an unfinished frame")
-    return said
+            remarks.append(f"{size} bytes of the {name} are an unfinished frame")
+    return remarks
 
 
 def violation_row(violation: Violation) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""`polymux demo`: the main job on real traffic, with faults planted and found."""
+"""`polymux demo`: record real peers with planted faults, analyze them, show what was found."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REQUIRED_EXTRAS = ("captures", "spark", "websocket", "report")
 
 @click.command(epilog="Example: polymux demo --out demo-out")
 @click.option("--out", default="demo-out", show_default=True, help="Directory to write to.")
-@click.option("--master", default="local[*]", show_default=True, help="Where Spark runs.")
+@click.option("--master", default="local[*]", show_default=True, help="The Spark master.")
 @click.pass_context
 def demo(context: click.Context, out: str, master: str) -> None:
-    """Run real peers on loopback, record them, analyse on Spark, and show what happened."""
+    """Run real peers on loopback, record them, analyze the capture and show the findings."""
     check_extras()
     folder = Path(out)
     capture = folder / "demo.pcapng"
@@ -44,7 +44,12 @@ def demo(context: click.Context, out: str, master: str) -> None:
 
 
 def check_extras() -> None:
-    """Raise before anything is written if a later part of the demo could not run."""
+    """Check that every part of the demo can run, before anything is written.
+
+    Raises:
+        MissingExtra: An extra is not installed.
+        NoJava: There is no Java that Spark supports.
+    """
     from polymux.spark.runtime.doctor import missing_distributions
     from polymux.spark.runtime.java import find_java
 

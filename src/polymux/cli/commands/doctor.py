@@ -1,4 +1,4 @@
-"""`polymux doctor`: what is installed, what is missing, and what to do about it."""
+"""`polymux doctor`: check the installation and say how to fix what is missing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from polymux.cli.support.exit_codes import EXIT_FINDINGS
 from polymux.cli.support.output import format_value
 
 
@@ -14,15 +15,15 @@ from polymux.cli.support.output import format_value
 @click.option("--master", help="Also run a task on every worker of this Spark master.")
 @click.pass_context
 def doctor(context: click.Context, master: str | None) -> None:
-    """Look at Python, the compiled core, the extras, Java and memory."""
+    """Check Python, the compiled core, the extras, Java, memory and the cache."""
     from polymux.spark.runtime.doctor import checks
 
     table = Table(show_header=False, box=None)
-    found = checks(master)
-    for check in found:
+    results = checks(master)
+    for check in results:
         mark = "ok" if check.ok else "--"
         cells = (mark, check.name, check.text, "" if check.ok else check.remedy)
         table.add_row(*(Text(format_value(cell)) for cell in cells))
     Console().print(table)
-    if not all(check.ok for check in found if check.needed):
-        context.exit(1)
+    if not all(check.ok for check in results if check.needed):
+        context.exit(EXIT_FINDINGS)

@@ -1,4 +1,4 @@
-"""`polymux follow`: the bytes of one stream, or of all streams as files."""
+"""`polymux follow`: print the content of one stream, or write all streams to files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from polymux.cli.support.capture_options import CaptureRequest, capture_options, session_option
+from polymux.cli.support.capture_options import CaptureRequest, capture_options
 from polymux.cli.support.capture_walk import CaptureRun
 from polymux.cli.support.output import format_value, is_interactive, json_line, rows_of, warn
 from polymux.cli.support.progress import print_line
-from polymux.cli.support.stream_files import StreamFiles
+from polymux.cli.support.stream_files import CapturedStreams
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,28 +27,23 @@ SIDES = ("dialer", "acceptor")
     no_args_is_help=True,
 )
 @capture_options
-@session_option
 @click.option("--stream", default="", help="The stream, as `polymux ls` lists it: d1, a2, d0.2.")
 @click.option("--sender", type=click.Choice(SIDES), help="Only what this side sent.")
-@click.option("-o", "--out", help="Write files to this directory instead, and a manifest.json.")
+@click.option("-o", "--out", help="Write files and a manifest.jsonl to this new directory instead.")
 @click.pass_context
 def follow(
     context: click.Context,
-    captures: tuple[str, ...],
-    protocol: str,
-    ports: tuple[str, ...],
-    filters: tuple[str, ...],
-    session: str,
+    request: CaptureRequest,
     as_json: bool,
     stream: str,
     sender: str | None,
     out: str | None,
 ) -> None:
-    """Give the content of a stream of CAPTURES, byte for byte, in the order it passed.
+    """Print the content of a stream of CAPTURES, in the order it was sent.
 
-    A terminal gets it escaped, a pipe gets the bytes, --json a line for each frame. With --out
-    every stream (or the one named) becomes a file `stream-000017.bin` for each side that sent;
-    names never become file names.
+    A terminal shows it escaped, a pipe receives the bytes, and --json prints one line per frame.
+    With --out every stream (or the one named with --stream) becomes one file per sender, such as
+    stream-000017.bin, and manifest.jsonl describes them; names never become file names.
     """
     from polymux.analysis.schema.stream_keys import parse_stream_key
 
@@ -56,20 +51,19 @@ def follow(
         parse_stream_key(stream)
     elif out is None:
         raise click.UsageError("say which stream with --stream d1, or --out DIR for all of them")
-    asked = CaptureRequest(captures, protocol, ports, filters, session)
     senders = (sender,) if sender else SIDES
-    plan = asked.analysis_options("streams", "content", stream=stream)
-    people = is_interactive(as_json)
-    with CaptureRun(asked, plan, printing=people and out is None) as reading:
+    options = request.analysis_options("streams", "content", stream=stream)
+    interactive = is_interactive(as_json)
+    with CaptureRun(request, options, printing=interactive and out is None) as run:
         if out is not None:
-            with StreamFiles(out, senders) as files:
-                for each in reading.sessions():
-                    files.add_session(reading.analyze(each, plan, files.emit))
+            with CapturedStreams(out, senders) as files:
+                for session in run.sessions():
+                    files.add_session(run.analyze(session, options, files.emit))
             warn(files.summary_text())
         else:
-            put = json_line if as_json else write_text if people else write_raw
-            _print_stream(reading, asked, plan, stream, senders, put)
-    context.exit(reading.exit_code)
+            write = json_line if as_json else write_text if interactive else write_raw
+            _print_stream(run, request, options, stream, senders, write)
+    context.exit(run.exit_code)
 
 
 def _print_stream(
@@ -78,25 +72,28 @@ def _print_stream(
     options: AnalysisOptions,
     stream: str,
     senders: tuple[str, ...],
-    put: Callable[[dict[str, object]], None],
+    write: Callable[[dict[str, object]], None],
 ) -> None:
-    """One stream to standard output."""
+    """Write one stream to standard output.
+
+    Raises:
+        click.UsageError: None of the sessions has the stream, or several have it.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from polymux.analysis.arrow.arrays import make_scalar
 
     holders = []
-    wanted = make_scalar(stream, pa.string())
+    key = make_scalar(stream, pa.string())
     for session in run.sessions():
-        labels: set[str] = set()
+        matches: list[bool] = []
 
-        def note(table: str, batch: pa.RecordBatch, labels: set[str] = labels) -> None:
-            if pc.any(pc.equal(batch.column("stream"), wanted)).as_py():
-                labels.add(stream)
+        def note(table: str, batch: pa.RecordBatch, matches: list[bool] = matches) -> None:
+            matches.append(bool(pc.any(pc.equal(batch.column("stream"), key)).as_py()))
 
         summary = run.analyze(session, request.analysis_options("streams"), note)
-        if labels:
+        if any(matches):
             holders.append((summary.session_id, session))
     if run.exit_code and not holders:
         return
@@ -111,23 +108,23 @@ def _print_stream(
             return
         for row in rows_of(table, batch):
             if row["sender"] in senders:
-                put(row)
+                write(row)
 
     run.analyze(holders[0][1], options, emit)
     sys.stdout.flush()
 
 
 def write_raw(row: dict[str, object]) -> None:
-    """The bytes as they are."""
+    """Write the bytes unchanged."""
     data = row["data"]
-    assert isinstance(data, bytes)
+    assert isinstance(data, bytes)  # the type of the column
     sys.stdout.buffer.write(data)
 
 
 def write_text(row: dict[str, object]) -> None:
-    """Lines that a terminal cannot be harmed by, with an arrow for the direction."""
+    """Print escaped lines, with an arrow for the direction: `>` is sent by the dialer."""
     data = row["data"]
-    assert isinstance(data, bytes)
+    assert isinstance(data, bytes)  # the type of the column
     arrow = ">" if row["sender"] == "dialer" else "<"
     for line in data.decode("utf-8", "backslashreplace").splitlines():
         print_line(f"{arrow} {format_value(line)}")

@@ -1,4 +1,4 @@
-"""`polymux ls`: sessions and streams at once, the worst first."""
+"""`polymux ls`: list sessions and streams, worst first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from polymux.cli.support.capture_options import (
     capture_options,
     fail_on_option,
     format_option,
-    session_option,
 )
 from polymux.cli.support.capture_walk import analyze_captures
 from polymux.cli.support.exit_codes import fail_on_exit_code
@@ -21,7 +20,6 @@ from polymux.cli.support.output import (
     TABLE,
     CsvWriter,
     TableColumn,
-    chosen_format,
     console,
     format_value,
     json_line,
@@ -39,10 +37,10 @@ if TYPE_CHECKING:
 
     from polymux.analysis.session.summary import SessionSummary
 
-DEFAULT_TOP = 50
-MAX_LISTED_STREAMS = 100_000  # lines kept for programs; beyond it only the worst
-MIN_ID_CHARS = 4  # characters of a session's id at least
-MAX_NAME_CHARS = 24  # characters of a stream's name
+DEFAULT_TOP = 50  # most sessions in a table, and most streams unless --top is given
+MAX_LISTED_STREAMS = 100_000  # most streams as JSON or CSV: the worst
+MIN_ID_CHARS = 4  # fewest characters of an abbreviated session id
+MAX_NAME_CHARS = 24  # most characters of a stream's name
 STREAM_COLUMNS = (
     "session_id", "stream", "opener", "name", "opened_at", "closed_at", "ending", "reset_by",
     "error", "bytes_dialer", "bytes_acceptor", "frames_dialer", "frames_acceptor",
@@ -55,58 +53,57 @@ _CSV_SESSION_COLUMNS = ("session_id", "protocol", "version", "dialer", "acceptor
 @click.command(epilog="Example: polymux ls talk.pcapng --port 9000=mplex", no_args_is_help=True)
 @capture_options
 @format_option
-@session_option
 @fail_on_option
-@click.option("--top", type=click.IntRange(1), help="Streams to list; 50 for people.")
+@click.option(
+    "--top",
+    type=click.IntRange(1),
+    help="List this many streams (default: 50 in a table, otherwise all).",
+)
 @click.pass_context
 def ls(
     context: click.Context,
-    captures: tuple[str, ...],
-    protocol: str,
-    ports: tuple[str, ...],
-    filters: tuple[str, ...],
-    session: str,
-    as_json: bool,
-    form: str | None,
+    request: CaptureRequest,
+    output_format: str,
     fail_on: str | None,
     top: int | None,
 ) -> None:
-    """List the sessions and streams of CAPTURES, worst first, with the reason why."""
-    asked = CaptureRequest(captures, protocol, ports, filters, session)
-    form = chosen_format(as_json, form)
-    worst = StreamRanking(top or (DEFAULT_TOP if form == TABLE else MAX_LISTED_STREAMS))
+    """List the sessions and streams of CAPTURES, worst first, each with the reason."""
+    as_table = output_format == TABLE
+    ranking = StreamRanking(top or (DEFAULT_TOP if as_table else MAX_LISTED_STREAMS))
     sessions: list[SessionSummary] = []
 
     def emit(table: str, batch: pa.RecordBatch) -> None:
         if table == "streams":
             for row in rows_of(table, batch, STREAM_COLUMNS):
-                worst.add_stream(row)
+                ranking.add_stream(row)
         elif table == "violations":
             for row in rows_of(table, batch):
-                worst.add_violation(row)
+                ranking.add_violation(row)
         else:
             for row in rows_of(table, batch):
-                worst.add_stall(row)
+                ranking.add_stall(row)
 
-    plan = asked.analysis_options("streams", "violations", "stalls")
-    code = analyze_captures(asked, plan, emit, sessions.append)
-    listed = worst.worst_streams()
-    sessions.sort(key=lambda each: (-each.findings, each.ending == "clean", each.started_at))
-    if form == TABLE:
-        short = short_id_length([each.session_id for each in sessions])
-        print_sessions(sessions, worst.session_problems, short)
-        print_streams(listed, worst.stream_count, short)
+    options = request.analysis_options("streams", "violations", "stalls")
+    code = analyze_captures(request, options, emit, sessions.append)
+    streams = ranking.worst_streams()
+    sessions.sort(
+        key=lambda session: (-session.findings, session.ending == "clean", session.started_at)
+    )
+    if as_table:
+        id_length = short_id_length([session.session_id for session in sessions])
+        print_sessions(sessions, ranking.session_problems, id_length)
+        print_streams(streams, ranking.stream_count, id_length)
         print_totals(sessions)
-    elif form == CSV:
-        write_csv(sessions, listed)
+    elif output_format == CSV:
+        write_csv(sessions, streams)
     else:
-        for each in sessions:
-            json_line({"table": "sessions", **session_json(each)})
-        for entry in listed:
-            json_line({"table": "streams", **entry.row, "why": entry.reason})
-    found = sum(each.findings for each in sessions)
-    stalls = sum(each.stalls for each in sessions)
-    context.exit(fail_on_exit_code(fail_on, found, stalls, code))
+        for session in sessions:
+            json_line({"table": "sessions", **session_json(session)})
+        for stream in streams:
+            json_line({"table": "streams", **stream.row, "why": stream.reason})
+    findings = sum(session.findings for session in sessions)
+    stalls = sum(session.stalls for session in sessions)
+    context.exit(fail_on_exit_code(fail_on, findings, stalls, code))
 
 
 def session_json(summary: SessionSummary) -> dict[str, object]:
@@ -117,27 +114,27 @@ def session_json(summary: SessionSummary) -> dict[str, object]:
 
 
 def write_csv(sessions: list[SessionSummary], streams: list[RankedStream]) -> None:
-    """One row a stream, with what tells its session; a session without a stream has a row too."""
+    """Write a row per stream, with columns of its session, and per session without streams."""
     out = CsvWriter()
-    left = {each.session_id: each for each in sessions}
-    known = dict(left)
-    for entry in streams:
-        id = str(entry.row["session_id"])
-        left.pop(id, None)
-        of = {name: getattr(known[id], name) for name in _CSV_SESSION_COLUMNS}
-        out.write({**of, **entry.row, "why": entry.reason})
-    for each in left.values():
-        of = {name: getattr(each, name) for name in _CSV_SESSION_COLUMNS}
-        out.write({**of, **dict.fromkeys(STREAM_COLUMNS[1:]), "why": None})
+    by_id = {session.session_id: session for session in sessions}
+    without_streams = dict(by_id)
+    for stream in streams:
+        session_id = str(stream.row["session_id"])
+        without_streams.pop(session_id, None)
+        of_session = {name: getattr(by_id[session_id], name) for name in _CSV_SESSION_COLUMNS}
+        out.write({**of_session, **stream.row, "why": stream.reason})
+    for session in without_streams.values():
+        of_session = {name: getattr(session, name) for name in _CSV_SESSION_COLUMNS}
+        out.write({**of_session, **dict.fromkeys(STREAM_COLUMNS[1:]), "why": None})
 
 
 def short_id_length(ids: list[str]) -> int:
-    """How many characters tell these ids apart."""
-    need = MIN_ID_CHARS
-    for one, other in pairwise(sorted(ids)):
-        while one[:need] == other[:need] and need < len(one):
-            need += 1
-    return need
+    """Return how many characters make all of these ids different."""
+    length = MIN_ID_CHARS
+    for first, second in pairwise(sorted(ids)):
+        while first[:length] == second[:length] and length < len(first):
+            length += 1
+    return length
 
 
 def print_sessions(
@@ -157,25 +154,25 @@ def print_sessions(
     )
     lines = []
     remarks = []
-    for each in sessions[:DEFAULT_TOP]:
-        id = each.session_id[:id_length]
+    for session in sessions[:DEFAULT_TOP]:
+        short_id = session.session_id[:id_length]
         lines.append(
             (
-                id,
-                " ".join(filter(None, (each.protocol or "?", each.version, each.dialect))),
-                f"{each.dialer} > {each.acceptor}",
-                duration_text((each.ended_at - each.started_at) * 1000),
-                each.streams,
-                each.findings,
-                each.ending,
-                each.frames,
-                size_cell(each.bytes_dialer),
-                size_cell(each.bytes_acceptor),
+                short_id,
+                " ".join(filter(None, (session.protocol or "?", session.version, session.dialect))),
+                f"{session.dialer} > {session.acceptor}",
+                duration_text((session.ended_at - session.started_at) * 1000),
+                session.streams,
+                session.findings,
+                session.ending,
+                session.frames,
+                size_cell(session.bytes_dialer),
+                size_cell(session.bytes_acceptor),
             )
         )
-        said = remark_of(each, session_problems.get(each.session_id, StreamProblems()))
-        if said:
-            remarks.append((id, said))
+        remark = remark_of(session, session_problems.get(session.session_id, StreamProblems()))
+        if remark:
+            remarks.append((short_id, remark))
     print_table("Sessions", columns, lines)
     if len(sessions) > DEFAULT_TOP:
         console().print(f"and {len(sessions) - DEFAULT_TOP} more; --format json lists them all")
@@ -184,18 +181,18 @@ def print_sessions(
 
 
 def size_cell(size: object) -> str:
-    """A size under a heading that names the unit."""
+    """Format a size for a column whose heading names the unit."""
     return size_text(int(str(size))).removesuffix(" bytes").removesuffix(" byte")
 
 
 def remark_of(session: SessionSummary, problems: StreamProblems) -> str:
-    """What is to be known of a session besides its columns and its streams."""
-    said = [session.note] if session.note else []
+    """Return the session's note, its findings outside of streams, and why it was not decoded."""
+    parts = [session.note] if session.note else []
     if problems.findings:
-        said.append(problems.describe())
+        parts.append(problems.describe())
     if session.protocol is None:
-        said.append(session.evidence or "")
-    return "; ".join(filter(None, said))
+        parts.append(session.evidence or "")
+    return "; ".join(filter(None, parts))
 
 
 def print_streams(streams: list[RankedStream], total: int, id_length: int) -> None:
@@ -212,8 +209,8 @@ def print_streams(streams: list[RankedStream], total: int, id_length: int) -> No
         TableColumn("why", min_width=40, preferred_width=60),
     )
     lines = []
-    for entry in streams:
-        row = entry.row
+    for stream in streams:
+        row = stream.row
         lines.append(
             (
                 str(row["session_id"])[:id_length],
@@ -223,7 +220,7 @@ def print_streams(streams: list[RankedStream], total: int, id_length: int) -> No
                 size_cell(row["bytes_acceptor"]),
                 int(str(row["frames_dialer"])) + int(str(row["frames_acceptor"])),
                 row["ending"],
-                entry.reason,
+                stream.reason,
             )
         )
     print_table("\nStreams, worst first", columns, lines)
@@ -234,12 +231,13 @@ def print_streams(streams: list[RankedStream], total: int, id_length: int) -> No
 def print_totals(sessions: list[SessionSummary]) -> None:
     sums = (
         (len(sessions), "session"),
-        (sum(each.streams for each in sessions), "stream"),
-        (sum(each.frames for each in sessions), "frame"),
+        (sum(session.streams for session in sessions), "stream"),
+        (sum(session.frames for session in sessions), "frame"),
     )
-    stalls = sum(each.stalls for each in sessions)
-    violations = sum(each.findings for each in sessions) - stalls
-    found = findings_sentence(violations, stalls, sum(each.unfinished for each in sessions))
-    console().print(f"\n{', '.join(plural(*each) for each in sums)}\n{found}")
-    if all(each.balanced for each in sessions):
-        console().print("conservation: every byte is in a frame, a gap, the carrier or undecoded")
+    stalls = sum(session.stalls for session in sessions)
+    violations = sum(session.findings for session in sessions) - stalls
+    unfinished = sum(session.unfinished for session in sessions)
+    sentence = findings_sentence(violations, stalls, unfinished)
+    console().print(f"\n{', '.join(plural(*count) for count in sums)}\n{sentence}")
+    if all(session.balanced for session in sessions):
+        console().print("conservation: every byte of every session is accounted for")

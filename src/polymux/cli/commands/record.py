@@ -1,4 +1,4 @@
-"""`polymux record`: a recording proxy."""
+"""`polymux record`: a recording proxy between two peers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import click
 
 from polymux.capture.pcapng.rotation import RotatingWriter
 from polymux.cli.support.completion import protocol_names
+from polymux.cli.support.exit_codes import EXIT_LIMIT
 from polymux.cli.support.frame_log import FrameLog, verbose_option
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.signals import stop_event
@@ -24,20 +25,20 @@ from polymux.record.crash_recovery import recover_partial_captures
 from polymux.record.proxy import RecordingProxy
 
 NOT_VERIFIED_NOTE = "polymux: the upstream's certificate was not verified"
-EXIT_NOT_RECORDED = 5
 SyncOption = float | Literal["none", "always"]
 SIZE_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def parse_size(context: click.Context, param: click.Parameter, value: str) -> int:
-    """Bytes, as a number or with a unit."""
-    found = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
-    if found is None:
+    """Parse a number of bytes, with or without a unit: 65536, 64M, 2G."""
+    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", value.strip().lower())
+    if match is None:
         raise click.BadParameter(f"{value!r} is no size; write bytes, or 64M, or 2G")
-    return int(found[1]) * SIZE_UNITS[found[2]]
+    return int(match[1]) * SIZE_UNITS[match[2]]
 
 
 def parse_sync(context: click.Context, param: click.Parameter, value: str) -> SyncOption:
+    """Parse --sync: `none`, `always`, or the seconds between syncs."""
     if value == "none":
         return "none"
     if value == "always":
@@ -45,7 +46,7 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
     with suppress(ValueError):
         if 0 <= float(value) < math.inf:
             return float(value)
-    raise click.BadParameter(f"{value!r} is neither none, nor each, nor seconds between syncs")
+    raise click.BadParameter(f"{value!r} is neither none, nor always, nor seconds between syncs")
 
 
 @click.command(
@@ -58,31 +59,45 @@ def parse_sync(context: click.Context, param: click.Parameter, value: str) -> Sy
 @click.option("-o", "--out", required=True, help="The capture to write (pcapng).")
 @click.option(
     "--protocol", default="", shell_complete=protocol_names,
-    help="Noted in the capture, so that nobody has to guess.",
+    help="The protocol, noted in the capture so that readers need not detect it.",
 )  # fmt: skip
 @click.option(
-    "--rotate-size", callback=parse_size, default="0", help="Begin another file after: 64M."
+    "--rotate-size",
+    callback=parse_size,
+    default="0",
+    help="Start a new file after this many bytes, such as 64M.",
 )
 @click.option(
-    "--rotate-time", type=click.FloatRange(0), default=0.0, help="And after so many seconds."
+    "--rotate-time",
+    type=click.FloatRange(0),
+    default=0.0,
+    help="Start a new file after this many seconds.",
 )
 @click.option("--index", is_flag=True, help="Write FILE.idx beside each published file.")
 @click.option(
     "--sync", callback=parse_sync, default="1", show_default=True,
-    help="When to sync the disk: none, each, or seconds.",
+    help="When to sync to disk: always, every so many seconds, or none.",
 )  # fmt: skip
 @click.option(
     "--on-full", type=click.Choice(["gap", "block"]), default="gap", show_default=True,
-    help="Disk full: let traffic flow and count what is missing, or let it wait.",
+    help="When the disk is full: forward traffic unrecorded (gap), or stop forwarding (block).",
 )  # fmt: skip
 @click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
-@click.option("--key", help="Its private key (PEM), mode 0600.")
-@click.option("--client-ca", help="Authorities (PEM) that must have signed the dialers.")
-@click.option("--ca", help="Authorities (PEM) to verify the upstream with.")
-@click.option("--server-name", help="The name in the upstream's certificate, if not its host.")
-@click.option("--client-cert", help="Certificate chain (PEM) to show to the upstream.")
-@click.option("--client-key", help="Its private key (PEM), mode 0600.")
-@click.option("--insecure", is_flag=True, help="Do not verify the upstream; noted in the capture.")
+@click.option("--key", help="Private key of --cert (PEM), mode 0600.")
+@click.option(
+    "--client-ca", help="Authorities (PEM) that must have signed the dialers' certificates."
+)
+@click.option("--ca", help="Authorities (PEM) that verify the upstream's certificate.")
+@click.option(
+    "--server-name", help="The name in the upstream's certificate, if it is not its host."
+)
+@click.option("--client-cert", help="Certificate chain (PEM) to present to the upstream.")
+@click.option("--client-key", help="Private key of --client-cert (PEM), mode 0600.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Do not verify the upstream's certificate; noted in the capture.",
+)
 @verbose_option
 @click.pass_context
 def record(
@@ -106,10 +121,10 @@ def record(
     insecure: bool,
     verbose: bool,
 ) -> None:
-    """Stand between two peers: listen at LISTEN, forward to UPSTREAM, write down what passes.
+    """Listen at LISTEN, forward every connection to UPSTREAM, and record what passes.
 
-    Stops on SIGINT or SIGTERM. What was recorded before the disk was full, or before a kill, is
-    kept; exit code 5 if anything is missing.
+    The command stops on SIGINT or SIGTERM. What was recorded before the disk was full, or before
+    the recorder was killed, is kept. Exit code 5 if anything is missing.
     """
     if protocol:
         parse_protocol(protocol)
@@ -125,25 +140,30 @@ def record(
     note = NOT_VERIFIED_NOTE if insecure else ""
     writer = open_writer(out, rotate_size, rotate_time, sync, index, note)
     try:
-        tap = RecordingProxy(
+        proxy = RecordingProxy(
             listen, upstream, writer, protocol=protocol, tls=own, upstream_tls=theirs,
             server_hostname=server_name, on_full=on_full, note=note,
             observer=(lambda dialer: FrameLog(protocol, dialer).feed) if verbose else None,
         )  # fmt: skip
-        asyncio.run(run_proxy(tap))
+        asyncio.run(run_proxy(proxy))
     except BaseException:
         close_or_discard(writer)
         raise
-    with suppress(CaptureError):  # said below, with all others
+    with suppress(CaptureError):  # also in `writer.failures`, which `print_result` prints
         writer.close()
-    if print_result(tap, writer):
-        context.exit(EXIT_NOT_RECORDED)
+    if print_result(proxy, writer):
+        context.exit(EXIT_LIMIT)
 
 
 def open_writer(
     out: str, rotate_bytes: int, rotate_seconds: float, sync: SyncOption, index: bool, comment: str
 ) -> RotatingWriter:
-    """The first file; whoever named it wrongly is told so, a disk that fails is exit code 5."""
+    """Open the first file.
+
+    Raises:
+        click.UsageError: The file exists already.
+        SystemExit: The disk failed; the code is `EXIT_LIMIT`.
+    """
     try:
         return RotatingWriter(
             out,
@@ -158,20 +178,20 @@ def open_writer(
         if os.path.exists(out) or os.path.exists(f"{out}.part"):
             raise click.UsageError(str(problem)) from None
         warn(f"polymux: {problem}")
-        sys.exit(EXIT_NOT_RECORDED)
+        sys.exit(EXIT_LIMIT)
 
 
 def publish_partial_captures(out: str) -> None:
-    """A recorder that was killed could not publish its last files: do it now."""
-    left = recover_partial_captures(out)
-    for name in left.published:
+    """Publish the last files of an earlier recorder that was killed before it could do so."""
+    recovered = recover_partial_captures(out)
+    for name in recovered.published:
         warn(f"{name}: left behind by a recorder that was killed, published now")
-    for problem in left.problems:
+    for problem in recovered.problems:
         warn(f"warning: {problem}")
 
 
 def close_or_discard(writer: RotatingWriter) -> None:
-    """Recording never began, or broke off: keep what there is and leave nothing empty behind."""
+    """After a failure: keep the file if it has packets, otherwise remove it."""
     with suppress(CaptureError):
         if writer.packets:
             writer.close()
@@ -180,25 +200,23 @@ def close_or_discard(writer: RotatingWriter) -> None:
 
 
 def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
-    """Say what was recorded; True if anything is missing."""
-    counts, missed = proxy.stats, writer.loss
+    """Print what was recorded and what was lost. Return True if anything was lost."""
+    stats, loss = proxy.stats, writer.loss
     files = ", ".join(writer.published) or "nothing"
     warn(
-        f"{plural(counts.connections, 'connection')}, "
-        f"{plural(counts.bytes_dialer, 'byte')} from dialers, "
-        f"{counts.bytes_acceptor} from the upstream, {counts.refused} not forwarded; "
+        f"{plural(stats.connections, 'connection')}, "
+        f"{plural(stats.bytes_dialer, 'byte')} from dialers, "
+        f"{stats.bytes_acceptor} from the upstream, {stats.refused} not forwarded; "
         f"written: {files}"
     )
     lines = list(writer.failures)
-    if missed.packets:
+    if loss.packets:
+        lines.append(f"{loss.packets} packets ({loss.bytes} bytes) were not written: {loss.error}")
+    elif loss.error and not lines:
+        lines.append(f"the recording failed in part: {loss.error}")
+    if stats.dropped_bytes:
         lines.append(
-            f"{missed.packets} packets ({missed.bytes} bytes) were not written: {missed.error}"
-        )
-    elif missed.error and not lines:
-        lines.append(f"the recording did not go as asked: {missed.error}")
-    if counts.dropped_bytes:
-        lines.append(
-            f"stopped while the disk was full: {counts.dropped_bytes} bytes of packets were neither "
+            f"stopped while the disk was full: {stats.dropped_bytes} bytes of packets were neither "
             "recorded nor forwarded"
         )
     for line in lines:
@@ -207,7 +225,7 @@ def print_result(proxy: RecordingProxy, writer: RotatingWriter) -> bool:
 
 
 async def run_proxy(proxy: RecordingProxy) -> None:
-    """Until interrupted or terminated."""
+    """Run the proxy until SIGINT or SIGTERM."""
     stop = stop_event()
     async with proxy:
         warn(f"listening at {proxy.url}, forwarding to {proxy.upstream}")

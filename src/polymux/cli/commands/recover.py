@@ -1,4 +1,4 @@
-"""`polymux recover`: recordings whose recorder was killed, and damaged captures, made whole."""
+"""`polymux recover`: publish the files of a killed recorder, and repair damaged captures."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import click
 
 from polymux.capture.io.paths import expand
 from polymux.cli.support.capture_walk import total_file_size
+from polymux.cli.support.exit_codes import EXIT_UNREADABLE
 from polymux.cli.support.output import format_value, plural, warn
 from polymux.cli.support.progress import ProgressBar, bytes_read_counter, print_line
 from polymux.core.errors import CaptureError
-
-EXIT_UNREADABLE = 3
 
 
 @click.command(
@@ -21,12 +20,14 @@ EXIT_UNREADABLE = 3
     no_args_is_help=True,
 )
 @click.argument("files", nargs=-1, required=True)
-@click.option("--out", help="Copy every whole block of one FILE there, past damaged places.")
+@click.option(
+    "--out", help="Copy every complete block of one FILE to this new file, skipping damage."
+)
 @click.pass_context
 def recover(context: click.Context, files: tuple[str, ...], out: str | None) -> None:
-    """Publish FILES that a killed recorder left as NAME.part, without the block it died in.
+    """Publish FILES that a killed recorder left as NAME.part, without their incomplete last block.
 
-    With --out, FILE may be any torn or damaged capture and is not touched.
+    With --out, FILE may be any truncated or damaged capture; it is not changed.
     """
     paths = [match for name in files for match in expand(name) or [name]]
     if out is not None and len(paths) != 1:
@@ -61,6 +62,6 @@ def repair_file(path: str, out: str) -> str:
 
     done = repair(path, out)
     return (
-        f"{out}: {plural(done.packets, 'packet')} in {done.bytes_kept} bytes; {done.bytes_dropped} bytes "
-        f"left out, reading resumed {plural(done.resumed, 'time')}"
+        f"{out}: {plural(done.packets, 'packet')} in {done.bytes_kept} bytes; "
+        f"{done.bytes_dropped} bytes left out, reading resumed {plural(done.resumed, 'time')}"
     )

@@ -1,9 +1,10 @@
-"""`polymux rules`: what the protocols demand, where it is written, and how it is broken."""
+"""`polymux rules`: the rules of each protocol, their sources, and an example violation."""
 
 from __future__ import annotations
 
 import click
 
+from polymux.cli.support.capture_options import JSON_HELP
 from polymux.cli.support.completion import rule_names
 from polymux.cli.support.output import TableColumn, is_interactive, json_line, print_table
 from polymux.core.rules import Rule
@@ -12,23 +13,23 @@ from polymux.report.render.rule_pages import ORIGINS, REACTIONS, RulePage, all_r
 
 @click.command(epilog="Example: polymux rules mplex, or polymux rules mplex.write-after-close")
 @click.argument("names", nargs=-1, shell_complete=rule_names)
-@click.option("--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too.")
+@click.option("--json", "as_json", is_flag=True, help=JSON_HELP)
 def rules(names: tuple[str, ...], as_json: bool) -> None:
-    """List all rules, or those of a protocol (mplex); one rule (mplex.bad-flag) with an example."""
+    """List all rules or those of a protocol (mplex), or explain one (mplex.bad-flag) by example."""
     known = all_rules()
-    found = [rule for rule in known if not names or any(_matches(rule, name) for name in names)]
+    chosen = [rule for rule in known if not names or any(_matches(rule, name) for name in names)]
     for name in names:
-        if not any(_matches(rule, name) for rule in found):
-            books = ", ".join(sorted({rule.name.partition(".")[0] for rule in known}))
-            raise click.UsageError(f"no rule or protocol {name!r}; there are {books}")
+        if not any(_matches(rule, name) for rule in chosen):
+            protocols = ", ".join(sorted({rule.name.partition(".")[0] for rule in known}))
+            raise click.UsageError(f"no rule or protocol {name!r}; there are {protocols}")
     if not is_interactive(as_json):
-        for rule in found:
+        for rule in chosen:
             json_line(rule_json(page_for_rule(rule)))
-    elif len(found) == 1:
-        print_page(page_for_rule(found[0]))
+    elif len(chosen) == 1:
+        print_page(page_for_rule(chosen[0]))
     else:
         print_table(
-            f"{len(found)} rules",
+            f"{len(chosen)} rules",
             (
                 TableColumn("rule"),
                 TableColumn("severity"),
@@ -38,7 +39,7 @@ def rules(names: tuple[str, ...], as_json: bool) -> None:
             ),
             [
                 (rule.name, rule.severity.value, rule.origin.value, rule.sentence, rule.section)
-                for rule in found
+                for rule in chosen
             ],
         )
 
@@ -56,7 +57,7 @@ def rule_json(page: RulePage) -> dict[str, object]:
 
 
 def print_page(page: RulePage) -> None:
-    """Everything about one rule."""
+    """Print everything about one rule."""
     click.echo(f"{page.name}: {page.sentence}\n")
     click.echo(f"severity   {page.severity}")
     click.echo(f"section    {page.section}")

@@ -1,4 +1,4 @@
-"""`polymux serve`: take sessions and do one plain thing with every stream in them."""
+"""`polymux serve`: accept sessions and print, echo, discard or save every stream."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from polymux.aio import Session, Unreachable
 from polymux.aio import serve as listen
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.peer_io import live_options, open_recorder
-from polymux.cli.support.received_files import ReceivedFiles
 from polymux.cli.support.serve_session import ServeAction, ServedSession
 from polymux.cli.support.signals import stop_event
+from polymux.cli.support.stream_files import StreamFolder
 from polymux.record import tls_contexts as tls
 
 ACTIONS = ("echo", "discard", "print")
@@ -25,17 +25,19 @@ ACTIONS = ("echo", "discard", "print")
 @live_options
 @click.option(
     "--action", type=click.Choice(ACTIONS), default="print", show_default=True,
-    help="With what comes: send it back, drop it, or show it.",
+    help="What to do with received data: send it back, drop it, or print it.",
 )  # fmt: skip
 @click.option("--save", "folder", help="Write it to numbered files in this new directory instead.")
-@click.option("--once", is_flag=True, help="End after the first session.")
+@click.option("--once", is_flag=True, help="Stop after the first session.")
 @click.option(
     "--stream", "stream_ids", type=click.IntRange(0, 2**64 - 1), multiple=True,
-    help="Minmux: the ids to read, odd ones; 1 if none is given. Echoed on the next id.",
+    help="Minmux: an odd stream id to read, repeatable (default: 1). Echoed on the next id.",
 )  # fmt: skip
 @click.option("--cert", help="Certificate chain (PEM) to listen with on tls:// and wss://.")
-@click.option("--key", help="Its private key (PEM), mode 0600.")
-@click.option("--client-ca", help="Authorities (PEM) that must have signed the dialers.")
+@click.option("--key", help="Private key of --cert (PEM), mode 0600.")
+@click.option(
+    "--client-ca", help="Authorities (PEM) that must have signed the dialers' certificates."
+)
 def serve(
     url: str,
     protocol: str,
@@ -50,12 +52,12 @@ def serve(
     key: str | None,
     client_ca: str | None,
 ) -> None:
-    """Listen at URL; every stream of every session is printed, echoed, dropped or saved.
+    """Listen at URL and print, echo, discard or save every stream of every session.
 
-    Port 0 takes a free port; where it listens is said on standard error. A Streamux request is
-    answered with itself (echo) or with nothing. A terminal shows lines with the stream before
-    them, a pipe gets JSON lines. Files are called stream-000001.bin and so on; manifest.jsonl
-    says which is which. Stops on SIGINT or SIGTERM.
+    With port 0 a free port is chosen; the address is printed to standard error. A Streamux request
+    is answered with its own content (echo) or with an empty reply. A terminal shows lines prefixed
+    with the stream, a pipe receives JSON lines. Saved files are named stream-000001.bin and so on;
+    manifest.jsonl describes them. The command stops on SIGINT or SIGTERM.
     """
     for number in stream_ids:
         if number % 2 == 0:
@@ -67,19 +69,19 @@ def serve(
     if cert is None and url.startswith(("tls:", "wss:")):
         raise click.UsageError(f"{url}: needs a certificate to listen with: --cert and --key")
     own = tls.server_context(cert, key, client_ca) if cert is not None else None
-    files = ReceivedFiles(folder) if folder is not None else None
-    job = ServeAction(action, as_json, files, stream_ids or (1,))
+    files = StreamFolder(folder) if folder is not None else None
+    serve_action = ServeAction(action, as_json, files, stream_ids or (1,))
 
     async def run() -> None:
         stop = stop_event()
 
         async def handle(session: Session) -> None:
-            visit = ServedSession(job, session)
-            await visit.run()
-            said = f"{plural(visit.streams, 'stream')}, {plural(visit.received_bytes, 'byte')}"
-            why = f"; {session.failure}" if session.failure is not None else ""
-            warn(f"{session.peer}: {said}{why}")
-            if once or job.failure is not None:
+            served = ServedSession(serve_action, session)
+            await served.run()
+            counts = f"{plural(served.streams, 'stream')}, {plural(served.received_bytes, 'byte')}"
+            reason = f"; {session.failure}" if session.failure is not None else ""
+            warn(f"{session.peer}: {counts}{reason}")
+            if once or serve_action.failure is not None:
                 stop.set()
 
         with open_recorder(record_to, verbose) as recorder:
@@ -89,11 +91,11 @@ def serve(
                 raise click.UsageError(str(problem)) from None
             async with server:
                 warn(f"listening at {server.url}")
-                over = asyncio.create_task(server.wait_closed())  # stdio: has one session
+                closed = asyncio.create_task(server.wait_closed())  # stdio: has one session
                 await asyncio.wait(
-                    [over, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"
+                    [closed, asyncio.create_task(stop.wait())], return_when="FIRST_COMPLETED"
                 )
-        if job.failure is not None:
-            raise job.failure
+        if serve_action.failure is not None:
+            raise serve_action.failure
 
     asyncio.run(run())

@@ -1,9 +1,9 @@
-"""What the peers of the demo do: honest ones, and those with a fault planted in them.
+"""The peers of the demo: honest ones, and those with a planted fault.
 
-However busy the machine is, it must not look like a sixth fault. Honest streams carry less than the
-16 KiB that a fair sender gives a stream at a time, so none of them can hold up another, and they
-have leave to send before they are used. Where leave is only given after the opening, the dialer
-looks at the clock: if that took long, the scene is `Disturbed` and has to be played again.
+A busy machine must not look like another fault. Honest streams therefore carry less than the 16 KiB
+quantum of the send scheduler, so that none can block another, and have credit before they are used.
+Where credit is granted only after the opening, the dialer measures how long that took: if it was
+too long it raises `MachineTooSlow`, and the scene is repeated.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from polymux.aio import (
 from polymux.core.frames import Frame
 from polymux.protocols.mplex.protocol import MESSAGE_INITIATOR
 
-WINDOW = 4096
-HUGE_MESSAGE_BYTES = 640 * 1024  # bytes: 0.8 s on a thin line
-ITEMS = b"item" * 250  # items are bytes
-MAX_OPEN_SECONDS = 0.03  # seconds; a stall is 50 ms
+WINDOW = 4096  # bytes
+HUGE_MESSAGE_BYTES = 640 * 1024  # 0.8 s through the throttled relay
+ITEMS = b"item" * 250  # each byte is an item
+MAX_OPEN_SECONDS = 0.03  # a stall of 50 ms is a finding
 ALL_READ = "all was read"
 
 
 class MachineTooSlow(Exception):
-    """The machine held up the peers for so long that it would be taken for their fault."""
+    """The machine delayed the peers so much that the analysis would report it as a fault."""
 
 
 async def echo(session: Session) -> None:
-    """Answer every stream with its own bytes."""
+    """Send the data of every stream back on it."""
 
     async def answer(stream: Stream) -> None:
         async for chunk in stream:
@@ -47,7 +47,7 @@ async def echo(session: Session) -> None:
 
 
 async def exchange_echoes(session: Session, name: str, data: bytes, times: int = 1) -> None:
-    """One stream: questions and answers, then a clean end."""
+    """Open one stream, exchange `data` with the echoing peer `times` times, and end it cleanly."""
     stream = await session.open(name)
     for _ in range(times):
         await stream.send(data)
@@ -59,7 +59,7 @@ async def exchange_echoes(session: Session, name: str, data: bytes, times: int =
 
 
 async def exchange_on_five_streams(session: Session) -> None:
-    """Five streams side by side, all clean."""
+    """Five concurrent streams, all clean."""
     async with asyncio.TaskGroup() as tasks:
         for number in range(5):
             tasks.create_task(
@@ -68,7 +68,7 @@ async def exchange_on_five_streams(session: Session) -> None:
 
 
 async def reset_one(session: Session) -> None:
-    """Two streams; one is given up in the middle."""
+    """Two streams, one of which is aborted in the middle."""
     stream = await session.open("given up")
     await stream.send(b"never mind" * 50)
     await stream.receive()
@@ -77,7 +77,7 @@ async def reset_one(session: Session) -> None:
 
 
 async def write_after_close(session: Session) -> None:
-    """Closes a stream and writes to it all the same."""
+    """End a stream and then send on it: a violation."""
     stream = await session.open("liar")
     await stream.send(b"the last word")
     await stream.end()
@@ -89,8 +89,8 @@ async def write_after_close(session: Session) -> None:
 
 
 async def read_slowly(session: Session) -> None:
-    """Accepts with a small window, and takes what came only every 150 ms."""
-    assert isinstance(session, NerdbankSession)
+    """Accept with a small window, and read only every 150 ms."""
+    assert isinstance(session, NerdbankSession)  # the protocol of the scene, here and below
     stream = await session.accept("starved", window=WINDOW)
     await asyncio.sleep(0.15)
     async for _ in stream:
@@ -100,7 +100,7 @@ async def read_slowly(session: Session) -> None:
 
 
 async def send_six_windows(session: Session) -> None:
-    """A transfer of six windows."""
+    """Send six windows of data on one stream."""
     stream = await session.open("starved")
     await stream.send(b"x" * 6 * WINDOW)
     await stream.end()
@@ -108,7 +108,7 @@ async def send_six_windows(session: Session) -> None:
 
 
 async def read_late(session: Session) -> None:
-    """Reads the first channel only when everything is over; the second at once."""
+    """Echo the second channel at once; read the first only after that has ended."""
     assert isinstance(session, NerdbankSession)
     late, prompt = session.seeded(0), session.seeded(1)
     async for chunk in prompt:
@@ -120,7 +120,7 @@ async def read_late(session: Session) -> None:
 
 
 async def give_up_waiting(session: Session) -> None:
-    """Fills the window of a reader that reads nothing, waits, and has had enough."""
+    """Fill the window of a channel that is not read, use the other channel, wait, and end both."""
     assert isinstance(session, NerdbankSession)
     late, prompt = session.seeded(0), session.seeded(1)
     await late.send(b"x" * WINDOW)
@@ -135,7 +135,7 @@ async def give_up_waiting(session: Session) -> None:
 
 
 async def take_messages(session: Session) -> None:
-    """Reads streams to their end, message by message, and says when all are read."""
+    """Read all announced streams to their end, then send `ALL_READ` as a control message."""
     assert isinstance(session, OmnistreamsSession)
 
     async def take(receiver: MessageReceiver) -> None:
@@ -151,19 +151,23 @@ async def take_messages(session: Session) -> None:
 
 
 async def begin_messages(session: OmnistreamsSession, *metadata: object) -> list[MessageSender]:
-    """Open streams and wait until the peer has asked for messages on all of them."""
+    """Announce and open streams, and wait for the first credit of each.
+
+    Raises:
+        MachineTooSlow: That took longer than `MAX_OPEN_SECONDS`.
+    """
     await session.control(str(len(metadata)))
-    began = session.loop.time()
-    senders = [await session.open(each) for each in metadata]
+    started = session.loop.time()
+    senders = [await session.open(value) for value in metadata]
     for sender in senders:
         await sender.drain()
-    if session.loop.time() - began > MAX_OPEN_SECONDS:
+    if session.loop.time() - started > MAX_OPEN_SECONDS:
         raise MachineTooSlow
     return senders
 
 
 async def send_messages(session: Session) -> None:
-    """Four streams of messages, side by side."""
+    """Four concurrent streams of messages."""
     assert isinstance(session, OmnistreamsSession)
     senders = await begin_messages(session, *({"part": number} for number in range(4)))
     for round_number in range(50):
@@ -175,7 +179,7 @@ async def send_messages(session: Session) -> None:
 
 
 async def send_huge_message(session: Session) -> None:
-    """One stream sends a huge message; another has two small ones to send right behind it."""
+    """Send a huge message on one stream and two small ones on another right behind it."""
     assert isinstance(session, OmnistreamsSession)
     chat, backup = await begin_messages(session, "chat", "backup")
     await chat.send(b"before")
@@ -189,7 +193,7 @@ async def send_huge_message(session: Session) -> None:
 
 
 async def answer_requests(session: Session) -> None:
-    """Answers each request with itself."""
+    """Answer each request with its own content."""
     assert isinstance(session, StreamuxSession)
 
     async def work(call: Call) -> None:
@@ -199,14 +203,14 @@ async def answer_requests(session: Session) -> None:
 
 
 async def send_requests(session: Session) -> None:
-    """Thirty requests, ten at a time."""
+    """Send thirty requests, ten at a time."""
     assert isinstance(session, StreamuxSession)
     for _ in range(3):
         await asyncio.gather(*(session.request(b"how are you? " * 100) for _ in range(10)))
 
 
 async def take_items(session: Session) -> None:
-    """Gives credit on three streams and reads them to their end."""
+    """Grant credit on three streams and read them to their end."""
     assert isinstance(session, MinmuxSession)
 
     async def take(receiver: ItemReceiver) -> None:
@@ -220,7 +224,7 @@ async def take_items(session: Session) -> None:
 
 
 async def send_items(session: Session) -> None:
-    """Three streams of items, side by side."""
+    """Three concurrent streams of items."""
     assert isinstance(session, MinmuxSession)
     senders = [session.sender(number) for number in (1, 3, 5)]
     for _ in range(4):

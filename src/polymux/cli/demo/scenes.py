@@ -1,4 +1,4 @@
-"""The demo's scenes: two real peers a scene, joined by a recording proxy on loopback."""
+"""The scenes of the demo: two real peers each, connected through a recording proxy on loopback."""
 
 from __future__ import annotations
 
@@ -9,60 +9,64 @@ from dataclasses import dataclass
 
 from polymux.aio import Session, connect, serve
 from polymux.capture.synthesis.tcp_connection import PacketSink
-from polymux.cli.demo import peers as peers
+from polymux.cli.demo import peers
 from polymux.cli.demo.throttled_relay import MemoryCapture, ThrottledRelay
 from polymux.core.errors import PolymuxError
 from polymux.record.proxy import RecordingProxy
 
 PeerScript = Callable[[Session], Awaitable[None]]
-MAX_TAKES = 40  # times a scene is played at most
+MAX_TAKES = 40  # attempts to play a scene undisturbed
 
 
 class TooBusy(PolymuxError):
-    """The machine is too busy to play a scene."""
+    """The machine was too busy to play a scene undisturbed in `MAX_TAKES` attempts."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """What the acceptor and the dialer do, and what a person should see in it."""
+    """What the acceptor and the dialer do, and a sentence that describes it."""
 
     protocol: str
     story: str
     acceptor: PeerScript
     dialer: PeerScript
     url: str = "tcp://127.0.0.1:0"
-    throttled: bool = False  # is the line from the dialer thin?
+    throttled: bool = False  # limit the rate of the dialer's data
 
 
 async def play_scene(scene: Scene, sink: PacketSink) -> None:
-    """Run one scene through the proxy, to its end."""
+    """Run one scene to its end through the proxy, which records it to `sink`."""
     protocol = scene.protocol
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             await serve(scene.acceptor, scene.url, protocol=protocol)
         )
-        tap = await stack.enter_async_context(
+        proxy = await stack.enter_async_context(
             RecordingProxy(scene.url, server.url, sink, protocol=protocol)
         )
-        url = tap.url
+        url = proxy.url
         if scene.throttled:
-            url = (await stack.enter_async_context(ThrottledRelay(tap.url))).url
+            url = (await stack.enter_async_context(ThrottledRelay(proxy.url))).url
         async with connect(url, protocol=protocol) as session:
             await scene.dialer(session)
-        limit = session.loop.time() + 5
-        while tap.stats.open and session.loop.time() < limit:
+        deadline = session.loop.time() + 5
+        while proxy.stats.open and session.loop.time() < deadline:
             await asyncio.sleep(0.01)  # until the proxy has seen both directions end
 
 
 def record_scene(scene: Scene, sink: PacketSink) -> int:
-    """Play a scene until the machine did not disturb it, and keep that; returns the takes."""
+    """Play a scene until the machine does not disturb it, and record that. Return the attempts.
+
+    Raises:
+        TooBusy: All `MAX_TAKES` attempts were disturbed.
+    """
     for take in range(1, MAX_TAKES + 1):
-        tape = MemoryCapture()
+        capture = MemoryCapture()
         try:
-            asyncio.run(play_scene(scene, tape))
+            asyncio.run(play_scene(scene, capture))
         except peers.MachineTooSlow:
             continue
-        tape.copy_to(sink)
+        capture.copy_to(sink)
         return take
     raise TooBusy(f"{scene.story}: this machine is too busy to play it undisturbed; try again")
 

@@ -1,4 +1,4 @@
-"""What the demo puts around its peers: a thin line, and a tape to record on."""
+"""A relay with limited bandwidth and an in-memory capture, for the scenes of the demo."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from polymux.aio.urls import Address, parse_url
 from polymux.capture.synthesis.packet_builder import PacketBurst
 from polymux.capture.synthesis.tcp_connection import PacketSink
 
-CHUNK_BYTES = 16384  # bytes of the dialer that pass a thin line at once
-CHUNK_INTERVAL = 0.02  # and the seconds before the next
+CHUNK_BYTES = 16384  # bytes of the dialer that are forwarded at once
+CHUNK_INTERVAL = 0.02  # seconds between chunks
 
 
 class ThrottledRelay:
-    """A relay to `upstream` on which the dialer's bytes pass at 800 KiB a second.
+    """A relay to `upstream` that forwards the dialer's data at 800 KiB per second.
 
-    The last bytes before a pause are never cut small: what was written together at the end arrives
-    together. The way back is as wide as loopback.
+    The last two chunks before a pause are forwarded together, so that small messages at the end are
+    not separated. The opposite direction is not limited.
     """
 
     def __init__(self, upstream: str) -> None:
@@ -29,8 +29,7 @@ class ThrottledRelay:
     async def __aenter__(self) -> ThrottledRelay:
         self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0)
         port = self._server.sockets[0].getsockname()[1]
-        near = self.upstream
-        self.url = str(Address(near.scheme, "127.0.0.1", port, near.path))
+        self.url = str(Address(self.upstream.scheme, "127.0.0.1", port, self.upstream.path))
         return self
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -43,29 +42,30 @@ class ThrottledRelay:
     async def _on_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        there, back = await asyncio.open_connection(self.upstream.host, self.upstream.port)
-        for each in (self._relay_throttled(reader, back), self._relay_unlimited(there, writer)):
-            task = asyncio.create_task(each)
-            self._tasks.add(task)
+        up_reader, up_writer = await asyncio.open_connection(self.upstream.host, self.upstream.port)
+        for relay in (
+            self._relay_throttled(reader, up_writer), self._relay_unlimited(up_reader, writer)
+        ):  # fmt: skip
+            self._tasks.add(asyncio.create_task(relay))
 
     async def _relay_throttled(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Take all that comes at once, pass it on little by little."""
-        waiting = bytearray()
-        more = asyncio.create_task(reader.read(1 << 20))
-        open_still = True
-        while open_still or waiting:
-            if open_still and (more.done() or not waiting):
-                data = await more
-                waiting += data
-                open_still = bool(data)
-                if open_still:
-                    more = asyncio.create_task(reader.read(1 << 20))
+        """Read everything at once, forward it in chunks."""
+        buffer = bytearray()
+        next_read = asyncio.create_task(reader.read(1 << 20))
+        is_open = True
+        while is_open or buffer:
+            if is_open and (next_read.done() or not buffer):
+                data = await next_read
+                buffer += data
+                is_open = bool(data)
+                if is_open:
+                    next_read = asyncio.create_task(reader.read(1 << 20))
                 continue
-            size = CHUNK_BYTES if len(waiting) > 2 * CHUNK_BYTES else len(waiting)
-            writer.write(waiting[:size])
-            del waiting[:size]
+            size = CHUNK_BYTES if len(buffer) > 2 * CHUNK_BYTES else len(buffer)
+            writer.write(buffer[:size])
+            del buffer[:size]
             if size == CHUNK_BYTES:
                 await asyncio.sleep(CHUNK_INTERVAL)
         writer.close()
@@ -81,7 +81,7 @@ class ThrottledRelay:
 
 
 class MemoryCapture:
-    """A recording held in memory until it is known to be good. A `PacketSink`."""
+    """A `PacketSink` that keeps packets in memory until they are copied to another sink."""
 
     def __init__(self) -> None:
         self._bursts: list[PacketBurst] = []

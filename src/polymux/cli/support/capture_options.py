@@ -1,23 +1,30 @@
-"""Options that several commands share, and what they say together."""
+"""The options that the capture commands share, and the request they add up to.
+
+`capture_options` adds CAPTURES, --protocol, --port, --filter, --session and --json to a command and
+passes the first five on as one `CaptureRequest`. `format_option` adds --format and combines it with
+--json.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import wraps
 
 import click
 
 from polymux.analysis.options import DEFAULT_TABLES, AnalysisOptions, parse_ports
 from polymux.cli.support.completion import protocol_names
-from polymux.cli.support.output import FORMATS
+from polymux.cli.support.output import FORMATS, chosen_format
 
-Command = TypeVar("Command", bound=Callable[..., object])
+Callback = Callable[..., object]
+JSON_HELP = "Print JSON lines (the default when output is piped)."
+PROTOCOL_HELP = "NAME[:key=value,...], or auto to detect the protocol of each session."
 
 
 @dataclass(frozen=True, slots=True)
 class CaptureRequest:
-    """What the caller wants read, and how."""
+    """Which sessions of which captures to read, and as which protocol."""
 
     files: tuple[str, ...]
     protocol: str = "auto"
@@ -26,7 +33,11 @@ class CaptureRequest:
     session_prefix: str = ""
 
     def analysis_options(self, *tables: str, stream: str = "") -> AnalysisOptions:
-        """The plan that makes these tables; a usage error if the options make no sense."""
+        """Options for an analysis that produces `tables` (by default all but `content`).
+
+        Raises:
+            click.UsageError: --port is malformed.
+        """
         try:
             ports = parse_ports(self.ports)
         except ValueError as problem:
@@ -34,57 +45,65 @@ class CaptureRequest:
         return AnalysisOptions(self.protocol, ports, frozenset(tables) or DEFAULT_TABLES, stream)
 
 
-def capture_options(command: Command) -> Command:
-    """CAPTURES, --protocol, --port, --filter and --json."""
+def capture_options(command: Callback) -> Callback:
+    """Add the shared options; the command receives `request: CaptureRequest` and `as_json`."""
+
+    @wraps(command)
+    def run(
+        *args: object,
+        captures: tuple[str, ...],
+        protocol: str,
+        ports: tuple[str, ...],
+        filters: tuple[str, ...],
+        session: str,
+        **options: object,
+    ) -> object:
+        request = CaptureRequest(captures, protocol, ports, filters, session)
+        return command(*args, request=request, **options)
+
+    decorated: Callback = run
     for add in (
+        click.option("--json", "as_json", is_flag=True, help=JSON_HELP),
         click.option(
-            "--json", "as_json", is_flag=True, help="JSON lines; without it when piped, too."
+            "--session", default="", help="Only this session: its id, or the first characters."
         ),
         click.option("--filter", "filters", multiple=True, help="Only these flows: host:port."),
         click.option(
-            "--port",
-            "ports",
-            multiple=True,
-            help="Only this port, and what runs there: 9000=mplex.",
+            "--port", "ports", multiple=True,
+            help="Only this port, and optionally its protocol: 9000=mplex.",
         ),
         click.option(
-            "--protocol",
-            default="auto",
-            show_default=True,
-            shell_complete=protocol_names,
-            help="NAME[:key=value,...] or auto.",
+            "--protocol", default="auto", show_default=True, shell_complete=protocol_names,
+            help=PROTOCOL_HELP,
         ),
         click.argument("captures", nargs=-1, required=True),
-    ):
-        command = add(command)
-    return command
+    ):  # fmt: skip
+        decorated = add(decorated)
+    return decorated
 
 
-def format_option(command: Command) -> Command:
-    """--format, for commands that list rows; passed on as `form`."""
-    add: Callable[[Command], Command] = click.option(
+def format_option(command: Callback) -> Callback:
+    """Add --format; the command receives `output_format`, in which --json is included."""
+
+    @wraps(command)
+    def run(*args: object, as_json: bool, form: str | None, **options: object) -> object:
+        return command(*args, output_format=chosen_format(as_json, form), **options)
+
+    add = click.option(
         "--format", "form", type=click.Choice(FORMATS),
-        help="How rows are written. Without it: text on a terminal, JSON lines into a pipe.",
+        help="Output format (default: table on a terminal, json when output is piped).",
     )  # fmt: skip
-    return add(command)
+    return add(run)
 
 
 FAIL_ON_CHOICES = ("findings", "violations")
 
 
-def fail_on_option(command: Command) -> Command:
-    """--fail-on, for commands that list what is wrong and else do not fail because of it."""
-    add: Callable[[Command], Command] = click.option(
+def fail_on_option(command: Callback) -> Callback:
+    """Add --fail-on, for commands that otherwise succeed whatever they find."""
+    add: Callable[[Callback], Callback] = click.option(
         "--fail-on", type=click.Choice(FAIL_ON_CHOICES),
-        help="Exit code 1 if there is any: findings (violations and stalls) or violations "
-        "(of severity warning or error).",
+        help="Exit with code 1 if there are any findings (violations and stalls), or any "
+        "violations (of severity warning or error).",
     )  # fmt: skip
-    return add(command)
-
-
-def session_option(command: Command) -> Command:
-    """--session, for commands about one conversation."""
-    add: Callable[[Command], Command] = click.option(
-        "--session", default="", help="Only this session: its id, or the beginning of it."
-    )
     return add(command)

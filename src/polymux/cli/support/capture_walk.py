@@ -1,4 +1,4 @@
-"""Captures in, rows out, for the commands that read them without Spark."""
+"""Reading captures in this process, for the commands that do not use Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 
 from polymux.capture import FileSummary, TcpSession, find_captures, read_sessions
 from polymux.cli.support.capture_options import CaptureRequest
+from polymux.cli.support.exit_codes import EXIT_UNREADABLE
 from polymux.cli.support.output import plural, warn
 from polymux.cli.support.progress import ProgressBar, bytes_read_counter
 from polymux.core.errors import CaptureError
@@ -20,16 +21,14 @@ if TYPE_CHECKING:
     from polymux.analysis.output.session_rows import Emit
     from polymux.analysis.session.summary import SessionSummary
 
-EXIT_UNREADABLE = 3
-MAX_MISMATCH_WARNINGS = (
-    3  # sessions of which it is said that their bytes look like another protocol
-)
+MAX_MISMATCH_WARNINGS = 3  # sessions that are named; more are only counted
 
 
 class ProtocolMismatchWarnings:
-    """Says of sessions that their bytes look like another protocol than the one that was named.
+    """Warns about sessions whose bytes look like another protocol than the one that was named.
 
-    Once, and of the first few only; the rest is counted.
+    Each session is named once, up to `MAX_MISMATCH_WARNINGS`; `close` prints how many more there
+    are.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class ProtocolMismatchWarnings:
         self._count = 0
 
     def on_session_start(self, summary: SessionSummary) -> None:
-        """A session begins; its summary has a note if there is something to say."""
+        """Warn if the summary of a session that begins has a note."""
         if summary.note:
             self.add(summary.session_id, summary.note)
 
@@ -54,10 +53,20 @@ class ProtocolMismatchWarnings:
 
 
 class CaptureRun:
-    """The captures a command was asked to read; use as a context.
+    """Reads the requested captures, with a progress bar. Use as a context manager.
 
-    What is wrong with a file is one line on standard error; everything readable is read. `code` is
-    the exit code so far. `printing`: lines are printed to a terminal all the while, with `say`.
+    Damage in a file is a warning on standard error, and everything readable is read. `exit_code`
+    is the code so far.
+
+    Args:
+        request: Which sessions of which files.
+        options: The ports and the protocol.
+        printing: Whether the command prints lines to a terminal meanwhile, with
+            `progress.print_line`.
+
+    Raises:
+        click.UsageError: --filter is malformed.
+        CaptureError: A file cannot be found.
     """
 
     def __init__(
@@ -67,7 +76,7 @@ class CaptureRun:
         self.exit_code = 0
         self._mismatch_warnings = ProtocolMismatchWarnings()
         self._progress = ProgressBar(
-            "looking", total_file_size(request.files), bytes_read_counter(), printing=printing
+            "scanning", total_file_size(request.files), bytes_read_counter(), printing=printing
         )
         self._progress.__enter__()
         try:
@@ -75,7 +84,7 @@ class CaptureRun:
                 request.files, ports=options.ports, filters=request.filters
             )
         except BaseException as problem:
-            self._progress.__exit__(None, None, None)  # the bar must not outlive a failure
+            self._progress.__exit__(None, None, None)  # the context is not entered yet
             if isinstance(problem, ValueError):
                 raise click.UsageError(str(problem)) from None
             raise
@@ -84,7 +93,11 @@ class CaptureRun:
         self._progress.start_phase("reading", sum(file.bytes for file in self._reader.files))
 
     def sessions(self) -> Iterator[TcpSession]:
-        """The sessions that are asked for; says so if there are none."""
+        """Yield the requested sessions. Warn if the captures contain none at all.
+
+        Raises:
+            click.UsageError: There are sessions, but --session matches none.
+        """
         from polymux.analysis.output.session_rows import make_session_id
 
         seen = matched = 0
@@ -96,17 +109,21 @@ class CaptureRun:
                 matched += 1
                 yield session
         if not seen:
-            if not self.exit_code:  # else it was said why
+            if not self.exit_code:  # otherwise a warning has given the reason
                 warn(no_sessions_reason(self.request, self._reader.files))
             self.exit_code = EXIT_UNREADABLE
         elif not matched:
             raise click.UsageError(
-                f"--session {self.request.session_prefix}: no session's id begins so; see `polymux ls`"
+                f"--session {self.request.session_prefix}: no session id starts with that; "
+                "see `polymux ls`"
             )
 
     def analyze(self, session: TcpSession, options: AnalysisOptions, emit: Emit) -> SessionSummary:
-        """Walk one session. That its bytes look like another protocol than the one named is said
-        before its first row; what kept it from being read to its end is said after the last."""
+        """Analyze one session and return its summary.
+
+        A warning about another protocol is printed before the session's first row; the reason why
+        it could not be read to its end, after its last.
+        """
         from polymux.analysis.session.analyzer import analyze_session
 
         summary = analyze_session(
@@ -144,15 +161,15 @@ def analyze_captures(
     on_session: Callable[[SessionSummary], None] = lambda summary: None,
     printing: bool = False,
 ) -> int:
-    """Walk every session that is asked for; returns the exit code."""
-    with CaptureRun(request, options, printing) as captures:
-        for session in captures.sessions():
-            on_session(captures.analyze(session, options, emit))
-    return captures.exit_code
+    """Analyze every requested session. Return the exit code."""
+    with CaptureRun(request, options, printing) as run:
+        for session in run.sessions():
+            on_session(run.analyze(session, options, emit))
+    return run.exit_code
 
 
 def no_sessions_reason(request: CaptureRequest, files: Sequence[FileSummary]) -> str:
-    """Why there is no session at all."""
+    """Explain why the captures contain no session."""
     names = ", ".join(request.files)
     if sum(file.tcp_packets for file in files):
         return f"{names}: no connection matches --port and --filter"
@@ -163,7 +180,7 @@ def no_sessions_reason(request: CaptureRequest, files: Sequence[FileSummary]) ->
 
 
 def total_file_size(names: tuple[str, ...]) -> int:
-    """Bytes of these files as they lie on the disk; 0 if that cannot be told."""
+    """Sum of the file sizes in bytes; 0 if a file cannot be found."""
     try:
         return sum(os.path.getsize(path) for path in find_captures(names))
     except (OSError, CaptureError):
@@ -171,12 +188,12 @@ def total_file_size(names: tuple[str, ...]) -> int:
 
 
 def warn_about_file(file: FileSummary) -> int:
-    """Say what is wrong with a file, if anything; the exit code for it."""
+    """Warn if a file is damaged or unreadable. Return the exit code for it."""
     if file.error is None and file.status == "whole":
         return 0
     text = file.error or ""
     if not text.startswith(file.file):
-        place = f" at byte {file.error_offset}" if file.error_offset is not None else ""
-        text = f"{file.file}: {file.status}{place}: {text}"
+        position = f" at byte {file.error_offset}" if file.error_offset is not None else ""
+        text = f"{file.file}: {file.status}{position}: {text}"
     warn(text)
     return EXIT_UNREADABLE if file.status != "whole" else 0

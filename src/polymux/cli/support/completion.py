@@ -1,4 +1,4 @@
-"""What a shell completes for `--protocol` and for the names of rules."""
+"""Shell completion for `--protocol` and for names of rules."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import click
 
 
 def protocol_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The protocols, and `auto` where that is the default."""
+    """Complete the name of a protocol, or `auto` where that is the default."""
     from polymux.protocols import registry
 
     known = registry.protocol_names()
@@ -16,12 +16,12 @@ def protocol_names(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def rule_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """The protocols that have rules, and once one is written the rules of it."""
+    """Complete the name of a protocol and, after its dot, the names of its rules."""
     from polymux.report.render.rule_pages import all_rules
 
     names = [rule.name for rule in all_rules()]
     if "." not in incomplete:
-        books = {name.partition(".")[0] for name in names}
-        if incomplete not in books:
-            names = sorted(books)
+        protocols = {name.partition(".")[0] for name in names}
+        if incomplete not in protocols:
+            names = sorted(protocols)
     return [name for name in names if name.startswith(incomplete)]

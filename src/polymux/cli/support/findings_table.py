@@ -1,4 +1,4 @@
-"""The findings of an analysis for people: one line for each stream and what it met, worst first."""
+"""The table of findings of `polymux analyze`: one line per stream and kind, worst first."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from polymux.report.render.wording import (
 )
 from polymux.text.units import duration_text
 
-MAX_LINES = 40  # lines shown; the tables hold the rest
-MAX_FINDINGS = 10_000  # findings told apart; the rest is only counted
-MAX_NAME_CHARS = 24  # characters of a stream's name
-SHORT_ID_CHARS = 8  # of a session's id, which is enough to find it in the tables
+MAX_LINES = 40  # most lines printed; the tables have the rest
+MAX_FINDINGS = 10_000  # most findings kept apart; more are only counted
+MAX_NAME_CHARS = 24  # most characters of a stream's name
+SHORT_ID_CHARS = 8  # characters of a session id, enough to find it in the tables
 
-FindingKey = tuple[int, str, str, str]  # how bad, session, stream, kind of finding
+FindingKey = tuple[int, str, str, str]  # rank (lower is worse), session, stream, kind of finding
 
 
 @dataclass(slots=True)
 class StreamFinding:
-    """One kind of trouble on one stream; the longest occurrence, or the first, is told."""
+    """One kind of finding on one stream: the longest occurrence, or the first, and the count."""
 
     description: str | Stall
     detail: str = ""
@@ -39,30 +39,30 @@ class StreamFinding:
     longest_us: int = -1
 
     def add(self, description: str | Stall, detail: str, duration_us: int) -> None:
-        """Once more."""
+        """Count one more occurrence."""
         self.count += 1
         self.duration_us += duration_us
         if duration_us > self.longest_us:
             self.longest_us, self.description, self.detail = duration_us, description, detail
 
     def text(self, blocking_stream_name: str) -> str:
-        """The sentence, and how often it holds."""
-        told = self.description
-        if isinstance(told, Stall):
-            told = stall_sentence(replace(told, blocking_stream_name=blocking_stream_name))
+        """The sentence, with the number of occurrences and their total duration."""
+        sentence = self.description
+        if isinstance(sentence, Stall):
+            sentence = stall_sentence(replace(sentence, blocking_stream_name=blocking_stream_name))
         if self.count == 1:
-            return told
-        together = f", {duration_text(self.duration_us * 1000)} in total" if self.duration_us else ""
-        return f"{told}; {self.count} times{together}"
+            return sentence
+        total = f", {duration_text(self.duration_us * 1000)} in total" if self.duration_us else ""
+        return f"{sentence}; {self.count} times{total}"
 
 
 @dataclass(slots=True)
 class FindingsSummary:
-    """What was found in the tables of one analysis, in bounded memory."""
+    """The findings in the tables of one analysis, in bounded memory."""
 
     findings: dict[FindingKey, StreamFinding] = field(default_factory=dict)
-    not_listed: int = 0  # findings beyond those that are told apart
-    unfinished: int = 0  # streams that were not over at the end
+    not_listed: int = 0  # findings beyond `MAX_FINDINGS`
+    unfinished: int = 0  # streams that had not ended when the capture did
 
     def add(
         self, key: FindingKey, description: str | Stall, detail: str = "", duration_us: int = 0
@@ -77,7 +77,7 @@ class FindingsSummary:
 
 
 def summarize_findings(out: str) -> FindingsSummary:
-    """Read what is wrong from the tables."""
+    """Read the findings from the tables below `out`."""
     summary = FindingsSummary()
     for row in protocol_mismatches(out):
         summary.add((-1, str(row["session_id"]), "", "protocol"), str(row["note"]))
@@ -123,19 +123,19 @@ def summarize_findings(out: str) -> FindingsSummary:
 
 
 def print_findings(out: str) -> None:
-    """What is wrong, worst first; or that nothing is."""
+    """Print the findings, worst first, or that there are none."""
     summary = summarize_findings(out)
     keys = sorted(summary.findings)[:MAX_LINES]
     if not keys:
         console().print(no_findings_sentence(summary.unfinished))
         return
-    culprits = {
-        (key[1], told.blocking_stream)
+    blocking_streams = {
+        (key[1], stall.blocking_stream)
         for key in keys
-        if isinstance(told := summary.findings[key].description, Stall) and told.blocking_stream
+        if isinstance(stall := summary.findings[key].description, Stall) and stall.blocking_stream
     }
     sessions = session_labels(out, keys)
-    names = stream_names(out, {*((key[1], key[2]) for key in keys), *culprits})
+    names = stream_names(out, {*((key[1], key[2]) for key in keys), *blocking_streams})
     columns = (
         TableColumn("session"),
         TableColumn("protocol", 2),
@@ -149,9 +149,11 @@ def print_findings(out: str) -> None:
     for key in keys:
         _, session, stream, _ = key
         finding = summary.findings[key]
-        told = finding.description
-        culprit = (
-            names.get((session, told.blocking_stream or ""), "") if isinstance(told, Stall) else ""
+        stall = finding.description
+        blocking_name = (
+            names.get((session, stall.blocking_stream or ""), "")
+            if isinstance(stall, Stall)
+            else ""
         )
         lines.append(
             (
@@ -159,39 +161,39 @@ def print_findings(out: str) -> None:
                 *sessions.get(session, ("", "")),
                 stream,
                 format_value(names.get((session, stream)), MAX_NAME_CHARS),
-                format_value(finding.text(culprit), 400),
+                format_value(finding.text(blocking_name), 400),
                 format_value(finding.detail, 200),
             )
         )
     print_table("What happened, worst first", columns, lines)
-    left = len(summary.findings) - len(keys) + summary.not_listed
-    if left:
-        console().print(f"and {left} more")
+    more = len(summary.findings) - len(keys) + summary.not_listed
+    if more:
+        console().print(f"and {more} more")
 
 
 def protocol_mismatches(out: str) -> Iterator[dict[str, object]]:
-    """The sessions whose bytes look like another protocol than the one that was named."""
+    """Rows of sessions whose bytes look like another protocol than the one that was named."""
     import pyarrow.compute as pc
 
     from polymux.analysis.output.parquet import read_batches
 
     for batch in read_batches(out, "sessions"):
-        doubt = pc.starts_with(batch.column("note"), MISMATCH_PREFIX)
-        yield from batch.filter(doubt).select(["session_id", "note"]).to_pylist()
+        mismatch = pc.starts_with(batch.column("note"), MISMATCH_PREFIX)
+        yield from batch.filter(mismatch).select(["session_id", "note"]).to_pylist()
 
 
 def session_labels(out: str, keys: list[FindingKey]) -> dict[str, tuple[str, str]]:
-    """Protocol and ends of the sessions that are listed."""
+    """Protocol and endpoints of the sessions in `keys`, by session id."""
     columns = ("session_id", "protocol", "dialer", "acceptor")
-    wanted = tuple({key[1] for key in keys})
+    session_ids = tuple({key[1] for key in keys})
     return {
         str(row["session_id"]): (str(row["protocol"]), f"{row['dialer']} > {row['acceptor']}")
-        for row in matching_rows(out, "sessions", columns, session_id=wanted)
+        for row in matching_rows(out, "sessions", columns, session_id=session_ids)
     }
 
 
 def stream_names(out: str, wanted: set[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """The names of these streams, where they have any."""
+    """Names of these (session, stream) pairs, where they have one."""
     sessions, streams = tuple({pair[0] for pair in wanted}), tuple({pair[1] for pair in wanted})
     columns = ("session_id", "stream", "name")
     found = matching_rows(out, "streams", columns, session_id=sessions, stream=streams)
@@ -205,7 +207,7 @@ def stream_key(row: dict[str, object]) -> tuple[str, str]:
 def matching_rows(
     out: str, table: str, columns: tuple[str, ...], **wanted: tuple[str, ...]
 ) -> Iterator[dict[str, object]]:
-    """The rows whose columns have one of the `wanted` values each; some columns only."""
+    """Yield the rows in which every column named in `wanted` has one of its values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

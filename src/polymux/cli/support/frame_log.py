@@ -1,4 +1,4 @@
-"""`-v`: the frames of live sessions on standard error, as they pass."""
+"""`-v`: print the frames of live sessions to standard error as they pass."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ DIALER = 0
 
 
 def verbose_option(command: Command) -> Command:
-    """-v, for commands that live sessions pass through."""
+    """Add -v, for commands with live sessions."""
     add: Callable[[Command], Command] = click.option(
-        "-v", "--verbose", is_flag=True, help="Show frames on standard error as they pass."
+        "-v", "--verbose", is_flag=True, help="Print frames to standard error as they pass."
     )
     return add(command)
 
 
 class FrameLog:
-    """One connection: bytes of both sides in, a line for each frame and violation out.
+    """Decodes one connection and prints a line for each frame and violation.
 
-    `label` stands before each line. Bytes before the first frame (a preamble) are passed over.
+    `label` is printed before each line. Of a protocol with a preamble, frames are not printed:
+    their start is unknown here.
     """
 
     def __init__(self, protocol: str, label: str = "") -> None:
@@ -43,7 +44,7 @@ class FrameLog:
         self._stopped = bool(preamble)
 
     def feed(self, side: int, data: bytes) -> None:
-        """Show what these bytes complete. An output that cannot be written ends the log only."""
+        """Print the frames that `data` completes. A write error ends the log, not the session."""
         try:
             self._show(side, data)
         except OSError:
@@ -60,9 +61,10 @@ class FrameLog:
             arrow = ">" if row["sender"] == "dialer" else "<"
             amount = f" amount {row['amount']}" if row["amount"] is not None else ""
             mark = "" if row["verdict"] == "clean" else f"  {row['verdict']}"
-            at = time.strftime("%H:%M:%S", time.localtime(int(str(row["time"])) // 1_000_000))
+            seconds = int(str(row["time"])) // 1_000_000
+            clock = time.strftime("%H:%M:%S", time.localtime(seconds))
             warn(
-                f"{self._label}{at} {arrow} {row['stream'] or '-'} {row['kind']} "
+                f"{self._label}{clock} {arrow} {row['stream'] or '-'} {row['kind']} "
                 f"{row['payload_bytes']} bytes{amount}{mark}"
             )
         for violation in observer.take_violations():
@@ -70,13 +72,13 @@ class FrameLog:
         direction = observer.connection.direction(side)
         if direction.decoding_stopped:
             self._stopped = True
-            warn(f"{self._label}cannot be decoded on: {direction.stop_reason}")
+            warn(f"{self._label}decoding stopped: {direction.stop_reason}")
         observer.take_removed_streams()
         sys.stderr.flush()
 
 
 class LoggedSession:
-    """The `SessionRecorder` of one session, in front of another one if there is one."""
+    """A `SessionRecorder` that logs frames and passes everything on to `inner`, if there is one."""
 
     def __init__(self, protocol: str, side: int, inner: SessionRecorder | None) -> None:
         self._log: FrameLog | None = None
@@ -86,12 +88,13 @@ class LoggedSession:
 
     def begin(self, transport: asyncio.Transport) -> asyncio.Transport:
         label = ""
-        if self._side != DIALER:  # a server has several
-            found = transport.get_extra_info("peername")
-            label = endpoint_text(*found[:2]) if isinstance(found, tuple) else ""
+        if self._side != DIALER:  # a server has several connections
+            peer = transport.get_extra_info("peername")
+            label = endpoint_text(*peer[:2]) if isinstance(peer, tuple) else ""
         self._log = FrameLog(self._protocol, label)
         if self._inner is not None:
             transport = self._inner.begin(transport)
+        # LoggedTransport forwards every other attribute, so it behaves as a Transport.
         return cast(asyncio.Transport, LoggedTransport(transport, self))
 
     def wrote(self, data: bytes) -> None:
@@ -114,7 +117,7 @@ class LoggedSession:
 
 
 class LoggedTransport:
-    """A transport that shows what is written before it passes it on."""
+    """A transport that logs what is written before it passes it on."""
 
     def __init__(self, transport: asyncio.Transport, session: LoggedSession) -> None:
         self._transport = transport
@@ -133,7 +136,7 @@ class LoggedTransport:
 
 
 def with_frame_log(recorder: RecorderFactory | None) -> RecorderFactory:
-    """A recording that also shows frames."""
+    """Return a recorder factory that also logs frames."""
 
     def begin(protocol: str, side: int) -> SessionRecorder:
         inner = recorder(protocol, side) if recorder is not None else None

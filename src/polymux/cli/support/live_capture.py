@@ -1,4 +1,4 @@
-"""A capture on a pipe, read while it is written: `tcpdump -w - | polymux frames -`."""
+"""Reading a capture from a pipe while it is written: `tcpdump -w - | polymux frames -`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from polymux.capture.io.sources import STDIN
 from polymux.capture.live_reader import LiveCapture
 from polymux.cli.support.capture_options import CaptureRequest
 from polymux.cli.support.capture_walk import (
-    EXIT_UNREADABLE,
     ProtocolMismatchWarnings,
     no_sessions_reason,
     warn_about_file,
 )
+from polymux.cli.support.exit_codes import EXIT_UNREADABLE
 from polymux.cli.support.output import warn
 from polymux.core.errors import CaptureError
 
@@ -30,29 +30,33 @@ if TYPE_CHECKING:
 
 
 def is_live(files: tuple[str, ...]) -> bool:
-    """Whether there is one capture, and it is a pipe: standard input, or a path such as a FIFO."""
+    """Whether there is one capture and it is a pipe or socket: standard input, or a FIFO."""
     if len(files) != 1:
         return False
     try:
-        found = os.fstat(sys.stdin.fileno()) if files[0] == STDIN else os.stat(files[0])
+        status = os.fstat(sys.stdin.fileno()) if files[0] == STDIN else os.stat(files[0])
     except (OSError, ValueError, AttributeError):
         return False
-    return stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode)
+    return stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode)
 
 
 def analyze_live(request: CaptureRequest, options: AnalysisOptions, emit: Emit) -> int:
-    """Give the frames of a pipe to `emit` as they become whole; returns the exit code.
+    """Emit the frames of a pipe as they complete. Return the exit code.
 
-    Standard output is flushed whenever the pipe has nothing more at the moment.
+    Standard output is flushed whenever the pipe is empty.
+
+    Raises:
+        click.UsageError: --filter is malformed, or --session matches none of the sessions.
+        CaptureError: The pipe cannot be opened.
     """
     from polymux.analysis.session.live_analyzer import LiveAnalyzer
 
     try:
-        wanted = FlowFilter(options.ports, request.filters)
+        flow_filter = FlowFilter(options.ports, request.filters)
     except ValueError as problem:
         raise click.UsageError(str(problem)) from None
-    doubts = ProtocolMismatchWarnings()
-    frames = LiveAnalyzer(options, emit, request.session_prefix, doubts.add)
+    warnings = ProtocolMismatchWarnings()
+    analyzer = LiveAnalyzer(options, emit, request.session_prefix, warnings.add)
     with ExitStack() as stack:
         if request.files[0] == STDIN:
             fd = sys.stdin.fileno()
@@ -63,18 +67,18 @@ def analyze_live(request: CaptureRequest, options: AnalysisOptions, emit: Emit) 
                 reason = f"cannot be opened: {failure.strerror}"
                 raise CaptureError(reason, request.files[0]) from None
             stack.callback(os.close, fd)
-        capture = LiveCapture(CapturePipe(request.files[0], fd), wanted=wanted)
+        capture = LiveCapture(CapturePipe(request.files[0], fd), wanted=flow_filter)
         for session in capture:
-            frames.receive(session)
+            analyzer.receive(session)
             sys.stdout.flush()
-    doubts.close()
+    warnings.close()
     code = warn_about_file(capture.summary)
-    if not frames.session_count:
+    if not analyzer.session_count:
         if not code:
             warn(no_sessions_reason(request, [capture.summary]))
         return EXIT_UNREADABLE
-    if not frames.matched_count:
+    if not analyzer.matched_count:
         raise click.UsageError(
-            f"--session {request.session_prefix}: no session's id begins so; see `polymux ls`"
+            f"--session {request.session_prefix}: no session id starts with that; see `polymux ls`"
         )
     return code

@@ -1,4 +1,8 @@
-"""How commands speak: text to people, JSON lines or CSV to programs, and nothing unprintable."""
+"""Output of commands: tables for a terminal, JSON lines or CSV for programs.
+
+Everything that may come from the wire is escaped before it is printed, so that no name can contain
+terminal control sequences.
+"""
 
 from __future__ import annotations
 
@@ -24,25 +28,29 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_GAP = 2  # columns between two cells
-_PIPE_WIDTH = 10_000  # characters of a line that goes into a pipe
+_GAP = 2  # spaces between two cells
+_PIPE_WIDTH = 10_000  # characters; a table in a pipe is not wrapped
 FORMATS = TABLE, JSON, CSV = "table", "json", "csv"
 
 
 def chosen_format(as_json: bool, form: str | None) -> str:
-    """What `--json` and `--format` say together; without them a terminal gets text, a pipe JSON."""
+    """Combine --json and --format. Without them: a table on a terminal, JSON in a pipe.
+
+    Raises:
+        click.UsageError: The two contradict each other.
+    """
     if as_json and form not in (None, JSON):
         raise click.UsageError(f"--json and --format {form} contradict each other")
     return form or (TABLE if is_interactive(as_json) else JSON)
 
 
 def is_interactive(as_json: bool) -> bool:
-    """Tables or JSON lines? A pipe gets JSON, and so does who asks for it."""
+    """Whether to print text for a terminal: standard output is one, and --json was not given."""
     return not as_json and sys.stdout.isatty()
 
 
 def json_line(row: Mapping[str, object]) -> None:
-    """One object a line. Everything beyond ASCII is escaped, so no text can play tricks."""
+    """Print one object on one line. Everything beyond ASCII is escaped."""
     sys.stdout.write(json.dumps(row, ensure_ascii=True, default=_json_value) + "\n")
 
 
@@ -59,33 +67,33 @@ def _json_value(value: object) -> object:
 def rows_of(
     table: str, batch: pa.RecordBatch, columns: Iterable[str] = ()
 ) -> list[dict[str, object]]:
-    """A batch as plain rows, all columns or those named."""
+    """Convert a batch to dictionaries, with all columns or those named."""
     from polymux.analysis.arrow.batches import decode_dictionaries
 
-    chosen = list(columns)
-    exact = decode_dictionaries(table, batch)
-    if chosen:
-        exact = exact.select(chosen)
-    names = exact.schema.names
-    values = [_values(column) for column in exact.columns]
+    names = list(columns)
+    decoded = decode_dictionaries(table, batch)
+    if names:
+        decoded = decoded.select(names)
+    names = decoded.schema.names
+    values = [_values(column) for column in decoded.columns]
     return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
 
 
 def _values(column: pa.Array) -> list[object]:
-    """As `to_pylist`, which would import pandas to make an instant."""
+    """Like `to_pylist`, which would import pandas to convert timestamps."""
     import pyarrow as pa
 
     if not pa.types.is_timestamp(column.type):
         return list(column.to_pylist())
-    instants = column.view(pa.int64()).to_pylist()
-    return [us if us is None else _EPOCH + timedelta(microseconds=us) for us in instants]
+    timestamps = column.view(pa.int64()).to_pylist()
+    return [us if us is None else _EPOCH + timedelta(microseconds=us) for us in timestamps]
 
 
 class CsvWriter:
-    """Rows of the same columns as CSV on standard output, a header before the first.
+    """Writes rows with the same columns as CSV to standard output, after a header.
 
-    Text is shown as a table shows it, and a cell that a spreadsheet would run as a formula begins
-    with an apostrophe; `--format json` has every value exactly.
+    Text is escaped as in a table, and a cell that a spreadsheet would run as a formula gets a
+    leading apostrophe; `--format json` has every value exactly.
     """
 
     def __init__(self) -> None:
@@ -100,7 +108,7 @@ class CsvWriter:
 
 
 def line_writer(form: str) -> Callable[[Mapping[str, object]], None]:
-    """Writes rows of the same columns as they come, as CSV or as JSON lines."""
+    """Return the function that writes a row as CSV or as a JSON line."""
     return CsvWriter().write if form == CSV else json_line
 
 
@@ -113,11 +121,16 @@ def _cell(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table for people.
+    """A column of a table on a terminal.
 
-    Where the table is too wide, the columns of the highest `rank` are left out first; rank 0 stays.
-    `least`: the column may be as narrow as this, and its text then wraps; 0: never narrower than
-    its widest cell. `best`: columns of rank 2 and more are left out to give it as much as this.
+    Args:
+        name: The heading.
+        rank: If the table is too wide, columns of the highest rank are left out first; a column of
+            rank 0 is never left out.
+        right_aligned: Whether cells are aligned to the right.
+        min_width: The column may be this narrow, and its text then wraps; 0: never narrower than
+            its widest cell.
+        preferred_width: Columns of rank 2 and more are left out to give it this width.
     """
 
     name: str
@@ -127,7 +140,7 @@ class TableColumn:
     preferred_width: int = 0
 
     def required_width(self, content_width: int, can_drop_columns: bool) -> int:
-        """The width it must have, while there are columns to spare or not."""
+        """Return the width it must have, while other columns can still be left out or not."""
         if not self.min_width:
             return content_width
         return min(
@@ -139,22 +152,25 @@ class TableColumn:
 def print_table(
     title: str, columns: Iterable[str | TableColumn], rows: Iterable[Iterable[object]]
 ) -> None:
-    """A table for people. Text is shown as it is, never read as markup or escape sequences."""
+    """Print a table. Text is escaped, and never interpreted as markup."""
     out = console()
-    heads = [TableColumn(each, min_width=8) if isinstance(each, str) else each for each in columns]
+    heads = [
+        TableColumn(column, min_width=8) if isinstance(column, str) else column
+        for column in columns
+    ]
     cells = [[format_value(cell) for cell in row] for row in rows]
     kept = fitting_columns(heads, cells, out.width)
     table = Table(
         title=Text(title), title_justify="left", box=None, padding=(0, _GAP, 0, 0), pad_edge=False
     )
-    for place in kept:
-        head = heads[place]
+    for index in kept:
+        head = heads[index]
         table.add_column(
             head.name, overflow="fold", justify="right" if head.right_aligned else "left",
-            min_width=None if head.min_width else column_width(head, cells, place),
+            min_width=None if head.min_width else column_width(head, cells, index),
         )  # fmt: skip
     for row in cells:
-        table.add_row(*(Text(row[place]) for place in kept))
+        table.add_row(*(Text(row[index]) for index in kept))
     with out.capture() as drawn:
         out.print(table)
     for line in drawn.get().splitlines():
@@ -162,17 +178,17 @@ def print_table(
 
 
 def fitting_columns(columns: list[TableColumn], cells: list[list[str]], width: int) -> list[int]:
-    """The places of the columns that fit beside one another; those of rank 0 in any case."""
+    """Return the indexes of the columns that fit into `width`; those of rank 0 always do."""
     kept = list(range(len(columns)))
-    wide = [column_width(column, cells, place) for place, column in enumerate(columns)]
+    widths = [column_width(column, cells, index) for index, column in enumerate(columns)]
     while True:
-        last = max(kept, key=lambda place: (columns[place].rank, place))
+        last = max(kept, key=lambda index: (columns[index].rank, index))
         rank = columns[last].rank
-        need = (
-            sum(columns[place].required_width(wide[place], rank > 1) + _GAP for place in kept)
+        required = (
+            sum(columns[index].required_width(widths[index], rank > 1) + _GAP for index in kept)
             - _GAP
         )
-        if need <= width or rank == 0:
+        if required <= width or rank == 0:
             return kept
         kept.remove(last)
 
@@ -182,13 +198,13 @@ def column_width(column: TableColumn, cells: list[list[str]], index: int) -> int
 
 
 def console() -> Console:
-    """Standard output, honouring NO_COLOR and COLUMNS; a pipe gets lines of any length."""
+    """Standard output as a rich console, honouring NO_COLOR and COLUMNS; pipes are not wrapped."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=_PIPE_WIDTH if piped else None)
 
 
 def format_value(value: object, limit: int = 0) -> str:
-    """A value for people: nothing for None, escaped where it came from the wire."""
+    """Format a value for a terminal: escaped, empty for None, at most `limit` characters if set."""
     return "" if value is None else escape_hidden(str(value), limit)
 
 
@@ -198,12 +214,12 @@ def plural(count: int, word: str) -> str:
 
 
 def warn(text: str) -> None:
-    """One line to standard error, with nothing in it that a terminal would obey."""
+    """Print one line to standard error, with control characters escaped."""
     print(escape_hidden(text), file=sys.stderr)
 
 
 def timestamp_text(us: int) -> str:
-    """An instant in microseconds, as people and JSON have it."""
+    """Format microseconds since the epoch as an ISO 8601 timestamp in UTC."""
     try:
         moment = _EPOCH + timedelta(microseconds=us)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""What `connect` and `serve` share: options, standard input and output, a recording."""
+"""What `connect` and `serve` share: options, standard input, printing of data, recording."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ from polymux.text.sanitize import escape_hidden
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
-READ_SIZE = 65536
-MAX_LINE_BYTES = 1 << 20  # bytes; a longer line is cut
-MAX_QUEUED_PIECES = 8  # pieces of standard input read before they are sent
+READ_SIZE = 65536  # bytes
+MAX_LINE_BYTES = 1 << 20  # bytes; a longer line is split
+MAX_QUEUED_PIECES = 8  # pieces of standard input that are read ahead
 
 
 def live_options(command: Command) -> Command:
-    """URL, --protocol, --record, -v and --json."""
+    """Add URL, --protocol, --record, --json and -v."""
     for add in (
         verbose_option,
-        click.option("--json", "as_json", is_flag=True, help="What is received, as JSON lines."),
-        click.option("--record", "record_to", help="Also write what passes to this capture."),
+        click.option("--json", "as_json", is_flag=True, help="Print received data as JSON lines."),
+        click.option(
+            "--record", "record_to", help="Also record the session to this new capture (pcapng)."
+        ),
         click.option(
             "--protocol",
             required=True,
@@ -45,10 +47,10 @@ def live_options(command: Command) -> Command:
 
 
 class StdinReader:
-    """Standard input piece by piece: chunks, or lines, with their ends if these are kept.
+    """Reads standard input as chunks or as lines, with or without their line ends.
 
-    It is read in a thread that nobody waits for: a terminal where nothing is typed keeps no
-    command from ending.
+    A daemon thread reads, and is never joined: the command can end while the thread still waits for
+    input from a terminal.
     """
 
     def __init__(self, lines: bool = False, keep_line_ends: bool = False) -> None:
@@ -65,22 +67,26 @@ class StdinReader:
             yield piece
 
     def _read(self) -> None:
-        """Not through `sys.stdin`: a thread inside its lock would not let the interpreter end."""
-        begun = b""  # of a line
+        """Read until the end of input.
+
+        Reads the descriptor, not `sys.stdin`: its lock, held by this thread, would keep the
+        interpreter from exiting.
+        """
+        partial_line = b""
         while True:
             try:
                 data = os.read(sys.stdin.fileno(), READ_SIZE)
-            except (OSError, ValueError, AttributeError):  # closed, or never there
+            except (OSError, ValueError, AttributeError):  # closed, or there is none
                 data = b""
             if self._lines:
-                *whole, begun = (begun + data).split(b"\n")
-                for line in whole:
+                *complete_lines, partial_line = (partial_line + data).split(b"\n")
+                for line in complete_lines:
                     self._put_when_free(
                         line + b"\n" if self._keep_line_ends else line.removesuffix(b"\r")
                     )
-                if begun and (not data or len(begun) > MAX_LINE_BYTES):
-                    self._put_when_free(begun)
-                    begun = b""
+                if partial_line and (not data or len(partial_line) > MAX_LINE_BYTES):
+                    self._put_when_free(partial_line)
+                    partial_line = b""
             elif data:
                 self._put_when_free(data)
             if not data:
@@ -92,14 +98,14 @@ class StdinReader:
         self._enqueue(piece)
 
     def _enqueue(self, piece: bytes | None) -> None:
-        with suppress(RuntimeError):  # the loop is gone: nobody wants it any more
+        with suppress(RuntimeError):  # the loop is closed: the command is ending
             self._loop.call_soon_threadsafe(self._queue.put_nowait, piece)
 
 
 async def input_pieces(
     texts: tuple[str, ...], lines: bool, keep_line_ends: bool
 ) -> AsyncIterator[bytes]:
-    """What is to be sent: the texts of --send, or standard input."""
+    """Yield what to send: the texts of --send if there are any, else standard input."""
     for text in texts:
         yield text.encode()
     if not texts:
@@ -108,16 +114,16 @@ async def input_pieces(
 
 
 class ReceivedDataPrinter:
-    """How received bytes are shown: as they are, as JSON, or escaped on a terminal.
+    """Prints received bytes: unchanged in a pipe, escaped on a terminal, or as JSON lines.
 
-    `apart`: each piece is a message or reply of its own and ends its line.
+    With `one_per_line` every piece is a message or reply and is printed on a line of its own.
     """
 
     def __init__(self, as_json: bool) -> None:
         self.one_per_line = False
         self._as_json = as_json
         self._terminal = sys.stdout.isatty()
-        self._line_open = False  # a line on the terminal that has not ended
+        self._line_open = False  # the last line on the terminal has not ended
 
     def write(self, data: bytes, stream: str = "", name: str = "") -> None:
         if self._as_json:
@@ -134,7 +140,7 @@ class ReceivedDataPrinter:
         sys.stdout.flush()
 
     def end_line(self) -> None:
-        """End the last line on a terminal, so that what comes next does not stand behind it."""
+        """End an unfinished last line on a terminal, so that the next output starts a new one."""
         if self._line_open:
             self._line_open = False
             sys.stdout.write("\n")
@@ -142,7 +148,7 @@ class ReceivedDataPrinter:
 
 
 def data_json(data: bytes) -> dict[str, object]:
-    """Bytes in JSON: text where they are UTF-8, else hex."""
+    """Represent bytes in JSON: as text if they are UTF-8, else in hex."""
     try:
         return {"bytes": len(data), "text": data.decode()}
     except UnicodeDecodeError:
@@ -150,14 +156,18 @@ def data_json(data: bytes) -> dict[str, object]:
 
 
 def escape_terminal(data: bytes) -> str:
-    """Text that no terminal is harmed by; lines stay lines."""
+    """Decode bytes for a terminal, with control characters escaped except line ends."""
     text = data.decode("utf-8", "backslashreplace")
     return "\n".join(escape_hidden(line) for line in text.split("\n"))
 
 
 @contextmanager
 def open_recorder(path: str | None, verbose: bool) -> Iterator[RecorderFactory | None]:
-    """A recorder that writes to a new capture, shows frames, does both, or none."""
+    """Yield a recorder that writes to a new capture, logs frames, or both; None for neither.
+
+    Raises:
+        click.UsageError: The capture exists already.
+    """
     if path is None:
         yield with_frame_log(None) if verbose else None
         return
@@ -171,7 +181,7 @@ def open_recorder(path: str | None, verbose: bool) -> Iterator[RecorderFactory |
 
 
 def stream_shape(session: Session) -> str:
-    """What streams of this session are: duplex, messages, requests or items."""
+    """Return the kind of the session's streams: duplex, messages, requests or items."""
     if isinstance(session, OmnistreamsSession):
         return "messages"
     if isinstance(session, StreamuxSession):

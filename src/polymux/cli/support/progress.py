@@ -1,5 +1,4 @@
-"""A progress bar on a terminal for whatever takes more than a second: how much, how fast, how long
-still."""
+"""A progress bar for work that takes more than a second: amount, rate and remaining time."""
 
 from __future__ import annotations
 
@@ -15,17 +14,22 @@ from rich.text import Text
 
 from polymux.text.units import duration_text, size_text
 
-SHOW_AFTER_SECONDS = 1.0  # seconds before anything is shown
-REFRESH_SECONDS = 0.2  # seconds between looks
+SHOW_AFTER_SECONDS = 1.0  # shorter work shows no bar
+REFRESH_SECONDS = 0.2
 
-_active_bars: list[ProgressBar] = []  # the bar on the terminal, if there is one
+_active_bars: list[ProgressBar] = []  # at most one
 
 
 class ProgressBar:
-    """Use as a context. `done` and `total` are counted in `unit`s; a total of 0 is not known.
+    """A progress bar, shown on a terminal only. Use as a context manager.
 
-    `advance` counts; with `poll`, what that returns is what is done. `printing`: lines are printed
-    meanwhile, with `say`, above the bar. Nothing is shown where nobody looks.
+    Args:
+        text: What is being done.
+        total: The amount of work in `unit`s; 0 if unknown.
+        poll: Returns the amount done; without it, `advance` counts.
+        unit: The unit; bytes are shown as KiB, MiB and so on.
+        printing: Whether lines are printed meanwhile, above the bar, with `print_line`.
+        console: Where to show it; by default standard error, or standard output if `printing`.
     """
 
     def __init__(
@@ -46,7 +50,7 @@ class ProgressBar:
         self.start_phase(text, total, poll)
 
     def start_phase(self, text: str, total: int = 0, poll: Callable[[], int] | None = None) -> None:
-        """Something else begins: the count starts anew."""
+        """Start another kind of work; counting begins again at 0."""
         self.text = text
         self.total = total
         self.done = 0
@@ -57,7 +61,7 @@ class ProgressBar:
         self.done += amount
 
     def status_text(self) -> str:
-        """`120 MiB of 1.1 GiB, 310 MiB/s, 3.2 s left`, as far as it is known."""
+        """Such as `120 MiB of 1.1 GiB, 310 MiB/s, 3.2 s left`, as far as it is known."""
         done, total = self.done, max(self.total, self.done) if self.total else 0
         rate = done / max(time.monotonic() - self._phase_start, 1e-3)
         parts = [f"{self._amount(done)} of {self._amount(total)}" if total else self._amount(done)]
@@ -71,14 +75,14 @@ class ProgressBar:
         return size_text(count) if self.unit == "bytes" else f"{count:,} {self.unit}"
 
     def _show(self) -> None:
-        """In a thread: wait a while, then keep the bar up to date."""
+        """Show the bar after `SHOW_AFTER_SECONDS` and keep it up to date. Runs in a thread."""
         if SHOW_AFTER_SECONDS > 0 and self._finished.wait(SHOW_AFTER_SECONDS):
             return
         bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"),
+            TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[status]}"),
             console=self.console, transient=True, auto_refresh=False,
         )  # fmt: skip
-        task = bar.add_task(self.text, total=None, told="")
+        task = bar.add_task(self.text, total=None, status="")
         bar.start()
         self._bar = bar
         while True:
@@ -90,7 +94,7 @@ class ProgressBar:
                 description=self.text,
                 completed=self.done,
                 total=total,
-                told=self.status_text(),
+                status=self.status_text(),
             )
             bar.refresh()
             if self._finished.wait(REFRESH_SECONDS):
@@ -126,7 +130,7 @@ class ProgressBar:
 
 
 def print_line(line: str) -> None:
-    """Print a line to standard output, above the progress bar if one stands there."""
+    """Print a line to standard output, above the progress bar if one is shown."""
     if _active_bars:
         _active_bars[-1].print_line(line)
     else:
@@ -134,7 +138,7 @@ def print_line(line: str) -> None:
 
 
 def bytes_read_counter() -> Callable[[], int]:
-    """How much this process has read since now, from any file; 0 where the system does not say."""
+    """Return a function for the bytes this process has read since now; 0 without /proc/self/io."""
 
     def count() -> int:
         try:

@@ -1,4 +1,4 @@
-"""What `polymux serve` does with a session: each of its streams in a task of its own."""
+"""How `polymux serve` handles a session: each of its streams in a task of its own."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ from types import TracebackType
 from polymux.aio import Call, MinmuxSession, OmnistreamsSession, Session, Stream
 from polymux.cli.support.output import json_line, warn
 from polymux.cli.support.peer_io import data_json, escape_terminal
-from polymux.cli.support.received_files import ReceivedFile, ReceivedFiles
-from polymux.cli.support.stream_files import CannotWrite
+from polymux.cli.support.stream_files import CannotWrite, StreamFile, StreamFolder
 from polymux.core.errors import PolymuxError
 from polymux.text.sanitize import escape_hidden
 
+OPENERS = {"d": "dialer", "a": "acceptor"}  # by the first letter of a stream's label
+
 
 class ServeAction:
-    """What is done with every stream of every session. `broken`: why that cannot go on, if so."""
+    """The options of `polymux serve`, shared by all sessions.
+
+    `failure` is set when output can no longer be written; the command then stops.
+    """
 
     def __init__(
-        self, action: str, as_json: bool, files: ReceivedFiles | None, stream_ids: tuple[int, ...]
+        self, action: str, as_json: bool, files: StreamFolder | None, stream_ids: tuple[int, ...]
     ) -> None:
         self.echoes = action == "echo"
         self.prints = action == "print" and files is None
@@ -40,16 +44,19 @@ class ServeAction:
 
 
 class ReceivedStream:
-    """One stream that is being read: shown, saved or dropped. Use as a context."""
+    """Prints, saves or discards the data of one stream. Use as a context manager.
+
+    A saved stream enters the manifest when the context ends.
+    """
 
     def __init__(self, served: ServedSession, stream: Stream) -> None:
-        job = served.action
         self.served = served
+        self.stream = stream
         self.label = stream.state.label()
         self.name = stream.name
-        self.file: ReceivedFile | None = None
-        if job.files is not None:
-            self.file = job.files.create_file(stream.session.peer, self.label, self.name)
+        self.file: StreamFile | None = None
+        if served.action.files is not None:
+            self.file = served.action.files.create_file()
 
     def add(self, data: bytes) -> None:
         self.served.received_bytes += len(data)
@@ -67,12 +74,23 @@ class ReceivedStream:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self.file is not None:
-            self.file.close("ended" if error is None else str(error) or "given up")
+        if self.file is not None and self.served.action.files is not None:
+            name = self.stream.state.name
+            facts = {
+                "protocol": self.served.session.endpoint.protocol.name,
+                "dialer": self.served.session.peer,
+                "stream": self.label,
+                "opener": OPENERS.get(self.label[:1]),
+                "sender": "dialer",
+                "name": self.name,
+                "name_hex": name.hex() if name is not None else None,
+                "ending": "ended" if error is None else str(error) or "aborted",
+            }
+            self.served.action.files.add_to_manifest(self.file, facts)
 
 
 class ServedSession:
-    """One session, served to its end by `run`; `streams` and `bytes` are what came."""
+    """Serves one session; counts the streams and bytes received."""
 
     def __init__(self, action: ServeAction, session: Session) -> None:
         self.action = action
@@ -81,6 +99,7 @@ class ServedSession:
         self.received_bytes = 0
 
     async def run(self) -> None:
+        """Serve until the session ends. Errors of the session are printed, not raised."""
         session = self.session
         async with asyncio.TaskGroup() as tasks:
             try:
@@ -95,22 +114,22 @@ class ServedSession:
                 warn(f"{session.peer}: {problem}")
 
     async def run_guarded(self, work: Coroutine[object, object, None]) -> None:
-        """What happens to one stream is said, and is no other's concern."""
+        """Run the task of one stream; print its error so that the other tasks go on."""
         try:
             await work
         except (CannotWrite, OSError) as problem:
             self.action.failure = problem
-            self.session.abort("this side cannot write what it gets")
+            self.session.abort("this side cannot write what it receives")
         except PolymuxError as problem:
             warn(f"{self.session.peer}: {problem}")
 
     async def serve_stream(self, stream: Stream) -> None:
         session, echoes = self.session, self.action.echoes
         if isinstance(stream, Call):
-            with self.receive_stream(stream) as taking:
-                question = await stream.read()
-                taking.add(question)
-                await stream.reply(question if echoes else b"")
+            with self.receive_stream(stream) as received:
+                request = await stream.read()
+                received.add(request)
+                await stream.reply(request if echoes else b"")
         elif isinstance(session, OmnistreamsSession):
             back = await session.open(stream.state.name or b"") if echoes else None
             await self.copy_stream(stream, back)
@@ -119,17 +138,17 @@ class ServedSession:
             await stream.end()
 
     async def serve_items(self, session: MinmuxSession, stream_id: int) -> None:
-        """A stream of the dialer's; what comes goes back on the next id."""
+        """Read a Minmux stream of the dialer; echo it on the next id."""
         receiver = session.receiver(stream_id)
         await self.copy_stream(
             receiver, session.sender(stream_id + 1) if self.action.echoes else None
         )
 
     async def copy_stream(self, stream: Stream, back: Stream | None) -> None:
-        """Read a stream to its end, sending it back as it comes."""
-        with self.receive_stream(stream) as taking:
+        """Read a stream to its end; send each piece back on `back`, if there is one."""
+        with self.receive_stream(stream) as received:
             async for piece in stream:
-                taking.add(piece)
+                received.add(piece)
                 if back is not None:
                     await back.send(piece)
             if back is not None:

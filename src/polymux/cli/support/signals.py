@@ -1,6 +1,7 @@
-"""Commands that run until they are told to stop: by SIGINT, or by SIGTERM.
+"""Stopping a command with SIGINT or SIGTERM.
 
-Whoever reads that a command is at work may end it at once, so it listens before it says so.
+A command installs the handlers before it prints that it is running: whatever started it may send a
+signal as soon as it has read that.
 """
 
 from __future__ import annotations
@@ -15,35 +16,35 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def stop_event() -> asyncio.Event:
-    """Set when the process is told to stop."""
+    """Return an event that SIGINT and SIGTERM set. Call it inside a running event loop."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in SIGNALS:
-        with suppress(NotImplementedError):  # a loop that cannot: the signal then ends the process
+        with suppress(NotImplementedError):  # without support, the signal ends the process
             loop.add_signal_handler(number, stop.set)
     return stop
 
 
 @contextmanager
 def stop_requested() -> Iterator[Callable[[], bool]]:
-    """The same without a loop: what it gives says whether the process was told to stop by now.
+    """The same without an event loop: yield a function that returns whether a signal has arrived.
 
-    The first signal only has it say so; the next one does what it would have done without us.
+    Only the first signal is intercepted; a second one has its former effect.
     """
     former = {number: signal.getsignal(number) for number in SIGNALS}
-    heard: list[int] = []
+    received: list[int] = []
 
     def restore() -> None:
         for number, handler in former.items():
             signal.signal(number, handler)
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         restore()
 
     for number in SIGNALS:
-        signal.signal(number, hear)
+        signal.signal(number, on_signal)
     try:
-        yield lambda: bool(heard)
+        yield lambda: bool(received)
     finally:
         restore()

@@ -1,12 +1,15 @@
-"""Streams as files: `stream-000017.bin` and a manifest that says which is which.
+"""Streams as files: `stream-000001.bin` and so on, and a manifest that describes each.
 
-What came from the wire is only ever written into files, never made into their names.
+`polymux serve --save` and `polymux follow --out` write the same layout. Every line of
+`manifest.jsonl` is a JSON object with the keys `MANIFEST_KEYS`, in which unknown values are null.
+Names received from a peer appear only inside the manifest: they never become file names.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -22,17 +25,23 @@ if TYPE_CHECKING:
 
     from polymux.analysis.session.summary import SessionSummary
 
-MANIFEST = "manifest.json"
+MANIFEST = "manifest.jsonl"
+MANIFEST_KEYS = (
+    "file", "session_id", "protocol", "dialer", "acceptor", "stream", "opener", "sender", "name",
+    "name_hex", "ending", "note", "bytes", "sha256",
+)  # fmt: skip
 
 
 class CannotWrite(UnwritableOutput):
-    """A directory or file that cannot be written; the text says why."""
+    """A directory or file cannot be written; the message gives the reason."""
 
 
 def create_private_folder(name: str) -> Path:
-    """An empty directory for payload. If it is made here, only its owner can look into it.
+    """Return an empty directory for payload. A new one is accessible to its owner only.
 
-    Raises UsageError if something is in it, CannotWrite if it cannot be used.
+    Raises:
+        click.UsageError: The directory is not empty.
+        CannotWrite: It cannot be created or read.
     """
     folder = Path(name)
     try:
@@ -47,7 +56,11 @@ def create_private_folder(name: str) -> Path:
 
 
 def append_private(path: Path, data: bytes) -> None:
-    """Add to a file that only its owner can read; raises CannotWrite."""
+    """Append to a file that only its owner can read, creating it if needed.
+
+    Raises:
+        CannotWrite: The file cannot be written.
+    """
     try:
         with open_private(path, append=True) as file:
             file.write(data)
@@ -55,85 +68,117 @@ def append_private(path: Path, data: bytes) -> None:
         raise CannotWrite(f"{path.name}: cannot be written: {problem.strerror}") from None
 
 
-class _StreamFile:
-    """One side of one stream."""
+class StreamFile:
+    """The file of one direction of a stream.
 
-    def __init__(self, file: str) -> None:
-        self.file = file
+    It is closed between writes, because there may be more streams than a process may open files.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.size = 0
         self.digest = hashlib.sha256()
+        append_private(path, b"")
+
+    def write(self, data: bytes) -> None:
+        self.size += len(data)
+        self.digest.update(data)
+        append_private(self.path, data)
 
 
-class StreamFiles:
-    """Use as a context: the manifest is written at its end."""
+class StreamFolder:
+    """A new directory of numbered stream files and their manifest."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = create_private_folder(name)
+        self.count = 0
+        append_private(self.folder / MANIFEST, b"")
+
+    def create_file(self) -> StreamFile:
+        """Create the next file; the first is `stream-000001.bin`."""
+        self.count += 1
+        return StreamFile(self.folder / f"stream-{self.count:06d}.bin")
+
+    def add_to_manifest(self, file: StreamFile, facts: Mapping[str, object]) -> None:
+        """Append the line of a finished file. `facts` has any of the `MANIFEST_KEYS`."""
+        values = {
+            **facts,
+            "file": file.path.name,
+            "bytes": file.size,
+            "sha256": file.digest.hexdigest(),
+        }
+        line = json.dumps({key: values.get(key) for key in MANIFEST_KEYS}, ensure_ascii=True)
+        append_private(self.folder / MANIFEST, line.encode("ascii") + b"\n")
+
+
+class CapturedStreams:
+    """Writes the streams of captured sessions to a `StreamFolder`. Use as a context manager.
+
+    The files of a session enter the manifest when `add_session` is called; those of a session that
+    was interrupted enter it when the context ends, without what is known only then.
+    """
 
     def __init__(self, folder: str, senders: tuple[str, ...]) -> None:
-        self.folder = create_private_folder(folder)
         self.senders = senders
-        self._files: dict[tuple[str, str, str], _StreamFile] = {}
-        self._streams: dict[tuple[str, str], dict[str, object]] = {}
-        self._sessions: list[dict[str, object]] = []
+        self._folder = StreamFolder(folder)
+        self._total_bytes = 0
+        # Of the session that is being analyzed: files by stream and sender, rows by stream.
+        self._files: dict[tuple[str, str], StreamFile] = {}
+        self._rows: dict[str, dict[str, object]] = {}
 
     def emit(self, table: str, batch: pa.RecordBatch) -> None:
+        """Take rows of the tables `content` and `streams`, of one session at a time."""
         if table == "content":
-            for row in rows_of(table, batch, ("session_id", "stream", "sender", "data")):
+            for row in rows_of(table, batch, ("stream", "sender", "data")):
                 if row["stream"] is not None and row["sender"] in self.senders:
                     data = row["data"]
-                    assert isinstance(data, bytes)
-                    key = (str(row["session_id"]), str(row["stream"]), str(row["sender"]))
-                    self._append(key, data)
+                    assert isinstance(data, bytes)  # the type of the column
+                    self._append((str(row["stream"]), str(row["sender"])), data)
         elif table == "streams":
-            columns = ("session_id", "stream", "opener", "name", "name_bytes", "ending")
-            for row in rows_of(table, batch, columns):
-                self._streams[str(row["session_id"]), str(row["stream"])] = row
+            for row in rows_of(table, batch, ("stream", "opener", "name", "name_bytes", "ending")):
+                self._rows[str(row["stream"])] = row
 
     def add_session(self, summary: SessionSummary) -> None:
-        """A session is done."""
-        self._sessions.append(
+        """The session whose rows were emitted is complete: write its lines of the manifest."""
+        self._write_manifest(
             {
                 "session_id": summary.session_id,
                 "protocol": summary.protocol,
                 "dialer": summary.dialer,
                 "acceptor": summary.acceptor,
-                "ending": summary.ending,
-                "note": summary.note,
+                "note": summary.note or None,
             }
         )
 
     def summary_text(self) -> str:
-        size = sum(half.size for half in self._files.values())
-        return f"{plural(len(self._files), 'file')}, {size} bytes, {MANIFEST} in {self.folder}"
+        files = plural(self._folder.count, "file")
+        return f"{files}, {self._total_bytes} bytes, {MANIFEST} in {self._folder.folder}"
 
-    def _append(self, key: tuple[str, str, str], data: bytes) -> None:
-        half = self._files.get(key)
-        if half is None:
-            half = self._files[key] = _StreamFile(f"stream-{len(self._files):06d}.bin")
-        half.size += len(data)
-        half.digest.update(data)
-        append_private(self.folder / half.file, data)
+    def _append(self, key: tuple[str, str], data: bytes) -> None:
+        file = self._files.get(key)
+        if file is None:
+            file = self._files[key] = self._folder.create_file()
+        file.write(data)
+        self._total_bytes += len(data)
 
-    def _manifest(self) -> dict[str, object]:
-        entries = []
-        for (session_id, stream, sender), half in self._files.items():
-            row = self._streams.get((session_id, stream), {})
+    def _write_manifest(self, session: dict[str, object]) -> None:
+        for (stream, sender), file in self._files.items():
+            row = self._rows.get(stream, {})
             name = row.get("name_bytes")
-            entries.append(
-                {
-                    "file": half.file,
-                    "session_id": session_id,
-                    "stream": stream,
-                    "sender": sender,
-                    "opener": row.get("opener"),
-                    "name": row.get("name"),
-                    "name_hex": name.hex() if isinstance(name, bytes) else None,
-                    "ending": row.get("ending"),
-                    "bytes": half.size,
-                    "sha256": half.digest.hexdigest(),
-                }
-            )
-        return {"sessions": self._sessions, "files": entries}
+            facts = {
+                **session,
+                "stream": stream,
+                "opener": row.get("opener"),
+                "sender": sender,
+                "name": row.get("name"),
+                "name_hex": name.hex() if isinstance(name, bytes) else None,
+                "ending": row.get("ending"),
+            }
+            self._folder.add_to_manifest(file, facts)
+        self._files.clear()
+        self._rows.clear()
 
-    def __enter__(self) -> StreamFiles:
+    def __enter__(self) -> CapturedStreams:
         return self
 
     def __exit__(
@@ -142,9 +187,8 @@ class StreamFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        text = json.dumps(self._manifest(), indent=1, ensure_ascii=True)
         try:
-            append_private(self.folder / MANIFEST, text.encode("ascii") + b"\n")
+            self._write_manifest({})
         except CannotWrite:
             if kind is None:
                 raise

@@ -1,4 +1,4 @@
-"""Streams in the order in which they deserve a look, each with the reason in one sentence."""
+"""Ranking of streams for `polymux ls`: worst first, each with the reason in one sentence."""
 
 from __future__ import annotations
 
@@ -19,29 +19,27 @@ from polymux.report.render.wording import (
 from polymux.text.units import size_text
 
 Row = Mapping[str, object]
-MIN_BLOCKED_US = (
-    50_000  # microseconds without credit that are worth a word, if also a fifth of a life
-)
+MIN_BLOCKED_US = 50_000  # least time without credit that is a reason, if also 1/5 of the lifetime
 
 
 @dataclass(slots=True)
 class StreamProblems:
-    """What the other tables say about a stream: counts, and the worst of each kind in words."""
+    """Violations and stalls of a stream: counts, and the worst of each as a sentence."""
 
     errors: int = 0
     warnings: int = 0
     notes: int = 0
     worst_violation: str = ""  # the first error, else the first warning, else the first note
     stalls: int = 0
-    longest_stall_us: int = 0  # of the longest
-    longest_stall: str = ""  # the longest
+    longest_stall_us: int = 0
+    longest_stall: str = ""
 
     @property
     def findings(self) -> int:
         return self.errors + self.warnings + self.stalls
 
     def describe(self) -> str:
-        """The findings in words: what was broken, then the longest stall."""
+        """The findings as text: the worst violation, then the longest stall."""
         violations = self.errors + self.warnings
         parts = []
         if violations:
@@ -53,7 +51,7 @@ class StreamProblems:
 
 @dataclass(order=True, slots=True)
 class RankedStream:
-    """A stream and its place: lower is worse."""
+    """A stream with its sort key: lower is worse."""
 
     rank: int
     weight: int
@@ -63,50 +61,48 @@ class RankedStream:
 
 
 class StreamRanking:
-    """Takes the rows of `violations`, `stalls` and `streams` as they come and keeps the worst."""
+    """Collects rows of `violations`, `stalls` and `streams`, and keeps the worst streams.
+
+    The rows of a stream's violations and stalls must come before its row of `streams`. Memory is
+    bounded by `max_streams`.
+    """
 
     def __init__(self, max_streams: int) -> None:
         self.max_streams = max_streams
         self.stream_count = 0
-        self.session_problems: dict[
-            str, StreamProblems
-        ] = {}  # of sessions: what belongs to no stream
+        # By session id: findings that belong to no stream.
+        self.session_problems: dict[str, StreamProblems] = {}
         self._problems: dict[tuple[str, str], StreamProblems] = {}
         self._ranked: list[RankedStream] = []
 
     def add_violation(self, row: Row) -> None:
-        trouble = self._problems_of(row)
-        severity = row["severity"]
-        worse = (
-            not trouble.errors
-            if severity == "error"
-            else not trouble.errors + trouble.warnings
-            if severity == "warning"
-            else not trouble.worst_violation
-        )
-        if worse:
-            trouble.worst_violation = violation_text(row)
-        if severity == "error":
-            trouble.errors += 1
-        elif severity == "warning":
-            trouble.warnings += 1
+        problems = self._problems_of(row)
+        if row["severity"] == "error":
+            is_worst = not problems.errors
+            problems.errors += 1
+        elif row["severity"] == "warning":
+            is_worst = not problems.errors + problems.warnings
+            problems.warnings += 1
         else:
-            trouble.notes += 1
+            is_worst = not problems.worst_violation
+            problems.notes += 1
+        if is_worst:
+            problems.worst_violation = violation_text(row)
 
     def add_stall(self, row: Row) -> None:
         if row["cause"] in STALL_HEADLINES:
-            trouble = self._problems_of(row)
-            trouble.stalls += 1
-            lasted = _count(row, "duration_us")
-            if lasted > trouble.longest_stall_us or not trouble.longest_stall:
-                trouble.longest_stall_us = lasted
-                trouble.longest_stall = stall_sentence(Stall.from_row(row))
+            problems = self._problems_of(row)
+            problems.stalls += 1
+            duration = _count(row, "duration_us")
+            if duration > problems.longest_stall_us or not problems.longest_stall:
+                problems.longest_stall_us = duration
+                problems.longest_stall = stall_sentence(Stall.from_row(row))
 
     def add_stream(self, row: Row) -> None:
         self.stream_count += 1
-        found = self._problems.pop((str(row["session_id"]), str(row["stream"])), StreamProblems())
-        rank, weight, why = rank_stream(row, found)
-        self._ranked.append(RankedStream(rank, -weight, self.stream_count, why, row))
+        key = (str(row["session_id"]), str(row["stream"]))
+        rank, weight, reason = rank_stream(row, self._problems.pop(key, StreamProblems()))
+        self._ranked.append(RankedStream(rank, -weight, self.stream_count, reason, row))
         if len(self._ranked) >= 2 * self.max_streams + 64:
             self._ranked = sorted(self._ranked)[: self.max_streams]
 
@@ -123,7 +119,7 @@ class StreamRanking:
 
 
 def rank_stream(row: Row, problems: StreamProblems) -> tuple[int, int, str]:
-    """How bad a stream is: a rank (0 is worst), a weight within it, and why."""
+    """Return a rank (0 is worst), a weight within the rank (more is worse), and the reason."""
     size = _count(row, "bytes_dialer") + _count(row, "bytes_acceptor")
     if problems.errors:
         return 0, problems.errors, problems.describe()
@@ -146,13 +142,13 @@ def rank_stream(row: Row, problems: StreamProblems) -> tuple[int, int, str]:
 
 
 def lifetime_us(row: Row) -> int:
-    """From the opening to the last frame."""
-    instants = [
+    """Microseconds from the opening of the stream to its last frame."""
+    timestamps = [
         int(moment.timestamp() * 1_000_000)  # type: ignore[attr-defined]  # a datetime, if any
         for name in ("opened_at", "last_at_dialer", "last_at_acceptor")
         if (moment := row[name]) is not None
     ]
-    return max(instants) - min(instants) if instants else 0
+    return max(timestamps) - min(timestamps) if timestamps else 0
 
 
 def _count(row: Row, name: str) -> int:

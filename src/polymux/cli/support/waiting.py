@@ -1,4 +1,4 @@
-"""What a live command waits for, said on standard error; and how long it does."""
+"""Telling the user of `polymux connect` what the command waits for, and giving up in time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from polymux.aio import Session, Unreachable
 from polymux.cli.support.output import warn
 from polymux.protocols.registry import create
 
-NOTICE_DELAY = 1.0  # seconds of silence before it is said what is waited for
-POLL_SECONDS = 0.05  # seconds between looks
+NOTICE_DELAY = 1.0  # seconds of waiting before it is reported
+POLL_SECONDS = 0.05  # seconds between checks
 
 
 class WaitReporter:
-    """Watches a session that stands: says what is waited for, and gives up after `timeout`.
+    """Prints to standard error what a session waits for, and raises after `timeout` seconds.
 
-    `timeout` counts only until the peer has sent anything behind its handshake; None for ever.
+    The timeout applies only until the peer has sent anything after its handshake; None waits
+    forever.
     """
 
     def __init__(self, session: Session, url: str, protocol: str, timeout: float | None) -> None:
@@ -35,23 +36,23 @@ class WaitReporter:
             self._connected = ""
 
     def waiting_for(self, what: str) -> None:
-        """From now on, nothing is left to do until the peer does this."""
+        """From now on the command waits for `what`, such as "the reply"."""
         self._waiting_for, self._since = what, self._loop.time()
 
     def reading_input(self) -> None:
-        """Standard input is read: what happens next is up to it."""
+        """From now on the command waits for standard input, not for the peer."""
         self._waiting_for = ""
         if sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty():
             warn("type what to send; Ctrl-D ends it")
 
     async def run(self, work: Coroutine[object, object, None]) -> None:
-        """Do the work, watched. Raises Unreachable if the peer stays silent for too long."""
+        """Await `work` while reporting. Raise Unreachable if the peer is silent for too long."""
         working = asyncio.create_task(work)
         watching = asyncio.create_task(self._poll())
         try:
             await asyncio.wait([working, watching], return_when=asyncio.FIRST_COMPLETED)
             if not working.done():
-                await watching  # which raises
+                await watching  # raises
             await working
         finally:
             for task in (working, watching):
@@ -70,7 +71,7 @@ class WaitReporter:
                 self._last_notice = self._waiting_for
                 head = f"{self._connected}; " if self._connected else ""
                 self._connected = ""
-                tail = "; nothing has come from it yet" if silent else ""
+                tail = "; nothing received from it yet" if silent else ""
                 warn(f"{head}waiting for {self._waiting_for}{tail}")
             if silent and self._timeout is not None and waited >= self._timeout:
                 raise Unreachable(
@@ -79,6 +80,6 @@ class WaitReporter:
                 )
 
     def _peer_frames(self) -> int:
-        """Frames of the peer so far."""
+        """Number of frames received so far."""
         endpoint = self._session.endpoint
         return int(endpoint.connection.direction(1 - endpoint.side).frames)

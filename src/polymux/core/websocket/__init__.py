@@ -1,1 +1,1 @@
-"""The WebSocket layer: its frames, its HTTP handshake, and message protocols carried inside it."""
+"""WebSocket: frames, the HTTP upgrade, and the layer that carries message protocols."""

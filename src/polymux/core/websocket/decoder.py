@@ -1,17 +1,50 @@
 # mypyc: compiled
-"""WebSocket frames on their way in (RFC 6455), for live sessions and captures alike.
+"""The WebSocket decoder (RFC 6455), for live sessions and captures alike.
 
-One `Decoder` reads one direction. What it finds are items (`websocket_items`): whole messages,
-pings, pongs, the close, and what the sender did wrong. It carries binary messages only and knows no
-extension. Frames on their way out are in `masking`, the HTTP exchange before the first frame is in
-`upgrade`.
+A `Decoder` reads one direction and produces events (`polymux.core.websocket.events`): complete
+messages, pings, pongs, the close, and violations of the framing rules. It supports binary messages
+only and no extensions. Encoding is in `frames`, the HTTP upgrade before the first frame in
+`handshake`.
+
+The decoder reads frame by frame, however the bytes are cut into chunks: `_read_header`, then
+`_begin_frame`, which validates the header and decides what is done with the payload, then
+`_read_payload` until `_end_frame`. `MessageAssembly` collects the fragments of a message. Almost
+all bytes of a busy connection, however, are binary messages of one frame each, complete in the
+chunk and without a violation; `MessageRunDecoder` reads these in one loop, with the same events and
+counts.
 """
 
 from typing import Final, TypeAlias
 
+from librt.strings import BytesWriter, read_i64_be
 from mypy_extensions import i64
 
+from polymux.core.side import DIALER
 from polymux.core.websocket.events import (
+    Close,
+    DecoderEvent,
+    DecodingLost,
+    FrameViolation,
+    Message,
+    Ping,
+    Pong,
+)
+from polymux.core.websocket.frames import (
+    BINARY,
+    CLOSE,
+    CONTINUATION,
+    FAST_MASK_MIN_BYTES,
+    FIN_BIT,
+    INCOMPLETE,
+    MAX_HEADER_BYTES,
+    PING,
+    PONG,
+    MaskFunction,
+    WebSocketFrameHeader,
+    masked,
+    write_masked,
+)
+from polymux.core.websocket.rules import (
     AFTER_CLOSE,
     BAD_LENGTH,
     FRAME_RULES,
@@ -19,55 +52,182 @@ from polymux.core.websocket.events import (
     STILL_READABLE,
     TRUNCATED,
     UNMASKED,
-    Close,
-    DecoderEvent,
-    DecodingLost,
     FrameRule,
-    FrameViolation,
-    MessageAssembly,
-    Ping,
-    Pong,
     describe_violation,
     read_close,
     validate_header,
 )
-from polymux.core.websocket.frames import (
-    BINARY,
-    CLOSE,
-    CONTINUATION,
-    FIN_BIT,
-    INCOMPLETE,
-    MAX_HEADER_BYTES,
-    PING,
-    PONG,
-    WebSocketFrameHeader,
-    masked,
-)
-from polymux.core.websocket.run import MessageRunDecoder
 
+# States of a decoder.
 READING: Final[i64] = 0
-CLOSED: Final[i64] = 1  # a close frame was read; what follows it is not looked at
+CLOSED: Final[i64] = 1  # a close frame was read; what follows it is skipped
 FAILED: Final[i64] = 2  # a rule was broken, and this decoder is strict
-LOST: Final[i64] = 3  # where the next frame begins is not known
+LOST: Final[i64] = 3  # the start of the next frame is not known
 FINISHED: Final[i64] = 4  # finish() was called
 
-SKIP: Final[i64] = 0  # what becomes of the payload that is being read
+SINGLE_FRAME_BINARY: Final[i64] = FIN_BIT | BINARY
+
+# What is done with the payload that is being read.
+SKIP: Final[i64] = 0
 DATA: Final[i64] = 1
 CONTROL: Final[i64] = 2
 
-SNAPSHOT_FORMAT: Final = 1  # of a snapshot
+SNAPSHOT_FORMAT: Final = 1
 Snapshot: TypeAlias = tuple[tuple[int, ...], tuple[bytes, ...], tuple[tuple[int, int], ...]]
 
 
+class MessageAssembly:
+    """Collects the payloads of a message's frames until the last one is complete."""
+
+    def __init__(self) -> None:
+        self.offset = 0  # where its first frame began
+        self.wire_bytes = 0  # bytes of its complete frames so far, headers included
+        self.missing_bytes = 0  # of these, the bytes that were not captured
+        self.payload_size: i64 = 0  # payload bytes so far
+        self.single_piece = b""  # the payload, if it arrived in one piece
+        self.body = BytesWriter()  # otherwise
+        self.holes: list[tuple[int, int]] = []  # (start, size) in the payload: not captured
+        self.fragmented = False  # more frames of the message follow
+        self.discarded = False  # it will not be delivered
+
+    def add(
+        self, data: bytes, start: i64, end: i64, head: WebSocketFrameHeader, phase: i64, last: bool,
+        fast_mask: MaskFunction | None,
+    ) -> None:  # fmt: skip
+        """Append a piece of payload, unmasked.
+
+        Args:
+            data: the piece is data[start:end].
+            start: where it begins.
+            end: where it ends.
+            head: the header of its frame.
+            phase: the position of its first byte in the masking key, 0 to 3.
+            last: it completes its frame.
+            fast_mask: a faster mask function for large pieces; None: there is none.
+        """
+        key = head.masking_key
+        if key is not None and fast_mask is not None and end - start >= FAST_MASK_MIN_BYTES:
+            self.body.write(fast_mask(data[start:end], key[phase:] + key[:phase]))
+        elif self.payload_size == 0 and last and head.first_byte >= FIN_BIT:
+            self.single_piece = (
+                data[start:end] if key is None else masked(data, start, end, key, phase)
+            )
+        elif key is None:
+            self.body.write(data[start:end])
+        else:
+            write_masked(self.body, data, start, end, key, phase)
+        self.payload_size += end - start
+
+    def add_hole(self, size: i64) -> None:
+        """Append `size` zeros for bytes that were not captured."""
+        start: int = self.payload_size
+        hole_size: int = size
+        if self.holes and sum(self.holes[-1]) == start:  # it extends the last hole
+            start, before = self.holes.pop()
+            hole_size += before
+        self.holes.append((start, hole_size))
+        self.body.write(bytes(size))
+        self.payload_size += size
+
+    def build_message(self) -> Message:
+        """The message; its last frame is complete."""
+        return Message(
+            self.single_piece or self.body.getvalue(),
+            self.offset,
+            self.wire_bytes,
+            tuple(self.holes),
+        )
+
+    def clear(self) -> None:
+        """Reset for the next message."""
+        self.offset = 0
+        self.wire_bytes = 0
+        self.missing_bytes = 0
+        self.payload_size = 0
+        self.single_piece = b""
+        if len(self.body) > 0:
+            self.body = BytesWriter()
+        if self.holes:
+            self.holes = []
+        self.discarded = False
+
+
+class MessageRunDecoder:
+    """Fast path: runs of complete, valid, unfragmented binary messages of one direction.
+
+    `fast_mask`, if set, is a faster mask function for large payloads.
+    """
+
+    def __init__(self, sender: i64, max_message_bytes: i64) -> None:
+        self.sender: i64 = sender
+        self.max_message_bytes: i64 = max_message_bytes
+        self.fast_mask: MaskFunction | None = None
+        self.scratch = BytesWriter()
+
+    def read(self, data: bytes, pos: i64, end: i64, offset: int, events: list[DecoderEvent]) -> i64:
+        """Decode messages from `pos` on, which is `offset` in the direction, to `events`.
+
+        Returns:
+            The position of the first frame that is incomplete or needs the slow path.
+        """
+        begin = pos
+        mask_bit: i64 = 128 if self.sender == DIALER else 0
+        while end - pos >= 2:
+            second: i64 = data[pos + 1]
+            if data[pos] != SINGLE_FRAME_BINARY or second & 128 != mask_bit:
+                break
+            size = second & 127
+            at = pos + 2
+            if size == 126:
+                if end - pos < 4:
+                    break
+                high: i64 = data[pos + 2]
+                low: i64 = data[pos + 3]
+                size = (high << 8) | low
+                at = pos + 4
+                if size < 126:  # not the shortest form
+                    break
+            elif size == 127:
+                if end - pos < 10:
+                    break
+                size = read_i64_be(data, pos + 2)
+                at = pos + 10
+                if size < 65536:
+                    break
+            if mask_bit != 0:
+                at += 4
+            if size > self.max_message_bytes or size > end - at:
+                break
+            after = at + size
+            payload = data[at:after] if mask_bit == 0 else self.unmask(data, at, after)
+            events.append(Message(payload, offset + (pos - begin), after - pos, ()))
+            pos = after
+        return pos
+
+    def unmask(self, data: bytes, start: i64, end: i64) -> bytes:
+        """data[start:end] unmasked with the key in front of it."""
+        key = data[start - 4 : start]
+        fast_mask = self.fast_mask
+        if fast_mask is not None and end - start >= FAST_MASK_MIN_BYTES:
+            return fast_mask(data[start:end], key)
+        out = self.scratch
+        write_masked(out, data, start, end, key)
+        payload = out.getvalue()
+        out.truncate(0)
+        return payload
+
+
 class Decoder:
-    """Reads the frames of one direction, fed in any pieces.
+    """Decodes the frames of one direction, fed in chunks of any size.
 
-    Strict (live): the first broken rule is the last item, and all further bytes are passed over.
-    Lenient (captures): every broken rule is noted and reading goes on at the next frame, without
-    the message or frame concerned; a wrong mask is noted once, undone, and harms nothing.
+    A strict decoder (live sessions) stops at the first violation: that is its last event, and all
+    further bytes are skipped. A lenient one (captures) reports every violation and continues with
+    the next frame, without the message or frame concerned; a wrong mask is reported once and the
+    message is read all the same.
 
-    Every byte is in exactly one count: `delivered` (messages), `carrier` (pings, pongs, close),
-    `skipped` (refused or unreadable), `missing` (gaps outside what was read), or `pending()`.
+    Every byte is in exactly one count: `delivered_bytes` (messages), `control_bytes` (pings, pongs,
+    close), `skipped_bytes` (violations and what cannot be decoded), `missing_bytes` (gaps outside
+    of delivered messages and control frames), or `pending()`.
     """
 
     def __init__(
@@ -78,10 +238,15 @@ class Decoder:
         offset: int = 0,
         limit_name: str = "max_frame_bytes",
     ) -> None:
-        """`limit`: payload bytes of a message; `limit_name`: what its error calls it.
+        """Create a decoder.
 
-        `offset`: bytes of this direction before the first frame (the HTTP head), so that offsets
-        count from the start of the connection.
+        Args:
+            sender: the side that sends this direction, DIALER or ACCEPTOR.
+            max_message_bytes: payload bytes of a message, at most.
+            lenient: continue after violations.
+            offset: bytes of this direction before the first frame (the HTTP head), so that offsets
+                count from the start of the connection.
+            limit_name: the name of the limit `max_message_bytes` in error messages.
         """
         self.sender: i64 = sender
         self.max_message_bytes: i64 = max_message_bytes
@@ -94,16 +259,14 @@ class Decoder:
         self.control_bytes = 0
         self.skipped_bytes = 0
         self.missing_bytes = 0
-        self.empty_frames: i64 = (
-            0  # frames that brought nothing: control frames and empty fragments
-        )
-        self.reported_once = False  # a wrong mask, or bytes after the close: said once
-        self.partial_header = b""  # an unfinished header
-        self.in_payload = False  # a payload, of the frame below
+        self.empty_frames: i64 = 0  # frames without content: control frames, empty fragments
+        self.reported_once = False  # a wrong mask, or bytes after the close, was reported
+        self.partial_header = b""  # an incomplete header
+        self.in_payload = False  # the payload of the frame below is arriving
         self.head = WebSocketFrameHeader()
         self.payload_use: i64 = SKIP
-        self.payload_left: i64 = 0  # bytes of payload to come
-        self.mask_phase: i64 = 0  # place in the masking key
+        self.payload_left: i64 = 0  # bytes of payload still to arrive
+        self.mask_phase: i64 = 0  # position in the masking key
         self.frame_offset = 0
         self.frame_bytes = 0
         self.frame_missing_bytes = 0
@@ -112,17 +275,17 @@ class Decoder:
         self.run_decoder = MessageRunDecoder(sender, max_message_bytes)
 
     def take(self) -> list[DecoderEvent]:
-        """The items found since the last call, in the order in which they ended."""
-        items = self.events
+        """Remove and return the events since the last call, in the order of completion."""
+        events = self.events
         self.events = []
-        return items
+        return events
 
     def pending(self) -> int:
-        """Bytes of the unfinished header, frame and message."""
+        """Bytes of the incomplete header, frame and message."""
         return len(self.partial_header) + self.frame_bytes + self.assembly.wire_bytes
 
     def message_start_offset(self) -> int:
-        """Where the unfinished message began; -1 if there is none, or none to be delivered."""
+        """Where the incomplete message began; -1 if there is none, or it will not be delivered."""
         message = self.assembly
         if message.fragmented or (self.in_payload and self.payload_use == DATA):
             return -1 if message.discarded else message.offset
@@ -131,7 +294,7 @@ class Decoder:
         return -1
 
     def feed(self, data: bytes) -> int:
-        """Read the next bytes; returns how many items wait for `take`. Never raises."""
+        """Decode the next bytes; return how many events `take` would return. Never raises."""
         pos: i64 = 0
         end: i64 = len(data)
         while pos < end:
@@ -153,10 +316,13 @@ class Decoder:
         return len(self.events)
 
     def gap(self, size: i64) -> int:
-        """The next `size` bytes were not captured; returns how many items wait for `take`.
+        """The next `size` bytes were not captured; return how many events `take` would return.
 
-        As far as they belong to a payload they become a hole and reading goes on after them;
-        anywhere else the decoder is lost.
+        Within a payload they become a hole, and decoding continues after them. Anywhere else the
+        start of the next frame is not known, and decoding stops.
+
+        Raises:
+            ValueError: `size` is negative.
         """
         if size < 0:
             raise ValueError(f"a gap cannot have {size} bytes")
@@ -177,27 +343,29 @@ class Decoder:
         return len(self.events)
 
     def finish(self) -> int:
-        """No byte follows: what is unfinished is skipped, and said to be truncated."""
+        """No byte follows: report an incomplete frame or message as truncated, and skip it."""
         if self.state == READING and (self.pending() > 0 or self.assembly.fragmented):
-            inside = "message"
-            where = self.message_start_offset()
-            if where < 0:
-                inside = "frame"
-                where = (
+            unit = "message"
+            offset = self.message_start_offset()
+            if offset < 0:
+                unit = "frame"
+                offset = (
                     self.frame_offset if self.in_payload else self.offset - len(self.partial_header)
                 )
-            self.events.append(FrameViolation(TRUNCATED, f"the bytes end inside a {inside}", where))
+            self.events.append(FrameViolation(TRUNCATED, f"the bytes end inside a {unit}", offset))
             self._discard_unfinished()
         self.state = FINISHED
         return len(self.events)
 
     def snapshot(self) -> Snapshot:
-        """The state as plain data, also in the middle of a frame. Take the items first."""
+        """The state as plain data, also in the middle of a frame.
+
+        Raises:
+            ValueError: there are events that were not taken.
+        """
         if self.events:
-            raise ValueError(f"take the {len(self.events)} waiting items before a snapshot")
-        head = (
-            self.head if self.in_payload else WebSocketFrameHeader()
-        )  # of a frame that is read, nothing stays
+            raise ValueError(f"take the {len(self.events)} pending events before a snapshot")
+        head = self.head if self.in_payload else WebSocketFrameHeader()
         message = self.assembly
         numbers = (
             SNAPSHOT_FORMAT,
@@ -233,7 +401,11 @@ class Decoder:
         return numbers, chunks, tuple(message.holes)
 
     def restore(self, saved: Snapshot) -> None:
-        """Go on where `saved` was taken; the settings are those this decoder was made with."""
+        """Continue where `saved` was taken; settings are those this decoder was created with.
+
+        Raises:
+            ValueError: `saved` is not a snapshot of this version.
+        """
         numbers, chunks, holes = saved
         if len(numbers) != 23 or numbers[0] != SNAPSHOT_FORMAT or len(chunks) != 4:
             raise ValueError("not a snapshot of this version's WebSocket decoder")
@@ -246,8 +418,8 @@ class Decoder:
             self.control_bytes,
             self.skipped_bytes,
             self.missing_bytes,
-            noted,
-            reading,
+            reported_once,
+            in_payload,
             self.payload_use,
             self.payload_left,
             self.mask_phase,
@@ -257,25 +429,25 @@ class Decoder:
             self.frame_bytes,
             self.frame_missing_bytes,
             fragmented,
-            spoiled,
+            discarded,
             message.offset,
             message.wire_bytes,
             message.missing_bytes,
             message.payload_size,
         ) = numbers
         self.events = []
-        self.reported_once = noted != 0
-        self.in_payload = reading != 0
+        self.reported_once = reported_once != 0
+        self.in_payload = in_payload != 0
         self.partial_header, key, self.control_payload, body = chunks
         self.head.masking_key = key if has_key != 0 else None
         message.fragmented = fragmented != 0
-        message.discarded = spoiled != 0
+        message.discarded = discarded != 0
         message.body.write(body)
         message.holes = list(holes)
         self.assembly = message
 
     def _read_header(self, data: bytes, pos: i64, end: i64) -> i64:
-        """Read a header, or what there is of it; returns where to go on."""
+        """Read a header, or buffer the part of it that is there; return where to continue."""
         before: i64 = len(self.partial_header)
         size: i64
         if before == 0:
@@ -295,36 +467,36 @@ class Decoder:
         return pos + size - before
 
     def _begin_frame(self) -> None:
-        """A header is whole: judge it, and choose what becomes of the payload."""
+        """A header is complete: validate it, and decide what is done with the payload."""
         head, message = self.head, self.assembly
         opcode = head.first_byte & 15
         room = self.max_message_bytes
         if opcode == CONTINUATION:
             room = head.payload_size if message.discarded else room - message.payload_size
-        verdict = validate_header(head, self.sender, message.fragmented, room)
-        if verdict & (MASKED | UNMASKED):
+        mask = validate_header(head, self.sender, message.fragmented, room)
+        if mask & (MASKED | UNMASKED):
             if self.reported_once:
-                verdict &= ~(MASKED | UNMASKED)
+                mask &= ~(MASKED | UNMASKED)
             self.reported_once = True
-        if verdict != 0:
-            self._report_violations(verdict)
+        if mask != 0:
+            self._report_violations(mask)
             if self.state != READING:
                 return
         self.in_payload = True
         self.payload_use = SKIP
         self.payload_left = head.payload_size
         self.mask_phase = 0
-        harmful = verdict & ~STILL_READABLE != 0
+        unreadable = mask & ~STILL_READABLE != 0
         if opcode >= CLOSE:
-            if not harmful:
+            if not unreadable:
                 self.payload_use = CONTROL
                 self.control_payload = b""
         elif opcode <= BINARY:
             if opcode != CONTINUATION:
-                self._discard_message()  # an unfinished message that this one interrupts
+                self._discard_message()  # the unfinished message that this one interrupts
                 message.discarded = False
                 message.offset = self.frame_offset
-            if harmful:
+            if unreadable:
                 self._discard_message()
             elif not message.discarded:
                 self.payload_use = DATA
@@ -332,7 +504,7 @@ class Decoder:
             self._end_frame()
 
     def _report_violations(self, violation_mask: i64) -> None:
-        """Say which rules the frame breaks; strict, that is the end."""
+        """Report the rules that the frame breaks; a strict decoder stops."""
         bit: i64 = 1
         for rule in FRAME_RULES:
             if violation_mask & bit:
@@ -349,6 +521,7 @@ class Decoder:
             self._discard_unfinished()
 
     def _read_payload(self, data: bytes, pos: i64, end: i64) -> None:
+        """data[pos:end] belongs to the current frame's payload."""
         if self.payload_use == DATA:
             last = end - pos == self.payload_left
             self.assembly.add(
@@ -361,7 +534,7 @@ class Decoder:
         self._advance(end - pos)
 
     def _advance(self, size: i64) -> None:
-        """So much of the payload has passed."""
+        """`size` bytes of the payload were read, or are missing."""
         self.offset += size
         self.frame_bytes += size
         self.payload_left -= size
@@ -370,6 +543,7 @@ class Decoder:
             self._end_frame()
 
     def _end_frame(self) -> None:
+        """The current frame is complete: count it, and deliver the message that it ends."""
         message = self.assembly
         opcode = self.head.first_byte & 15
         self.in_payload = False
@@ -399,9 +573,10 @@ class Decoder:
                     self.delivered_bytes += message.wire_bytes
                 message.clear()
         elif self.state != READING:
-            self._discard_unfinished()  # a message that the close leaves unfinished
+            self._discard_unfinished()  # the message that the close leaves unfinished
 
     def _end_control(self, opcode: i64) -> None:
+        """A control frame is complete."""
         data, offset, size = self.control_payload, self.frame_offset, self.frame_bytes
         damaged = self.frame_missing_bytes > 0
         if opcode == PING:
@@ -419,7 +594,7 @@ class Decoder:
             self.reported_once = False
 
     def _skip(self, size: i64) -> None:
-        """Bytes that are not looked at any more."""
+        """Skip bytes after the close, or after decoding has stopped."""
         if self.state == CLOSED and not self.reported_once:
             self.events.append(
                 FrameViolation(AFTER_CLOSE, "bytes follow the close frame", self.offset)
@@ -429,21 +604,21 @@ class Decoder:
         self.offset += size
 
     def _report_violation(self, rule: FrameRule, detail: str) -> None:
-        """Note a broken rule; strict, the first one ends it all."""
+        """Report a violation while reading; a strict decoder stops at the first."""
         if self.state == READING:
             self.events.append(FrameViolation(rule, detail, self.frame_offset))
             if not self.lenient:
                 self.state = FAILED
 
     def _stop_decoding(self, detail: str) -> None:
-        """The start of the next frame is not known."""
+        """Stop: the start of the next frame is not known."""
         self._discard_unfinished()
         if self.state == READING:
             self.events.append(DecodingLost(detail, self.offset))
             self.state = LOST
 
     def _discard_message(self) -> None:
-        """The message being read will not be delivered; what was read of it is skipped."""
+        """Do not deliver the current message; count what was read of it as skipped."""
         message = self.assembly
         self.skipped_bytes += message.wire_bytes - message.missing_bytes
         self.missing_bytes += message.missing_bytes
@@ -451,7 +626,7 @@ class Decoder:
         message.discarded = True
 
     def _discard_unfinished(self) -> None:
-        """Nothing unfinished will be finished: all of it is skipped."""
+        """Drop the incomplete header, frame and message; count them as skipped."""
         self.skipped_bytes += len(self.partial_header) + self.frame_bytes - self.frame_missing_bytes
         self.missing_bytes += self.frame_missing_bytes
         self.partial_header = b""

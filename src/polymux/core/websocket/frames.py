@@ -1,9 +1,9 @@
 # mypyc: compiled
-"""One WebSocket frame on the wire: its mask, its header, its writing (RFC 6455, 5.2 to 5.5).
+"""WebSocket frames: masking, headers and encoding (RFC 6455, 5.2 to 5.5).
 
-A client masks every frame with four bytes that nobody could foresee; a server masks none. The key
-is an argument (`None`: not masked), since chance does not live here. Masking twice is not masking,
-so the decoder in `websocket` unmasks with the same functions.
+A client masks every frame with an unpredictable key of four bytes; a server masks none. The key is
+an argument (None: not masked), since there is no randomness in the core. Masking is an XOR, so the
+decoder unmasks with the same functions.
 """
 
 from collections.abc import Callable
@@ -20,26 +20,22 @@ BINARY: Final[i64] = 2
 CLOSE: Final[i64] = 8
 PING: Final[i64] = 9
 PONG: Final[i64] = 10
-FIN_BIT: Final[i64] = 0x80  # in the first byte of a frame: the last of its message
-RSV_BITS: Final[i64] = 0x70  # in the first byte of a frame: three bits for extensions
+FIN_BIT: Final[i64] = 0x80  # in the first byte: the last frame of its message
+RSV_BITS: Final[i64] = 0x70  # in the first byte: three bits for extensions
 
-MAX_CONTROL_BYTES: Final = 125  # bytes in a control frame (5.5)
+MAX_CONTROL_BYTES: Final = 125  # payload of a control frame (5.5)
 NORMAL_CLOSURE: Final = 1000
-NO_STATUS: Final = 1005  # never on the wire: stands for a close frame without a code (7.1.5)
+NO_STATUS: Final = 1005  # never on the wire: a close frame without a code (7.1.5)
 INCOMPLETE: Final[i64] = -1
-MAX_HEADER_BYTES: Final[i64] = 14  # bytes of the longest header
-FAST_MASK_MIN_BYTES: Final[i64] = (
-    1024  # bytes from which a mask that somebody else does is worth its call
-)
-MASK_BLOCK_BYTES: Final[i64] = (
-    4096  # interpreted: one big integer at a time, small enough for the cache
-)
+MAX_HEADER_BYTES: Final[i64] = 14
+FAST_MASK_MIN_BYTES: Final[i64] = 1024  # payloads for which an external MaskFunction is used
+MASK_BLOCK_BYTES: Final[i64] = 4096  # size of the big integers of `mask_blocks`
 
-MaskFunction: TypeAlias = Callable[[bytes, bytes], bytes]  # bytes and a key: the bytes masked
+MaskFunction: TypeAlias = Callable[[bytes, bytes], bytes]  # (data, key) to masked data
 
 
 def mask_words(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64) -> None:
-    """Append data[start:end] masked, eight bytes a step: fast compiled, slow interpreted."""
+    """Append data[start:end] masked, eight bytes at a time: fast compiled, slow interpreted."""
     turned = key if phase == 0 else key[phase:] + key[:phase]
     word: i64 = read_i64_le(turned + turned, 0)
     pos = start
@@ -54,7 +50,7 @@ def mask_words(out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, 
 def mask_blocks(
     out: BytesWriter, data: bytes, start: i64, end: i64, key: bytes, phase: i64
 ) -> None:
-    """The same by way of big integers: the faster of the two where this file runs interpreted."""
+    """The same with big integers, which is faster where this module is interpreted."""
     turned = key[phase:] + key[:phase]
     size = min(end - start, MASK_BLOCK_BYTES)
     pattern = int.from_bytes((turned * ((size + 3) // 4))[:size], "little")
@@ -64,7 +60,7 @@ def mask_blocks(
         out.write(block.to_bytes(size, "little"))
         pos += size
     if pos < end:
-        mask_blocks(out, data, pos, end, turned, 0)  # BLOCK is a multiple of four: same phase
+        mask_blocks(out, data, pos, end, turned, 0)  # blocks are multiples of 4: same phase
 
 
 COMPILED: Final = type(mask_words).__name__ != "function"
@@ -75,8 +71,8 @@ def write_masked(
 ) -> None:
     """Append data[start:end], masked, to `out`.
 
-    `phase` (0 to 3) is the place in the key of the first byte: a payload that comes in parts
-    goes on where its last part stopped.
+    `phase` (0 to 3) is the position of the first byte in the key, for a payload that is masked in
+    several parts.
     """
     if COMPILED or end - start < 8:
         mask_words(out, data, start, end, key, phase)
@@ -85,23 +81,23 @@ def write_masked(
 
 
 def masked(data: bytes, start: i64, end: i64, key: bytes, phase: i64 = 0) -> bytes:
-    """data[start:end] masked, as bytes of its own."""
+    """data[start:end] masked."""
     out = BytesWriter()
     write_masked(out, data, start, end, key, phase)
     return out.getvalue()
 
 
 class WebSocketFrameHeader:
-    """The header of one frame, refilled for each."""
+    """A decoded frame header; refilled for each frame."""
 
     def __init__(self) -> None:
-        self.first_byte: i64 = 0  # final bit, three reserved bits, opcode
+        self.first_byte: i64 = 0  # FIN bit, three reserved bits, opcode
         self.masking_key: bytes | None = None
         self.payload_size: i64 = 0  # bytes of payload; negative: the top bit was set
-        self.length_is_minimal = True  # no shorter form of the length would do
+        self.length_is_minimal = True  # the length has its shortest form
 
     def read(self, data: bytes, pos: i64, end: i64) -> i64:
-        """Fill in from data[pos:end]; bytes of the header, or SHORT (then nothing changed)."""
+        """Decode a header at `pos`; return its size, or INCOMPLETE (then nothing has changed)."""
         if end - pos < 2:
             return INCOMPLETE
         second: i64 = data[pos + 1]
@@ -111,8 +107,8 @@ class WebSocketFrameHeader:
             fixed = 4
         elif form == 127:
             fixed = 10
-        whole = fixed + 4 if second >= 128 else fixed
-        if whole > end - pos:
+        size = fixed + 4 if second >= 128 else fixed
+        if size > end - pos:
             return INCOMPLETE
         self.first_byte = data[pos]
         if form == 126:
@@ -126,14 +122,18 @@ class WebSocketFrameHeader:
         else:
             self.payload_size = form
             self.length_is_minimal = True
-        self.masking_key = data[pos + fixed : pos + whole] if second >= 128 else None
-        return whole
+        self.masking_key = data[pos + fixed : pos + size] if second >= 128 else None
+        return size
 
 
 def write_header(
     out: BytesWriter, opcode: i64, size: i64, key: bytes | None, final: bool = True
 ) -> None:
-    """Append the header of a frame whose payload has `size` bytes; the key is part of it."""
+    """Append the header of a frame with `size` bytes of payload, and the key.
+
+    Raises:
+        LocalProtocolError: the key does not have 4 bytes.
+    """
     if key is not None and len(key) != 4:
         raise LocalProtocolError(f"a masking key has 4 bytes, not {len(key)}")
     out.append((opcode & 15) | (FIN_BIT if final else 0))
@@ -154,7 +154,7 @@ def write_header(
 def write_frame(
     out: BytesWriter, opcode: i64, payload: bytes, key: bytes | None = None, final: bool = True
 ) -> None:
-    """Append one whole frame of any kind, lawful or not: the doors below keep to the rules."""
+    """Append a complete frame of any kind, without checking it against the rules."""
     size: i64 = len(payload)
     write_header(out, opcode, size, key, final)
     if key is None:
@@ -173,40 +173,37 @@ def binary_frame(payload: bytes, key: bytes | None = None) -> bytes:
     return encode_frame(BINARY, payload, key)
 
 
-def binary_frame_parts(payload: bytes, key: bytes | None = None) -> tuple[bytes, bytes]:
-    """A binary message as header and payload; unmasked, the payload is not copied."""
-    out = BytesWriter()
-    size: i64 = len(payload)
-    write_header(out, BINARY, size, key)
-    return out.getvalue(), payload if key is None else masked(payload, 0, size, key)
-
-
 def encode_frame(
     opcode: i64, payload: bytes, key: bytes | None = None, final: bool = True
 ) -> bytes:
-    """One whole frame of any kind, lawful or not."""
+    """A complete frame of any kind, without checking it against the rules."""
     out = BytesWriter()
     write_frame(out, opcode, payload, key, final)
     return out.getvalue()
 
 
 def ping_frame(payload: bytes = b"", key: bytes | None = None) -> bytes:
-    """A ping frame; the peer owes a pong with the same payload."""
+    """A ping frame; the peer must answer with a pong of the same payload."""
     return _control_frame(PING, payload, key)
 
 
 def pong_frame(payload: bytes = b"", key: bytes | None = None) -> bytes:
-    """A pong frame: the answer to a ping, with its payload."""
+    """A pong frame, which answers a ping with its payload."""
     return _control_frame(PONG, payload, key)
 
 
 def close_frame(code: int = NORMAL_CLOSURE, reason: str = "", key: bytes | None = None) -> bytes:
-    """A close frame. `NO_STATUS` sends it empty; a reason over 123 bytes is cut to fit."""
+    """A close frame. `NO_STATUS`: an empty one. A reason of over 123 bytes is cut.
+
+    Raises:
+        LocalProtocolError: the code must not be sent.
+    """
     if code == NO_STATUS:
         return _control_frame(CLOSE, b"", key)
     if not is_valid_close_code(code):
         raise LocalProtocolError(
-            f"{code} may not stand in a close frame; use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
+            f"{code} must not be sent in a close frame; "
+            "use 1000 to 1003, 1007 to 1014 or 3000 to 4999"
         )
     text = reason.encode("utf-8", "replace")
     if len(text) > MAX_CONTROL_BYTES - 2:  # cut, then drop the character the cut went through
@@ -215,7 +212,7 @@ def close_frame(code: int = NORMAL_CLOSURE, reason: str = "", key: bytes | None 
 
 
 def is_valid_close_code(code: int) -> bool:
-    """May this code stand in a close frame? (7.4; 1012 to 1014 were registered later)"""
+    """Whether this code may be sent in a close frame (7.4; 1012 to 1014 were added later)."""
     return 1000 <= code <= 1003 or 1007 <= code <= 1014 or 3000 <= code <= 4999
 
 

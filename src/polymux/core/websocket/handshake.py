@@ -1,33 +1,32 @@
 # mypyc: compiled
-"""The HTTP exchange before the first WebSocket frame, recognised in a capture (RFC 6455, 4).
+"""Detection of the HTTP upgrade before the first WebSocket frame, in a capture (RFC 6455, 4).
 
-Given the first bytes of each direction, `recognise` says whether they are a WebSocket upgrade that
-was agreed on, and how long each head is: all that follows is frames. Nothing here raises about what
-it reads; a verdict says why not. Text from the wire is given as it is: escape it on output.
+Given the first bytes of each direction, `detect_upgrade` says whether they are a successful
+WebSocket upgrade and how long each HTTP head is; frames follow the heads. Nothing here raises
+because of what it reads: the outcome says what is wrong. Text from the wire is returned unescaped;
+escape it before printing.
 """
 
 from base64 import b64encode
 from hashlib import sha1
 from typing import Final
 
-MAX_HEAD_BYTES: Final = (
-    16 * 1024
-)  # bytes of a head; a browser's with all its cookies has under 8 KiB
+MAX_HEAD_BYTES: Final = 16 * 1024  # a browser's HTTP head with all its cookies is below 8 KiB
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 
-NEED_MORE: Final = "more"  # too few bytes to tell
-NOT_UPGRADE: Final = "no"  # not a WebSocket upgrade, or one that was not agreed on
+NEED_MORE: Final = "more"  # not decided: more bytes are needed
+NOT_UPGRADE: Final = "no"  # not a WebSocket upgrade, or one that was refused
 IS_UPGRADE: Final = "yes"
 
 
 class HttpHead:
-    """One HTTP head: is it half of an upgrade (`verdict`), why not (`reason`), and its fields."""
+    """One HTTP head: whether it is half of an upgrade (`outcome`, `reason`), and its fields."""
 
     def __init__(self, outcome: str, reason: str = "") -> None:
         self.outcome = outcome
         self.reason = reason
-        self.size = 0  # bytes, with the empty line at its end
-        self.start_line = ""  # its first line
+        self.size = 0  # bytes, including the empty line at its end
+        self.start_line = ""
         self.fields: dict[str, str] = {}  # names in lower case; repeated ones joined by ", "
 
     def tokens(self, name: str) -> list[str]:
@@ -38,72 +37,79 @@ class HttpHead:
         return [part for part in parts if part]
 
     def reject(self, reason: str) -> "HttpHead":
+        """Set the outcome to NOT_UPGRADE, with this reason; return the head."""
         self.outcome = NOT_UPGRADE
         self.reason = reason
         return self
 
 
 class UpgradeDetection:
-    """What the two heads together say.
+    """The result of `detect_upgrade`.
 
-    With verdict `YES`: `path` is the request's target, `request_size` and `response_size` are where
-    the frames begin, and `undecodable` says why the frames cannot be read (empty: they can).
+    With outcome IS_UPGRADE, `path` is the request's target, `request_size` and `response_size` are
+    where the frames begin, and `undecodable_reason` says why the frames cannot be decoded ("": they
+    can). With NOT_UPGRADE, `reason` says why.
     """
 
     def __init__(self, outcome: str, reason: str = "") -> None:
         self.outcome = outcome
         self.reason = reason
         self.path = ""
-        self.subprotocol = ""
         self.request_size = 0
         self.response_size = 0
         self.undecodable_reason = ""
 
 
 def accept_key(key: str) -> str:
-    """The Sec-WebSocket-Accept that answers a Sec-WebSocket-Key (4.2.2)."""
+    """The Sec-WebSocket-Accept for a Sec-WebSocket-Key (4.2.2)."""
     return b64encode(sha1(key.encode("latin-1", "replace") + GUID).digest()).decode("ascii")
 
 
 def detect_upgrade(
     request: bytes, response: bytes, limit: int = MAX_HEAD_BYTES
 ) -> UpgradeDetection:
-    """Judge the first bytes of the dialer (`request`) and of the acceptor (`response`).
+    """Decide whether a connection begins with a WebSocket upgrade.
 
-    `MORE`: call again with all bytes so far and some more; never past `limit` bytes a direction.
+    Args:
+        request: the first bytes of the dialer.
+        response: the first bytes of the acceptor.
+        limit: bytes of an HTTP head, at most.
+
+    Returns:
+        The detection. With NEED_MORE, call again with all bytes so far and more; a decision needs
+        at most `limit` bytes of each direction.
     """
-    asked = read_request(request, limit)
-    answered = read_response(response, limit)
-    for head in (asked, answered):
+    request_head = read_request(request, limit)
+    response_head = read_response(response, limit)
+    for head in (request_head, response_head):
         if head.outcome == NOT_UPGRADE:
             return UpgradeDetection(NOT_UPGRADE, head.reason)
-    if asked.outcome == NEED_MORE or answered.outcome == NEED_MORE:
+    if request_head.outcome == NEED_MORE or response_head.outcome == NEED_MORE:
         return UpgradeDetection(NEED_MORE)
-    expected = accept_key(asked.fields.get("sec-websocket-key", ""))
-    if answered.fields.get("sec-websocket-accept", "") != expected:
+    expected = accept_key(request_head.fields.get("sec-websocket-key", ""))
+    if response_head.fields.get("sec-websocket-accept", "") != expected:
         return UpgradeDetection(
             NOT_UPGRADE, "Sec-WebSocket-Accept does not answer the request's Sec-WebSocket-Key"
         )
-    found = UpgradeDetection(IS_UPGRADE)
-    found.path = asked.start_line.split(" ")[1]
-    found.subprotocol = answered.fields.get("sec-websocket-protocol", "")
-    found.request_size = asked.size
-    found.response_size = answered.size
-    extensions = answered.tokens("sec-websocket-extensions")
+    detection = UpgradeDetection(IS_UPGRADE)
+    detection.path = request_head.start_line.split(" ")[1]
+    detection.request_size = request_head.size
+    detection.response_size = response_head.size
+    extensions = response_head.tokens("sec-websocket-extensions")
     if "permessage-deflate" in extensions:
-        found.undecodable_reason = (
+        detection.undecodable_reason = (
             "permessage-deflate was negotiated and compressed messages are not read; "
             "record again with compression off"
         )
     elif extensions:
-        found.undecodable_reason = (
+        detection.undecodable_reason = (
             f"the extension {extensions[0]!r} was negotiated and is not known"
         )
-    return found
+    return detection
 
 
 def read_request(data: bytes, limit: int = MAX_HEAD_BYTES) -> HttpHead:
-    """The dialer's half alone: a GET that asks for WebSocket version 13."""
+    """The dialer's half: a GET request for WebSocket version 13."""
     head = read_http_head(data, b"GET ", limit)
     if head.outcome != IS_UPGRADE:
         return head
@@ -121,7 +127,7 @@ def read_request(data: bytes, limit: int = MAX_HEAD_BYTES) -> HttpHead:
 
 
 def read_response(data: bytes, limit: int = MAX_HEAD_BYTES) -> HttpHead:
-    """The acceptor's half alone: status 101 to WebSocket."""
+    """The acceptor's half: status 101, switching to WebSocket."""
     head = read_http_head(data, b"HTTP/1.", limit)
     if head.outcome != IS_UPGRADE:
         return head
@@ -137,7 +143,7 @@ def read_response(data: bytes, limit: int = MAX_HEAD_BYTES) -> HttpHead:
 
 
 def read_http_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
-    """Any head that begins with `prefix`: up to and with its first empty line."""
+    """Parse an HTTP head that begins with `prefix`, up to and including its first empty line."""
     if data[: len(prefix)] != prefix[: len(data)]:
         return HttpHead(NOT_UPGRADE, f"it does not begin with {prefix.decode('ascii').strip()!r}")
     size = http_head_size(data, limit)
@@ -165,7 +171,7 @@ def read_http_head(data: bytes, prefix: bytes, limit: int) -> HttpHead:
 
 
 def http_head_size(data: bytes, limit: int) -> int:
-    """Bytes up to and with the first empty line, whose LF may lack its CR; -1: none in `limit`."""
+    """Bytes up to and including the first empty line (CR is optional); -1: none in `limit`."""
     strict = data.find(b"\n\r\n", 0, limit)
     bare = data.find(b"\n\n", 0, limit)
     if strict >= 0 and (bare < 0 or strict < bare):
@@ -174,7 +180,7 @@ def http_head_size(data: bytes, limit: int) -> int:
 
 
 def missing_upgrade_header(head: HttpHead) -> str:
-    """What a head lacks of `Upgrade: websocket` and `Connection: Upgrade`; empty if nothing."""
+    """Which of `Upgrade: websocket` and `Connection: Upgrade` a head lacks; "": neither."""
     if "websocket" not in head.tokens("upgrade"):
         return "no 'Upgrade: websocket'"
     if "upgrade" not in head.tokens("connection"):

@@ -1,9 +1,13 @@
 # mypyc: compiled
-"""What lies between the bytes of a connection and a protocol of whole messages: WebSocket.
+"""The WebSocket layer between the bytes of a connection and a protocol of complete messages.
 
-A protocol that is `Enveloped` names its carrier. `Carrier` owns the WebSocket decoders of one
-connection: bytes of both directions in, whole messages out, each with its place on the wire. What
-is not a message is counted: bytes = framed + gap + undecoded + carrier, in each direction.
+A `MessageProtocol` names its encapsulation. `WebSocketLayer` owns the WebSocket decoders of one
+connection: it takes the bytes of both directions and passes complete messages to
+`Connection.receive_message`, with their offsets and sizes on the wire. Bytes that are not part of
+a message are counted: total = framed + missing + undecoded + overhead, in each direction.
+
+A capture may begin with an HTTP upgrade, in the middle of a WebSocket connection, or without any
+WebSocket. Until that is decided (states UNDECIDED and UPGRADING) the bytes are held.
 """
 
 from typing import Final
@@ -18,14 +22,7 @@ from polymux.core.protocol import Protocol
 from polymux.core.rules import Certainty, Rule, Violation
 from polymux.core.side import DIALER, Side
 from polymux.core.websocket.decoder import Decoder
-from polymux.core.websocket.events import (
-    TRUNCATED,
-    Close,
-    DecodingLost,
-    FrameViolation,
-    Message,
-    Ping,
-)
+from polymux.core.websocket.events import Close, DecodingLost, FrameViolation, Message, Ping
 from polymux.core.websocket.handshake import (
     MAX_HEAD_BYTES,
     NEED_MORE,
@@ -34,42 +31,49 @@ from polymux.core.websocket.handshake import (
     detect_upgrade,
     http_head_size,
 )
+from polymux.core.websocket.rules import TRUNCATED
 
 WEBSOCKET: Final = "websocket"
 LENGTH_PREFIX: Final = "length"
-AUTODETECT: Final = ""  # told by the first bytes
+AUTODETECT: Final = ""  # decided by the first bytes
 
-UNDECIDED: Final[i64] = 0  # too few bytes to tell
-UPGRADING: Final[i64] = 1  # HTTP heads are passing
-FRAMES: Final[i64] = 2
-WITHOUT_WEBSOCKET: Final[i64] = 3  # no carrier: the bytes are the protocol's own
-UNDECODABLE: Final[i64] = 4  # nothing can be read here
+# States of a layer.
+UNDECIDED: Final[i64] = 0  # more bytes are needed to decide
+UPGRADING: Final[i64] = 1  # the HTTP heads are arriving
+FRAMES: Final[i64] = 2  # WebSocket frames
+WITHOUT_WEBSOCKET: Final[i64] = 3  # no encapsulation: the bytes are the protocol's own
+UNDECODABLE: Final[i64] = 4  # nothing of this connection can be decoded
 
-HTTP_FIRST_BYTES: Final = (b"GET ", b"HTTP")  # how an upgrade begins, by side; no frame begins so
+HTTP_FIRST_BYTES: Final = (b"GET ", b"HTTP")  # of an upgrade, by side; no frame begins like this
 HTTP_PREFIXES: Final = (b"GET ", b"HTTP/1.")  # what a head must then begin with
-FRAME_FIRST_BYTES: Final = (
-    0x82,
-    0x88,
-    0x89,
-    0x8A,
-)  # how frames begin; no length in bytes is so large
-MIN_MESSAGE_HEADER_BYTES: Final = 3  # bytes of a message that must have been seen for it to be read
+# Frames begin with one of these; as the first byte of a length it would be far over the limit.
+FRAME_FIRST_BYTES: Final = (0x82, 0x88, 0x89, 0x8A)
+MIN_MESSAGE_HEADER_BYTES: Final = 3  # without these a message cannot be decoded
 
 
 class MessageProtocol(Protocol):
-    """A protocol of whole messages. While `enveloped`, `header` is given exactly one of them."""
+    """A protocol whose frames are complete messages of an encapsulation.
+
+    While `encapsulated`, `decode_header` is given exactly one message; otherwise the protocol's own
+    length prefix delimits the frames. `carrier` is WEBSOCKET, LENGTH_PREFIX or AUTODETECT.
+    """
 
     def __init__(
-        self, name: str, rules: tuple[Rule, ...], kinds: dict[int, FrameKind], limits: Limits,
-        vantage: i64, carrier: str,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        rules: tuple[Rule, ...],
+        kinds: dict[int, FrameKind],
+        limits: Limits,
+        vantage: i64,
+        carrier: str,
+    ) -> None:
         super().__init__(name, rules, kinds, limits, vantage)
         self.carrier = carrier
         self.encapsulated: bool = carrier == WEBSOCKET
 
 
 class DirectionDecoder:
-    """One direction below the messages: its decoder, and what of its counts is accounted for."""
+    """The WebSocket decoder of one direction, and how much of its counts was accounted for."""
 
     def __init__(self, side: i64, max_message_bytes: i64, lenient: bool) -> None:
         self.decoder = Decoder(side, max_message_bytes, lenient)
@@ -78,31 +82,31 @@ class DirectionDecoder:
         self.counted_missing_bytes = 0
 
     def account(self, d: Direction) -> None:
-        """Add to the direction what the decoder has counted since the last time."""
+        """Add what the decoder has counted since the last call to the direction."""
         decoder = self.decoder
-        d.overhead_bytes += decoder.control_bytes - self.counted_control_bytes
-        d.undecoded_bytes += decoder.skipped_bytes - self.counted_skipped_bytes
-        d.missing_bytes += decoder.missing_bytes - self.counted_missing_bytes
-        d.total_bytes += (
-            decoder.control_bytes
-            - self.counted_control_bytes
-            + decoder.skipped_bytes
-            - self.counted_skipped_bytes
-            + decoder.missing_bytes
-            - self.counted_missing_bytes
-        )
-        self.counted_control_bytes, self.counted_skipped_bytes, self.counted_missing_bytes = (
-            decoder.control_bytes, decoder.skipped_bytes, decoder.missing_bytes,
-        )  # fmt: skip
+        control = decoder.control_bytes - self.counted_control_bytes
+        skipped = decoder.skipped_bytes - self.counted_skipped_bytes
+        missing = decoder.missing_bytes - self.counted_missing_bytes
+        d.overhead_bytes += control
+        d.undecoded_bytes += skipped
+        d.missing_bytes += missing
+        d.total_bytes += control + skipped + missing
+        self.counted_control_bytes = decoder.control_bytes
+        self.counted_skipped_bytes = decoder.skipped_bytes
+        self.counted_missing_bytes = decoder.missing_bytes
         if decoder.offset > d.offset:
             d.offset = decoder.offset
 
 
 class WebSocketLayer:
-    """The WebSocket below a conversation, from the HTTP upgrade on if the bytes begin with one.
+    """The WebSocket layer of a connection, including the HTTP upgrade if the bytes begin with one.
 
-    `lenient`: go on after what breaks the framing (captures); else it is the end (live).
-    A byte is in `Direction.bytes` once it is known what it was part of.
+    A byte is counted in `Direction.total_bytes` once it is known what it was part of.
+
+    Args:
+        connection: receives the messages.
+        protocol: the connection's protocol.
+        lenient: continue after violations of the framing (captures) instead of stopping (live).
     """
 
     def __init__(self, connection: Connection, protocol: MessageProtocol, lenient: bool) -> None:
@@ -112,22 +116,19 @@ class WebSocketLayer:
         limit = protocol.max_frame_bytes + 2  # type and id
         self.dialer: DirectionDecoder = DirectionDecoder(0, limit, lenient)
         self.acceptor: DirectionDecoder = DirectionDecoder(1, limit, lenient)
-        self.undecided_chunks: list[
-            tuple[int, bytes, int]
-        ] = []  # side, bytes and instant, until decided
-        self.undecided_bytes: i64 = 0  # bytes in it
-        self.first_bytes: list[bytes] = [
-            b"",
-            b"",
-        ]  # the first bytes of each side, while they matter
-        self.head_complete: list[bool] = [False, False]  # was all that matters of a head there?
-        self.path = ""  # what the upgrade asked for
+        # Until it is decided: chunks as (side, bytes, timestamp), and each side's first bytes.
+        self.undecided_chunks: list[tuple[int, bytes, int]] = []
+        self.undecided_bytes: i64 = 0  # in `undecided_chunks`
+        self.first_bytes: list[bytes] = [b"", b""]
+        self.head_complete: list[bool] = [False, False]  # more bytes do not change the outcome
+        self.path = ""  # the target of the upgrade request
 
     def direction_decoder(self, side: i64) -> DirectionDecoder:
+        """The decoder of the direction in which `side` sends."""
         return self.dialer if side == DIALER else self.acceptor
 
     def receive(self, side: i64, data: bytes, timestamp: i64) -> None:
-        """The next bytes of one direction."""
+        """Process the next bytes of one direction; `timestamp` in nanoseconds."""
         if self.state == FRAMES:
             self.decode(side, data, timestamp)
         elif self.state == WITHOUT_WEBSOCKET:
@@ -142,21 +143,22 @@ class WebSocketLayer:
             self.detect_start(timestamp)
 
     def decode(self, side: i64, data: bytes, timestamp: i64) -> None:
-        course = self.direction_decoder(side)
-        course.decoder.feed(data)
-        self.dispatch(course, side, timestamp)
+        """Decode WebSocket frames and handle what they bring."""
+        decoder = self.direction_decoder(side)
+        decoder.decoder.feed(data)
+        self.dispatch(decoder, side, timestamp)
 
     def dispatch(self, decoder: DirectionDecoder, side: i64, timestamp: i64) -> None:
-        """Hand on what the decoder has found, and account for the rest."""
+        """Handle the decoder's events, and account for bytes that are not part of messages."""
         c = self.connection
         d = c.direction(side)
         for item in decoder.decoder.take():
             if isinstance(item, Message):
                 if item.holes and item.holes[0][0] < MIN_MESSAGE_HEADER_BYTES:
-                    gone = sum([size for _, size in item.holes])
+                    missing = sum([size for _, size in item.holes])
                     d.total_bytes += item.wire_bytes
-                    d.missing_bytes += gone
-                    d.undecoded_bytes += item.wire_bytes - gone
+                    d.missing_bytes += missing
+                    d.undecoded_bytes += item.wire_bytes - missing
                     d.frame_started = False
                     d.frames_missing = True
                     c.stop_credit_tracking(timestamp)
@@ -173,22 +175,21 @@ class WebSocketLayer:
         decoder.account(d)
         if decoder.decoder.message_start_offset() < 0:
             d.frame_started = False
-        elif (
-            not d.frame_started
-        ):  # what its sender can know in this message is what it has read by now
+        elif not d.frame_started:  # a message has begun: record what its sender had read by now
             c.protocol.causality.snapshot_seen(side)
             d.frame_started = True
 
     def handle_violation(self, side: i64, violation: FrameViolation, timestamp: i64) -> None:
+        """Record a violation of the framing; stop decoding unless lenient."""
         c = self.connection
-        ordinal = c.protocol.causality.frames_sent(side)
+        frame_index = c.protocol.causality.frames_sent(side)
         if violation.rule is TRUNCATED:
             c.record_violations(
                 side,
                 None,
                 c.protocol.truncated_rule,
                 [violation.detail],
-                ordinal,
+                frame_index,
                 violation.offset,
                 timestamp,
             )
@@ -198,7 +199,7 @@ class WebSocketLayer:
             Violation(
                 violation.rule,
                 Side(side),
-                ordinal,
+                frame_index,
                 violation.offset,
                 timestamp,
                 "",
@@ -217,18 +218,18 @@ class WebSocketLayer:
             self.on_violation(violation)
 
     def on_ping(self, ping: Ping) -> None:
-        """A ping has come; who watches does not answer."""
+        """A ping was received. An observer does not answer it."""
 
     def on_close(self, close: Close) -> None:
-        """A close has come."""
+        """A close frame was received."""
 
     def on_violation(self, violation: FrameViolation) -> None:
-        """The peer broke a rule of the framing: nothing of it will be read any more."""
+        """The peer broke a rule of the framing, and decoding has stopped."""
 
-    # --- how it begins
+    # Detecting how the connection begins
 
     def detect_start(self, timestamp: i64) -> None:
-        """Bytes, frames or an upgrade?"""
+        """Decide between an upgrade, frames and plain bytes, if there is enough to decide."""
         if self.state == UNDECIDED:
             for side in (0, 1):
                 begin = self.first_bytes[side][:4]
@@ -263,9 +264,11 @@ class WebSocketLayer:
                 self.enter_state(FRAMES, found.request_size, found.response_size)
 
     def has_new_evidence(self) -> bool:
-        """Can the heads be judged otherwise than before? Each can once it begins wrongly, is whole
-        or too long: it is not read again for every byte of the other."""
-        more = False
+        """Whether a head has become complete, too long or wrong since the last call.
+
+        Only then the heads are parsed again: not for every chunk of the other direction.
+        """
+        new_evidence = False
         for side in (0, 1):
             if self.head_complete[side]:
                 continue
@@ -273,11 +276,11 @@ class WebSocketLayer:
             wrong = head[: len(start)] != start[: len(head)]
             if wrong or len(head) >= MAX_HEAD_BYTES or http_head_size(head, MAX_HEAD_BYTES) >= 0:
                 self.head_complete[side] = True
-                more = True
-        return more
+                new_evidence = True
+        return new_evidence
 
     def start_without_upgrade(self) -> None:
-        """The bytes do not begin with an upgrade."""
+        """The bytes do not begin with an upgrade: they are frames, or plain bytes."""
         if self.protocol.carrier == AUTODETECT:
             for begin in self.first_bytes:
                 if len(begin) > 0 and begin[0] in FRAME_FIRST_BYTES:
@@ -285,7 +288,13 @@ class WebSocketLayer:
         self.enter_state(FRAMES if self.protocol.encapsulated else WITHOUT_WEBSOCKET, 0, 0)
 
     def enter_state(self, state: i64, size0: int, size1: int) -> None:
-        """It is decided: read what was held, in the order in which it came, behind the heads."""
+        """It is decided: process the held chunks in order, without the HTTP heads.
+
+        Args:
+            state: FRAMES, WITHOUT_WEBSOCKET or UNDECODABLE.
+            size0: bytes of the request head.
+            size1: bytes of the response head.
+        """
         self.state = state
         self.dialer.decoder.offset = self.connection.dialer.offset
         self.acceptor.decoder.offset = self.connection.acceptor.offset
@@ -294,37 +303,39 @@ class WebSocketLayer:
         self.undecided_chunks = []
         self.undecided_bytes = 0
         self.first_bytes = [b"", b""]
-        for side, data, at in held:
+        for side, data, timestamp in held:
             head = min(len(data), skip[side])
             skip[side] -= head
             if head < len(data):
-                self.receive(side, data[head:], at)
+                self.receive(side, data[head:], timestamp)
 
     def fail_upgrade(self, timestamp: i64, reason: str) -> None:
-        """No upgrade after all: nothing of this connection can be read."""
+        """The upgrade failed: nothing of this connection can be decoded."""
         self.stop_both_directions(timestamp, reason)
         self.enter_state(UNDECODABLE, 0, 0)
 
     def stop_both_directions(self, timestamp: i64, reason: str) -> None:
+        """Stop decoding both directions of the connection."""
         c = self.connection
         for d in (c.dialer, c.acceptor):
             if not d.decoding_stopped:
                 c.stop_decoding(d, 0, d.offset, timestamp, reason)
 
     def count_undecodable(self, side: i64, size: i64) -> None:
+        """Count bytes that cannot be decoded."""
         d = self.connection.direction(side)
         d.total_bytes += size
         d.undecoded_bytes += size
         d.offset += size
 
-    # --- gaps, the end, and a rest on the way
+    # Gaps, the end, and saved state
 
     def gap(self, side: i64, size: i64, timestamp: i64) -> None:
-        """Bytes of this direction were not captured."""
+        """The next `size` bytes of this direction were not captured."""
         c = self.connection
         if self.state == UNDECIDED or self.state == UPGRADING:
             if self.state == UNDECIDED:
-                self.start_without_upgrade()  # whatever it was, it is lost with its beginning
+                self.start_without_upgrade()  # its beginning was not captured
             else:
                 self.fail_upgrade(timestamp, "bytes of the WebSocket upgrade are missing")
         if self.state == WITHOUT_WEBSOCKET:
@@ -337,15 +348,15 @@ class WebSocketLayer:
             d.missing_bytes += size
             d.offset += size
             return
-        course = self.direction_decoder(side)
-        known = not d.decoding_stopped
-        course.decoder.gap(size)
-        self.dispatch(course, side, timestamp)
-        if known and d.decoding_stopped:
+        decoder = self.direction_decoder(side)
+        was_decoding = not d.decoding_stopped
+        decoder.decoder.gap(size)
+        self.dispatch(decoder, side, timestamp)
+        if was_decoding and d.decoding_stopped:
             d.stopped_by_gap = True
 
     def finish(self, timestamp: i64) -> None:
-        """No more will come."""
+        """No bytes follow: report what is incomplete."""
         if self.state == UNDECIDED:
             self.start_without_upgrade()
         if self.state == UPGRADING:
@@ -365,36 +376,41 @@ class WebSocketLayer:
             self.fail_upgrade(timestamp, "the connection ended inside the WebSocket upgrade")
         elif self.state == FRAMES:
             for side in (0, 1):
-                course = self.direction_decoder(side)
-                course.decoder.finish()
-                self.dispatch(course, side, timestamp)
+                decoder = self.direction_decoder(side)
+                decoder.decoder.finish()
+                self.dispatch(decoder, side, timestamp)
 
     def save(self) -> list[object]:
-        courses: list[object] = []
-        for course in (self.dialer, self.acceptor):
+        """The state as plain data, for `load`."""
+        decoders: list[object] = []
+        for decoder in (self.dialer, self.acceptor):
             counts = [
-                course.counted_control_bytes,
-                course.counted_skipped_bytes,
-                course.counted_missing_bytes,
+                decoder.counted_control_bytes,
+                decoder.counted_skipped_bytes,
+                decoder.counted_missing_bytes,
             ]
-            courses.append([course.decoder.snapshot(), counts])
+            decoders.append([decoder.decoder.snapshot(), counts])
         held = [list(entry) for entry in self.undecided_chunks]
         return [
             int(self.state),
             held,
             list(self.first_bytes),
             self.path,
-            courses,
+            decoders,
             self.protocol.encapsulated,
         ]
 
     def load(self, saved: list[object]) -> None:
-        state, held, heads, path, courses = saved[0], saved[1], saved[2], saved[3], saved[4]
+        """Restore what `save` returned; the layer must be new.
+
+        The assertions narrow `object` for mypy: a snapshot is plain data of mixed types.
+        """
+        state, held, heads, path, decoders = saved[0], saved[1], saved[2], saved[3], saved[4]
         assert isinstance(state, int)
         assert isinstance(held, list)
         assert isinstance(heads, list)
         assert isinstance(path, str)
-        assert isinstance(courses, list)
+        assert isinstance(decoders, list)
         self.state = state
         self.undecided_chunks = [(entry[0], entry[1], entry[2]) for entry in held]
         self.undecided_bytes = sum([len(entry[1]) for entry in held])
@@ -402,10 +418,9 @@ class WebSocketLayer:
         self.head_complete = [False, False]
         self.path = path
         self.protocol.encapsulated = bool(saved[5])
-        for course, kept in ((self.dialer, courses[0]), (self.acceptor, courses[1])):
-            course.decoder.restore(kept[0])
-            (
-                course.counted_control_bytes,
-                course.counted_skipped_bytes,
-                course.counted_missing_bytes,
-            ) = kept[1][0], kept[1][1], kept[1][2]
+        for decoder, entry in ((self.dialer, decoders[0]), (self.acceptor, decoders[1])):
+            snapshot, counts = entry
+            decoder.decoder.restore(snapshot)
+            decoder.counted_control_bytes = counts[0]
+            decoder.counted_skipped_bytes = counts[1]
+            decoder.counted_missing_bytes = counts[2]

@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""WebSocket below a live endpoint, after the handshake: frames in, frames out, pings and the close.
+"""The WebSocket layer of a live endpoint, after the HTTP upgrade: frames, pings and the close.
 
-Chance comes in as the nonce of `Endpoint.start`: the dialer's masking keys are drawn from it, so
-that nobody who has not seen the nonce can foresee them (RFC 6455, 10.3).
+The dialer's masking keys must be unpredictable (RFC 6455, 10.3). They are derived with SHAKE-256
+from the nonce given to `Endpoint.start`, since there is no randomness in the core.
 """
 
 from hashlib import shake_256
@@ -29,13 +29,13 @@ from polymux.core.websocket.frames import (
 )
 from polymux.core.websocket.layer import FRAMES, MessageProtocol, WebSocketLayer
 
-LENGTH_PREFIX_BYTES: Final[i64] = 4  # of a message as a protocol writes it: its length
-MIN_NONCE_BYTES: Final = 16  # bytes of chance at least
-KEY_BLOCK_BYTES: Final = 1024  # bytes of masking keys drawn at a time
+LENGTH_PREFIX_BYTES: Final[i64] = 4  # before each message that the protocol encodes
+MIN_NONCE_BYTES: Final = 16  # of randomness, at least
+KEY_BLOCK_BYTES: Final = 1024  # bytes of masking keys derived at a time
 
 
 class LiveWebSocketLayer(WebSocketLayer):
-    """One side's WebSocket. Pings are answered, a close is answered, what is broken is closed."""
+    """The WebSocket layer of one side. It answers pings and the close, and closes on violations."""
 
     def __init__(self, connection: Connection, protocol: MessageProtocol, side: i64) -> None:
         super().__init__(connection, protocol, False)
@@ -44,23 +44,27 @@ class LiveWebSocketLayer(WebSocketLayer):
         self.seed = b""
         self.key_blocks_drawn = 0
         self.key_bytes = b""
-        self.key_bytes_used: i64 = 0  # of these bytes
+        self.key_bytes_used: i64 = 0  # of `key_bytes`
         self.fast_mask: MaskFunction | None = None
-        self.pending_pong: bytes | None = None  # owed: the answer to the newest ping (5.5.3)
-        self.ping_queued = False  # a ping is to go
-        self.close_queued = False  # a close frame is to go
+        self.pending_pong: bytes | None = None  # the data of the newest ping (5.5.3)
+        self.ping_queued = False
+        self.close_queued = False
         self.close_code = NO_STATUS
         self.close_reason = ""
-        self.close_sent = False  # a close frame has been sent: nothing may follow it
-        self.close_received = False  # the peer's has come
-        self.peer_close_reason = ""  # the reason in it
+        self.close_sent = False  # nothing may be sent after a close frame
+        self.close_received = False
+        self.peer_close_reason = ""
 
     def seed_masking_keys(self, nonce: bytes) -> None:
-        """Take the bytes of chance that masking keys are drawn from."""
+        """Set the random bytes that masking keys are derived from."""
         self.seed = nonce
 
     def next_masking_key(self) -> bytes | None:
-        """A fresh masking key; None for a side that masks nothing."""
+        """A new masking key; None for the acceptor, which does not mask.
+
+        Raises:
+            LocalProtocolError: `seed_masking_keys` was not given enough random bytes.
+        """
         if self.side != DIALER:
             return None
         if len(self.seed) < MIN_NONCE_BYTES:
@@ -77,57 +81,66 @@ class LiveWebSocketLayer(WebSocketLayer):
         return self.key_bytes[self.key_bytes_used - 4 : self.key_bytes_used]
 
     def use_fast_mask(self, mask: MaskFunction) -> None:
-        """Use this mask for large payloads, in and out: it does the same as ours, only quicker."""
+        """Use this faster, equivalent function to mask and unmask large payloads."""
         self.fast_mask = mask
         self.direction_decoder(1 - self.side).decoder.run_decoder.fast_mask = mask
 
-    # --- what comes
+    # Receiving
 
     def on_ping(self, ping: Ping) -> None:
+        """Queue a pong; it replaces one that was not sent yet."""
         self.pending_pong = ping.data
 
     def take_empty_frames(self) -> i64:
-        """How many frames of the peer have brought nothing since the last call."""
+        """How many frames without content the peer has sent since the last call."""
         decoder = self.direction_decoder(1 - self.side).decoder
         count = decoder.empty_frames
         decoder.empty_frames = 0
         return count
 
     def on_close(self, close: Close) -> None:
+        """Answer the peer's close frame."""
         self.close_received = True
         self.peer_close_reason = close.reason
         self.queue_close(close.code, "")
 
     def on_violation(self, violation: FrameViolation) -> None:
+        """Close with the code of the rule that the peer broke."""
         self.queue_close(violation.close_code, violation.rule.name)
 
-    # --- what goes
+    # Sending
 
     def queue_close(self, code: int, reason: str) -> None:
-        """Send a close frame after what is queued. The first reason given stands."""
+        """Send a close frame after what is queued. Only the first call has an effect."""
         if not self.close_sent and not self.close_queued:
             self.close_queued = True
             self.close_code = code
             self.close_reason = reason
 
     def queue_ping(self) -> None:
-        """Send a ping: who is there answers."""
+        """Send a ping, which a live peer answers."""
         self.ping_queued = True
 
     def pending(self) -> bool:
+        """Whether a control frame is to be sent."""
         return not self.close_sent and (
             self.pending_pong is not None or self.ping_queued or self.close_queued
         )
 
     def encode(self, chunks: list[bytes]) -> list[bytes]:
-        """Messages as the protocol wrote them, each behind its length, as WebSocket frames.
+        """Encode messages as WebSocket frames, preceded and followed by control frames.
 
-        A length never lies in two chunks; a payload may fill a chunk of its own, and unmasked it is
-        then not copied.
+        Args:
+            chunks: messages as the protocol encodes them, each after its length in 4 bytes. A
+                length is never split between chunks. A payload may fill a chunk of its own; if it
+                is not masked it is not copied.
+
+        Returns:
+            The bytes to send, in chunks; empty after a close frame was sent.
         """
         if self.close_sent:
             return []
-        wrapped: list[bytes] = []
+        encoded: list[bytes] = []
         out = BytesWriter()
         if self.pending_pong is not None:
             out.write(pong_frame(self.pending_pong, self.next_masking_key()))
@@ -135,14 +148,14 @@ class LiveWebSocketLayer(WebSocketLayer):
         if self.ping_queued:
             out.write(ping_frame(b"", self.next_masking_key()))
             self.ping_queued = False
-        quick = self.fast_mask
-        left: i64 = 0  # bytes of the message at hand that are still to come
+        fast_mask = self.fast_mask
+        left: i64 = 0  # bytes of the current message that follow
         key: bytes | None = None
         for data in chunks:
             end: i64 = len(data)
             if left == end and key is None and left > 0:
-                wrapped.append(out.getvalue())
-                wrapped.append(data)
+                encoded.append(out.getvalue())
+                encoded.append(data)
                 out = BytesWriter()
                 left = 0
                 continue
@@ -156,22 +169,22 @@ class LiveWebSocketLayer(WebSocketLayer):
                 part = left if left < end - pos else end - pos
                 if key is None:
                     out.write(data[pos : pos + part])
-                elif part >= FAST_MASK_MIN_BYTES and quick is not None:
+                elif part >= FAST_MASK_MIN_BYTES and fast_mask is not None:
                     if len(out) > 0:
-                        wrapped.append(out.getvalue())
+                        encoded.append(out.getvalue())
                         out = BytesWriter()
-                    wrapped.append(quick(data[pos : pos + part], key))
+                    encoded.append(fast_mask(data[pos : pos + part], key))
                 else:
                     write_masked(out, data, pos, pos + part, key)
                 pos += part
                 left -= part
                 if left > 0 and key is not None:  # the rest is in the next chunk
-                    turn = part & 3
-                    key = key[turn:] + key[:turn]
+                    phase = part & 3
+                    key = key[phase:] + key[:phase]
         if self.close_queued:
             out.write(close_frame(self.close_code, self.close_reason, self.next_masking_key()))
             self.close_queued = False
             self.close_sent = True
         if len(out) > 0:
-            wrapped.append(out.getvalue())
-        return wrapped
+            encoded.append(out.getvalue())
+        return encoded

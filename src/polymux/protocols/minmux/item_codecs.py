@@ -1,9 +1,9 @@
 # mypyc: compiled
-"""How the items of a Minmux stream are encoded, for the rule book and for users.
+"""Encodings of the items of a Minmux stream, for the protocol and for applications.
 
-Minmux leaves this to the instance. A codec turns an item into its bytes and back, and finds where
-an item ends. Four come with polymux: single bytes, a fixed size, a length before each item, and
-a sizing function of your own.
+Minmux leaves the encoding to the instance. A codec encodes and decodes an item and finds where it
+ends. polymux has codecs for single bytes and other fixed sizes (`Fixed`), for items with a length
+prefix (`Prefixed`) and for a sizing function of the application (`Sized`).
 """
 
 from collections.abc import Callable
@@ -14,39 +14,45 @@ from mypy_extensions import i64
 
 from polymux.core.varint import INCOMPLETE, INVALID, put_varu64, varu64
 
-# What stands for a size where there is no fixed one.
+# Values of `item_size` for items without a fixed size:
 PREFIXED: Final[i64] = -1  # a VarU64 length before each item
-CODEC_SIZED: Final[i64] = -2  # a codec's own measure
-ENDLESS: Final[i64] = -3  # no last item at all: the stream cannot end
+CODEC_SIZED: Final[i64] = -2  # measured by the codec
+ENDLESS: Final[i64] = -3  # last item only: there is none, the stream cannot end
 
-DEFAULT_MAX_ITEM_BYTES: Final = 65536  # bytes of an item accepted unless somebody says otherwise
-MAX_PLAUSIBLE_SIZE: Final = (
-    0x2000000000000000  # 2**61: nothing longer can be meant; a plain int, still small
-)
+DEFAULT_MAX_ITEM_BYTES: Final = 65536  # bytes; longer items are rejected by default
+MAX_PLAUSIBLE_SIZE: Final = 0x2000000000000000  # 2**61 bytes; still a tagged (unboxed) int
 
 SizeFunction = Callable[[bytes, int, int], int]
 
 
 class Codec:
-    """The encoding of one type of item. `form` is its size, or what stands for one."""
+    """The encoding of one item type. `item_size` is in bytes, or PREFIXED or CODEC_SIZED."""
 
     def __init__(self, item_size: i64) -> None:
         self.item_size: i64 = item_size
 
     def encode(self, item: bytes) -> bytes:
-        """The item's bytes on the wire; ValueError if this encoding cannot hold it."""
+        """Return the encoded item.
+
+        Raises:
+            ValueError: this encoding cannot hold the item.
+        """
         raise NotImplementedError
 
     def decode(self, data: bytes) -> bytes:
-        """The item in these bytes, which are exactly one item's."""
+        """Return the item that `data` holds; `data` is exactly one encoded item."""
         return data
 
     def measure(self, data: bytes, pos: i64, end: i64) -> i64:
-        """Bytes of the item at `pos`: at least 1, or SHORT (too few to tell) or BAD."""
+        """Return the size of the item at `pos`: at least 1, or INCOMPLETE or INVALID."""
         raise NotImplementedError
 
     def count(self, data: bytes) -> int:
-        """How many items these bytes are; ValueError if the last is not whole."""
+        """Return the number of items in `data`.
+
+        Raises:
+            ValueError: the last item is incomplete.
+        """
         pos: i64 = 0
         end: i64 = len(data)
         items = 0
@@ -60,7 +66,7 @@ class Codec:
 
 
 class Fixed(Codec):
-    """Every item has the same number of bytes, at least one. `Fixed(1)`: a stream of bytes."""
+    """Every item has `size` bytes, at least one. `Fixed(1)` is a stream of bytes."""
 
     def __init__(self, size: int) -> None:
         if size < 1 or size >= MAX_PLAUSIBLE_SIZE:
@@ -108,8 +114,11 @@ class Prefixed(Codec):
 
 
 class Sized(Codec):
-    """Items that say their own size. `sizing(data, pos, end)` returns the bytes of the item at
-    `pos`, 0 while too few have come to tell, and raises ValueError where no item can begin so."""
+    """Items measured by a function of the application.
+
+    `sizing(data, pos, end)` returns the size in bytes of the item at `pos`, or 0 if more bytes are
+    needed to tell; it raises ValueError if no item can begin like this.
+    """
 
     def __init__(self, sizing: SizeFunction) -> None:
         super().__init__(CODEC_SIZED)
@@ -131,27 +140,28 @@ class Sized(Codec):
 
 
 class ItemDecoder:
-    """Puts items together again from a stream's content, in whatever pieces it comes.
-
-    An item longer than `limit`, or one that its codec cannot make out, is a ValueError; nothing
-    can be read after it.
-    """
+    """Reassembles items from a stream's content, which may arrive in any pieces."""
 
     def __init__(self, codec: Codec, max_item_bytes: int = DEFAULT_MAX_ITEM_BYTES) -> None:
         self.codec = codec
         self.max_item_bytes: i64 = max_item_bytes
         self.pieces: list[bytes] = []
         self.buffered_bytes: i64 = 0  # bytes in `pieces`
-        self.bytes_needed: i64 = 1  # bytes the next item has, as far as is known
+        self.bytes_needed: i64 = 1  # lower bound of the next item's size
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
-        """More content; returns the items that are whole now, decoded."""
+        """Add content and return the items that are complete now, decoded.
+
+        Raises:
+            ValueError: an item is longer than `max_item_bytes` or invalid for its codec; nothing
+                can be decoded after it.
+        """
         self.pieces.append(bytes(data))
         self.buffered_bytes += len(data)
         if self.buffered_bytes < self.bytes_needed:
             return []
         raw = b"".join(self.pieces)
-        found: list[bytes] = []
+        items: list[bytes] = []
         pos: i64 = 0
         end: i64 = len(raw)
         self.bytes_needed = 1
@@ -163,13 +173,14 @@ class ItemDecoder:
                 size == INCOMPLETE and end - pos > self.max_item_bytes
             ):
                 raise ValueError(
-                    f"an item of more than {self.max_item_bytes} bytes; raise ItemDecoder(max_item_bytes=...)"
+                    f"an item of more than {self.max_item_bytes} bytes; "
+                    "raise ItemDecoder(max_item_bytes=...)"
                 )
             if size == INCOMPLETE or size > end - pos:
                 self.bytes_needed = size if size > 0 else end - pos + 1
                 break
-            found.append(self.codec.decode(raw[pos : pos + size]))
+            items.append(self.codec.decode(raw[pos : pos + size]))
             pos += size
         self.pieces = [raw[pos:]]
         self.buffered_bytes = end - pos
-        return found
+        return items

@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""An instance of Minmux: which streams are assigned, and how long their items are.
+"""Profiles: which streams an instance of Minmux assigns, and how their items are encoded.
 
-The wire does not say any of this, so both sides, and whoever watches them, must be told: by a file
-(`minmux:profile=FILE.toml`) or, in Python, by `Profile.assign`.
+None of this is on the wire, so both sides and every observer need the same profile: from a file
+(`minmux:profile=FILE.toml`) or, in Python, from `Profile.assign`.
 """
 
 import os
@@ -14,13 +14,17 @@ from mypy_extensions import i64
 from polymux.protocols.minmux.item_codecs import DEFAULT_MAX_ITEM_BYTES, ENDLESS, PREFIXED, Codec
 from polymux.protocols.minmux.packets import U64_MAX, key_of
 
-MAX_PROFILE_BYTES: Final = 1024 * 1024  # bytes of a profile at most: it is written by hand
-MAX_FIXED_ITEM_BYTES: Final = 0x7FFFFFFF  # bytes of a fixed item at most
-UNIT_LAST_ITEM: Final[i64] = 0  # the last item says nothing, so no packet carries it
+MAX_PROFILE_BYTES: Final = 1024 * 1024  # of a profile file
+MAX_FIXED_ITEM_BYTES: Final = 0x7FFFFFFF  # of an item of fixed size
+UNIT_LAST_ITEM: Final[i64] = 0  # the last item has no content, so no packet carries it
 
 
 class StreamFormat:
-    """One stream: bytes of an item and of the last item, or PREFIXED, OWN, ENDLESS."""
+    """The item formats of one stream.
+
+    `item_size` and `last_item_size` are in bytes, or PREFIXED or CODEC_SIZED; `last_item_size` may
+    also be ENDLESS or UNIT_LAST_ITEM.
+    """
 
     def __init__(
         self,
@@ -31,14 +35,16 @@ class StreamFormat:
     ) -> None:
         self.item_size: i64 = item_size
         self.last_item_size: i64 = last_item_size
-        self.item_codec: Codec | None = item_codec  # measures items where `item` is OWN
-        self.last_item_codec: Codec | None = (
-            last_item_codec  # measures the last item where `last` is OWN
-        )
+        self.item_codec: Codec | None = item_codec  # used if `item_size` is CODEC_SIZED
+        self.last_item_codec: Codec | None = last_item_codec
 
 
 class Profile:
-    """The streams of an instance. `default` is the shape of all that are not named, if any."""
+    """The streams of an instance.
+
+    `default` is the format of all streams that are not assigned one by one; None: they are not
+    assigned at all.
+    """
 
     def __init__(
         self,
@@ -47,16 +53,26 @@ class Profile:
         max_item_bytes: int = DEFAULT_MAX_ITEM_BYTES,
     ) -> None:
         self.default: StreamFormat | None = default
-        self.reuse = reuse  # may an id be used again once both sides are done with it?
-        self.max_item_bytes = max_item_bytes  # bytes accepted in an item that says its own length
-        self.has_assigned_streams: bool = False  # is any stream named?
+        self.reuse = reuse  # may an id be used again after both sides have stopped?
+        self.max_item_bytes = max_item_bytes  # limit for items of variable size
+        self.has_assigned_streams: bool = False  # is any format in `assigned_formats`?
         self.assigned_formats: dict[int, StreamFormat] = {}  # by key
-        self.assigned_ids: list[int] = []  # the ids in `named`
+        self.assigned_ids: list[int] = []  # the ids in `assigned_formats`
 
     def assign(
         self, stream_id: int, items: Codec, last: Codec | None = None, endless: bool = False
     ) -> None:
-        """Assign a stream. Without `last` its last item is the unit; `endless`: it cannot end."""
+        """Assign a stream.
+
+        Args:
+            stream_id: 0 to 2**64-1.
+            items: the encoding of its regular items.
+            last: the encoding of its last item; None: the last item has no content.
+            endless: the stream cannot end; `last` is ignored.
+
+        Raises:
+            ValueError: `stream_id` is out of range.
+        """
         final = ENDLESS if endless else last.item_size if last is not None else UNIT_LAST_ITEM
         self.assign_format(stream_id, StreamFormat(items.item_size, final, items, last))
 
@@ -66,7 +82,7 @@ class Profile:
         self.assigned_ids.append(stream_id)
 
     def format_of(self, key: i64) -> StreamFormat | None:
-        """What a stream carries; None if it is not assigned."""
+        """Return the format of a stream, or None if it is not assigned."""
         if self.has_assigned_streams:
             found = self.assigned_formats.get(key)
             if found is not None:
@@ -75,15 +91,19 @@ class Profile:
 
 
 def byte_profile() -> Profile:
-    """The built-in instance: every id assigned, an item is one byte, the last item is the unit."""
+    """Return the built-in profile: every id assigned, items of one byte, no last-item content."""
     return Profile(StreamFormat(1, UNIT_LAST_ITEM))
 
 
-# --- from a file
+# Profiles from files
 
 
 def load_profile(path: str) -> Profile:
-    """Read a profile; ValueError with one line that says what is wrong and where."""
+    """Read a profile from a TOML file.
+
+    Raises:
+        ValueError: the file cannot be read or is invalid; the message is one line.
+    """
     if not os.path.isfile(path):
         raise ValueError(f"profile {path}: no such file")
     try:
@@ -106,7 +126,11 @@ def load_profile(path: str) -> Profile:
 
 
 def parse_profile(table: dict[str, object]) -> Profile:
-    """A profile from what its TOML says; ValueError if it says something else."""
+    """Make a profile from parsed TOML.
+
+    Raises:
+        ValueError: unknown key or invalid value.
+    """
     reject_unknown_keys(table, ("reuse", "max_item", "default", "stream"), "the profile")
     reuse = table.get("reuse", False)
     if not isinstance(reuse, bool):
@@ -132,19 +156,19 @@ def parse_profile(table: dict[str, object]) -> Profile:
 
 
 def parse_item_sizes(entry: object, where: str, item: int, last: int) -> tuple[int, int]:
-    """`item` and `last` of one table; what it leaves out stays as given."""
+    """Parse `item` and `last` of one table; `item` and `last` given are the defaults."""
     if not isinstance(entry, dict):
         raise ValueError(f"{where} is a table with item and last")
     reject_unknown_keys(entry, ("item", "last"), where)
     if "item" in entry:
-        said = entry["item"]
-        item = PREFIXED if said == "prefixed" else parse_size(said, f"{where} item", 0)
+        value = entry["item"]
+        item = PREFIXED if value == "prefixed" else parse_size(value, f"{where} item", 0)
     if "last" in entry:
-        said = entry["last"]
-        if said == "never":
+        value = entry["last"]
+        if value == "never":
             last = ENDLESS
         else:
-            last = PREFIXED if said == "prefixed" else parse_size(said, f"{where} last", 0)
+            last = PREFIXED if value == "prefixed" else parse_size(value, f"{where} last", 0)
     return item, last
 
 

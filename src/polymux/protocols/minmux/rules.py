@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Minmux's rules, as a table. The bit of a rule is its place in `RULES`."""
+"""The rules of Minmux. The n-th rule of `RULES` is bit n of a violation mask."""
 
 from typing import Final
 
@@ -14,8 +14,9 @@ ADVICE: Final = Origin.ADVICE
 RULES: Final = (
     Rule("minmux.varint-noncanonical", "A number is written in its shortest form.", "Encodings",
          reaction=SESSION),
-    Rule("minmux.varint-overflow", "A number is at most 2^64-1, and not 0 where 0 has no form.",
-         "Encodings", reaction=SESSION),
+    Rule("minmux.varint-overflow",
+         "A number is at most 2^64-1, and not 0 where the encoding has no 0.", "Encodings",
+         reaction=SESSION),
     Rule("minmux.unassigned-stream",
          "Only streams that the instance assigns are used, each by its writer and its reader.",
          "What, Why, and How?", reaction=SESSION),
@@ -30,7 +31,7 @@ RULES: Final = (
          "StopRead, StopWrite", reaction=SESSION),
     Rule("minmux.endless-stream-stopped",
          "A stream whose last item has the empty type cannot end.", "Write", reaction=SESSION),
-    Rule("minmux.forgo-exceeds-credit", "No more credit is given up than is held.", "ForgoCredit",
+    Rule("minmux.forgo-exceeds-credit", "No more credit is forgone than is held.", "ForgoCredit",
          reaction=SESSION),
     Rule("minmux.credit-overflow", "The credit held at a time is at most 2^64-1.", "GiveCredit",
          reaction=SESSION),

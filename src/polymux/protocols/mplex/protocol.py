@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""multiplex / mplex: many duplex streams with names, half close and reset; no flow control.
+"""multiplex / mplex: duplex streams with names, half-close and reset; no flow control.
 
-A frame is `uvarint(id * 8 + flag) uvarint(length) payload`. The flag says what it is and whether
-its sender opened the stream, so both sides may use the same id at once.
+A frame is `uvarint(id * 8 + flag) uvarint(length) payload`. The flag gives the frame's
+kind and whether its sender opened the stream, so both sides may use the same id at once.
 """
 
 from typing import Final
@@ -43,9 +43,7 @@ from polymux.protocols.mplex.rules import (
     WRITE_AFTER_RESET,
     WRONG_ROLE_FLAG,
 )
-from polymux.protocols.options import parse_integer
-
-# --- frames
+from polymux.protocols.option_values import parse_integer
 
 NEW_STREAM: Final[i64] = 0
 MESSAGE_RECEIVER: Final[i64] = 1
@@ -67,15 +65,16 @@ KINDS: Final = {
     7: FrameKind("Undefined", CONTROL),
 }
 
-MAX_PAYLOAD: Final = 1048576  # 2**20, inclusive, in every implementation that has a limit
-NEEDS_SLOW_PATH: Final[
-    i64
-] = -1  # a number that takes more than two bytes, or is in no shortest form
+MAX_PAYLOAD: Final = 1048576  # bytes, inclusive, in every implementation that has a limit
+NEEDS_SLOW_PATH: Final[i64] = -1  # a varint of more than two bytes or not in shortest form
 MAX_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # nine varint bytes less three bits of flag
 
 
 def is_open_and_unambiguous(sender: i64, stream: StreamState) -> bool:
-    """Open both ways, and surely meant by a frame of this side: no content could be wrong."""
+    """Return whether any content frame of `sender` is valid on this stream.
+
+    That is so if the stream is open both ways and its frames cannot belong to an earlier use.
+    """
     return (
         stream.dialer.state == OPEN
         and stream.acceptor.state == OPEN
@@ -84,7 +83,11 @@ def is_open_and_unambiguous(sender: i64, stream: StreamState) -> bool:
 
 
 class Mplex(Protocol):
-    """One conversation of mplex. `counting` allocates 0, 1, 2... instead of by parity."""
+    """mplex on one connection.
+
+    `sequential_ids` allocates 0, 1, 2... on both sides; otherwise the dialer allocates odd ids and
+    the acceptor even ones.
+    """
 
     def __init__(self, limits: Limits, vantage: i64, sequential_ids: bool = False) -> None:
         super().__init__("mplex", RULES, KINDS, limits, vantage)
@@ -102,10 +105,10 @@ class Mplex(Protocol):
         self.next_acceptor_id: i64 = 0
         self.reused_ids: ReusedIds = ReusedIds(self.causality, self.streams)
 
-    # --- wire
+    # Decoding and encoding
 
     def decode_header(self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
-        if end - pos >= 4:  # the short way, for two numbers of one or two bytes
+        if end - pos >= 4:  # fast path: two varints of one or two bytes
             word: i64 = data[pos]
             mid = pos + 1
             if word > 127:
@@ -126,7 +129,7 @@ class Mplex(Protocol):
     def decode_header_slow(
         self, sender: i64, data: bytes, pos: i64, end: i64, head: FrameHeader
     ) -> i64:
-        """Numbers of any length, in any form, cut anywhere."""
+        """Decode varints of any length and form, or report that the header is incomplete."""
         word, mid = uvarint(data, pos, end)
         if mid < 0:
             if mid == INVALID:
@@ -137,10 +140,10 @@ class Mplex(Protocol):
             if start == INVALID:
                 head.format_violations = VARINT_TOO_LONG
             return start
-        flaws: i64 = 0
+        violations: i64 = 0
         if (data[mid - 1] == 0 and mid - pos > 1) or (data[start - 1] == 0 and start - mid > 1):
-            flaws = VARINT_NONCANONICAL
-        return self.fill_header(sender, word, size, flaws, start, head)
+            violations = VARINT_NONCANONICAL
+        return self.fill_header(sender, word, size, violations, start, head)
 
     def fill_header(
         self,
@@ -155,7 +158,7 @@ class Mplex(Protocol):
             format_violations |= FRAME_TOO_LONG
         kind = word & 7
         number = word >> 3
-        opener = sender ^ (kind & 1)  # an odd flag speaks of a stream the receiver opened
+        opener = sender ^ (kind & 1)  # odd flags are sent by the side that did not open it
         head.kind = kind
         head.stream_id = number
         head.opener = opener if kind != UNDEFINED else NO_STREAM
@@ -187,7 +190,7 @@ class Mplex(Protocol):
         head.key = head.stream_id * 2 + opener
         head.opener = opener if head.kind != UNDEFINED else NO_STREAM
 
-    # --- law
+    # Validation
 
     def validate(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
         kind = head.kind
@@ -196,62 +199,62 @@ class Mplex(Protocol):
             and (kind == MESSAGE_INITIATOR or kind == MESSAGE_RECEIVER)
             and is_open_and_unambiguous(sender, stream)
         ):
-            return 0  # the usual case: nothing below could object
+            return 0  # fast path: no rule below applies
         if kind == NEW_STREAM:
             return self.validate_open(sender, head, stream)
         if kind == UNDEFINED:
             return BAD_FLAG
         if stream is None:
             if kind & 1 and self.causality.vantage == UNORDERED:
-                return CROSSED  # the opening, in the other direction, may have come before
+                return CROSSED  # the NewStream in the other direction may have come first
             other = self.streams.find(head.key ^ 1)
             return WRONG_ROLE_FLAG if other is not None and not other.over else UNKNOWN_STREAM
         own = stream.half(sender)
         peer = stream.half(1 - sender)
-        verdict: i64 = 0
+        violations: i64 = 0
         if head.payload_size > 0 and kind >= CLOSE_RECEIVER:
-            verdict = CLOSE_WITH_PAYLOAD if kind <= CLOSE_INITIATOR else RESET_WITH_PAYLOAD
+            violations = CLOSE_WITH_PAYLOAD if kind <= CLOSE_INITIATOR else RESET_WITH_PAYLOAD
         if (
             stream.protocol_state & PREVIOUS_USE_POSSIBLE
             and sender != stream.opener
             and not self.reused_ids.is_certainly_about(sender, self.effects[kind], stream)
         ):
-            return verdict | CROSSED  # may be about an earlier use of this id
+            return violations | CROSSED  # may be about an earlier use of this id
         reset_known = False
         if peer.state == ABORTED:
             reset_known = self.causality.had_seen(sender, peer.end_frame_index)
-            if (
-                peer.end_is_ambiguous and self.causality.vantage == UNORDERED
-            ):  # or read before the id was reused
-                reset_known = False
+            if peer.end_is_ambiguous and self.causality.vantage == UNORDERED:
+                reset_known = False  # it may have been read before the id was reused
             if not reset_known:
-                verdict |= CROSSED
+                violations |= CROSSED
         if (
             self.causality.vantage == UNORDERED
             and sender != stream.opener
             and (own.state != OPEN or peer.state == ABORTED)
         ):
-            return verdict | CROSSED  # the id may have been used again before
-        # What a side has sent itself it knows, whatever crossed it.
+            return violations | CROSSED  # the id may have been reused before this frame
+        # A side knows its own frames, whatever crossed them in flight.
         if own.last_frame_index != NEVER and not own.end_is_ambiguous:
-            return verdict | WRITE_AFTER_RESET
-        sure = self.reused_ids.certain_state(stream) if own.end_is_ambiguous else own.state
-        if sure == ENDED and kind <= CLOSE_INITIATOR:
-            return verdict | (WRITE_AFTER_CLOSE if kind <= MESSAGE_INITIATOR else CLOSE_TWICE)
+            return violations | WRITE_AFTER_RESET
+        certain = self.reused_ids.certain_state(stream) if own.end_is_ambiguous else own.state
+        if certain == ENDED and kind <= CLOSE_INITIATOR:
+            return violations | (WRITE_AFTER_CLOSE if kind <= MESSAGE_INITIATOR else CLOSE_TWICE)
         if peer.state == ABORTED:
             if reset_known:
-                verdict |= WRITE_AFTER_PEER_RESET if kind <= CLOSE_INITIATOR else RESET_AFTER_CLOSE
+                violations |= (
+                    WRITE_AFTER_PEER_RESET if kind <= CLOSE_INITIATOR else RESET_AFTER_CLOSE
+                )
         elif (
             own.state == ENDED
             and not own.end_is_ambiguous
             and peer.state == ENDED
             and self.causality.had_seen(sender, peer.end_frame_index)
         ):
-            verdict |= RESET_AFTER_CLOSE
-        return verdict
+            violations |= RESET_AFTER_CLOSE
+        return violations
 
     def drop_peer_dependent(self, head: FrameHeader, violation_mask: i64) -> i64:
-        if head.kind & 1:  # the opener may have used the id again
+        if head.kind & 1:  # the opener may have reused the id
             violation_mask &= ~(
                 WRITE_AFTER_CLOSE
                 | CLOSE_TWICE
@@ -262,17 +265,17 @@ class Mplex(Protocol):
         return super().drop_peer_dependent(head, violation_mask)
 
     def validate_open(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> i64:
-        verdict: i64 = 0 if (head.stream_id & 1) == 1 - sender else ID_PARITY
+        violations: i64 = 0 if (head.stream_id & 1) == 1 - sender else ID_PARITY
         if stream is not None:
             free = self.reused_ids.may_be_free(stream)
-            verdict |= ID_RECYCLED if free else ID_REUSED
-        return verdict
+            violations |= ID_RECYCLED if free else ID_REUSED
+        return violations
 
     def is_over(self, stream: StreamState) -> bool:
         d, a = stream.dialer.state, stream.acceptor.state
         return d == ABORTED or a == ABORTED or (d == ENDED and a == ENDED)
 
-    # --- bookkeeping
+    # State changes
 
     def resolve_incarnation(
         self, sender: i64, head: FrameHeader, stream: StreamState
@@ -294,10 +297,10 @@ class Mplex(Protocol):
         if stream is None:
             return
         self.frame_stream = stream
-        vague = False
+        ambiguous = False
         own = stream.half(sender)
         if sender != stream.opener and (len(self.reused_ids.histories) > 0 or own.state != OPEN):
-            vague = self.reused_ids.track_receiver_frame(sender, self.effects[kind], stream)
+            ambiguous = self.reused_ids.track_receiver_frame(sender, self.effects[kind], stream)
         stream.record_reply(sender, self.causality)
         if own.end_is_ambiguous and not is_allowed_in_state(
             self.effects[kind], state_by_own_frames(own)
@@ -309,22 +312,22 @@ class Mplex(Protocol):
         if own.state == OPEN or (
             kind >= RESET_RECEIVER and not self.reset_has_no_effect(sender, stream)
         ):
-            if vague and not own.end_is_ambiguous:
+            if ambiguous and not own.end_is_ambiguous:
                 self.reused_ids.mark_stop_ambiguous(stream, own.state)
             own.stop(
                 ENDED if kind <= CLOSE_INITIATOR else ABORTED,
                 self.causality.frames_sent(sender),
-                vague,
+                ambiguous,
             )
             if kind >= RESET_RECEIVER and stream.ending != ABANDONED:
                 self.record_reset(sender, stream)
             if self.causality.vantage == UNORDERED and self.is_over(stream):
-                stream.ending = ""  # it was over when its id was used again
+                stream.ending = ""  # it was over before its id was reused
         if kind >= RESET_RECEIVER and own.last_frame_index == NEVER:
             own.last_frame_index = self.causality.frames_sent(sender)
 
     def apply_open(self, sender: i64, head: FrameHeader, stream: StreamState | None) -> None:
-        """Begin a use of an id; `stream` is the use before."""
+        """Start a use of an id. `stream` is the previous use, if any."""
         made = StreamState(head.key, head.stream_id, sender, self.causality.frames_sent(sender))
         if stream is not None:
             made.incarnation = stream.incarnation + 1
@@ -337,7 +340,7 @@ class Mplex(Protocol):
         self.frame_stream = made
 
     def retract_stop(self, sender: i64, stream: StreamState) -> None:
-        """This side goes on after its stop, so that stop was about an earlier use."""
+        """Undo a stop of `sender`, which has sent more: the stop belonged to an earlier use."""
         own, peer = stream.half(sender), stream.half(1 - sender)
         own.stop(self.reused_ids.retract_stop(stream), own.end_frame_index, False)
         own.last_frame_index = NEVER
@@ -352,7 +355,7 @@ class Mplex(Protocol):
             stream.closed_at = NOT_YET
 
     def record_reset(self, sender: i64, stream: StreamState) -> None:
-        """Note the side that reset the stream first, and its text."""
+        """Record the side that reset the stream first, and its text."""
         text = self.frame_text if len(self.frame_text) > 0 else None
         if stream.reset_by < 0:
             stream.reset_by = sender
@@ -371,7 +374,7 @@ class Mplex(Protocol):
         return True
 
     def reset_has_no_effect(self, sender: i64, stream: StreamState) -> bool:
-        """Can no reset of `sender` change the stream? What passes first decides how it ended."""
+        """Return whether a reset of `sender` changes nothing: the first stop decides the ending."""
         own, peer = stream.half(sender), stream.half(1 - sender)
         return own.state == ABORTED or (
             own.state == ENDED and peer.state == ENDED and not peer.end_is_ambiguous
@@ -381,7 +384,7 @@ class Mplex(Protocol):
         self.reused_ids.finish()
         return super().finish(ended)
 
-    # --- verbs
+    # Frames to send
 
     def allocate(self, side: i64) -> i64:
         number = self.next_dialer_id if side == DIALER else self.next_acceptor_id
@@ -409,28 +412,33 @@ class Mplex(Protocol):
     def abort_frame(self, side: i64, stream: StreamState, text: bytes) -> Frame | None:
         return Frame(RESET_INITIATOR if stream.opener == side else RESET_RECEIVER, stream.key)
 
+    # Saved state
+
     def save(self) -> dict[str, object]:
         saved = super().save()
-        saved["next"] = [self.next_dialer_id, self.next_acceptor_id]
-        saved["histories"] = self.reused_ids.save()
+        saved["next_ids"] = [self.next_dialer_id, self.next_acceptor_id]
+        saved["reused_ids"] = self.reused_ids.save()
         return saved
 
     def load(self, saved: dict[str, object]) -> None:
         super().load(saved)
-        numbers = saved["next"]
-        assert isinstance(numbers, list)
-        self.next_dialer_id = numbers[0]
-        self.next_acceptor_id = numbers[1]
-        histories = saved["histories"]
-        assert isinstance(histories, list)
-        self.reused_ids.load(histories)
+        next_ids, reused_ids = saved["next_ids"], saved["reused_ids"]
+        # Saved state is untyped; `save` writes these lists.
+        assert isinstance(next_ids, list)
+        assert isinstance(reused_ids, list)
+        self.next_dialer_id, self.next_acceptor_id = next_ids[0], next_ids[1]
+        self.reused_ids.load(reused_ids)
 
     def relink(self, gone: list[StreamState]) -> None:
         self.reused_ids.relink(gone)
 
 
 def from_options(options: dict[str, str], limits: Limits, vantage: i64) -> Protocol:
-    """`ids=parity|counting` is what we allocate; `max_frame` the largest payload accepted."""
+    """Make an `Mplex` from the options of a protocol string.
+
+    `ids=parity|counting` selects the ids to allocate, `max_frame` is the largest payload accepted
+    in bytes.
+    """
     ids = options.get("ids", "parity")
     if ids not in ("parity", "counting"):
         raise ValueError(f"ids is parity or counting, not {ids!r}")

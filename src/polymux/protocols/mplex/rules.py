@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""The rules of mplex; the n-th has the n-th bit of a verdict."""
+"""The rules of mplex. The n-th rule of `RULES` is bit n of a violation mask."""
 
 from typing import Final
 
@@ -22,7 +22,8 @@ RULES: Final = (
          "Opening a new stream", reaction=Reaction.SESSION),
     Rule("mplex.unknown-stream", "Only a stream that was opened can be written, closed or reset.",
          "Opening a new stream"),
-    Rule("mplex.wrong-role-flag", "The flag must say who opened the stream.", "Flag Values"),
+    Rule("mplex.wrong-role-flag", "The flag must tell which side opened the stream.",
+         "Flag Values"),
     Rule("mplex.write-after-close", "Nothing may be written after closing.", "Closing a stream"),
     Rule("mplex.close-twice", "A stream need be closed only once.", "Closing a stream", NOTE,
          origin=ADVICE),

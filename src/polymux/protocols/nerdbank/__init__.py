@@ -1,1 +1,1 @@
-"""Nerdbank MultiplexingStream, versions 1 to 3: codec, state, rules and the protocol itself."""
+"""Nerdbank MultiplexingStream, versions 1 to 3: codec, rules and the protocol."""

@@ -1,8 +1,8 @@
 # mypyc: compiled
-"""The three wires of Nerdbank MultiplexingStream: headers, payloads and handshakes.
+"""The three encodings of Nerdbank MultiplexingStream: headers, payloads and handshakes.
 
-v1 has its own 7-byte header; v2 and v3 are msgpack arrays, v3 with the channel's source. Readers
-are lenient: trailing elements, long integer forms, nil and strings as payload are all read.
+v1 has its own 7-byte header; v2 and v3 are msgpack arrays, v3 with the channel's source. Decoding
+is lenient: trailing elements, long integer forms, nil, and strings as payload are accepted.
 """
 
 from typing import Final
@@ -11,21 +11,17 @@ from librt.strings import BytesWriter
 from mypy_extensions import i64
 
 from polymux.core.frames import FrameHeader
-from polymux.core.side import NEITHER_SIDE
-from polymux.core.varint import (
-    INCOMPLETE,
-    INVALID,
-    clamp_to_i64,
+from polymux.core.msgpack import (
     msgpack_array,
     msgpack_blob,
     msgpack_int,
     msgpack_skip,
-    put_big_endian,
     put_msgpack_bin,
     put_msgpack_int,
     put_msgpack_str,
-    read_big_endian,
 )
+from polymux.core.side import NEITHER_SIDE
+from polymux.core.varint import INCOMPLETE, INVALID, clamp_to_i64, put_big_endian, read_big_endian
 
 OFFER: Final[i64] = 0
 ACCEPTED: Final[i64] = 1
@@ -36,17 +32,17 @@ PROCESSED: Final[i64] = 5
 READING_COMPLETED: Final[i64] = 6
 WINDOW_ADJUST: Final[i64] = 7
 GROWTH_REQUEST: Final[i64] = 8
-MALFORMED: Final[i64] = 254  # a frame whose end is known, but whose shape is not a frame's
+MALFORMED: Final[i64] = 254  # its end is known, but it is not a valid frame
 HANDSHAKE: Final[i64] = 255
-MAX_CONTROL_CODE: Final[i64] = 200  # larger control codes are not believed
+MAX_CONTROL_CODE: Final[i64] = 200  # larger ones are malformed frames
 
-MAX_SENT_PAYLOAD: Final[i64] = 20480  # what every implementation sends at most
+MAX_SENT_PAYLOAD: Final[i64] = 20480  # bytes; no implementation sends more
 
 MAGIC: Final = b"\x2f\xdf\x1d\x50"
 RANDOM_SIZE: Final = 16
-MAX_CHANNEL_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # leaves room for the opener in a key
+MAX_CHANNEL_ID: Final[i64] = 0x0FFFFFFFFFFFFFFF  # leaves two bits for the opener in a key
 
-# Shapes that are wrong, as the rule book's bits.
+# Rules that decoding can find broken; the same bits as in `rules`.
 BAD_MAGIC: Final[i64] = 0x1
 BAD_HANDSHAKE: Final[i64] = 0x2
 VERSION_MISMATCH: Final[i64] = 0x4
@@ -59,7 +55,7 @@ OFFER_WITHOUT_WINDOW: Final[i64] = 0x2000000
 
 
 def decode_handshake_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
-    """The handshake of v1: magic, then 16 random bytes."""
+    """Decode the handshake of v1: magic, then 16 random bytes."""
     for i in range(4):
         if pos + i >= end:
             return INCOMPLETE
@@ -71,7 +67,7 @@ def decode_handshake_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i
 
 
 def decode_handshake_v2(data: bytes, pos: i64, end: i64, limit: i64, head: FrameHeader) -> i64:
-    """The handshake of v2: [[major, minor], 16 random bytes]; more elements are stepped over."""
+    """Decode the handshake of v2: [[major, minor], 16 random bytes]; ignore more elements."""
     outer, at = msgpack_array(data, pos, end)
     count: i64 = 0
     if at >= 0:
@@ -106,7 +102,7 @@ def decode_handshake_v2(data: bytes, pos: i64, end: i64, limit: i64, head: Frame
 
 
 def decode_header_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
-    """code (1), channel id (4), payload length (2), big endian."""
+    """Decode a v1 header: code (1 byte), channel id (4), payload length (2), big endian."""
     if end - pos < 7:
         return INCOMPLETE
     head.kind = data[pos]
@@ -123,9 +119,10 @@ def decode_header_v1(data: bytes, pos: i64, end: i64, head: FrameHeader) -> i64:
 def decode_content_header_v3(
     data: bytes, pos: i64, end: i64, sender: i64, head: FrameHeader
 ) -> i64:
-    """The usual content of v3, read at once: [2, id below 65536, source, up to 20480 bytes].
+    """Fast path for v3 content: [2, id below 65536, source, up to 20480 bytes].
 
-    Returns where the payload starts with `head` filled, or 0: `header23` must look at it.
+    Returns the offset of the payload and fills `head`, or returns 0 if `decode_header_v2_v3` must
+    decode the header.
     """
     if end - pos < 9 or data[pos] != 0x94 or data[pos + 1] != CONTENT_FRAME:
         return 0
@@ -168,7 +165,7 @@ def decode_content_header_v3(
 def decode_header_v2_v3(
     data: bytes, pos: i64, end: i64, fields: i64, limit: i64, sender: i64, head: FrameHeader
 ) -> i64:
-    """[code, id, payload] (v2, 2 fields) or [code, id, source, payload] (v3, 3 fields)."""
+    """Decode [code, id, payload] (v2, 2 fields) or [code, id, source, payload] (v3, 3 fields)."""
     if end - pos < 3:
         return INCOMPLETE
     shape: i64 = data[pos]
@@ -207,7 +204,7 @@ def decode_header_v2_v3(
                 if at == INVALID
                 else INCOMPLETE
             )
-        if source == 1:  # the sender's view: 1 "I offered it", -1 "you did", 0 seeded
+        if source == 1:  # offered by: 1 the sender, -1 the other side, 0 neither (seeded)
             head.opener = sender
         elif source == -1:
             head.opener = 1 - sender
@@ -243,7 +240,7 @@ def decode_header_v2_v3(
 def skip_malformed(
     data: bytes, pos: i64, end: i64, limit: i64, violation: i64, head: FrameHeader
 ) -> i64:
-    """Not a frame, but a msgpack value: step over it if its end can be found."""
+    """Skip a msgpack value that is not a frame, if its end can be found."""
     after = msgpack_skip(data, pos, end, 1)
     if after == INCOMPLETE and end - pos <= limit:
         return INCOMPLETE
@@ -258,7 +255,7 @@ def skip_malformed(
 def decode_payload_v2_v3(
     data: bytes, start: i64, end: i64, max_peer_window: i64, head: FrameHeader
 ) -> None:
-    """What the payload of a control frame says: amount, name or text, and what is wrong with it."""
+    """Decode the payload of a control frame into amount, name or text, and violations."""
     kind = head.kind
     count: i64 = 0
     at: i64 = INVALID
@@ -289,7 +286,7 @@ def decode_payload_v2_v3(
             return
         if kind == WINDOW_ADJUST and (amount == 0 or amount > max_peer_window):
             head.format_violations |= BAD_WINDOW
-        if kind == PROCESSED or amount > 0:  # one beyond belief was announced all the same
+        if kind == PROCESSED or amount > 0:  # an implausible window still counts
             head.amount = amount
     elif kind == TERMINATED and end > start:
         if at < 0:
@@ -312,7 +309,7 @@ def decode_window(
     max_peer_window: i64,
     head: FrameHeader,
 ) -> None:
-    """The receiving window in an offer or an acceptance, if it is there."""
+    """Decode the receive window in an offer or an acceptance, if there is one."""
     if count < 1:
         head.format_violations |= OFFER_WITHOUT_WINDOW
         return
@@ -322,11 +319,12 @@ def decode_window(
         return
     if amount <= 0 or amount > max_peer_window:
         head.format_violations |= BAD_WINDOW
-    if amount > 0:  # one beyond belief was announced all the same: the other side may use it
+    if amount > 0:  # an implausible window still counts: the peer may use it
         head.amount = amount
 
 
 def encode_frame_v1(out: BytesWriter, head: FrameHeader, text: bytes) -> None:
+    """Append a v1 frame; of content frames only the header."""
     out.append(head.kind)
     put_big_endian(out, head.stream_id, 4)
     put_big_endian(out, head.payload_size if head.kind == CONTENT_FRAME else len(text), 2)
@@ -337,6 +335,7 @@ def encode_frame_v1(out: BytesWriter, head: FrameHeader, text: bytes) -> None:
 def encode_frame_v2_v3(
     out: BytesWriter, fields: i64, sender: i64, head: FrameHeader, text: bytes
 ) -> None:
+    """Append a v2 (2 fields) or v3 (3 fields) frame; of content frames only the header."""
     payload = b"" if head.kind == CONTENT_FRAME else encode_payload(head, text)
     size: i64 = head.payload_size if head.kind == CONTENT_FRAME else len(payload)
     out.append(0x90 + fields + (1 if size > 0 else 0))
@@ -352,7 +351,7 @@ def encode_frame_v2_v3(
 
 
 def encode_payload(head: FrameHeader, text: bytes) -> bytes:
-    """The payload of a control frame, made from its amount and text."""
+    """Return the payload of a control frame with this amount and text."""
     kind = head.kind
     out = BytesWriter()
     amount = clamp_to_i64(head.amount)

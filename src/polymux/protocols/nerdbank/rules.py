@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Nerdbank's frames and rules, as tables. The bit of a rule is its place in `RULES`."""
+"""Frame kinds and rules of Nerdbank. The n-th rule of `RULES` is bit n of a violation mask."""
 
 from typing import Final
 
@@ -35,7 +35,8 @@ RULES: Final = (
          "Version 2, Handshake", reaction=SESSION),
     Rule("nerdbank.version-mismatch", "Both sides must speak the same major version.",
          "Version 2, Handshake", reaction=SESSION),
-    Rule("nerdbank.equal-randoms", "The two random values must differ, or nobody is odd.",
+    Rule("nerdbank.equal-randoms",
+         "The two random values must differ, or neither side has the odd ids.",
          "Channel ID uniqueness", reaction=SESSION),
     Rule("nerdbank.bad-frame", "A frame has the shape and types its version gives it.", "Frame",
          reaction=SESSION),
@@ -51,7 +52,8 @@ RULES: Final = (
          "OfferAccepted", reaction=SESSION),
     Rule("nerdbank.id-reused", "The id of a live channel must not be offered again.",
          "Channel ID uniqueness", reaction=SESSION),
-    Rule("nerdbank.content-before-acceptance", "Who has not accepted an offer cannot write to it.",
+    Rule("nerdbank.content-before-acceptance",
+         "A side writes to an offered channel only after accepting it.",
          "Channel lifecycle", reaction=STREAM),
     Rule("nerdbank.accepted-unknown-offer", "Only a channel that was offered can be accepted.",
          "Channel lifecycle"),
@@ -60,7 +62,7 @@ RULES: Final = (
     Rule("nerdbank.window-exceeded", "Bytes sent and not processed stay within the window.",
          "Backpressure", reaction=STREAM),
     Rule("nerdbank.window-shrunk", "A window only grows.", "Backpressure", WARNING),
-    Rule("nerdbank.bad-window", "A window is above zero and not beyond belief.", "Backpressure",
+    Rule("nerdbank.bad-window", "A window is above zero and within the limit.", "Backpressure",
          reaction=STREAM, origin=Origin.LIMIT),
     Rule("nerdbank.acknowledged-too-much", "No more can be processed than was sent.",
          "Backpressure", reaction=SESSION),

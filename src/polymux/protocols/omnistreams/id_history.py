@@ -1,28 +1,35 @@
 # mypyc: compiled
-"""What outlives a stream when its id is used again.
+"""Repeated use of omnistreams ids: the state that outlives a stream.
 
-Nothing acknowledges an END, so requests and cancels for one use of an id may reach the initiator
-when it has already begun the next. They then count for that next use, and a watcher who saw them
-pass earlier must allow for it.
+The problem. Nothing acknowledges an END, so requests and cancels for one use of an id may reach the
+initiator when it has already started the next use. They then count for that next use. An observer
+saw them earlier, while the previous use was open, and must not report what they permit.
+
+The idea. `IdHistory` keeps every request until the initiator has provably read it, and the last
+cancel with the same reservation. A new use starts with the credit of all requests that may still be
+unread (`start_new_use`), and data that needs the credit of a request proves that the request was
+read (`use_next_request`).
+
+Invariant: entries are in the order of their frame indexes; the first `entries_used` of them have
+been used by the current stream.
 """
 
 from typing import Final
 
 from mypy_extensions import i64
 
-from polymux.core.side import DIALER, Causality
+from polymux.core.causality import Causality
+from polymux.core.side import DIALER
 
-MAX_TRACKED_REQUESTS: Final[i64] = (
-    64  # requests remembered one by one; more are added to the newest of them
-)
+MAX_TRACKED_REQUESTS: Final[i64] = 64  # entries per id; further requests join the newest
 UNSET: Final[i64] = -1
 
 
 class IdHistory:
-    """One id of one initiator, through all its uses.
+    """One id of one initiator, across all its uses.
 
-    A request is kept until its initiator has provably read it: as entries of the ordinals of its
-    first and last message (among the acceptor's messages) and the amount of all of them.
+    An entry stands for one or more requests: the frame indexes of the first and the last of them,
+    among the acceptor's frames, and the total amount.
     """
 
     __slots__ = (
@@ -43,34 +50,29 @@ class IdHistory:
         self.first_request_indexes: list[int] = []
         self.last_request_indexes: list[int] = []
         self.amounts: list[int] = []
-        self.entries_used: i64 = 0  # entries that the current stream's data has been paid from
-        self.last_cancel_index: i64 = UNSET  # ordinal of the acceptor's last cancel
-        self.cancel_is_ambiguous: bool = False  # that cancel may have hit the current stream
-        self.cancelled_since_create: bool = (
-            False  # was there a cancel since the current stream was created?
-        )
-        self.had_stray_data: bool = False  # data came for it while no stream was open
-        self.last_stray_data_index: i64 = (
-            UNSET  # ordinal of the last data that came after the end of a stream
-        )
-        self.close_order: i64 = 0  # how many streams had been over when this one was
-        self.cancelled_silently: bool = (
-            False  # given up in silence: not free until the peer lets go
-        )
+        self.entries_used: i64 = 0  # entries whose credit the current stream has used
+        self.last_cancel_index: i64 = UNSET  # of the acceptor
+        self.cancel_is_ambiguous: bool = False  # it may have ended the current stream
+        self.cancelled_since_create: bool = False  # since CREATE of the current stream
+        self.had_stray_data: bool = False  # data was sent while no stream was open
+        self.last_stray_data_index: i64 = UNSET  # of the last such data
+        self.close_order: i64 = 0  # position of its last stream in the order of closing
+        # Aborted by its writer without a message (legacy): in use until the peer cancels.
+        self.cancelled_silently: bool = False
 
     def add_request(self, frame_index: i64, amount: int) -> None:
-        """The acceptor has asked for more."""
-        known = len(self.amounts)
-        if known - self.entries_used >= MAX_TRACKED_REQUESTS:
-            self.last_request_indexes[known - 1] = frame_index
-            self.amounts[known - 1] += amount
+        """Record a request of the acceptor for `amount` messages."""
+        count = len(self.amounts)
+        if count - self.entries_used >= MAX_TRACKED_REQUESTS:
+            self.last_request_indexes[count - 1] = frame_index
+            self.amounts[count - 1] += amount
         else:
             self.first_request_indexes.append(frame_index)
             self.last_request_indexes.append(frame_index)
             self.amounts.append(amount)
 
     def start_new_use(self, sender: i64, causality: Causality) -> int:
-        """The id is used again: the leave that the new stream may yet get from old requests."""
+        """Start a new use. Return the credit that it may still get from earlier requests."""
         first: i64 = 0
         while first < len(self.last_request_indexes) and causality.had_seen(
             sender, self.last_request_indexes[first]
@@ -90,26 +92,25 @@ class IdHistory:
         return total
 
     def use_next_request(self, sender: i64, causality: Causality) -> int:
-        """Data was sent that needs the next entry, so its first request was read; its amount."""
+        """Use the next entry, whose first request has therefore been read.
+
+        Returns its amount, or 0 if there is none.
+        """
         if self.entries_used == len(self.amounts):
             return 0
-        ordinal: i64 = self.first_request_indexes[self.entries_used]
+        frame_index: i64 = self.first_request_indexes[self.entries_used]
         amount = self.amounts[self.entries_used]
-        causality.record_seen(sender, ordinal)
-        if (
-            ordinal > self.last_cancel_index
-        ):  # the cancel was read before, and yet the stream goes on
-            self.cancel_is_ambiguous = False
+        causality.record_seen(sender, frame_index)
+        if frame_index > self.last_cancel_index:
+            self.cancel_is_ambiguous = False  # it was read earlier, and the stream continued
         self.entries_used += 1
-        if (
-            self.entries_used > MAX_TRACKED_REQUESTS
-        ):  # all but the last of these have been read to their ends
+        if self.entries_used > MAX_TRACKED_REQUESTS:  # all but the last are read completely
             self.drop_oldest(self.entries_used - 1)
             self.entries_used = 1
         return amount
 
     def drop_oldest(self, count: i64) -> None:
-        """Drop the oldest entries."""
+        """Drop the oldest `count` entries."""
         self.first_request_indexes = self.first_request_indexes[count:]
         self.last_request_indexes = self.last_request_indexes[count:]
         self.amounts = self.amounts[count:]
@@ -131,29 +132,31 @@ class IdHistory:
 
 
 def load_id_history(saved: list[object]) -> IdHistory:
-    past = IdHistory()
+    """Restore what `IdHistory.save` returned."""
+    history = IdHistory()
     firsts, lasts, amounts = saved[0], saved[1], saved[2]
+    # Saved state is untyped; `save` writes these lists.
     assert isinstance(firsts, list)
     assert isinstance(lasts, list)
     assert isinstance(amounts, list)
-    past.first_request_indexes, past.last_request_indexes, past.amounts = (
+    history.first_request_indexes, history.last_request_indexes, history.amounts = (
         list(firsts),
         list(lasts),
         list(amounts),
     )
     numbers = [entry if isinstance(entry, int) else 0 for entry in saved]
-    past.entries_used = numbers[3]
-    past.last_cancel_index = numbers[4]
-    past.cancel_is_ambiguous = bool(saved[5])
-    past.cancelled_since_create = bool(saved[6])
-    past.had_stray_data = bool(saved[7])
-    past.close_order = numbers[8]
-    past.cancelled_silently = bool(saved[9])
-    past.last_stray_data_index = numbers[10]
-    return past
+    history.entries_used = numbers[3]
+    history.last_cancel_index = numbers[4]
+    history.cancel_is_ambiguous = bool(saved[5])
+    history.cancelled_since_create = bool(saved[6])
+    history.had_stray_data = bool(saved[7])
+    history.close_order = numbers[8]
+    history.cancelled_silently = bool(saved[9])
+    history.last_stray_data_index = numbers[10]
+    return history
 
 
 def has_read(side: i64, frame_index: i64, causality: Causality) -> bool:
-    """Will whatever this side sends from now on be sent after reading the other's `ordinal`?"""
+    """Return whether this side has provably read frame `frame_index` of the other side."""
     read = causality.read0 if side == DIALER else causality.read1
     return frame_index < read or causality.had_seen(side, frame_index)

@@ -1,21 +1,22 @@
 # mypyc: compiled
-"""What applications put into omnistreams messages: JSON, and byte streams cut into chunks.
+"""Helpers for omnistreams payloads: JSON, byte streams in chunks, and request counts.
 
-The protocol itself carries bytes and leaves their meaning to both sides. Pure functions.
+The protocol carries bytes and leaves their meaning to the applications.
 """
 
 import json
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-DEFAULT_CHUNK_SIZE: Final = 16384  # bytes of a message where a byte stream is cut into messages
+DEFAULT_CHUNK_SIZE: Final = 16384  # bytes
 MAX_REQUEST_COUNT: Final = 255  # a request has one byte for its count
 
 
 def encode_json(value: object) -> bytes:
-    """Metadata or a control message from a value: compact JSON in UTF-8.
+    """Encode a value as compact JSON in UTF-8, for metadata or a control message.
 
-    Raises ValueError for what JSON cannot say (NaN, infinity, sets, loops, lone surrogates).
+    Raises:
+        ValueError: JSON cannot represent it (NaN, infinity, sets, cycles, lone surrogates).
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
@@ -25,9 +26,10 @@ def encode_json(value: object) -> bytes:
 
 
 def decode_json(data: bytes) -> object:
-    """The value in metadata or a control message, which the peer may have filled with anything.
+    """Decode JSON in UTF-8 from metadata or a control message.
 
-    Raises ValueError if it is not JSON in UTF-8. Empty metadata is no JSON: test for it first.
+    Raises:
+        ValueError: `data` is not JSON in UTF-8. Empty metadata is not JSON: check for it first.
     """
     try:
         value: object = json.loads(data.decode("utf-8"), parse_constant=reject_constant)
@@ -41,16 +43,23 @@ def reject_constant(name: str) -> object:
 
 
 def split_into_chunks(data: bytes, size: int = DEFAULT_CHUNK_SIZE) -> list[bytes]:
-    """A piece of a byte stream as messages of `size` bytes, the last one shorter; none if empty.
+    """Split `data` into messages of `size` bytes; the last may be shorter, none if empty.
 
-    Each message costs one credit, so both sides must know the size: say it in the metadata.
+    Each message costs one credit, so both sides must know the size; put it into the metadata.
+
+    Raises:
+        ValueError: `size` is below 1.
     """
     check_chunk_size(size)
     return [data[pos : pos + size] for pos in range(0, len(data), size)]
 
 
 def rechunk(pieces: Iterable[bytes], size: int = DEFAULT_CHUNK_SIZE) -> Iterator[bytes]:
-    """Pieces of any sizes as messages of exactly `size` bytes; only the last may be shorter."""
+    """Join and split pieces into messages of exactly `size` bytes; the last may be shorter.
+
+    Raises:
+        ValueError: `size` is below 1 (at the first iteration).
+    """
     check_chunk_size(size)
     held: list[bytes] = []
     byte_count = 0
@@ -74,7 +83,11 @@ def check_chunk_size(size: int) -> None:
 
 
 def request_counts(amount: int) -> list[int]:
-    """The counts of the requests that together ask for `amount` messages; none for 0."""
+    """Return the counts of the requests that together request `amount` messages; [] for 0.
+
+    Raises:
+        ValueError: `amount` is negative.
+    """
     if amount < 0:
         raise ValueError(f"an amount of messages is at least 0, not {amount}")
     whole, rest = divmod(amount, MAX_REQUEST_COUNT)

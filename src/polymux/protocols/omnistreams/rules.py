@@ -1,5 +1,8 @@
 # mypyc: compiled
-"""The messages and rules of omnistreams, as tables. The bit of a rule is its place in `RULES`."""
+"""Message types and rules of omnistreams.
+
+The n-th rule of `RULES` is bit n of a violation mask.
+"""
 
 from typing import Final
 
@@ -8,7 +11,7 @@ from mypy_extensions import i64
 from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, GRANTS, OPENS, FrameKind
 from polymux.core.rules import Origin, Reaction, Rule, Severity
 
-# --- messages: a kind is the spec's number, whatever the wire's numbering
+# A kind is the number of the spec, whichever numbering the wire uses.
 
 CONTROL_MESSAGE: Final[i64] = 0
 CREATE: Final[i64] = 1
@@ -17,7 +20,7 @@ END: Final[i64] = 3
 CANCEL_RECEIVE: Final[i64] = 4
 REQUEST: Final[i64] = 5
 CANCEL_SEND: Final[i64] = 6
-UNKNOWN_MESSAGE: Final[i64] = 7  # an empty message, or a type that stands for nothing
+UNKNOWN_MESSAGE: Final[i64] = 7  # an empty message, or an undefined type
 
 KINDS: Final = {
     0: FrameKind("CONTROL_MESSAGE", CONTROL),
@@ -30,11 +33,9 @@ KINDS: Final = {
     7: FrameKind("UNKNOWN", CONTROL),
 }
 
-# Types as all code up to npm 0.9.0 numbers them. It has no CANCEL_RECEIVE_STREAM.
+# Numbering of all implementations up to npm 0.9.0; it has no CANCEL_RECEIVE_STREAM.
 LEGACY_KINDS: Final = (CREATE, DATA, END, CANCEL_SEND, REQUEST, CONTROL_MESSAGE)
-LEGACY_TYPES: Final = (5, 0, 1, 2, 6, 4, 3)  # by kind; 6, which nobody knows, for what it lacks
-
-# --- rules
+LEGACY_TYPES: Final = (5, 0, 1, 2, 6, 4, 3)  # by kind; undefined type 6 for CANCEL_RECEIVE_STREAM
 
 NOTE: Final = Severity.NOTE
 WARNING: Final = Severity.WARNING

@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""What a Streamux initiator says, and the ids that it gives its sender to use."""
+"""Streamux initiators: the header layout one announces, and the ids its sender may use."""
 
 from typing import Final
 
@@ -11,13 +11,11 @@ INITIATOR_MISSING: Final[i64] = 0
 INITIATOR_VALID: Final[i64] = 1
 INITIATOR_INVALID: Final[i64] = 2
 
-FREED_IDS_BEFORE_REUSE: Final = (
-    4096  # ids that wait to be used again before fresh ones stop being drawn
-)
+FREED_IDS_BEFORE_REUSE: Final = 4096  # with that many released ids, they are used before new ones
 
 
 class HeaderLayout:
-    """What one side's initiator says; its requests and the replies to them are laid out so."""
+    """The header layout of one side's requests and of the replies to them."""
 
     __slots__ = (
         "fields_mask",
@@ -35,13 +33,13 @@ class HeaderLayout:
         self.length_bits: i64 = 0
         self.id_bits: i64 = 0
         self.timeout_tenths: i64 = 0  # tenths of a second; 0: unspecified
-        self.header_size: i64 = 0  # bytes of a header
-        self.max_chunk_bytes: i64 = 0  # bytes of a chunk at most
+        self.header_size: i64 = 0  # bytes
+        self.max_chunk_bytes: i64 = 0  # longest chunk, in bytes
         self.max_id: i64 = 0
-        self.fields_mask: i64 = 0  # the bits of a header that are length and id
+        self.fields_mask: i64 = 0  # the bits of a header that hold length and id
 
     def set_from_initiator(self, initiator: bytes) -> None:
-        """Take in an initiator, good or bad."""
+        """Set the layout from an initiator, valid or not."""
         if initiator_violations(initiator) != 0:
             self.status = INITIATOR_INVALID
             return
@@ -55,7 +53,7 @@ class HeaderLayout:
         self.fields_mask = max_value_of_bits(self.length_bits + self.id_bits)
 
     def save(self) -> bytes:
-        """The initiator again: nothing if there was none, a bad one if it was bad."""
+        """Return an equivalent initiator: empty if there was none, an invalid one if it was."""
         if self.status == INITIATOR_MISSING:
             return b""
         version = 1 if self.status == INITIATOR_VALID else 0
@@ -67,7 +65,7 @@ class HeaderLayout:
 
 
 def max_value_of_bits(count: i64) -> i64:
-    """The largest number of `count` bits."""
+    """Return the largest number of `count` bits."""
     value: i64 = 0
     for _ in range(count):
         value = value * 2 + 1
@@ -75,15 +73,15 @@ def max_value_of_bits(count: i64) -> i64:
 
 
 def announced_header_size(initiator: bytes) -> i64:
-    """Bytes of the headers that a good initiator announces."""
+    """Return the size in bytes of the headers that a valid initiator announces."""
     return 2 if initiator[1] + initiator[2] == 14 else 4
 
 
 def initiator_violations(initiator: bytes) -> i64:
-    """The rules that four bytes break as an initiator. Sums are not taken modulo 256."""
+    """Return the rules that these bytes break as an initiator. Sums are not modulo 256."""
     if len(initiator) != 4:
         return BAD_BIT_COUNTS
-    if initiator[0] != 1:  # what another version's bytes mean is not known
+    if initiator[0] != 1:  # the other bytes have no known meaning
         return BAD_VERSION
     total = initiator[1] + initiator[2]
     if initiator[1] == 0 or initiator[2] == 0 or (total != 14 and total != 30):
@@ -92,24 +90,24 @@ def initiator_violations(initiator: bytes) -> i64:
 
 
 class IdAllocator:
-    """The ids one side may use for requests: fresh ones, then those freed longest ago.
+    """The ids that one side may use for requests: new ones, then those released longest ago.
 
-    An id that waits here may have been taken by other means; whoever draws one looks. Nothing is
-    kept for a side that never draws: an observer watches ids without end.
+    An id offered here may be in use after all, so the caller checks it. Nothing is kept for a side
+    that never allocates (`active` is False): an observer sees an unbounded number of ids.
     """
 
     __slots__ = ("active", "freed_start", "freed", "next_unused", "reserved", "freed_set")
 
     def __init__(self) -> None:
-        self.active: bool = False  # has this side drawn an id?
-        self.next_unused: i64 = 0  # ids from here on were never drawn
-        self.freed: list[int] = []  # from `first` on, the longest free first
+        self.active: bool = False  # set at the first allocation
+        self.next_unused: i64 = 0  # this id and all above were never allocated
+        self.freed: list[int] = []  # from `freed_start` on, released longest ago first
         self.freed_start: i64 = 0
-        self.freed_set: set[int] = set()  # those in `freed`, each once
-        self.reserved: set[int] = set()  # drawn, and their stream not yet opened
+        self.freed_set: set[int] = set()  # the ids in `freed`
+        self.reserved: set[int] = set()  # allocated, stream not opened yet
 
     def peek(self, max_id: i64) -> i64:
-        """The id to try next, or -1: none is left."""
+        """Return the id to try next, or -1 if none is left."""
         if self.takes_unused(max_id):
             return self.next_unused
         if self.freed_start < len(self.freed):
@@ -117,7 +115,7 @@ class IdAllocator:
         return -1
 
     def pop(self, max_id: i64) -> None:
-        """Take the front id away."""
+        """Remove the id that `peek` returned."""
         if self.takes_unused(max_id):
             self.next_unused += 1
             return
@@ -128,12 +126,14 @@ class IdAllocator:
             self.freed_start = 0
 
     def takes_unused(self, max_id: i64) -> bool:
+        """Return whether the next id is one that was never allocated."""
         return (
             self.next_unused <= max_id
             and len(self.freed) - self.freed_start < FREED_IDS_BEFORE_REUSE
         )
 
     def release(self, stream_id: i64) -> None:
+        """Make an allocated id available again."""
         if self.active and stream_id < self.next_unused and stream_id not in self.freed_set:
             self.freed.append(stream_id)
             self.freed_set.add(stream_id)
@@ -143,12 +143,13 @@ class IdAllocator:
         return [self.active, int(self.next_unused), waiting, sorted(self.reserved)]
 
     def load(self, saved: list[object]) -> None:
-        active, fresh, freed, reserved = saved
-        assert isinstance(fresh, int)
+        active, next_unused, freed, reserved = saved
+        # Saved state is untyped; `save` writes these types.
+        assert isinstance(next_unused, int)
         assert isinstance(freed, list)
         assert isinstance(reserved, list)
         self.active = bool(active)
-        self.next_unused = fresh
+        self.next_unused = next_unused
         self.freed = list(freed)
         self.freed_start = 0
         self.freed_set = set(freed)

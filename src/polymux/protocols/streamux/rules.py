@@ -1,5 +1,5 @@
 # mypyc: compiled
-"""Streamux's frames and rules, as tables. The bit of a rule is its place in `RULES`."""
+"""Frame kinds and rules of Streamux. The n-th rule of `RULES` is bit n of a violation mask."""
 
 from typing import Final
 
@@ -8,7 +8,7 @@ from mypy_extensions import i64
 from polymux.core.frames import ABORTS, CONTENT, CONTROL, ENDS, FrameKind
 from polymux.core.rules import Origin, Reaction, Rule, Severity
 
-# The number of a kind is made of what the header says: 1 termination, 2 reply, 4 no data.
+# The bits of a kind: 1 termination, 2 reply, 4 no data.
 
 REQUEST: Final[i64] = 0
 REQUEST_LAST: Final[i64] = 1
@@ -46,7 +46,7 @@ RULES: Final = (
          "Both bit counts are at least 1, sum to 14 or 30, and every length and id fits them.",
          "Initiator message", reaction=SESSION),
     Rule("streamux.mixed-header-sizes",
-         "Both peers must use headers of one size, or nobody can tell where a header ends.",
+         "Both peers must use headers of the same size, or the end of a header is unknown.",
          "Header", reaction=SESSION),
     Rule("streamux.chunk-too-long", "A chunk over the limit is not accepted.", "Length", NOTE,
          reaction=SESSION, origin=Origin.LIMIT),
@@ -60,8 +60,8 @@ RULES: Final = (
     Rule("streamux.keepalive-busy-id", "A keep alive uses a free id.", "Keep Alive"),
     Rule("streamux.reply-before-end", "A request is answered once its last chunk has come.",
          "Flow"),
-    Rule("streamux.reply-after-cancel", "Who has read a cancel sends no more of the reply.",
-         "Cancel Ack"),
+    Rule("streamux.reply-after-cancel",
+         "After reading a cancel, a side sends no more of the reply.", "Cancel Ack"),
     Rule("streamux.cancel-unknown", "A cancel is for an operation in progress.",
          "Spurious Messages", NOTE, origin=Origin.ADVICE),
     Rule("streamux.cancel-unanswered", "Every cancel is answered with an ack.", "Cancel Ack",

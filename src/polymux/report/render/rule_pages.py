@@ -62,7 +62,7 @@ class RulePage:
 
 def all_rules() -> list[Rule]:
     """The rules of every protocol, and those of the WebSocket layer."""
-    from polymux.core.websocket.events import (
+    from polymux.core.websocket.rules import (
         AFTER_CLOSE,
         BAD_CODE,
         BAD_REASON,

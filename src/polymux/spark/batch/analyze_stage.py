@@ -1,7 +1,8 @@
-"""Stage 2: walk the flows of a task, one after another, and write their rows as Parquet.
+"""Stage 2 of the batch pipeline: analyze the flows of a task and write their rows as Parquet.
 
-Nothing of the captures travels through the JVM: the walk reads what the references point to. Rows
-go to files of this attempt's own; back to the driver go counts and file names.
+No captured data passes through the JVM: a task reads the payload that its references point to. Each
+attempt of a task writes files of its own; the driver receives their names and the counters, and
+publishes only the files of successful attempts.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.analysis.session.interleaving import interleave
 from polymux.analysis.session.summary import SessionSummary
 from polymux.capture import CaptureLimits, sessions_of
-from polymux.capture.io.lean_files import release_memory
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.capture.io.remote import UrlFilePool
 from polymux.spark.batch.reference_shuffle import (
@@ -28,32 +28,33 @@ from polymux.spark.batch.reference_shuffle import (
     TempSpool,
 )
 from polymux.spark.runtime.gc_freeze import freeze_gc
+from polymux.spark.runtime.worker_memory import release_memory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-MAX_LISTED_SESSIONS = 20  # sessions of each kind that are named one by one
+MAX_LISTED_SESSIONS = 20  # unbalanced sessions, and failures, that are listed by name
 
 
 @dataclass
 class StageResult:
-    """What one task, or the whole run, came to."""
+    """The files and counters of one task, or of the whole run."""
 
-    files: list[str] = field(default_factory=list)  # written, relative to the staging folder
+    files: list[str] = field(default_factory=list)  # relative to the staging folder
     sessions: int = 0
     streams: int = 0
     frames: int = 0
     total_bytes: int = 0
     violations: int = 0
     findings: int = 0
-    stalls: int = 0  # that are findings: an idle sender is none
-    unfinished: int = 0  # streams not over at the end
+    stalls: int = 0  # those that are findings: an idle sender is not one
+    unfinished: int = 0  # streams that had not ended when the capture did
     unbalanced: list[str] = field(default_factory=list)  # sessions whose bytes do not add up
     unbalanced_count: int = 0
-    failures: list[str] = field(default_factory=list)  # files that could not be read on
+    failures: list[str] = field(default_factory=list)  # why sessions could not be read to their end
 
     def add_session(self, summary: SessionSummary) -> None:
-        """One more session."""
+        """Count one analyzed session."""
         self.sessions += 1
         self.streams += summary.streams
         self.frames += summary.frames
@@ -69,6 +70,7 @@ class StageResult:
             self.failures = [*self.failures, summary.read_error][:MAX_LISTED_SESSIONS]
 
     def add(self, other: StageResult) -> None:
+        """Add the result of another task."""
         self.files += other.files
         self.sessions += other.sessions
         self.streams += other.streams
@@ -91,14 +93,13 @@ def run_analyze_stage(
     options: AnalysisOptions,
     limits: CaptureLimits,
 ) -> StageResult:
-    """Run the stage; what all its tasks came to. Only what attempts that won have told counts."""
+    """Run the stage on the workers. Return the sum of its successful attempts."""
     total = StageResult()
     if tasks:
+        run_task = analyze_task(tasks, index_names, staging, options, limits)
         numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
-        for told in numbers.mapPartitions(
-            analyze_task(tasks, index_names, staging, options, limits)
-        ).collect():
-            total.add(told)
+        for result in numbers.mapPartitions(run_task).collect():
+            total.add(result)
     return total
 
 
@@ -109,10 +110,10 @@ def analyze_task(
     options: AnalysisOptions,
     limits: CaptureLimits,
 ) -> Callable[[Iterable[int]], Iterator[StageResult]]:
-    """The function a task runs: each number it is given names its flows."""
+    """Return the function of a Spark task; each number it receives is an index into `tasks`."""
 
     def run(numbers: Iterable[int]) -> Iterator[StageResult]:
-        freeze_gc("walk")
+        freeze_gc("analyze")
         for number in numbers:
             release_memory()
             flows = ReferenceReader(staging, index_names, tasks[number])
@@ -124,29 +125,26 @@ def analyze_task(
 def analyze_flows(
     flows: Iterable[StoredFlow], staging: str, options: AnalysisOptions, limits: CaptureLimits
 ) -> StageResult:
-    """Walk all flows; the files are this attempt's own, whatever else runs."""
-    outcome = StageResult()
+    """Analyze all flows, interleaved by timestamp, and write their rows to new files."""
+    result = StageResult()
     writer = TableWriter(staging, f"part-{uuid.uuid4().hex}")
     with UrlFilePool(limits) as files, writer:
 
-        def steps(flow: StoredFlow, companion: ReadAhead) -> Iterator[int]:
+        def steps(flow: StoredFlow, read_ahead: ReadAhead) -> Iterator[int]:
             with TempSpool(staging) as spool:
                 for session in sessions_of(
                     flow.rows(), files.reader, limits=limits, ports=options.ports, spool=spool.open,
-                    read_ahead=companion,
+                    read_ahead=read_ahead,
                 ):  # fmt: skip
-                    outcome.add_session(
-                        (
-                            yield from analyze_session_steps(
-                                session, options, writer.emit, writer.batcher
-                            )
-                        )
+                    summary = yield from analyze_session_steps(
+                        session, options, writer.emit, writer.batcher
                     )
+                    result.add_session(summary)
 
         for _ in interleave(flows, steps):
             pass
         rows_by_table = writer.row_counts()
-        outcome.files = [
+        result.files = [
             str(Path(table_name) / f"{writer.name}.parquet") for table_name in rows_by_table
         ]
-    return outcome
+    return result

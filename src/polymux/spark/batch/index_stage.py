@@ -1,4 +1,8 @@
-"""Stage 1: walk packet headers. References stay in files; the driver hears where and how heavy."""
+"""Stage 1 of the batch pipeline: scan packet headers and write packet references.
+
+The references stay in files under the staging folder. The driver receives only where they are, how
+much work each group of flows is, and a summary of each file range.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from polymux.capture import CaptureLimits, FileSummary, FlowFilter
+from polymux.capture import CaptureLimits, FileSummary, FlowFilter, merge_summaries
 from polymux.spark.batch.reference_shuffle import IndexResult, ReferenceWriter
 from polymux.spark.batch.task_planning import IndexSpan, index_span
 from polymux.spark.runtime.gc_freeze import freeze_gc
@@ -24,7 +28,7 @@ def run_index_stage(
     ports: tuple[int, ...] = (),
     filters: tuple[str, ...] = (),
 ) -> list[IndexResult]:
-    """Run the stage; one answer a task."""
+    """Run the stage on the workers. Return one result per task, in the order of `tasks`."""
     numbers = spark.sparkContext.parallelize(range(len(tasks)), len(tasks))
     return numbers.mapPartitions(index_task(tasks, staging, limits, ports, filters)).collect()
 
@@ -36,25 +40,36 @@ def index_task(
     ports: tuple[int, ...],
     filters: tuple[str, ...],
 ) -> Callable[[Iterable[int]], Iterator[IndexResult]]:
-    """The function a task runs: each number it is given names its spans."""
+    """Return the function of a Spark task; each number it receives is an index into `tasks`."""
 
     def run(numbers: Iterable[int]) -> Iterator[IndexResult]:
         freeze_gc("index")
-        wanted = FlowFilter(ports, filters)
+        flow_filter = FlowFilter(ports, filters)
         for number in numbers:
             with ReferenceWriter(staging) as writer:
                 for span in tasks[number]:
-                    found = index_span(span, limits, wanted, writer.add)
-                    writer.add(found.rows)
-                    told = {**asdict(found.summary), "start": span.file_range.start}
-                    writer.result.summaries.append(json.dumps(told))
+                    index = index_span(span, limits, flow_filter, writer.add)
+                    writer.add(index.rows)
+                    summary = {**asdict(index.summary), "start": span.file_range.start}
+                    writer.result.summaries.append(json.dumps(summary))
             yield writer.result
 
     return run
 
 
 def summaries_of(results: Iterable[IndexResult]) -> list[FileSummary]:
-    """The summaries of all spans, file by file and in the order of their places."""
-    told = [json.loads(text) for each in results for text in each.summaries]
-    told.sort(key=lambda entry: (entry["file"], entry["start"]))
-    return [FileSummary(**{k: v for k, v in entry.items() if k != "start"}) for entry in told]
+    """Return the summaries of all spans, sorted by file and offset."""
+    entries = [json.loads(text) for result in results for text in result.summaries]
+    entries.sort(key=lambda entry: (entry["file"], entry["start"]))
+    return [FileSummary(**{k: v for k, v in entry.items() if k != "start"}) for entry in entries]
+
+
+def merge_by_file(summaries: Iterable[FileSummary]) -> list[FileSummary]:
+    """Merge the summaries of each file's ranges into one, sorted by file name.
+
+    The summaries of one file must be in the order of their offsets.
+    """
+    ranges: dict[str, list[FileSummary]] = {}
+    for summary in summaries:
+        ranges.setdefault(summary.file, []).append(summary)
+    return [merge_summaries(ranges[name]) for name in sorted(ranges)]

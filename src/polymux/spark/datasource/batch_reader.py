@@ -1,41 +1,47 @@
-"""The batch reader behind `format("polymux")`: index on the driver, walk in the tasks.
+"""The batch reader of `spark.read.format("polymux")`: index on the driver, analyze in the tasks.
 
-A data source cannot shuffle. So the driver walks the packet headers, gigabytes a second, and gives
-each task its flows. As long as the references are few they travel with the task; otherwise the
-task is told where its flows lie, and walks the headers of those ranges once more.
+A data source cannot shuffle. The driver therefore scans the packet headers itself (gigabytes per
+second) and assigns flows to tasks. While all packet references together are at most
+`MAX_INLINE_REF_BYTES` they are sent with the tasks; otherwise a task receives only the file ranges
+that contain its flows and scans the headers of those ranges again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from polymux.analysis.arrow.batches import decode_dictionaries, make_batch
-from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.capture import CaptureLimits, FileSummary, FlowFilter, FlowRefs, sessions_of
 from polymux.capture.io.discovery import find_inputs
 from polymux.capture.io.remote import UrlFilePool
+from polymux.spark.batch.index_stage import merge_by_file
 from polymux.spark.batch.reference_shuffle import cost_of
-from polymux.spark.batch.summaries import merge_by_file
 from polymux.spark.batch.task_planning import IndexSpan, index_span, plan_index_tasks
 from polymux.spark.datasource.options import SourceOptions
-from polymux.spark.datasource.types import spark_schema
+from polymux.spark.datasource.table_batches import (
+    capture_batches,
+    session_batches,
+    spark_batches,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_PARTITION_BYTES = 256 << 20  # bytes of captures a task should have
-MAX_BATCH_ROWS = 8192  # of a batch: the quickest between Python and Java
-MAX_INLINE_REF_BYTES = 64 << 20  # bytes of references that go with the tasks
-MIN_PARTITIONS = 8  # tasks that captures are cut into at least, if they are large enough
+DEFAULT_PARTITION_BYTES = 256 << 20  # target cost of a partition
+MAX_INLINE_REF_BYTES = 64 << 20  # most bytes of references that are sent with the tasks
+MIN_PARTITIONS = 8  # fewest partitions, if the captures are large enough
 
 
 @dataclass
 class ReadPartition:
-    """One task's part: flows with their references, or where to find them; or finished rows."""
+    """The input of one task: flows with their references, or where to find them; or finished rows.
+
+    Exactly one of `flows`, `flow_keys` with `spans`, and `captures` is set; an empty partition has
+    none of them.
+    """
 
     flows: list[list[FlowRefs]] = field(default_factory=list)
     flow_keys: frozenset[bytes] = frozenset()
@@ -44,7 +50,7 @@ class ReadPartition:
 
 
 class FlowSet(FlowFilter):
-    """These flows and no others."""
+    """A flow filter that accepts exactly the given flows."""
 
     def __init__(self, flow_keys: frozenset[bytes]) -> None:
         super().__init__()
@@ -55,68 +61,50 @@ class FlowSet(FlowFilter):
 
 
 class TableReader(DataSourceReader):
-    """Reads one table. `partitions` runs on the driver, `read` in a task; no state between."""
+    """Reader of one table.
+
+    Spark calls `partitions` once per query, on the driver, and `read` once per partition, in a
+    task. The reader is pickled in between and keeps no state but its options.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self.options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Index the captures and share out their flows. Errors about the options and the paths
-        are raised here; what is wrong inside a file is a row of the table `captures`."""
-        asked = self.options
-        found = find_inputs(asked.paths)
-        index = FlowIndex(asked)
-        for spans in plan_index_tasks(found, MIN_PARTITIONS, asked.max_partition_bytes):
+        """Index the captures and assign their flows to partitions. Runs on the driver.
+
+        Raises:
+            CaptureError: A path cannot be found or opened. Damage inside a file does not raise: it
+                is a row of the table `captures`.
+        """
+        options = self.options
+        files = find_inputs(options.paths)
+        index = FlowIndex(options)
+        for spans in plan_index_tasks(files, MIN_PARTITIONS, options.max_partition_bytes):
             for span in spans:
                 index.add(span)
-        if asked.table == "captures":
+        if options.table == "captures":
             return [InputPartition(ReadPartition(captures=merge_by_file(index.summaries)))]
-        return [InputPartition(share) for share in index.partitions() or [ReadPartition()]]
+        return [InputPartition(part) for part in index.partitions() or [ReadPartition()]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of a share, batch by batch as the walk finds them."""
-        for batch in self._batches(partition.value):
-            exact = self._cast_to_schema(batch)
-            for start in range(0, exact.num_rows, MAX_BATCH_ROWS):
-                yield exact.slice(start, MAX_BATCH_ROWS)
+        """Yield the rows of a partition as the analysis produces them. Runs in a task."""
+        options = self.options
+        yield from spark_batches(options.table, options.columns, self._batches(partition.value))
 
     def _batches(self, partition: ReadPartition) -> Iterator[pa.RecordBatch]:
         if partition.captures:
-            rows = [asdict(summary) for summary in partition.captures]
-            yield make_batch("captures", {name: [row[name] for row in rows] for name in rows[0]})
+            yield from capture_batches(partition.captures)
             return
-        limits = CaptureLimits()
-        waiting: list[pa.RecordBatch] = []
-
-        def emit(table: str, batch: pa.RecordBatch) -> None:
-            waiting.append(batch)
-
+        limits, options = CaptureLimits(), self.options.analysis_options
         with UrlFilePool(limits) as files:
             for flow in partition.flows or _reindex(partition, limits):
-                plan = self.options.analysis_options
-                for session in sessions_of(flow, files.reader, limits=limits, ports=plan.ports):
-                    for _ in analyze_session_steps(session, plan, emit):
-                        yield from waiting
-                        waiting.clear()
-                    yield from waiting
-                    waiting.clear()
-
-    def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The columns asked for, in just the types that Spark reads them as."""
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        asked = self.options
-        schema = to_arrow_schema(spark_schema(asked.table, asked.columns), timezone="UTC")
-        chosen = decode_dictionaries(asked.table, batch).select(list(asked.columns))
-        columns = [
-            column.cast(wanted.type) for column, wanted in zip(chosen.columns, schema, strict=True)
-        ]
-        return pa.record_batch(columns, schema=schema)
+                sessions = sessions_of(flow, files.reader, limits=limits, ports=options.ports)
+                yield from session_batches(sessions, options)
 
 
 class FlowIndex:
-    """Where every flow lies, and its references while they are few."""
+    """The spans that contain each flow, its cost and, while there are few, its references."""
 
     def __init__(self, options: SourceOptions) -> None:
         self.summaries: list[FileSummary] = []
@@ -126,7 +114,7 @@ class FlowIndex:
         self._rows: dict[bytes, list[FlowRefs]] = {}
         self._ref_bytes = 0
         self._spans: list[IndexSpan] = []
-        self.span_numbers: dict[bytes, list[int]] = {}  # numbers of the spans a flow is in
+        self.span_numbers: dict[bytes, list[int]] = {}  # indexes of the spans that contain a flow
         self.costs: dict[bytes, int] = {}
         self.first_packet_times: dict[bytes, int] = {}
 
@@ -140,9 +128,9 @@ class FlowIndex:
             self.first_packet_times[row.flow] = min(
                 self.first_packet_times.get(row.flow, row.first_at), row.first_at
             )
-            places = self.span_numbers.setdefault(row.flow, [])
-            if not places or places[-1] != number:
-                places.append(number)
+            numbers = self.span_numbers.setdefault(row.flow, [])
+            if not numbers or numbers[-1] != number:
+                numbers.append(number)
             self._ref_bytes += len(row.refs)
             if self._ref_bytes <= MAX_INLINE_REF_BYTES:
                 self._rows.setdefault(row.flow, []).append(row)
@@ -150,17 +138,20 @@ class FlowIndex:
             self._rows.clear()
 
     def partitions(self) -> list[ReadPartition]:
-        """Flows in groups of about one task's work, the heaviest first, and among the others
-        those together that began together: they lie in the same ranges."""
-        shares: list[ReadPartition] = []
+        """Divide the flows into partitions of about equal cost.
+
+        A heavy flow has a partition of its own, and these come first. The other flows are grouped
+        by the time of their first packet, so that a partition covers few file ranges.
+        """
+        partitions: list[ReadPartition] = []
         for keys in self._groups():
             if self._rows:
-                shares.append(ReadPartition(flows=[self._rows[key] for key in keys]))
+                partitions.append(ReadPartition(flows=[self._rows[key] for key in keys]))
             else:
                 numbers = sorted({number for key in keys for number in self.span_numbers[key]})
                 spans = [self._spans[number] for number in numbers]
-                shares.append(ReadPartition(flow_keys=frozenset(keys), spans=spans))
-        return shares
+                partitions.append(ReadPartition(flow_keys=frozenset(keys), spans=spans))
+        return partitions
 
     def _groups(self) -> Iterable[list[bytes]]:
         total = sum(self.costs.values())
@@ -182,10 +173,10 @@ class FlowIndex:
 
 
 def _reindex(partition: ReadPartition, limits: CaptureLimits) -> Iterator[Sequence[FlowRefs]]:
-    """The flows of a share, from the headers of its spans."""
-    wanted = FlowSet(partition.flow_keys)
+    """Scan the headers of the partition's spans again and yield the rows of each of its flows."""
+    flow_set = FlowSet(partition.flow_keys)
     flows: dict[bytes, list[FlowRefs]] = {}
     for span in partition.spans:
-        for row in index_span(span, limits, wanted).rows:
+        for row in index_span(span, limits, flow_set).rows:
             flows.setdefault(row.flow, []).append(row)
     yield from (flows[key] for key in sorted(flows))

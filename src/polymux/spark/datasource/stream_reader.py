@@ -1,8 +1,12 @@
 """`spark.readStream.format("polymux")`: a growing folder of captures as a stream of final rows.
 
-A row is given once, when its session is over. The offset is the whole state of the stream (see
-`follow_place`): nothing else has to survive a kill, and a micro-batch that is replayed gives the
-same rows again.
+A row is emitted once, when its session has ended. The offset is the complete state of the stream
+(see `streaming.offset`): nothing else has to survive a crash, and a micro-batch that is replayed
+emits the same rows again.
+
+Two readers share `CaptureStreamReader`: `TableStreamReader` is the public one and emits one table;
+`AllTablesReader` is behind `polymux analyze --watch`, writes all tables to a staging folder and
+emits only a report per task.
 """
 
 from __future__ import annotations
@@ -27,7 +31,6 @@ try:
 except ImportError:
     raise MissingExtra("spark", "following captures") from None
 
-from polymux.analysis.arrow.batches import decode_dictionaries, make_batch
 from polymux.analysis.options import AnalysisOptions, parse_ports
 from polymux.analysis.output.parquet import TableWriter
 from polymux.analysis.output.session_rows import make_session_id
@@ -35,9 +38,15 @@ from polymux.analysis.session.analyzer import analyze_session_steps
 from polymux.analysis.session.interleaving import interleave
 from polymux.analysis.session.summary import SessionSummary
 from polymux.capture import CaptureLimits, FilePool, TcpSession, sessions_of
-from polymux.capture.io.lean_files import BoundedFilePool, release_memory
+from polymux.capture.io.file_pool import WORKER_RESIDENT_LIMIT
 from polymux.capture.io.read_ahead import ReadAhead
 from polymux.spark.datasource.options import SourceOptions
+from polymux.spark.datasource.table_batches import (
+    capture_batches,
+    session_batches,
+    spark_batches,
+)
+from polymux.spark.runtime.worker_memory import release_memory
 from polymux.spark.streaming.micro_batches import AvailableFiles, BatchTask, FolderFollower
 from polymux.spark.streaming.offset import FolderOffset
 from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeouts
@@ -45,11 +54,10 @@ from polymux.spark.streaming.open_sessions import SessionSelection, SessionTimeo
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DEFAULT_MAX_BYTES_PER_TRIGGER = 256 << 20  # bytes of captures in a micro-batch
+DEFAULT_MAX_BYTES_PER_TRIGGER = 256 << 20  # bytes of captures per micro-batch
 UNLIMITED_BYTES = 1 << 62
-MAX_BATCH_ROWS = 8192
 SNAPSHOT_TABLES = frozenset({"sessions", "streams"})
-# option -> field of `Waits`
+# Spark option -> field of `SessionTimeouts`
 TIMEOUT_FIELDS = {
     "sessionGrace": "session_grace", "sessionTimeout": "session_timeout",
     "idleTimeout": "idle_timeout", "dedupWindow": "dedup_window",
@@ -57,27 +65,35 @@ TIMEOUT_FIELDS = {
 
 
 class BadStreamOption(PolymuxError):
-    """A time or size of the stream that makes no sense; says which."""
+    """A duration or size option of the stream is invalid; the message names it."""
 
 
 def parse_timeouts(options: Mapping[str, str]) -> SessionTimeouts:
-    """The four time-outs of a stream, in seconds; what is not given has its default."""
-    said = {name.lower(): value for name, value in options.items()}
-    given = {}
+    """Parse the four timeout options, in seconds. A missing option keeps its default.
+
+    Raises:
+        BadStreamOption: A value is not a number of seconds from 0 to 1e9.
+    """
+    by_name = {name.lower(): value for name, value in options.items()}
+    seconds = {}
     for name, field in TIMEOUT_FIELDS.items():
-        if name.lower() in said:
-            text = said[name.lower()]
+        if name.lower() in by_name:
+            text = by_name[name.lower()]
             try:
-                given[field] = float(text)
+                seconds[field] = float(text)
             except ValueError:
                 raise BadStreamOption(f"{name} {text!r} is no number of seconds") from None
-            if not 0 <= given[field] < 1e9:
+            if not 0 <= seconds[field] < 1e9:
                 raise BadStreamOption(f"{name} {text!r} is no number of seconds from 0 on")
-    return SessionTimeouts(**given)
+    return SessionTimeouts(**seconds)
 
 
 class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """What both stream readers share: places in the folder. `read` runs in tasks."""
+    """Offsets and planning, shared by both stream readers.
+
+    Spark calls `initialOffset`, `latestOffset` and `partitions` on the driver, for every
+    micro-batch, and `read` in tasks.
+    """
 
     def __init__(
         self,
@@ -92,13 +108,12 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.filters = filters
         self.timeouts = timeouts
         self.max_bytes_per_trigger = max_bytes_per_trigger
-        self.available_files: AvailableFiles | None = (
-            None  # for a run that ends when it has read this
-        )
+        # Set for a run with the trigger `availableNow`, which ends when these are read.
+        self.available_files: AvailableFiles | None = None
         self._follower: FolderFollower | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Tasks get the settings; the place in the folder stays with the driver."""
+        """Leave the follower out: tasks need only the settings."""
         return {**self.__dict__, "_follower": None}
 
     @property
@@ -119,8 +134,11 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**offset.to_dict(), "settings": self._settings()}
 
     def _folder_offset(self, offset: dict[str, int | str]) -> FolderOffset:
-        """Where an offset stands. With other settings it would mean something else: what they say
-        is over may never have been given out."""
+        """Decode a Spark offset. Raise BadStreamOption if it was written with other settings.
+
+        With other timeouts or filters the offset would mark sessions as ended that were never
+        emitted.
+        """
         if offset["settings"] != self._settings():
             raise BadStreamOption(
                 f"this checkpoint was begun with {offset['settings']}, not {self._settings()}: "
@@ -129,10 +147,12 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return FolderOffset.from_dict(offset)
 
     def _settings(self) -> str:
-        waits = self.timeouts
-        said = [f"{name}={getattr(waits, field):g}" for name, field in TIMEOUT_FIELDS.items()]
-        said += [f"port={port}" for port in sorted(self.analysis_options.ports)]
-        return " ".join(said + [f"filter={text}" for text in sorted(self.filters)])
+        """Everything that decides which sessions have ended, as text."""
+        parts = [
+            f"{name}={getattr(self.timeouts, field):g}" for name, field in TIMEOUT_FIELDS.items()
+        ]
+        parts += [f"port={port}" for port in sorted(self.analysis_options.ports)]
+        return " ".join(parts + [f"filter={text}" for text in sorted(self.filters)])
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self.max_bytes_per_trigger)
@@ -141,11 +161,13 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.available_files = self.follower.available_files()
 
     def latestOffset(self, start: dict[str, int | str], limit: ReadLimit) -> dict[str, int | str]:
-        most = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self.max_bytes_per_trigger
-        if isinstance(limit, ReadAllAvailable):
-            most = UNLIMITED_BYTES
+        max_bytes = self.max_bytes_per_trigger
+        if isinstance(limit, ReadMaxBytes):
+            max_bytes = limit.max_bytes
+        elif isinstance(limit, ReadAllAvailable):
+            max_bytes = UNLIMITED_BYTES
         return self._spark_offset(
-            self.follower.next_offset(self._folder_offset(start), most, self.available_files)
+            self.follower.next_offset(self._folder_offset(start), max_bytes, self.available_files)
         )
 
     def partitions(
@@ -153,8 +175,8 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> list[InputPartition]:
         if start == end:
             return []
-        works = self.follower.plan_batch(self._folder_offset(start), self._folder_offset(end))
-        return [InputPartition(work) for work in works]
+        tasks = self.follower.plan_batch(self._folder_offset(start), self._folder_offset(end))
+        return [InputPartition(task) for task in tasks]
 
     def sessions(
         self,
@@ -162,22 +184,22 @@ class CaptureStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         files: FilePool,
         read_ahead: ReadAhead | None = None,
     ) -> Iterator[TcpSession]:
-        """The sessions that are meant, ready to be walked."""
-        for each in selections:
-            found = sessions_of(
-                each.rows,
+        """Yield the selected sessions, ready to be analyzed."""
+        for selection in selections:
+            of_flow = sessions_of(
+                selection.rows,
                 files.reader,
                 limits=files.limits,
                 ports=self.analysis_options.ports,
                 read_ahead=read_ahead,
             )
-            for session in found:
-                if make_session_id(session.flow, session.started_at) in each.session_ids:
+            for session in of_flow:
+                if make_session_id(session.flow, session.started_at) in selection.session_ids:
                     yield session
 
 
 class TableStreamReader(CaptureStreamReader):
-    """Rows of one table, in the columns that were asked for."""
+    """Emits the rows of one table, in the requested columns."""
 
     def __init__(
         self,
@@ -194,62 +216,37 @@ class TableStreamReader(CaptureStreamReader):
         self.columns = columns
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        for batch in self._batches(partition.value):
-            exact = self._cast_to_schema(batch)
-            for start in range(0, exact.num_rows, MAX_BATCH_ROWS):
-                yield exact.slice(start, MAX_BATCH_ROWS)
+        """Yield the rows of the sessions that ended in this micro-batch. Runs in a task."""
+        yield from spark_batches(self.table, self.columns, self._batches(partition.value))
 
     def _batches(self, task: BatchTask) -> Iterator[pa.RecordBatch]:
         if self.table == "captures":
-            rows = [asdict(summary) for summary in task.captures]
-            if rows:
-                yield make_batch(
-                    "captures", {name: [row[name] for row in rows] for name in rows[0]}
-                )
+            yield from capture_batches(task.captures)
             return
-        waiting: list[pa.RecordBatch] = []
-
-        def emit(table: str, batch: pa.RecordBatch) -> None:
-            waiting.append(batch)
-
         with FilePool(CaptureLimits()) as files:
-            for session in self.sessions(task.finished, files):
-                for _ in analyze_session_steps(session, self.analysis_options, emit):
-                    yield from waiting
-                    waiting.clear()
-                yield from waiting
-                waiting.clear()
-
-    def _cast_to_schema(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        import pyarrow as pa
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from polymux.spark.datasource.types import spark_schema
-
-        schema = to_arrow_schema(spark_schema(self.table, self.columns), timezone="UTC")
-        chosen = decode_dictionaries(self.table, batch).select(list(self.columns))
-        columns = [
-            column.cast(wanted.type) for column, wanted in zip(chosen.columns, schema, strict=True)
-        ]
-        return pa.record_batch(columns, schema=schema)
+            yield from session_batches(self.sessions(task.finished, files), self.analysis_options)
 
 
 def table_stream_reader(
     source_options: SourceOptions, options: Mapping[str, str]
 ) -> TableStreamReader:
-    """The reader of `spark.readStream.format("polymux")`."""
+    """Create the reader of `spark.readStream.format("polymux")`.
+
+    Raises:
+        BadStreamOption: More than one path, or an option that is not a number.
+    """
     if len(source_options.paths) != 1:
         raise BadStreamOption("a stream follows one directory: write load('captures/')")
-    said = {name.lower(): value for name, value in options.items()}
-    most = said.get("maxbytespertrigger", str(DEFAULT_MAX_BYTES_PER_TRIGGER))
-    if not most.isdecimal() or not int(most):
-        raise BadStreamOption(f"maxBytesPerTrigger {most!r} is no number of bytes")
+    by_name = {name.lower(): value for name, value in options.items()}
+    max_bytes = by_name.get("maxbytespertrigger", str(DEFAULT_MAX_BYTES_PER_TRIGGER))
+    if not max_bytes.isdecimal() or not int(max_bytes):
+        raise BadStreamOption(f"maxBytesPerTrigger {max_bytes!r} is no number of bytes")
     return TableStreamReader(
         source_options.paths[0],
         source_options.analysis_options,
         source_options.filters,
         parse_timeouts(options),
-        int(most),
+        int(max_bytes),
         source_options.table,
         source_options.columns,
     )
@@ -257,7 +254,11 @@ def table_stream_reader(
 
 @dataclass
 class TaskReport:
-    """What one task of a following query wrote, below its staging folder, and counted."""
+    """What one task of `AllTablesReader` wrote below the staging folder, and its counters.
+
+    `unchanged` are the ids of open sessions whose rows in the snapshot stay valid. `status` is set
+    in the report of the first task only; see `FolderFollower.plan_batch`.
+    """
 
     folder: str
     tables: list[str]
@@ -272,7 +273,7 @@ class TaskReport:
 
 
 class AllTablesReader(CaptureStreamReader):
-    """Writes the rows of all tables under a staging folder and tells where they are."""
+    """Writes the rows of all tables below a staging folder and emits a `TaskReport` per task."""
 
     def __init__(
         self,
@@ -291,33 +292,32 @@ class AllTablesReader(CaptureStreamReader):
 
         from polymux.analysis.arrow.arrays import make_array
 
-        told = self.write(partition.value)
-        yield pa.record_batch({"told": make_array([json.dumps(asdict(told))], pa.string())})
+        report = json.dumps(asdict(self.write(partition.value)))
+        yield pa.record_batch({"report": make_array([report], pa.string())})
 
     def write(self, task: BatchTask) -> TaskReport:
-        """Files of this attempt's own, whatever else runs or ran."""
+        """Write the task's rows to a new folder, so that attempts never share a file."""
         folder = uuid.uuid4().hex
-        told = TaskReport(folder, [], [], task.unchanged, status=task.status or None)
+        report = TaskReport(folder, [], [], task.unchanged, status=task.status or None)
         home = Path(self.staging) / folder
         release_memory()
-        with BoundedFilePool(CaptureLimits()) as files:
+        with FilePool(CaptureLimits(), resident_limit=WORKER_RESIDENT_LIMIT) as files:
             with TableWriter(home, "part") as writer:
                 for summary in self._analyze(task.finished, self.analysis_options, files, writer):
-                    told.sessions += 1
-                    told.frames += summary.frames
-                    told.total_bytes += summary.bytes_dialer + summary.bytes_acceptor
-                    told.unbalanced += not summary.balanced
+                    report.sessions += 1
+                    report.frames += summary.frames
+                    report.total_bytes += summary.bytes_dialer + summary.bytes_acceptor
+                    report.unbalanced += not summary.balanced
                 writer.add_captures(task.captures)
-                told.tables = list(writer.row_counts())
-                told.rows = sum(writer.row_counts().values())
+                report.tables = list(writer.row_counts())
+                report.rows = sum(writer.row_counts().values())
             with TableWriter(home / "open", "part") as writer:
-                plan = AnalysisOptions(
+                snapshot_options = AnalysisOptions(
                     self.analysis_options.protocol, self.analysis_options.ports, SNAPSHOT_TABLES
                 )
-                for _ in self._analyze(task.still_open, plan, files, writer):
-                    pass
-                told.open_tables = list(writer.row_counts())
-        return told
+                self._analyze(task.still_open, snapshot_options, files, writer)
+                report.open_tables = list(writer.row_counts())
+        return report
 
     def _analyze(
         self,
@@ -326,17 +326,15 @@ class AllTablesReader(CaptureStreamReader):
         files: FilePool,
         writer: TableWriter,
     ) -> list[SessionSummary]:
+        """Analyze the selected sessions, interleaved by timestamp, into `writer`."""
         summaries: list[SessionSummary] = []
 
-        def steps(one: SessionSelection, companion: ReadAhead) -> Iterator[int]:
-            for session in self.sessions([one], files, companion):
-                summaries.append(
-                    (
-                        yield from analyze_session_steps(
-                            session, options, writer.emit, writer.batcher
-                        )
-                    )
+        def steps(selection: SessionSelection, read_ahead: ReadAhead) -> Iterator[int]:
+            for session in self.sessions([selection], files, read_ahead):
+                summary = yield from analyze_session_steps(
+                    session, options, writer.emit, writer.batcher
                 )
+                summaries.append(summary)
 
         for _ in interleave(selections, steps):
             pass
@@ -344,7 +342,10 @@ class AllTablesReader(CaptureStreamReader):
 
 
 class AllTablesSource(DataSource):
-    """The source behind `polymux analyze --watch`; see `follow`."""
+    """The data source behind `polymux analyze --watch`; see `streaming.query.start_following`.
+
+    Its options are internal; every row is the JSON of one `TaskReport`.
+    """
 
     NAME = "polymux_follow"
 
@@ -353,14 +354,18 @@ class AllTablesSource(DataSource):
         return cls.NAME
 
     def schema(self) -> str:
-        return "told string"
+        return "report string"
 
     def streamReader(self, schema: object) -> AllTablesReader:
-        said = {name.lower(): value for name, value in self.options.items()}
-        plan = AnalysisOptions(said["protocol"], parse_ports(json.loads(said["ports"])))
-        if said["content"] == "true":
-            plan = plan.with_content()
+        options = {name.lower(): value for name, value in self.options.items()}
+        analysis = AnalysisOptions(options["protocol"], parse_ports(json.loads(options["ports"])))
+        if options["content"] == "true":
+            analysis = analysis.with_content()
         return AllTablesReader(
-            said["path"], plan, tuple(json.loads(said["filters"])), parse_timeouts(said),
-            int(said["most"]), said["staging"],
-        )  # fmt: skip
+            options["path"],
+            analysis,
+            tuple(json.loads(options["filters"])),
+            parse_timeouts(options),
+            int(options["maxbytespertrigger"]),
+            options["staging"],
+        )

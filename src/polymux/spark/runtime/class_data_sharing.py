@@ -1,13 +1,18 @@
-"""Spark's loaded classes, kept in the per-user cache so that the next session starts sooner.
+"""Class data sharing (CDS): an archive of Spark's loaded classes, so that Java starts faster.
 
-Half of the time a small Spark job takes is Java reading, checking and laying out some 14,000
-classes. Java can keep the result in a file and map it. Making the file takes a rehearsal (a
-session that runs one job of each kind) and some ten seconds more, so it is made once for a Java
-and a PySpark, by a process of low priority that starts when the first session has ended.
+Half of the time of a small Spark job is spent in Java loading, verifying and laying out some 14,000
+classes. Java can dump the result to an archive and map it in later processes. Creating the archive
+takes a training session, which runs one job of each kind (`cds_training`), plus some ten seconds
+for the dump: about 25 s and 160 MB in the per-user cache. It is therefore created once per Java and
+PySpark, by a background process of the lowest priority that starts when a first local session ends.
 
-Java itself checks that the file fits and does without it otherwise: it can make a session
-faster, never wrong. `POLYMUX_CLASS_DATA=use` uses what is there but makes nothing, `off` does
-neither.
+Java verifies that the archive matches and otherwise ignores it: the archive can make a session
+faster, never wrong.
+
+The environment variable `POLYMUX_CLASS_DATA` controls it: `on` (the default) creates and uses
+archives, `use` uses existing ones but creates none, `off` does neither. When the background process
+starts, one line says so and how to turn it off: on standard error if that is a terminal, otherwise
+only in the log (`polymux.spark`, level info).
 """
 
 import logging
@@ -25,41 +30,44 @@ from polymux.spark.runtime.user_cache import cache_folder, make_once, usable_fol
 
 log = logging.getLogger("polymux.spark")
 
-MAX_ARCHIVES = 4  # archives of some 160 MB; more than a few Javas or PySparks side by side are rare
-TRAINING_TIMEOUT_SECONDS = 300.0  # some 25 s on a busy laptop
-RETRY_SECONDS = 7 * 86400.0  # a rehearsal that failed is not tried again before
+MAX_ARCHIVES = 4  # most archives kept in the cache, of about 160 MB each
+TRAINING_TIMEOUT_SECONDS = 300.0  # training takes about 25 s on a busy laptop
+RETRY_SECONDS = 7 * 86400.0  # after a failure, training is not repeated for a week
+NOTICE = (
+    "creating an archive of Spark's classes in the background, once, so that later runs start "
+    "faster; POLYMUX_CLASS_DATA=use turns this off"
+)
 
-_background_processes: list[
-    subprocess.Popen[bytes]
-] = []  # held, as Python warns of one that is dropped
+# Referenced because Python warns when a running Popen object is collected.
+_background_processes: list[subprocess.Popen[bytes]] = []
 
 
 def is_enabled(*, make: bool = False) -> bool:
-    """Whether an archive may be used, or even made."""
-    said = os.environ.get("POLYMUX_CLASS_DATA", "on").lower()
-    return said == "on" or (said == "use" and not make)
+    """Whether `POLYMUX_CLASS_DATA` allows using an archive or, with `make`, creating one."""
+    value = os.environ.get("POLYMUX_CLASS_DATA", "on").lower()
+    return value == "on" or (value == "use" and not make)
 
 
 def archive_path(java: Java) -> Path:
-    """Where the archive for this Java and the PySpark of this interpreter is, or would be.
+    """Return the path of the archive for this Java and this interpreter's PySpark.
 
-    Java refuses an archive when a jar has moved or changed, so that is part of the name.
+    Java rejects an archive when a jar was moved or changed, so the name depends on all jars.
     """
     home = spark_home()
-    told = [str(java.runtime), java.version, str(home), os.environ.get("SPARK_CONF_DIR", "")]
+    facts = [str(java.runtime), java.version, str(home), os.environ.get("SPARK_CONF_DIR", "")]
     for jar in sorted((home / "jars").glob("*.jar")):
         stat = jar.stat()
-        told.append(f"{jar.name} {stat.st_size} {stat.st_mtime_ns}")
-    key = sha256("\n".join(told).encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        facts.append(f"{jar.name} {stat.st_size} {stat.st_mtime_ns}")
+    key = sha256("\n".join(facts).encode("utf-8", "surrogateescape")).hexdigest()[:16]
     return cache_folder() / f"classes-{java.version}-{key}.jsa"
 
 
 def java_options(java: Java) -> list[str]:
-    """The Java options that use the archive; none if there is no archive yet."""
+    """Return the Java options that use the archive; empty if there is none yet."""
     archive = archive_path(java)
-    if not is_enabled() or not archive.is_file() or ":" in str(archive):  # Java splits there
+    if not is_enabled() or not archive.is_file() or ":" in str(archive):  # Java's separator
         return []
-    with suppress(OSError):  # the oldest by last use go first
+    with suppress(OSError):  # `_remove_old_archives` goes by the last use
         os.utime(archive)
     base = _base_path(archive)
     files = f"{base}:{archive}" if base.is_file() else str(archive)
@@ -67,10 +75,10 @@ def java_options(java: Java) -> list[str]:
 
 
 def create_archive(java: Java) -> bool:
-    """Rehearse and keep the archive, unless it is there; say whether it is there now.
+    """Create the archive unless it exists. Return whether it exists now.
 
-    False means that another process is at it, that the cache cannot be written, or that the
-    rehearsal failed (then the reason is kept beside it, and it is not tried again for a week).
+    False means that another process is creating it, that the cache is not writable, or that
+    training failed; the reason is then kept beside it, and training is not repeated for a week.
     """
     archive = archive_path(java)
     if not is_enabled(make=True) or _failed_recently(archive):
@@ -78,7 +86,7 @@ def create_archive(java: Java) -> bool:
     try:
         made = make_once(archive, lambda part: train_archive(java, archive, part))
     except (OSError, subprocess.SubprocessError) as failure:
-        log.info("no class archive could be made: %s", failure)
+        log.info("the class archive could not be created: %s", failure)
         with suppress(OSError):
             _failure_path(archive).write_text(f"{failure}\n")
         return False
@@ -87,31 +95,45 @@ def create_archive(java: Java) -> bool:
 
 
 def create_archive_in_background(java: Java) -> None:
-    """Start `prepare` in a process of its own, of low priority, and do not wait for it."""
+    """Start `create_archive` in a background process of low priority, if it is needed.
+
+    Prints `NOTICE` once, when the process has started; see the module's documentation.
+    """
     archive = archive_path(java)
     if not is_enabled(make=True) or archive.exists() or _failed_recently(archive):
         return
     if not usable_folder(archive.parent):
         return
-    log.info("making %s once, in the background, so that Spark starts sooner", archive)
-    with suppress(OSError):
+    try:
         process = subprocess.Popen(
             [sys.executable, "-m", "polymux.spark.runtime.class_data_sharing"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            env=importable_environ(),  # in which it finds the same Java
+            env=importable_environ(),  # so that it finds the same Java
             start_new_session=True,
         )
-        _background_processes.append(process)
+    except OSError as failure:
+        log.info("the class archive could not be created: %s", failure)
+        return
+    _background_processes.append(process)
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(NOTICE, file=sys.stderr)
+    else:
+        log.info("%s (%s)", NOTICE, archive)
 
 
 def train_archive(java: Java, archive: Path, part: Path) -> None:
-    """Run a session that writes its classes to `part` as it ends."""
+    """Run the training session, whose Java dumps its classes to `part` when it ends.
+
+    Raises:
+        OSError: Training failed, or no archive was written.
+        subprocess.SubprocessError: It took longer than `TRAINING_TIMEOUT_SECONDS`.
+    """
     base = _base_path(archive)
     record = [f"-XX:ArchiveClassesAtExit={part}"]
     if not list((java.runtime / "lib" / "server").glob("classes*.jsa")):
-        # This Java came without an archive of its own classes, on which ours must stand.
+        # The archive needs one of Java's own classes as its base, which this Java lacks.
         make_once(base, lambda file: dump_base_archive(java, file))
         record.append(f"-XX:SharedArchiveFile={base}")
     child = subprocess.Popen(
@@ -128,17 +150,18 @@ def train_archive(java: Java, archive: Path, part: Path) -> None:
         },
     )
     try:
-        _, told = child.communicate(timeout=TRAINING_TIMEOUT_SECONDS)
+        _, errors = child.communicate(timeout=TRAINING_TIMEOUT_SECONDS)
     except BaseException:
-        child.kill()  # its Java sees the end of its input and goes too
+        child.kill()  # its Java ends at the end of its standard input
         child.wait()
         raise
     if child.returncode != 0 or not part.is_file():
-        last = told.strip().splitlines()[-1:] or ["nothing was written"]
-        raise OSError(f"the rehearsal ended with code {child.returncode}: {last[0]}")
+        last = errors.strip().splitlines()[-1:] or ["nothing was written"]
+        raise OSError(f"the training session ended with code {child.returncode}: {last[0]}")
 
 
 def dump_base_archive(java: Java, file: Path) -> None:
+    """Dump an archive of Java's own classes to `file`."""
     subprocess.run(
         [java.program, "-Xshare:dump", f"-XX:SharedArchiveFile={file}", "-XX:+UseSerialGC"],
         stdin=subprocess.DEVNULL,
@@ -164,10 +187,10 @@ def _failed_recently(archive: Path) -> bool:
 
 
 def _remove_old_archives(archive: Path) -> None:
-    """Remove the archives longest unused; a Java that has one mapped keeps it until it ends."""
+    """Remove the least recently used archives. A Java that has one mapped keeps its pages."""
     with suppress(OSError):
-        found = sorted(archive.parent.glob("classes-*.jsa"), key=lambda file: file.stat().st_mtime)
-        for old in found[:-MAX_ARCHIVES]:
+        files = sorted(archive.parent.glob("classes-*.jsa"), key=lambda file: file.stat().st_mtime)
+        for old in files[:-MAX_ARCHIVES]:
             for file in archive.parent.glob(f"{old.stem}.*"):
                 file.unlink(missing_ok=True)
 

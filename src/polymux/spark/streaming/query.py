@@ -1,4 +1,4 @@
-"""Following a growing folder of captures: micro-batches of finished sessions into tables."""
+"""Following a growing folder of captures: micro-batches of ended sessions into tables."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-DEFAULT_INTERVAL_SECONDS = 1.0  # seconds between two looks into the folder
+DEFAULT_INTERVAL_SECONDS = 1.0  # seconds between scans of the folder
 
 
 @dataclass(frozen=True)
 class BatchReport:
-    """What one micro-batch came to. `lag` is how old the newest packet is, in seconds."""
+    """Counters of one micro-batch. `lag_seconds` is the age of the newest packet."""
 
     batch_id: int
     files: int
@@ -56,12 +56,30 @@ def start_following(
     interval: float = DEFAULT_INTERVAL_SECONDS,
     on_batch: Callable[[BatchReport], None] | None = None,
 ) -> StreamingQuery:
-    """Begin to follow `folder` into the tables under `out`; returns the running query.
+    """Start to follow `folder` into the tables below `out`.
 
-    Sessions are given out when they are over (see `Waits`), every row once, also after a kill:
-    started again with the same `out` it goes on where it was. With `available_now` the query ends
-    when what is there now has been read. `tell` hears of every batch. Errors about the options
-    and the directories are raised before anything runs.
+    The rows of a session are written once, when it has ended (see `SessionTimeouts`). A query that
+    was stopped or killed resumes where it was when it is started again with the same `out`.
+
+    Args:
+        spark: The session that runs the query.
+        folder: The directory to which captures are added.
+        out: The directory of the tables; new, or from an earlier run with the same settings.
+        protocol: A protocol string, or `auto` to detect the protocol of each session.
+        ports: Protocols by port, each as `9000=mplex`.
+        filters: Only these flows, each as `host:port`.
+        content: Also write the table `content`.
+        timeouts: When a session counts as ended.
+        available_now: Stop once the files that exist now have been read.
+        max_bytes_per_trigger: Most bytes of captures per micro-batch, but at least one file.
+        interval: Seconds between scans of the folder.
+        on_batch: Called after every micro-batch, in a thread of Spark.
+
+    Returns:
+        The running query.
+
+    Raises:
+        PolymuxError: An option or directory cannot be used. Raised before the query starts.
     """
     folder, out = one_path(folder), one_path(out)
     if not os.path.isdir(folder):
@@ -82,14 +100,14 @@ def start_following(
     tables = StreamingTables(out, settings)
     spark.dataSource.register(AllTablesSource)
     reader = spark.readStream.format(AllTablesSource.NAME).options(
-        **settings, staging=str(tables.staging), most=str(max_bytes_per_trigger)
+        **settings, staging=str(tables.staging), maxBytesPerTrigger=str(max_bytes_per_trigger)
     )
 
     def publish(rows: DataFrame, batch: int) -> None:
-        told = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
-        tables.publish(batch, told)
+        reports = [TaskReport(**json.loads(row[0])) for row in rows.collect()]
+        tables.publish(batch, reports)
         if on_batch is not None:
-            on_batch(merge_reports(batch, told))
+            on_batch(merge_reports(batch, reports))
 
     writer = reader.load().writeStream.foreachBatch(publish)
     writer = writer.option("checkpointLocation", str(tables.checkpoint))
@@ -101,6 +119,7 @@ def start_following(
 
 
 def merge_reports(batch_id: int, reports: Sequence[TaskReport]) -> BatchReport:
+    """Sum the reports of a micro-batch's tasks."""
     status: dict[str, int] = next((part.status for part in reports if part.status), {})
     newest = status.get("newest", 0)
     return BatchReport(

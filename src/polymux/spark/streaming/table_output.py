@@ -14,6 +14,7 @@ from pathlib import Path
 
 from polymux.analysis.arrow.batches import SCHEMAS
 from polymux.analysis.output.parquet import write_empty_tables
+from polymux.capture.io.atomic_write import write_atomically
 from polymux.core.errors import MissingExtra, PolymuxError, UnwritableOutput
 from polymux.spark.datasource.stream_reader import TaskReport
 
@@ -42,7 +43,7 @@ class StreamingTables:
             self.staging.mkdir(parents=True)
             kept = self.state_folder / "settings.json"
             if not kept.exists():
-                write_atomically(kept, json.dumps(settings, indent=1).encode())
+                write_atomically(kept, json.dumps(settings, indent=1).encode(), hidden=True)
         except OSError as problem:
             raise UnwritableOutput(f"{out}: cannot be written: {problem.strerror}") from None
         write_empty_tables(self.out)
@@ -116,13 +117,6 @@ class StreamingTables:
         pq.write_table(rows, hidden, compression="zstd", store_schema=False)
         fsync_path(hidden)
         os.replace(hidden, path)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    hidden = path.with_name(f".{path.name}.part")
-    hidden.write_bytes(data)
-    fsync_path(hidden)
-    os.replace(hidden, path)
 
 
 def fsync_path(path: Path) -> None:

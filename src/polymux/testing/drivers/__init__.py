@@ -1,1 +1,1 @@
-"""Honest applications that act at random on an endpoint, one for each shape of protocol."""
+"""Drivers: honest applications that use an endpoint at random, one per protocol shape."""

@@ -1,7 +1,7 @@
-"""Honest applications that behave at random, one for each shape of protocol.
+"""Honest applications that use an endpoint at random, one per protocol shape.
 
-A driver sits on an endpoint. `act` does one random honest thing; `heard` is given the events of
-each delivery; `wind_down` starts nothing new and lets everything come to an end.
+`act` performs one random legal action, `on_events` gets the events of each delivery, and
+`wind_down` starts nothing new and ends what is open.
 """
 
 from random import Random
@@ -14,12 +14,12 @@ from polymux.core.streams import NEVER, OPEN, StreamState
 
 
 class Driver:
-    """What the simulator needs of an application."""
+    """The interface between the simulator and an application on one endpoint."""
 
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         self.endpoint = endpoint
         self.rng = rng
-        self.reuse_ids = False  # may it use ids again, where the protocol lets a side choose them?
+        self.reuse_ids = False  # reuse ids, if the protocol lets the opener choose them
 
     def act(self) -> None:
         raise NotImplementedError
@@ -31,7 +31,7 @@ class Driver:
         raise NotImplementedError
 
     def random_frame(self) -> Frame | None:
-        """A frame of any kind on a key near those in use: perhaps legal, perhaps not."""
+        """Return a frame of any kind on a key near those in use; it may be illegal."""
         kinds = [kind for kind in self.endpoint.protocol.kinds if kind < 250]
         keys = [stream.key for stream in self.endpoint.protocol.streams.all()] or [5]
         key = max(0, self.rng.choice(keys) + self.rng.choice([0, 0, 0, 1, -1, 8, 64]))
@@ -69,7 +69,7 @@ class DuplexDriver(Driver):
             else:
                 self.read(self.rng.choice(self.streams))
         except (NoFreeIds, StreamEnded, LocalProtocolError):
-            pass  # an honest application is told no, and nothing has changed
+            pass  # rejected by the endpoint, with no effect
 
     def open_reused_id(self, name: bytes) -> StreamState | None:
         """Open the first of this side's ids whose stream is over, as npm `multiplex` does."""
@@ -120,7 +120,11 @@ class DuplexDriver(Driver):
 
 
 def driver_for(protocol: str) -> type[Driver]:
-    """The driver that fits a protocol's shape."""
+    """Return the driver class for a protocol name.
+
+    Raises:
+        KeyError: there is none.
+    """
     if protocol in ("mplex", "nerdbank"):
         return DuplexDriver
     if protocol == "omnistreams":

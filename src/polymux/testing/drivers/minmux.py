@@ -7,6 +7,7 @@ from polymux.core.errors import LocalProtocolError, StreamEnded
 from polymux.core.events import Credit, Event
 from polymux.core.frames import Frame
 from polymux.core.streams import OPEN, StreamState
+from polymux.protocols.minmux.id_reuse import is_last_item
 from polymux.protocols.minmux.item_codecs import ENDLESS, Prefixed
 from polymux.protocols.minmux.packets import (
     FORGO_CREDIT,
@@ -25,17 +26,17 @@ from polymux.protocols.minmux.profile import UNIT_LAST_ITEM, StreamFormat
 from polymux.protocols.minmux.protocol import Minmux
 from polymux.testing.drivers.base import Driver
 
-# Near every place where an id changes its form, and both roles in each.
+# Ids at every boundary of the id encoding, with both roles.
 STREAM_IDS = (0, 1, 2, 3, 62, 63, 64, 318, 319, 2**63 - 1, 2**63, 2**63 + 62, U64_MAX - 1, U64_MAX)
 
 
 class MinmuxDriver(Driver):
-    """Gives, writes, stops, forgoes, asks back and promises; never breaks its word."""
+    """Sends packets of all eight kinds at random, within credit and announced limits."""
 
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         super().__init__(endpoint, rng)
         protocol = endpoint.protocol
-        assert isinstance(protocol, Minmux)
+        assert isinstance(protocol, Minmux)  # see `driver_for`
         self.protocol = protocol
         protocol.streams.keep_removed = True  # earlier uses of an id are compared too
         self.side = endpoint.side
@@ -45,7 +46,7 @@ class MinmuxDriver(Driver):
         self.written_ids = [n for n in numbers if writer_of(key_of(n)) == self.side]
         self.read_ids = [n for n in numbers if writer_of(key_of(n)) != self.side]
 
-    # --- honest acts
+    # Legal actions
 
     def act(self) -> None:
         for _ in range(self.rng.randrange(1, 6)):
@@ -55,10 +56,10 @@ class MinmuxDriver(Driver):
                 else:
                     self.act_as_reader(self.random_stream(self.read_ids))
             except (LocalProtocolError, StreamEnded):
-                pass  # an honest application is told no, and nothing has changed
+                pass  # rejected by the endpoint, with no effect
 
     def random_stream(self, numbers: list[int]) -> StreamState:
-        """Two ids in two thirds of all cases, so that much happens on them."""
+        """Return a random stream, mostly one of the first two ids, so that these are busy."""
         few = numbers[:2] if self.rng.random() < 0.66 else numbers
         return self.protocol.get_stream(self.side, self.rng.choice(few))
 
@@ -84,13 +85,13 @@ class MinmuxDriver(Driver):
 
     def act_as_writer(self, stream: StreamState) -> None:
         limit = stream.half(self.side).promised_limit
-        shape = self.format_of(stream)
+        stream_format = self.format_of(stream)
         pick = self.rng.random()
         queued = self.protocol.queued_items(self.side, stream)
         if stream.half(self.side).state != OPEN:
             return
         if pick < 0.6:
-            self.write_items(stream, shape, limit, queued)
+            self.write_items(stream, stream_format, limit, queued)
         elif pick < 0.7 and self.protocol.writer_credit(stream) > 0:
             self.send_packet(
                 FORGO_CREDIT, stream, self.random_amount(self.protocol.writer_credit(stream))
@@ -98,8 +99,8 @@ class MinmuxDriver(Driver):
         elif pick < 0.8 and limit != 0:
             self.send_packet(PROMISE_WRITE, stream, self.random_amount(limit))
         elif pick < 0.9:
-            self.announce_end(stream, shape, limit, queued)
-        elif shape.last_item_size != ENDLESS and limit < 0:
+            self.announce_end(stream, stream_format, limit, queued)
+        elif stream_format.last_item_size != ENDLESS and limit < 0:
             self.endpoint.end(stream)
 
     def write_items(
@@ -124,7 +125,7 @@ class MinmuxDriver(Driver):
         if stream_format.last_item_size == ENDLESS or 0 <= limit < queued or limit == 0:
             return
         if (self.side, FORGO_CREDIT, stream.key) in self.protocol.pending_replies:
-            return  # what is given up should leave before the end
+            return  # the ForgoCredit should be sent before the end
         amount = queued + self.rng.choice([0, 1, 5, 1000])
         self.send_packet(STOP_WRITE, stream, min(amount, limit) if limit >= 0 else amount)
 
@@ -136,14 +137,14 @@ class MinmuxDriver(Driver):
     def wind_down(self) -> None:
         for stream in self.protocol.streams.all():
             own = stream.half(self.side)
-            shape = self.format_of(stream)
+            stream_format = self.format_of(stream)
             if own.state != OPEN or (stream.buffers is not None and stream.buffers.end_queued):
                 continue
             if stream.opener == self.side:
                 queued = self.protocol.queued_items(self.side, stream)
                 if queued == 0 and own.promised_limit == 0:
-                    self.endpoint.send(stream, self.random_items(shape.last_item_size, 1))
-                elif queued == 0 and shape.last_item_size != ENDLESS:
+                    self.endpoint.send(stream, self.random_items(stream_format.last_item_size, 1))
+                elif queued == 0 and stream_format.last_item_size != ENDLESS:
                     self.endpoint.end(stream)
             elif stream.half(stream.opener).state != OPEN:
                 self.send_packet(STOP_READ, stream, 0)
@@ -152,10 +153,10 @@ class MinmuxDriver(Driver):
                 if frame is not None:
                     self.endpoint.send_frame(frame)
 
-    # --- lies
+    # Possibly illegal frames
 
     def random_frame(self) -> Frame | None:
-        """A packet this side could send on some stream: perhaps legal, perhaps not."""
+        """Return a packet of a kind that this side may send; it may be illegal now."""
         keys = [stream.key for stream in self.protocol.streams.all()]
         key = self.rng.choice(keys + [key_of(n) for n in (*self.written_ids, *self.read_ids)])
         writes = writer_of(key) == self.side
@@ -168,31 +169,31 @@ class MinmuxDriver(Driver):
             [1, 2, 7, 30] if kind == WRITE else [1, 7, 500, U64_MAX - 1, U64_MAX]
         )
         stream = self.protocol.streams.find(key)
-        shape = self.protocol.profile.format_of(key)
-        if kind != WRITE or shape is None:
+        stream_format = self.protocol.profile.format_of(key)
+        if kind != WRITE or stream_format is None:
             return Frame(kind, key, b"", amount)
-        form = shape.item_size
-        if stream is not None and self.protocol.is_last_item(stream.half(self.side), amount, shape):
-            form = shape.last_item_size
+        form = stream_format.item_size
+        if stream is not None and is_last_item(stream.half(self.side), amount, stream_format):
+            form = stream_format.last_item_size
         return Frame(kind, key, self.random_items(form, amount), amount)
 
-    # --- words
+    # Private helpers
 
     def send_packet(self, kind: int, stream: StreamState, amount: int) -> None:
         self.endpoint.send_frame(Frame(kind, stream.key, b"", amount))
 
     def format_of(self, stream: StreamState) -> StreamFormat:
-        shape = self.protocol.profile.format_of(stream.key)
-        assert shape is not None
-        return shape
+        stream_format = self.protocol.profile.format_of(stream.key)
+        assert stream_format is not None  # drivers use assigned streams only
+        return stream_format
 
     def random_amount(self, limit: int) -> int:
-        """At least 1, and not above `most` unless that is no limit."""
-        wish = self.rng.choice([1, 3, 50, 10**9])
-        return wish if limit < 0 else max(1, min(wish, limit))
+        """Return an amount of at least 1, and at most `limit` unless that is negative."""
+        amount = self.rng.choice([1, 3, 50, 10**9])
+        return amount if limit < 0 else max(1, min(amount, limit))
 
     def random_items(self, item_size: int, amount: int) -> bytes:
-        """That many items of this size, or with a length before each."""
+        """Return `amount` random items of this size, or with length prefixes."""
         if item_size >= 0:
             return self.rng.randbytes(item_size * amount)
         codec = Prefixed()

@@ -1,4 +1,4 @@
-"""An honest omnistreams application that behaves at random."""
+"""An honest omnistreams application that acts at random."""
 
 from random import Random
 
@@ -13,10 +13,10 @@ CONTROL_MESSAGE, CREATE, REQUEST = 0, 1, 5
 
 
 class OmnistreamsDriver(Driver):
-    """Opens one-way streams, writes, asks, ends, cancels as writer and as reader, says things.
+    """Opens one-way streams, writes, requests, ends, cancels on both sides, sends control messages.
 
-    `ids`: how many ids it uses itself. A few are used again and again, as soon as its own side may;
-    without a number the endpoint chooses.
+    `id_count` > 0: the driver allocates that many ids itself and reuses them as soon as its side
+    may. 0: the endpoint allocates.
     """
 
     id_count = 0
@@ -49,7 +49,7 @@ class OmnistreamsDriver(Driver):
             elif self.reading:
                 self.act_as_reader(self.rng.choice(self.reading))
         except (NoFreeIds, StreamEnded, LocalProtocolError):
-            pass  # an honest application is told no, and nothing has changed
+            pass  # rejected by the endpoint, with no effect
 
     def act_as_reader(self, stream: StreamState) -> None:
         pick = self.rng.random()
@@ -62,7 +62,7 @@ class OmnistreamsDriver(Driver):
             self.read(stream)
 
     def is_current(self, stream: StreamState) -> bool:
-        """Has the id of this stream not been used again?"""
+        """Return whether this is still the newest use of its id."""
         return self.endpoint.protocol.streams.find(stream.key) is stream
 
     def open(self) -> None:
@@ -71,11 +71,11 @@ class OmnistreamsDriver(Driver):
             self.writing.append(self.endpoint.open(metadata))
             return
         key = self.rng.randrange(self.id_count) * 2 + self.endpoint.side
-        before = self.endpoint.protocol.streams.find(key)
-        if before is None or before.over:
+        previous = self.endpoint.protocol.streams.find(key)
+        if previous is None or previous.over:
             self.endpoint.send_frame(Frame(CREATE, key, metadata))
             made = self.endpoint.protocol.streams.find(key)
-            assert made is not None
+            assert made is not None  # CREATE has just registered it
             self.writing.append(made)
 
     def accept_or_reject(self, stream: StreamState) -> None:

@@ -1,4 +1,4 @@
-"""An honest Streamux application that behaves at random: asks, answers, cancels, keeps alive."""
+"""An honest Streamux application that sends requests, replies, cancels and keep alives."""
 
 from random import Random
 
@@ -22,13 +22,13 @@ SIZES = (1, 2, 5, 100, 1000, 3000)
 
 
 class StreamuxDriver(Driver):
-    """Requests and replies in pieces, some of them cancelled, dropped or left without data."""
+    """Sends requests and replies in chunks; some are cancelled, aborted or empty."""
 
     def __init__(self, endpoint: Endpoint, rng: Random) -> None:
         super().__init__(endpoint, rng)
-        assert isinstance(endpoint.protocol, Streamux)
+        assert isinstance(endpoint.protocol, Streamux)  # see `driver_for`
         self.protocol: Streamux = endpoint.protocol
-        self.protocol.streams.keep_removed = True  # former uses of an id are compared too
+        self.protocol.streams.keep_removed = True  # earlier uses of an id are compared too
         self.requests: list[StreamState] = []
         self.calls: list[StreamState] = []
 
@@ -50,10 +50,10 @@ class StreamuxDriver(Driver):
             elif self.calls:
                 self.continue_reply(self.rng.choice(self.calls))
         except (NoFreeIds, StreamEnded, LocalProtocolError):
-            pass  # an honest application is told no, and nothing has changed
+            pass  # rejected by the endpoint, with no effect
 
     def send_request(self) -> None:
-        """Open a request; now and then its data and its end follow at once."""
+        """Open a request; mostly its data, and often its end, follow at once."""
         stream = self.endpoint.open()
         self.requests.append(stream)
         if self.rng.random() < 0.8:
@@ -62,12 +62,12 @@ class StreamuxDriver(Driver):
                 self.endpoint.end(stream)
 
     def send_early_request(self) -> None:
-        """Ask before the peer's initiator has come: requests need only our own."""
+        """Send a request before the peer's initiator arrives: it needs only this side's."""
         key = self.protocol.next_free_key(self.endpoint.side)
         if key != NO_ID:
             self.endpoint.send_frame(Frame(REQUEST_LAST, key, b"?"))
             stream = self.protocol.streams.find(key)
-            assert stream is not None
+            assert stream is not None  # the request has just registered it
             self.requests.append(stream)
 
     def send_keep_alive(self) -> None:
@@ -76,7 +76,7 @@ class StreamuxDriver(Driver):
             self.endpoint.send_frame(frame)
 
     def continue_reply(self, stream: StreamState) -> None:
-        """A piece of the reply, its end, or no more of it."""
+        """Send a chunk of the reply, end it, or abort it."""
         pick = self.rng.random()
         if pick < 0.5:
             self.endpoint.send(stream, bytes(self.rng.choice(SIZES)))
@@ -93,19 +93,19 @@ class StreamuxDriver(Driver):
             if isinstance(event, Opened):
                 self.calls.append(stream)
             elif isinstance(event, Ended):
-                self.endpoint.resume(stream)  # a reply that waited for the whole request may go
+                self.endpoint.resume(stream)  # a reply that waited for the end of the request
 
     def wind_down(self) -> None:
         for stream in (*self.requests, *self.calls):
             if stream.half(self.endpoint.side).state == OPEN and not stream.over:
-                lane = stream.buffers
-                if stream.serial < 0 and lane is not None and lane.queued_bytes == 0:
+                buffers = stream.buffers
+                if stream.serial < 0 and buffers is not None and buffers.queued_bytes == 0:
                     self.endpoint.abort(stream)  # a request without data cannot be sent
                 else:
                     self.endpoint.end(stream)
 
     def random_frame(self) -> Frame | None:
-        """A frame that its header can say, on an id near those in use."""
+        """Return a frame that fits its header, on an id near those in use; it may be illegal."""
         side = self.endpoint.side
         kind = self.rng.randrange(EMPTY_REPLY + 1)
         layout = self.protocol.layout_of(1 - side if kind & REPLY_BIT else side)
@@ -116,6 +116,6 @@ class StreamuxDriver(Driver):
         if kind == KEEP_ALIVE:
             stream = self.protocol.streams.find(key)
             if self.protocol.ends_started_message(side, REQUEST_LAST, stream):
-                return None  # would be the end of that request
+                return None  # would be decoded as the end of that request
         size = self.rng.choice([1, 40]) if kind <= REPLY_LAST else 0
         return Frame(kind, key, b"x" * min(size, layout.max_chunk_bytes))

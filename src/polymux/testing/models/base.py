@@ -1,9 +1,9 @@
-"""Two model peers and the link between them: conversations whose truth is known.
+"""Two model peers and the link between them: conversations whose course is known.
 
-A model peer encodes its frames itself and knows only what it has read, so that frames cross in
-flight. The models use none of polymux's codecs or rules: what an observer reports of such a
-conversation is compared with what the models did. One seed makes one conversation; it is recorded
-beside each peer and in the middle.
+A model peer encodes its frames itself and knows only what it has read, so frames cross in flight.
+The models use none of polymux's codecs or rules, so the report of an observer can be compared with
+what the models did. One seed makes one conversation. It is recorded at three vantage points: at
+each peer and in the middle.
 
     peer 0 --- written --- middle --- read --- peer 1
 """
@@ -19,7 +19,7 @@ VANTAGE_NAMES = ("dialer", "acceptor", "middle")
 
 @dataclass(eq=False)
 class IdUse:
-    """One use of a stream id. `opener` 2: opened by neither side."""
+    """One use of a stream id. `opener` is a side, or 2 if neither side opened it."""
 
     opener: int
     stream_id: int
@@ -33,15 +33,15 @@ class IdUse:
 
 @dataclass(frozen=True)
 class Fault:
-    """What was planted: the rule that an observer must name, and the stream it must name.
+    """An injected fault: the rule and the stream label that an observer must report.
 
-    `beside`: only a place beside the sender can be sure of it.
+    `needs_sender_vantage`: only an observer at the sender can be certain of it.
     """
 
     rule: str
     stream: str = ""
     needs_sender_vantage: bool = False
-    loses_framing: bool = False  # the rest of the direction cannot be read
+    loses_framing: bool = False  # the rest of the direction cannot be decoded
 
 
 @dataclass(eq=False)
@@ -53,16 +53,16 @@ class ModelFrame:
     data: bytes
     verb: str
     use: IdUse | None = None
-    amount: int = 0  # what it grants, asks for, acknowledges or limits
+    amount: int = 0  # granted, requested, acknowledged or announced
     payload_size: int = 0  # bytes of content, at the end of `data`
-    ends_half: bool = False  # it ends its sender's half as well
+    ends_half: bool = False  # it also ends its sender's half
     peer_frames_read: int = 0  # frames of the other peer that its sender had read
     fault: Fault | None = None
 
 
 @dataclass
 class ExpectedStream:
-    """What is known of one use. `None`: not determined, or not there."""
+    """What an observer must report about one use. None: undetermined or not applicable."""
 
     ending: str = "open"
     reset_by: int | None = -1
@@ -76,20 +76,20 @@ class ExpectedStream:
 
 
 class ModelPeer:
-    """One model peer. A subclass reads packets, acts at random, and plants faults."""
+    """One model peer. A subclass reads frames, acts at random and injects faults."""
 
-    faults: tuple[str, ...] = ()  # what `plant` knows
+    faults: tuple[str, ...] = ()  # the faults that `inject_fault` knows
 
     def __init__(self, side: int, rng: Random) -> None:
         self.side = side
         self.rng = rng
-        self.unsent_frames: list[ModelFrame] = []  # written since the conversation last looked
+        self.unsent_frames: list[ModelFrame] = []  # written since the last flush
         self.frame_count = 0
-        self.frames_read = 0  # frames read
+        self.frames_read = 0
         self.omitted_frame: ModelFrame | None = None
-        self.continues_after_fault = False  # is a stream used on after a fault on it?
-        self.silent = False  # nothing after a fault that loses the frame boundaries
-        self.faulted_ids: set[tuple[int, int]] = set()  # (opener, id) that a fault has muddled
+        self.continues_after_fault = False  # is a stream still used after a fault on it?
+        self.silent = False  # sends nothing after a fault that loses the framing
+        self.faulted_ids: set[tuple[int, int]] = set()  # (opener, id) with a fault
 
     def write_frame(
         self,
@@ -102,7 +102,7 @@ class ModelPeer:
         fault: Fault | None = None,
         is_frame: bool = True,
     ) -> ModelFrame:
-        """Send a frame; `frame=False`: bytes of a carrier that are no frame."""
+        """Send a frame, or (`is_frame=False`) bytes of the encapsulation."""
         packet = ModelFrame(
             self.side,
             self.frame_count if is_frame else -1,
@@ -122,7 +122,7 @@ class ModelPeer:
         return packet
 
     def receive(self, packet: ModelFrame) -> None:
-        """Read a frame of the other peer. Nothing is sent here: what came with it is read first."""
+        """Read a frame of the other peer. Replies are sent later, when all has been read."""
         if packet.fault is not None:
             self.mark_faulted(packet)
         self.frames_read += packet.index >= 0
@@ -132,7 +132,7 @@ class ModelPeer:
             self.read(packet)
 
     def mark_faulted(self, packet: ModelFrame) -> None:
-        """A fault was sent or read: its stream is left alone, or goes on as if it had not been."""
+        """Record a fault that was sent or read; mostly its id is not used any more."""
         if packet.fault is not None and packet.fault.loses_framing:
             self.silent = True
         if packet.use is not None and not self.continues_after_fault:
@@ -143,73 +143,71 @@ class ModelPeer:
         return use is not None and (use.opener, use.stream_id) in self.faulted_ids
 
     def read_faulted(self, packet: ModelFrame) -> None:
-        """Read a fault, or what follows it. What it asks for is answered all the same."""
+        """Read a faulty frame, or a later one on its id; required replies are still sent."""
 
     def omit_reply(self, fault: Fault, use: IdUse) -> None:
-        """Plant a fault that is no frame: something owed that never comes."""
+        """Inject a fault that is not a frame: a required reply that is never sent."""
         self.faulted_ids.add((use.opener, use.stream_id))
         self.omitted_frame = ModelFrame(self.side, -1, b"", "omitted", use, fault=fault)
 
     def start(self) -> None:
-        """Send what comes before everything else."""
+        """Send the handshake, if the protocol has one."""
 
     def read(self, packet: ModelFrame) -> None:
         raise NotImplementedError
 
     def act(self) -> None:
-        """Do something at random, or nothing."""
+        """Perform a random action, or none."""
         raise NotImplementedError
 
     def send_replies(self) -> None:
-        """Send what is owed."""
+        """Send the replies that are due."""
 
     def inject_fault(self, fault: str) -> bool:
-        """Commit this fault, if the state allows it now."""
+        """Inject this fault if the state allows it now. Return whether it did."""
         raise NotImplementedError
 
 
 class ProtocolModel:
-    """A protocol's peers, the string an observer is made with, and what the frames amount to."""
+    """The model of one protocol: its peers, and what an observer must report."""
 
     name = ""
     faults: tuple[str, ...] = ()
-    honest_notes: frozenset[str] = frozenset()  # what may be noted of honest peers
-    reply_verbs: frozenset[str] = frozenset()  # what is owed: a capture that lacks it says so
-    survivable_faults: frozenset[str] = (
+    honest_notes: frozenset[str] = frozenset()  # notes that may be reported about honest peers
+    reply_verbs: frozenset[str] = (
         frozenset()
-    )  # faults that a stream survives: the frame is dropped
-    missing_reply_rules: frozenset[str] = (
-        frozenset()
-    )  # rules about what is owed: a fault may leave it so
-    messages = False  # is a frame cut short not yet a frame of its stream?
+    )  # required replies: a truncated one is reported missing
+    survivable_faults: frozenset[str] = frozenset()  # the frame is ignored, its stream goes on
+    missing_reply_rules: frozenset[str] = frozenset()  # may be reported as a result of a fault
+    messages = False  # an incomplete frame does not count for its stream
 
     def __init__(self, rng: Random) -> None:
         self.protocol_string = self.name
         self.peers: list[ModelPeer] = []
 
     def observer_protocol(self, vantage: int) -> Protocol:
-        """The rule book of an observer at a place."""
+        """Return the protocol implementation for an observer at this vantage point."""
         return create(self.protocol_string, vantage=vantage)
 
     def prepare_fault(self, fault: str) -> None:
-        """Prepare a fault that comes before everything else, if this is one."""
+        """Prepare the fault if it is one of the handshake."""
 
     def frame_to_report(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> ModelFrame:
-        """The frame that a place must blame, by the order in which the frames passed there."""
+        """Return the frame that must be reported, given the order of frames at a vantage point."""
         return faulty_frame
 
     def expected_streams(self, passed: list[ModelFrame]) -> dict[str, ExpectedStream]:
-        """By label, from the frames in the order in which they passed."""
+        """Return what must be reported about each stream, by label, from the frames in order."""
         raise NotImplementedError
 
     def expected_peaks(self, completed: list[ModelFrame]) -> dict[str, list[int]]:
-        """By label, most bytes sent and not acknowledged; from frames in order of their ends."""
+        """Return the peak of unacknowledged bytes per half, by label."""
         return {}
 
     def is_certain(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> bool:
-        """Could nothing that passed before excuse this fault, whatever its sender had read?
+        """Return whether no earlier frame can excuse this fault, whatever its sender had read.
 
-        Here: nothing passed about its id that its sender had not read.
+        By default: its sender had read all earlier frames on its id.
         """
         use = faulty_frame.use
         return use is None or not any(
@@ -221,15 +219,15 @@ class ProtocolModel:
 
 
 class ModelDirection:
-    """One direction: all its bytes, and how far they have come."""
+    """One direction: all its bytes, and how far they were delivered."""
 
     def __init__(self) -> None:
         self.data = bytearray()
         self.frames: list[ModelFrame] = []
         self.frame_ends: list[int] = []
-        self.bytes_passed = 0  # bytes that have passed the middle
-        self.bytes_read = 0  # bytes that the reader has
-        self.frames_read = 0  # frames that the reader has
+        self.bytes_passed = 0  # at the middle
+        self.bytes_read = 0  # by the receiving peer
+        self.frames_read = 0  # by the receiving peer
 
     def add(self, frame: ModelFrame) -> None:
         self.data += frame.data
@@ -238,17 +236,18 @@ class ModelDirection:
 
 
 class VantageTrace:
-    """What is seen at one place: the bytes in their order, and the frames."""
+    """What is observed at one vantage point: the bytes in their order, and the frames."""
 
     def __init__(self) -> None:
         self.chunks: list[tuple[int, bytes]] = []
         self.passed_frames: list[ModelFrame] = []
-        self.completed_frames: list[ModelFrame] = []  # the same frames, by their last bytes
-        self.bytes_seen = [0, 0]  # bytes
-        self.passed_counts = [0, 0]  # frames
-        self.completed_counts = [0, 0]  # frames that are whole
+        self.completed_frames: list[ModelFrame] = []  # the same frames, ordered by their last bytes
+        self.bytes_seen = [0, 0]
+        self.passed_counts = [0, 0]
+        self.completed_counts = [0, 0]
 
     def record(self, side: int, direction: ModelDirection, upto: int) -> None:
+        """Record the bytes of a direction up to an offset, and the frames in them."""
         if upto == self.bytes_seen[side]:
             return
         self.chunks.append((side, bytes(direction.data[self.bytes_seen[side] : upto])))
@@ -256,7 +255,7 @@ class VantageTrace:
         while self.passed_counts[side] < len(direction.frames):
             packet = direction.frames[self.passed_counts[side]]
             if direction.frame_ends[self.passed_counts[side]] - packet.payload_size > upto:
-                break  # content is decided by its header, everything else when it is whole
+                break  # content counts at its header, other frames when they are complete
             self.passed_frames.append(packet)
             self.passed_counts[side] += 1
         while (
@@ -268,7 +267,7 @@ class VantageTrace:
 
 
 class ModelConversation:
-    """One conversation. `fault`: planted once, as soon as a peer can."""
+    """One conversation. `fault` is injected once, as soon as a peer can."""
 
     def __init__(
         self, model_type: type[ProtocolModel], seed: int, fault: str = "", steps: int = 0
@@ -281,28 +280,27 @@ class ModelConversation:
         self.fault = fault
         self.faulty_frame: ModelFrame | None = None
         self.model.prepare_fault(fault)
-        goes_on = fault in self.model.survivable_faults and self.rng.random() < 0.7
+        survives = fault in self.model.survivable_faults and self.rng.random() < 0.7
         for peer in self.peers:
-            peer.continues_after_fault = goes_on
+            peer.continues_after_fault = survives
             peer.start()
             self.faulty_frame = next(
                 (p for p in peer.unsent_frames if p.fault is not None), self.faulty_frame
             )
             self.flush(peer.side)
         steps = steps or self.rng.randrange(40, 220)
-        begin = self.rng.randrange(steps) if fault else -1
-        self.reply_probability = self.rng.choice(
-            [0.2, 0.5, 0.8]
-        )  # how often an answer is given at once
+        first_fault_step = self.rng.randrange(steps) if fault else -1
+        self.reply_probability = self.rng.choice([0.2, 0.5, 0.8])  # of replies sent at once
         for step in range(steps):
-            self.step(plant=bool(fault) and step >= begin)
+            self.step(inject=bool(fault) and step >= first_fault_step)
         for _ in range(300):
             if not fault or self.faulty_frame is not None:
                 break
-            self.step(plant=True)
+            self.step(inject=True)
         self.drain()
 
-    def step(self, plant: bool) -> None:
+    def step(self, inject: bool) -> None:
+        """Deliver some bytes, or let a peer act; with `inject`, inject the fault if possible."""
         rng = self.rng
         side = rng.randrange(2)
         move = rng.randrange(6)
@@ -312,14 +310,14 @@ class ModelConversation:
             self.deliver_to_reader(side)
         elif not self.peers[side].silent:
             peer = self.peers[side]
-            if not (plant and self.faulty_frame is None and self.inject_fault(peer)):
+            if not (inject and self.faulty_frame is None and self.inject_fault(peer)):
                 peer.act()
             self.flush(side)
 
     def inject_fault(self, peer: ModelPeer) -> bool:
         wire = self.directions[1 - peer.side]
         if wire.bytes_read != (wire.frame_ends[wire.frames_read - 1] if wire.frames_read else 0):
-            return False  # in the middle of a frame it is not clear what the peer knows
+            return False  # within a frame, what the peer has read is not well defined
         if not peer.inject_fault(self.fault):
             return False
         self.faulty_frame = peer.omitted_frame or next(
@@ -328,7 +326,7 @@ class ModelConversation:
         return True
 
     def flush(self, side: int) -> None:
-        """What a peer has written is on its way, and seen beside it."""
+        """Send what a peer has written; it is observed at its side."""
         wire = self.directions[side]
         for packet in self.peers[side].unsent_frames:
             wire.add(packet)
@@ -363,7 +361,7 @@ class ModelConversation:
         return min(limit, now + self.rng.choice([1, 3, 8, 30, 30, 200, 200, 100_000]))
 
     def drain(self) -> None:
-        """All that was written is read and answered."""
+        """Deliver everything, until no replies are left."""
         for _ in range(50):
             for side in (0, 1):
                 self.deliver_to_middle(side, True)

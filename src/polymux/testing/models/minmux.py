@@ -1,4 +1,4 @@
-"""Model peers of Minmux: credit, limits, last items, and ids that are used again."""
+"""Model peers of Minmux: credit, limits, last items and reuse of ids."""
 
 from random import Random
 
@@ -22,11 +22,11 @@ NONZERO_AMOUNTS = ("give", "write", "forgo", "promise-read", "promise-write")
 PREFIXED, NEVER, UNIT = "prefixed", "never", 0
 ItemSizes = tuple[int | str, int | str]  # bytes of an item, and of the last item
 STREAM_IDS = (0, 1, 2, 3, 62, 63, 311, 2**63, U64_MAX)
-UNASSIGNED_ID = 4  # of the profiles that name their streams
+UNASSIGNED_ID = 4  # in profiles that assign streams one by one
 
 
 def encode_varu64(value: int) -> bytes:
-    """A VarU64 in its shortest form."""
+    """Return a VarU64 in shortest form."""
     if value < 248:
         return bytes([value])
     width = (value.bit_length() + 7) // 8
@@ -40,16 +40,16 @@ def encode_header(group: int, stream_id: int) -> bytes:
 
 
 class KnownUse:
-    """A stream as one side knows it, in the use that this side is in."""
+    """What one side knows of a stream, in the use that this side is in."""
 
     def __init__(self, use: IdUse) -> None:
         self.use = use
-        self.credit = 0  # the writer's: given, read, and not yet spent; the reader's: still out
+        self.credit = 0  # at the writer: read and unspent; at the reader: given and unused
         self.write_limit: int | None = None
         self.read_limit: int | None = None
-        self.last_item_passed = False  # the last item has passed
-        self.has_sent = False  # has this side said anything in this use?
-        self.is_started = False  # has either?
+        self.last_item_passed = False
+        self.has_sent = False  # this side, in this use
+        self.is_started = False  # either side has sent in this use
 
     def finished(self, item_sizes: ItemSizes) -> bool:
         return self.write_limit == 0 and (item_sizes[1] == UNIT or self.last_item_passed)
@@ -67,7 +67,7 @@ class MinmuxPeer(ModelPeer):
     def is_writer(self, stream_id: int) -> bool:
         return (stream_id & 1) == 1 - self.side
 
-    # --- packets
+    # Sending
 
     def write_packet(
         self,
@@ -92,10 +92,10 @@ class MinmuxPeer(ModelPeer):
             return b"".join(encode_varu64(size) + self.rng.randbytes(size) for size in sizes)
         return self.rng.randbytes(int(item_size) * count)
 
-    # --- conduct
+    # Legal behaviour
 
     def current_use(self, stream_id: int) -> KnownUse:
-        """The use to speak of now: the next one, if this is over."""
+        """Return the use to send in: the next one if the current use is over."""
         known = self.known_uses.get(stream_id)
         if known is None or (self.model.reuse and known.over(self.model.item_sizes[stream_id])):
             known = KnownUse(
@@ -113,18 +113,20 @@ class MinmuxPeer(ModelPeer):
             and packet.verb == "forgo"
             and self.is_about_previous_use(known, packet)
         ):
-            known.credit = max(0, known.credit - packet.amount)  # it hits what is there
+            known.credit = max(
+                0, known.credit - packet.amount
+            )  # a late packet counts for the newest use
             return
         half = self.current_use(number)
         assert half.use is packet.use, "the sides disagree about the use of an id"
         self.apply_packet(half, packet)
 
     def is_about_previous_use(self, known: KnownUse, packet: ModelFrame) -> bool:
-        """Does this speak of a use that is over to this side?"""
+        """Return whether the packet belongs to a use that is over for this side."""
         return known.use is not packet.use or known.over(self.model.item_sizes[known.use.stream_id])
 
     def apply_packet(self, known: KnownUse, packet: ModelFrame) -> None:
-        """A packet of either side changes what is known."""
+        """Update a use by a packet of either side."""
         verb, amount = packet.verb, packet.amount
         known.is_started = True
         if verb == "give":
@@ -186,7 +188,7 @@ class MinmuxPeer(ModelPeer):
         self.send("write", known, 1, self.random_items(item_sizes[1], 1))
 
     def awaits_last_item(self, known: KnownUse, item_sizes: ItemSizes) -> bool:
-        """Is nothing but the last item to come?"""
+        """Return whether only the last item is missing."""
         return known.write_limit == 0 and not known.finished(item_sizes)
 
     def act_as_reader(self, stream_id: int) -> None:
@@ -210,14 +212,14 @@ class MinmuxPeer(ModelPeer):
                 self.send("give", half, amount)
 
     def send_replies(self) -> None:
-        """A stream that was stopped gets its last item."""
+        """Send the last item of stopped streams."""
         for number, half in list(self.known_uses.items()):
             shape = self.model.item_sizes[number]
             clean = (half.use.opener, number) not in self.faulted_ids
             if self.is_writer(number) and clean and self.awaits_last_item(half, shape):
                 self.send_last_item(half, shape)
 
-    # --- faults
+    # Faults
 
     def inject_fault(self, fault: str) -> bool:
         rule = f"minmux.{fault}"
@@ -287,7 +289,7 @@ class MinmuxPeer(ModelPeer):
         elif fault == "limit-raised" and limit is not None:
             self.write_packet("stop-read", known, limit + 1, fault=found)
         elif fault == "credit-overflow" and limit is None and known.credit > 0:
-            if known.use.incarnation > 1:  # credit of the use before may have been given up late
+            if known.use.incarnation > 1:  # credit of the previous use may have been forgone late
                 return False
             self.write_packet("give", known, U64_MAX, fault=found)
         elif fault == "promise-past-limit" and limit is not None:
@@ -301,7 +303,7 @@ class MinmuxPeer(ModelPeer):
 
     def inject_off_stream(self, fault: str, rule: str) -> bool:
         if fault == "varint-overflow":
-            amount = self.rng.random() < 0.5  # of 2^64, or a stream id past 2^64-1
+            amount = self.rng.random() < 0.5  # an amount of 2^64, or a stream id past 2^64-1
             data = b"\x00" + b"\xff" * 9 if amount else b"\x3f" + b"\xff" * 9 + b"\0"
             self.write_frame("bad", data, fault=Fault(rule, loses_framing=True))
             return True
@@ -378,7 +380,7 @@ class MinmuxModel(ProtocolModel):
             truth = found.setdefault(use.label, ExpectedStream(granted=[None, None]))
             truth.count_frame(packet)
             half = halves.setdefault(use, KnownUse(use))
-            if newest[use.stream_id] is not use:  # late: it looks like a packet of the newest use
+            if newest[use.stream_id] is not use:  # late: looks like a packet of the newest use
                 truth.is_certain = found[newest[use.stream_id].label].is_certain = False
                 continue
             writer = use.opener

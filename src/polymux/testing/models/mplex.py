@@ -1,4 +1,4 @@
-"""Model peers of mplex, with ids by parity, counted, or used again as npm's `multiplex` does."""
+"""Model peers of mplex, with ids by parity, sequential, or reused as npm `multiplex` does."""
 
 from collections.abc import Callable
 from random import Random
@@ -16,7 +16,7 @@ OPEN, CLOSED, RESET = "open", "closed", "reset"
 
 
 def encode_uvarint(value: int) -> bytes:
-    """An unsigned varint."""
+    """Return an unsigned varint."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -26,14 +26,14 @@ def encode_uvarint(value: int) -> bytes:
 
 
 class KnownStream:
-    """What one peer knows of a stream: its own half, and the other's."""
+    """What one peer knows of a stream: the state of both halves."""
 
     def __init__(self, use: IdUse) -> None:
         self.use = use
         self.own = OPEN
         self.other = OPEN
-        self.closed_before_reset = False  # was it closed by its own side, before a reset
-        self.hit_by_late_frame = False  # has a late frame of an earlier use hit it?
+        self.closed_before_reset = False  # by its own side
+        self.hit_by_late_frame = False  # a frame of an earlier use was taken for this one
 
     @property
     def over(self) -> bool:
@@ -47,12 +47,12 @@ class MplexPeer(ModelPeer):
         self.next_id = 1 - side if id_scheme == "parity" else 0
         self.streams: dict[tuple[int, int], KnownStream] = {}  # by opener and id
 
-    # --- frames
+    # Sending
 
     def send_frame(
         self, flag: int, use: IdUse, body: bytes, verb: str, fault: Fault | None = None
     ) -> ModelFrame:
-        """A frame with the flag of its sender's part: `flag` is the opener's."""
+        """Send a frame. `flag` is the opener's flag; it is adapted to the role of this side."""
         if flag and use.opener != self.side:
             flag -= 1
         data = encode_uvarint(use.stream_id * 8 + flag) + encode_uvarint(len(body)) + body
@@ -83,7 +83,7 @@ class MplexPeer(ModelPeer):
         data = encode_uvarint(own * 8) + encode_uvarint(len(name)) + name
         self.write_frame("open", data, use)
 
-    # --- conduct
+    # Legal behaviour
 
     def read(self, packet: ModelFrame) -> None:
         use = packet.use
@@ -92,7 +92,7 @@ class MplexPeer(ModelPeer):
         if packet.verb == "open":
             self.streams[key] = KnownStream(use)
             return
-        known = self.streams.get(key)  # by its id: a late frame hits the newest use
+        known = self.streams.get(key)  # by id only: a late frame is taken for the newest use
         if known is None or known.over:
             return
         if packet.verb != "data" and known.use is not use:
@@ -104,8 +104,8 @@ class MplexPeer(ModelPeer):
 
     def live_streams(self) -> list[KnownStream]:
         return [
-            talked for key, talked in self.streams.items()
-            if not talked.over and key not in self.faulted_ids
+            known for key, known in self.streams.items()
+            if not known.over and key not in self.faulted_ids
         ]  # fmt: skip
 
     def act(self) -> None:
@@ -113,27 +113,27 @@ class MplexPeer(ModelPeer):
         if not live or (len(live) < 5 and self.rng.random() < 0.25):
             self.open_stream()
             return
-        talked = self.rng.choice(live)
+        known = self.rng.choice(live)
         what = self.rng.random()
         if what < 0.12:
-            talked.closed_before_reset = talked.own == CLOSED
-            talked.own = RESET
+            known.closed_before_reset = known.own == CLOSED
+            known.own = RESET
             text = b"broken" if self.id_scheme == "npm" and self.rng.random() < 0.5 else b""
-            self.send_frame(6, talked.use, text, "reset")
-        elif talked.own == OPEN and what < 0.4:
-            talked.own = CLOSED
-            self.send_frame(4, talked.use, b"", "close")
-        elif talked.own == OPEN:
-            self.send_frame(2, talked.use, self.random_payload(), "data")
+            self.send_frame(6, known.use, text, "reset")
+        elif known.own == OPEN and what < 0.4:
+            known.own = CLOSED
+            self.send_frame(4, known.use, b"", "close")
+        elif known.own == OPEN:
+            self.send_frame(2, known.use, self.random_payload(), "data")
 
     def send_replies(self) -> None:
-        """npm answers a close with its own, mostly at once."""
-        for talked in self.live_streams():
-            if self.id_scheme == "npm" and talked.other == CLOSED and talked.own == OPEN:
-                talked.own = CLOSED
-                self.send_frame(4, talked.use, b"", "close")
+        """Answer closes with a close, as npm does."""
+        for known in self.live_streams():
+            if self.id_scheme == "npm" and known.other == CLOSED and known.own == OPEN:
+                known.own = CLOSED
+                self.send_frame(4, known.use, b"", "close")
 
-    # --- faults
+    # Faults
 
     def inject_fault(self, fault: str) -> bool:
         rule = f"mplex.{fault}"
@@ -153,7 +153,7 @@ class MplexPeer(ModelPeer):
             "varint-noncanonical": lambda t: t.own == OPEN and not t.over,
         }
         fitting = [
-            talked for talked in streams if tests[fault](talked) and not talked.hit_by_late_frame
+            known for known in streams if tests[fault](known) and not known.hit_by_late_frame
         ]
         if not fitting:
             return False
@@ -188,7 +188,7 @@ class MplexPeer(ModelPeer):
         return True
 
     def inject_off_stream(self, fault: str, rule: str) -> bool:
-        """Frames on no stream that is open."""
+        """Inject a fault that needs no stream in a certain state."""
         if fault == "bad-flag":
             self.write_frame("bad", encode_uvarint(5 * 8 + 7) + b"\0", fault=Fault(rule))
         elif fault == "varint-too-long":
@@ -213,11 +213,11 @@ class MplexPeer(ModelPeer):
         return True
 
     def inject_wrong_role(self, rule: str, streams: list[KnownStream]) -> bool:
-        """The flag of the other part, on an id that the other side has not opened as well."""
-        for talked in streams:
-            use = talked.use
+        """Send the flag of the other role, on an id that the other side has not opened."""
+        for known in streams:
+            use = known.use
             twin = (1 - use.opener, use.stream_id)
-            if talked.over or twin in self.streams or (self.id_scheme != "parity"):
+            if known.over or twin in self.streams or (self.id_scheme != "parity"):
                 continue
             flag = 1 if use.opener == self.side else 2
             self.write_frame(
@@ -253,7 +253,7 @@ class MplexModel(ProtocolModel):
         self.peers = [MplexPeer(side, rng, ids) for side in (0, 1)]
 
     def is_certain(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> bool:
-        """Not if the frame may speak of an earlier use, or a stop of the peer's makes it legal."""
+        """Not if the frame may belong to an earlier use, or a stop of the peer makes it legal."""
         use, fault = faulty_frame.use, faulty_frame.fault
         if use is None or fault is None:
             return True
@@ -274,10 +274,8 @@ class MplexModel(ProtocolModel):
         found: dict[str, ExpectedStream] = {}
         newest: dict[tuple[int, int], IdUse] = {}
         states: dict[IdUse, list[str]] = {}
-        spoken: set[IdUse] = (
-            set()
-        )  # uses in which the side that did not open them has sent anything
-        clear: dict[tuple[int, int], bool] = {}  # is no frame of an earlier use to be expected?
+        answered: set[IdUse] = set()  # uses in which the receiver has sent anything
+        clear: dict[tuple[int, int], bool] = {}  # no frame of an earlier use can follow
         for packet in passed:
             use = packet.use
             if use is None or packet.fault is not None:
@@ -295,11 +293,11 @@ class MplexModel(ProtocolModel):
                 continue
             truth, state, side = found[use.label], states[use], packet.sender
             truth.count_frame(packet)
-            if side != use.opener and use not in spoken:
-                spoken.add(use)
-                if use.incarnation > 1 and packet.verb == "reset":  # or of the use before
+            if side != use.opener and use not in answered:
+                answered.add(use)
+                if use.incarnation > 1 and packet.verb == "reset":  # may belong to the previous use
                     clear[key] = truth.is_certain = False
-            if newest[key] is not use:  # late: only its sender knows which use it means
+            if newest[key] is not use:  # late: only its sender knows which use it belongs to
                 truth.is_certain = found[newest[key].label].is_certain = False
             elif packet.verb == "data":
                 truth.payload[side] += packet.payload_size

@@ -1,4 +1,4 @@
-"""Model peers of Nerdbank MultiplexingStream: offers, windows, half closes and terminations."""
+"""Model peers of Nerdbank MultiplexingStream: offers, windows, half-closes, terminations."""
 
 from random import Random
 
@@ -18,26 +18,26 @@ from polymux.testing.models.nerdbank_wire import (
     encode_payload,
 )
 
-SEEDED = 2  # the opener of a channel that both sides were configured with
+SEEDED = 2  # `IdUse.opener` of a channel that both sides were configured with
 
 
 class Channel:
-    """A channel as one peer knows it. `window`: bytes this peer may still send; -1: no limit."""
+    """What one peer knows of a channel. `send_window` is in bytes; -1: unlimited."""
 
     def __init__(self, use: IdUse, offered_by_self: bool) -> None:
         self.use = use
-        self.offered_by_self = offered_by_self  # did this peer offer it?
+        self.offered_by_self = offered_by_self
         self.accepted = use.opener == SEEDED
         self.completed = False
-        self.peer_completed = False  # the other side has completed
+        self.peer_completed = False
         self.terminated = False
-        self.peer_terminated = False  # the other side has terminated
+        self.peer_terminated = False
         self.send_window = 0
-        self.receive_window = 0  # the window that this peer has announced
+        self.receive_window = 0  # as announced by this peer
         self.unprocessed = 0  # bytes read and not acknowledged
-        self.growth_requested = False  # for a larger window
-        self.stopped_reading = False  # this peer will read no more
-        self.peer_stopped_reading = False  # the other side will read no more
+        self.growth_requested = False
+        self.stopped_reading = False
+        self.peer_stopped_reading = False
 
     @property
     def is_terminated(self) -> bool:
@@ -52,20 +52,20 @@ class NerdbankPeer(ModelPeer):
         self.random = rng.randbytes(16)
         self.handshake = encode_handshake(self.version, self.random) if self.version < 3 else b""
         self.handshake_fault: Fault | None = None
-        self.next_id = len(model.seeded_windows) + 1  # of v3; else known once the handshakes are
+        self.next_id = len(model.seeded_windows) + 1  # v3; in v1 and v2 set by the handshakes
         self.ready = self.version == 3
         self.channels: dict[tuple[int, int], Channel] = {}
         for number, window in enumerate(model.seeded_windows):
             channel = Channel(model.seeded_uses[number], False)
             channel.send_window = channel.receive_window = window
             self.channels[SEEDED, number] = channel
-        self.growth_requests: list[Channel] = []  # requests to be answered
+        self.growth_requests: list[Channel] = []  # not yet answered
 
     def start(self) -> None:
         if self.version < 3:
             self.write_frame("hello", self.handshake, fault=self.handshake_fault)
 
-    # --- frames
+    # Sending
 
     def source(self, use: IdUse) -> int:
         return 0 if use.opener == SEEDED else 1 if use.opener == self.side else -1
@@ -80,7 +80,7 @@ class NerdbankPeer(ModelPeer):
         size = len(text) if verb == "content" else 0
         return self.write_frame(verb, data, use, amount, size, fault=fault)
 
-    # --- conduct
+    # Legal behaviour
 
     def read(self, packet: ModelFrame) -> None:
         if packet.verb == "hello":
@@ -116,7 +116,7 @@ class NerdbankPeer(ModelPeer):
             self.growth_requests.append(channel)
         elif packet.verb == "adjust":
             channel.growth_requested = False
-            channel.send_window += packet.amount  # the model says by how much
+            channel.send_window += packet.amount  # the model's amount is the increase
 
     def live_channels(self) -> list[Channel]:
         return [
@@ -170,8 +170,8 @@ class NerdbankPeer(ModelPeer):
 
     def terminate(self, channel: Channel) -> None:
         channel.terminated = True
-        words = self.rng.choice([b"", b"Error: gone"])
-        self.send_frame("terminate", channel.use, 0, words)
+        text = self.rng.choice([b"", b"Error: gone"])
+        self.send_frame("terminate", channel.use, 0, text)
 
     def acknowledge(self, channel: Channel) -> None:
         amount = self.rng.choice([channel.unprocessed, self.rng.randrange(channel.unprocessed) + 1])
@@ -195,7 +195,7 @@ class NerdbankPeer(ModelPeer):
         self.send_frame("content", channel.use, 0, self.rng.randbytes(size))
 
     def send_replies(self) -> None:
-        """Terminations, completions after a refusal, and windows that were asked to grow."""
+        """Send terminations, completions after reading-completed, and window adjustments."""
         for channel in self.growth_requests:
             if (
                 not channel.is_terminated
@@ -255,8 +255,6 @@ class NerdbankModel(ProtocolModel):
             self.seeded_windows = [rng.choice([5, 500, 102400]) for _ in range(rng.randrange(1, 4))]
             self.protocol_string += f",seeded={'+'.join(map(str, self.seeded_windows))}"
         self.seeded_uses = [IdUse(SEEDED, number) for number in range(len(self.seeded_windows))]
-        self.stopped: set[IdUse] = set()  # channels that somebody has terminated
-        self.left: set[IdUse] = set()  # channels that nobody will terminate
         self.nerdbank_peers = [NerdbankPeer(side, rng, self) for side in (0, 1)]
         self.peers = list(self.nerdbank_peers)
         self.rng = rng
@@ -280,7 +278,7 @@ class NerdbankModel(ProtocolModel):
             peer.handshake_fault = Fault(found.rule, loses_framing=True)
 
     def frame_to_report(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> ModelFrame:
-        """Of two equal handshakes the second; of a channel that nobody terminates its opener."""
+        """Return the second of two equal handshakes; an opener must terminate its channel."""
         rule = faulty_frame.fault.rule if faulty_frame.fault is not None else ""
         if rule == "nerdbank.equal-randoms":
             return [packet for packet in passed if packet.verb == "hello"][1]

@@ -1,4 +1,4 @@
-"""The faults that a model peer of Nerdbank commits, each in a state where it breaks one rule."""
+"""Faults of the Nerdbank model peers, each injected in a state where it breaks one rule."""
 
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ MAX_SENT_PAYLOAD = 20480
 
 
 def inject_fault(peer: "NerdbankPeer", fault: str) -> bool:
-    """Commit this fault, if it can be told from everything legal now."""
+    """Inject this fault if it is certain to be a violation now. Return whether it was."""
     rule = f"nerdbank.{fault}"
     if fault in ("accepted-unknown-offer", "unknown-channel", "bad-offer", "bad-frame",
                  "id-parity", "wrong-source", "bad-window", "offer-without-window"):  # fmt: skip
@@ -97,7 +97,7 @@ def inject_on_channel(peer: "NerdbankPeer", channel: "Channel", fault: str, rule
 def inject_missing_termination(
     peer: "NerdbankPeer", channel: "Channel", fault: str, found: Fault
 ) -> bool:
-    """A termination that never comes."""
+    """Inject a missing termination."""
     if channel.terminated:
         return False
     if fault == "termination-unanswered" and channel.peer_terminated:
@@ -120,7 +120,7 @@ def inject_missing_termination(
 
 
 def inject_off_channel(peer: "NerdbankPeer", fault: str, rule: str) -> bool:
-    """Frames about channels that were never offered, and offers that are wrong in themselves."""
+    """Send a frame on a channel that was never offered, or an invalid offer."""
     version, side, fresh = peer.version, peer.side, peer.next_id + 1000
     use = IdUse(side, fresh)
     new = Fault(rule, use.label)

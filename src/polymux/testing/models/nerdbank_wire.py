@@ -1,4 +1,4 @@
-"""The frames of Nerdbank MultiplexingStream v1, v2 and v3, as the model peers write them."""
+"""Encoders of the Nerdbank model peers, for v1, v2 and v3."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ CODES = {
 
 
 def encode_int(value: int, rng: Random | None = None) -> bytes:
-    """A msgpack integer, now and then in a longer form than need be."""
+    """Return a msgpack integer; with `rng`, sometimes in a longer form than necessary."""
     if value < 0:
         return bytes([256 + value])
     forms = [(0xCC, 1), (0xCD, 2), (0xCE, 4), (0xCF, 8)]
@@ -46,7 +46,7 @@ def encode_handshake(version: int, random: bytes, major: int = 2) -> bytes:
 def encode_frame(
     version: int, code: int, channel_id: int, source: int, payload: bytes, rng: Random | None = None
 ) -> bytes:
-    """`source` (v3): 1 "I offered it", -1 "you did", 0 neither."""
+    """Return a frame. `source` (v3): offered by 1 the sender, -1 the other side, 0 neither."""
     if version == 1:
         return (
             bytes([code])
@@ -63,7 +63,7 @@ def encode_frame(
 
 
 def encode_payload(version: int, verb: str, amount: int, text: bytes) -> bytes:
-    """The payload of a frame that is no content."""
+    """Return the payload of a control frame."""
     if verb == "offer":
         if version == 1:
             return text

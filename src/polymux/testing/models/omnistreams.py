@@ -1,4 +1,4 @@
-"""Model peers of omnistreams: both numberings, by length and in WebSocket, few ids used often."""
+"""Model peers of omnistreams: both numberings, both encapsulations, few ids reused often."""
 
 import base64
 import hashlib
@@ -17,21 +17,21 @@ from polymux.testing.models.base import (
 VERBS = ("control", "create", "data", "end", "cancel-receive", "request", "cancel-send")
 LEGACY_CODES = {"create": 0, "data": 1, "end": 2, "cancel-send": 3, "request": 4, "control": 5}
 WEBSOCKET_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-MAX_METADATA_BYTES, MAX_MESSAGE_BYTES = 65536, 1048576  # what an observer takes at most
+MAX_METADATA_BYTES, MAX_MESSAGE_BYTES = 65536, 1048576  # default limits of an observer
 
 
 class WrittenStream:
-    """A stream of this side's own: what it may send, as far as it has read."""
+    """A stream that this side writes, as far as this side knows."""
 
     def __init__(self, use: IdUse) -> None:
         self.use = use
         self.credit = 0
         self.open = True
-        self.cancelled = False  # by the other side, and read
+        self.cancelled = False  # by the other side, as far as read
 
 
 class ReadStream:
-    """A stream of the other side's: what was asked for."""
+    """A stream that this side reads."""
 
     def __init__(self, use: IdUse) -> None:
         self.use = use
@@ -45,9 +45,9 @@ class OmnistreamsPeer(ModelPeer):
         self.model = model
         self.written_streams: dict[int, WrittenStream] = {}
         self.read_streams: dict[int, ReadStream] = {}
-        self.pending_cancels: list[IdUse] = []  # cancels for data that belongs to nothing
+        self.pending_cancels: list[IdUse] = []  # for data without an open stream
 
-    # --- carriers
+    # Encapsulation
 
     def start(self) -> None:
         if not self.model.websocket:
@@ -92,7 +92,7 @@ class OmnistreamsPeer(ModelPeer):
         stream = int.from_bytes((key * times)[:size], "big") ^ int.from_bytes(body, "big")
         return head + key + stream.to_bytes(size, "big")
 
-    # --- messages
+    # Sending
 
     def send_message(
         self, verb: str, use: IdUse | None, body: bytes = b"", fault: Fault | None = None
@@ -102,7 +102,7 @@ class OmnistreamsPeer(ModelPeer):
         amount = body[0] if verb == "request" and body else len(body)
         return self.write_frame(verb, self.encapsulate(data), use, amount, fault=fault)
 
-    # --- conduct
+    # Legal behaviour
 
     def read(self, packet: ModelFrame) -> None:
         use = packet.use
@@ -111,9 +111,8 @@ class OmnistreamsPeer(ModelPeer):
         if packet.verb == "create":
             self.read_streams[use.stream_id] = ReadStream(use)
         elif packet.verb == "request" and use.stream_id in self.written_streams:
-            self.written_streams[
-                use.stream_id
-            ].credit += packet.amount  # for the newest use of the id
+            # Taken for the newest use of the id.
+            self.written_streams[use.stream_id].credit += packet.amount
         elif packet.verb == "cancel-send" and use.stream_id in self.written_streams:
             if self.written_streams[use.stream_id].open:
                 self.written_streams[use.stream_id].open = False
@@ -129,9 +128,9 @@ class OmnistreamsPeer(ModelPeer):
 
     def read_faulted(self, packet: ModelFrame) -> None:
         if packet.verb == "data" and packet.fault is not None and packet.use is not None:
-            heard = self.read_streams.get(packet.use.stream_id)
-            told = heard is not None and heard.cancelled  # once for each use will do
-            if packet.fault.rule == "omnistreams.data-on-unknown-id" and not told:
+            stream = self.read_streams.get(packet.use.stream_id)
+            cancelled = stream is not None and stream.cancelled  # once per use is enough
+            if packet.fault.rule == "omnistreams.data-on-unknown-id" and not cancelled:
                 self.pending_cancels.append(packet.use)
 
     def send_replies(self) -> None:
@@ -186,17 +185,19 @@ class OmnistreamsPeer(ModelPeer):
         going = [h for h in self.read_streams.values() if h.open and self.is_clean(h.use)]
         if not going:
             return
-        heard = self.rng.choice(going)
+        stream = self.rng.choice(going)
         if self.rng.random() < 0.12:
-            heard.open, heard.cancelled = False, True
-            self.send_message("cancel-send", heard.use)
+            stream.open, stream.cancelled = False, True
+            self.send_message("cancel-send", stream.use)
         else:
-            self.send_message("request", heard.use, bytes([self.rng.choice([0, 1, 1, 3, 10, 255])]))
+            self.send_message(
+                "request", stream.use, bytes([self.rng.choice([0, 1, 1, 3, 10, 255])])
+            )
 
     def is_clean(self, use: IdUse) -> bool:
         return (use.opener, use.stream_id) not in self.faulted_ids
 
-    # --- faults
+    # Faults
 
     def inject_fault(self, fault: str) -> bool:
         rule = f"omnistreams.{fault}"
@@ -218,7 +219,7 @@ class OmnistreamsPeer(ModelPeer):
         }
         fitting = [w for w in own if tests[fault](w)]
         if fault in ("data-on-unknown-id", "end-on-unknown-id") and self.rng.random() < 0.3:
-            use = IdUse(self.side, 200)  # never created
+            use = IdUse(self.side, 200)  # an id that is never created
             self.send_message(fault.split("-")[0], use, b"", Fault(rule))
             return True
         if not fitting:
@@ -232,7 +233,7 @@ class OmnistreamsPeer(ModelPeer):
         elif fault == "metadata-too-long":
             self.send_message("create", again, bytes(MAX_METADATA_BYTES + 1), found)
         elif fault == "message-too-long":
-            if self.model.websocket:  # refused by the carrier, which does not know of streams
+            if self.model.websocket:  # rejected by the WebSocket layer, which has no streams
                 found = Fault("websocket.message-too-big", loses_framing=True)
             self.send_message("data", use, bytes(MAX_MESSAGE_BYTES + 1), found)
         elif fault.startswith("end-"):
@@ -253,18 +254,18 @@ class OmnistreamsPeer(ModelPeer):
             code = self.rng.choice([1, 2, 3, 4])  # all but control messages have an id
             self.write_frame("bad", self.encapsulate(bytes([code])), fault=Fault(rule))
         else:
-            heard = [h for h in self.read_streams.values() if h.open and self.is_clean(h.use)]
-            if not heard:
+            streams = [s for s in self.read_streams.values() if s.open and self.is_clean(s.use)]
+            if not streams:
                 return False
-            use = self.rng.choice(heard).use
+            use = self.rng.choice(streams).use
             body = self.rng.choice([b"", b"\1\1"])
             self.send_message("request", use, body, Fault(rule, use.label))
         return True
 
     def inject_as_reader(self, fault: str, rule: str) -> bool:
-        """The acceptor speaks of a stream that was never there, or of one that it gave up."""
+        """Send a request or cancel for a stream that never existed or that this side cancelled."""
         if self.model.cancels_late_data:
-            return False  # there a cancel of a stream that is over is an answer
+            return False  # such a peer legally cancels streams that are over
         verb = "request" if fault.startswith("request") else "cancel-send"
         body = b"\1" if verb == "request" else b""
         gone = [h for h in self.read_streams.values()
@@ -301,7 +302,7 @@ class OmnistreamsModel(ProtocolModel):
         super().__init__(rng)
         self.legacy = rng.random() < 0.4
         self.websocket = rng.random() < 0.4
-        self.cancels_late_data = rng.random() < 0.2  # late data is cancelled again, to the letter
+        self.cancels_late_data = rng.random() < 0.2  # as the spec literally demands
         self.protocol_string = (f"omnistreams:numbering={'legacy' if self.legacy else 'spec'},"
                      f"carrier={'websocket' if self.websocket else 'length'}")  # fmt: skip
         if self.cancels_late_data:
@@ -323,9 +324,8 @@ class OmnistreamsModel(ProtocolModel):
             key = (use.opener, use.stream_id)
             if packet.verb == "create":
                 if key in newest and found[newest[key].label].ending == "open":
-                    found[
-                        newest[key].label
-                    ].is_certain = False  # a cancel of an earlier use ended it
+                    # A late cancel of an earlier use ended it.
+                    found[newest[key].label].is_certain = False
                 newest[key] = use
                 truth = found[use.label] = ExpectedStream()
                 truth.granted[use.opener] = 0
@@ -337,7 +337,7 @@ class OmnistreamsModel(ProtocolModel):
                 current.granted[use.opener] = (current.granted[use.opener] or 0) + packet.amount
             elif packet.verb == "data":
                 current.payload[use.opener] += packet.amount
-            elif newest[key] is not use:  # a late cancel: it may have hit either
+            elif newest[key] is not use:  # a late cancel may belong to either use
                 current.is_certain = found[use.label].is_certain = False
             elif current.ending == "open":
                 cancels = packet.verb != "end"

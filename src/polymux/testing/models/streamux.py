@@ -1,4 +1,4 @@
-"""Model peers of Streamux: requests and replies in chunks, cancels that cross them."""
+"""Model peers of Streamux: requests and replies in chunks, and cancels that cross them."""
 
 from random import Random
 
@@ -12,7 +12,7 @@ from polymux.testing.models.base import (
 )
 
 SPLITS = ((10, 4), (12, 2), (13, 1), (7, 7), (1, 13)), ((17, 13), (28, 2), (24, 6), (29, 1))
-# An exchange, as one of its sides knows it:
+# States of an exchange, as one side knows it:
 REQUESTING, WAITING, LOCKED, OVER = "asking", "waiting", "locked", "over"
 
 
@@ -20,20 +20,23 @@ class KnownExchange:
     def __init__(self, use: IdUse) -> None:
         self.use = use
         self.state = REQUESTING
-        self.request_read = False  # the whole request has been read
-        self.reply_sent = False  # the whole reply has been sent
+        self.request_read = False  # completely
+        self.reply_sent = False  # completely
 
 
 class StreamuxPeer(ModelPeer):
     def __init__(self, side: int, rng: Random, split: tuple[int, int]) -> None:
         super().__init__(side, rng)
-        self.splits: list[tuple[int, int] | None] = [None, None]  # by side, as far as known
+        self.splits: list[tuple[int, int] | None] = [
+            None,
+            None,
+        ]  # (length bits, id bits) by side; None: not read yet
         self.splits[side] = split
         self.version = 1
-        self.initiator_fault: Fault | None = None  # of the initiator
+        self.initiator_fault: Fault | None = None
         self.requests: dict[int, KnownExchange] = {}  # by id
         self.served: dict[int, KnownExchange] = {}
-        self.pending_acks: list[IdUse] = []  # owed
+        self.pending_acks: list[IdUse] = []
         self.announced_split = split
 
     def start(self) -> None:
@@ -41,12 +44,12 @@ class StreamuxPeer(ModelPeer):
         self.write_frame("hello", bytes([self.version, length, ids, self.rng.randrange(256)]),
                    fault=self.initiator_fault)  # fmt: skip
 
-    # --- frames
+    # Sending
 
     def send_chunk(
         self, verb: str, use: IdUse, size: int, last: bool, fault: Fault | None = None
     ) -> ModelFrame:
-        """A frame about an exchange: replies are laid out as the asker announced."""
+        """Send a frame of an exchange. Replies use the layout that the requester announced."""
         split = self.splits[use.opener]
         assert split is not None
         length, ids = split
@@ -62,7 +65,7 @@ class StreamuxPeer(ModelPeer):
         return min(self.rng.choice([1, 1, 5, 60, 400]), (1 << split[0]) - 1)
 
     def free_id(self) -> int:
-        """A free id, or -1: the lowest or any."""
+        """Return a free id, the lowest or a random one; -1 if there is none."""
         ids = range(min(1 << self.announced_split[1], 12))
         free = [
             number for number in ids
@@ -75,7 +78,7 @@ class StreamuxPeer(ModelPeer):
         before = self.requests.get(stream_id)
         return IdUse(self.side, stream_id, before.use.incarnation + 1 if before else 1)
 
-    # --- conduct
+    # Legal behaviour
 
     def read(self, packet: ModelFrame) -> None:
         use = packet.use
@@ -162,7 +165,7 @@ class StreamuxPeer(ModelPeer):
         if last:
             exchange.state, exchange.reply_sent = OVER, True
 
-    # --- faults
+    # Faults
 
     def inject_fault(self, fault: str) -> bool:
         rule = f"streamux.{fault}"
@@ -239,7 +242,7 @@ class StreamuxPeer(ModelPeer):
         return True
 
     def inject_after_cancel(self, rule: str, served: list[KnownExchange]) -> bool:
-        """More of a reply, while the ack of the cancel that was read is still owed."""
+        """Continue a reply after reading its cancel, before sending the ack."""
         for exchange in served:
             if (
                 exchange.use in self.pending_acks
@@ -289,7 +292,7 @@ class StreamuxModel(ProtocolModel):
             )
 
     def frame_to_report(self, faulty_frame: ModelFrame, passed: list[ModelFrame]) -> ModelFrame:
-        """Of two initiators that do not fit, the one that passes second."""
+        """Return the second of two initiators with different header sizes."""
         if (
             faulty_frame.fault is not None
             and faulty_frame.fault.rule == "streamux.mixed-header-sizes"

@@ -1,8 +1,9 @@
 # mypyc: compiled
-"""What is known of a session before it is reassembled: who dialled, when, which files and comment.
+"""Pre-scan: what the packets of a session show before reassembly.
 
-And whether their order can be believed: bytes that first appear after they were acknowledged
-show that one direction was captured late, by another clock or another queue.
+That is the dialer, first and last timestamp, files and hint, and whether the captured order of the
+two directions can be trusted: payload that first appears after it was acknowledged shows that one
+direction was captured late, by another clock or from another queue.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from polymux.capture.tcp.ref_storage import RefBlock
 
 
 class SessionPrescan:
-    """What the packets of a session say, taken one after another.
+    """Facts about a session, collected packet by packet.
 
-    Directions are those of the flow, -1 where nothing tells. `hint_blob` and `hint` name the
-    earliest comment of ours.
+    Directions are those of the flow, -1 if unknown. `hint_block` and `hint_index` are the
+    `RefBlock` and the number of the earliest hint, -1 if there is none.
     """
 
     def __init__(self) -> None:
         self.packets: i64 = 0
         self.first_at: i64 = 0
         self.last_at: i64 = 0
-        self.syn_direction: i64 = -1  # direction that sent a SYN
-        self.syn_ack_direction: i64 = -1  # direction that sent a SYN-ACK
-        self.first_payload_direction: i64 = -1  # direction of the first payload
-        self.segment_bytes: vec[i64] = vec[i64]([0, 0])  # bytes carried, repeated ones too
+        self.syn_direction: i64 = -1  # direction of the SYN
+        self.syn_ack_direction: i64 = -1  # direction of the SYN-ACK
+        self.first_payload_direction: i64 = -1
+        self.segment_bytes: vec[i64] = vec[i64]([0, 0])  # including retransmissions
         self.hint_block: i64 = -1
         self.hint_index: i64 = 0
         self.files: list[int] = []
@@ -40,7 +41,7 @@ class SessionPrescan:
     def add_packet(
         self, block: RefBlock, size: i64, seq_ack: i64, header: i64, timestamp: i64
     ) -> None:
-        """The next packet, of those the blob refers to: its bytes, and words of its reference."""
+        """Add the next packet, one of `block`: its payload size, and words of its reference."""
         direction = block.direction
         syn = header & (SYN << 16) != 0
         if size > 0:
@@ -80,12 +81,12 @@ class SessionPrescan:
         self.packets += 1
 
     def has_packets(self, direction: i64) -> bool:
-        """Was any packet of this direction captured? All but a lone RST begin or acknowledge."""
+        """Whether a packet of this direction was captured. A RST without ACK is not noticed."""
         return self.end_seq[direction] >= 0 or self.highest_ack[1 - direction] >= 0
 
 
 def acked_before_captured(seq: i64, size: i64, high: i64, acked: i64) -> bool:
-    """Whether the new bytes among these were acknowledged before they came."""
+    """Whether the new bytes among these were acknowledged before they were captured."""
     if high < 0 or acked < 0 or not seq_after((seq + size) & LOW32, high):
         return False
     start = seq & LOW32

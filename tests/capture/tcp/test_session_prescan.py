@@ -5,11 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.capture.capture_builder import MS
+from tests.capture.conftest import in_memory
 from tests.capture.tcp.test_fast_packets import packets, references
 
 from polymux.capture.packets.packet_refs import ACK, SYN
 from polymux.capture.tcp.flow_order import FlowOrder
-from polymux.capture.tcp.session_survey import SessionPrescan
+from polymux.capture.tcp.session_prescan import SessionPrescan
 
 Made = list[tuple[int, int, int, int, int, int, int, int]]
 FACTS = (
@@ -33,7 +34,7 @@ def facts(survey: SessionPrescan) -> list[object]:
 def arranged(*files: tuple[bytes, bytes]) -> FlowOrder:
     flow = FlowOrder()
     for both in files:
-        flow.add_file([both])
+        flow.add_file([(in_memory(both[0]), in_memory(both[1]))])
     flow.arrange()
     return flow
 
