@@ -54,7 +54,7 @@ def test_no_interpreted_file_calls_a_compiled_function_with_a_column_alone() -> 
         if isinstance(node, ast.FunctionDef)
         and any("vec[" in ast.unparse(each) for each in node.args.args)
     }
-    assert "indices_of" in takers
+    assert "dictionary_indices" in takers
     for path in SOURCE.rglob("*.py"):
         if path not in compiled:
             for node in ast.walk(ast.parse(path.read_text())):
