@@ -7,10 +7,10 @@ def test_the_public_names_are_these() -> None:
     assert sorted(polymux.__all__) == [
         "BadProtocolString", "BadUrl", "Call", "CaptureError", "Endpoint", "Exchange",
         "ItemReceiver", "ItemSender", "LimitExceeded", "Limits", "LocalProtocolError",
-        "MinmuxSession", "MissingExtra", "NerdbankSession", "NoFreeIds", "Observer",
-        "OmnistreamsSession", "PeerViolation", "Pending", "Timeouts", "PolymuxError", "Receiver",
-        "Sender", "Server", "Session", "SessionClosed", "SessionLimit", "Side", "Stream",
-        "StreamAborted", "StreamEnded", "StreamuxSession", "Unreachable", "Unsupported",
+        "MessageReceiver", "MessageSender", "MinmuxSession", "MissingExtra", "NerdbankSession",
+        "NoFreeIds", "Observer", "OmnistreamsSession", "PeerViolation", "Pending", "PolymuxError",
+        "Server", "Session", "SessionClosed", "SessionLimit", "Side", "Stream", "StreamAborted",
+        "StreamEnded", "StreamuxSession", "Timeouts", "Unreachable", "Unsupported",
         "Vantage", "as_asyncio_streams", "connect", "minmux", "mplex", "nerdbank",
         "omnistreams", "pipe", "protocol", "serve", "streamux",
     ]  # fmt: skip

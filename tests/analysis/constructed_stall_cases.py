@@ -19,11 +19,11 @@ TWO_WAY: tuple[Mplex, ...] = (Mplex(), Nerdbank(), Streamux())
 CREDIT: tuple[Nerdbank | Omnistreams | Minmux, ...] = (Nerdbank(), Omnistreams(), Minmux())
 ALL: tuple[Mplex, ...] = (*TWO_WAY, Omnistreams(), Minmux())
 SIDES = (0, 1)
-CHUNK = 4_000  # bytes of the frames of a stream that hogs the line
+CHUNK = 4_000  # frame size of a stream that saturates the line
 
 
 def number(wire: Mplex, opener: int, nth: int) -> int:
-    """The id of an opener's nth stream: Minmux gives odd ids to what the dialer writes."""
+    """The id of an opener's nth stream; in Minmux, streams that the dialer writes have odd ids."""
     return nth * 2 - opener + 1 if isinstance(wire, Minmux) else nth + 1
 
 
@@ -47,7 +47,7 @@ def hog(
     case: Case, wire: Mplex, at: float, side: int, n: int, lasts: float, chunk: int = CHUNK,
     whole: bool = False,
 ) -> float:  # fmt: skip
-    """A stream of this side fills the line; returns when its last byte has passed.
+    """A stream of this side saturates the line. Return when its last byte has passed.
 
     `whole`: each frame has one instant, that of its last byte, as in a recording.
     """
@@ -61,11 +61,11 @@ def hog(
     return at
 
 
-# --- credit
+# Credit
 
 
 def without_credit() -> Iterator[Case]:
-    """Credit runs out with a frame; a grant comes after so long, and content at once."""
+    """Credit runs out with a frame; a grant follows after a pause, and content at once."""
     for wire, side, lasts in product(CREDIT, SIDES, (60.0, 130.0, 500.0, 2000.0)):
         case = begun(f"no credit for {lasts} ms, side {side}", wire)
         units = 1 if isinstance(wire, Omnistreams) else 1000
@@ -82,7 +82,7 @@ def without_credit() -> Iterator[Case]:
 
 
 def small_windows() -> Iterator[Case]:
-    """A sender of whole messages waits until there is room for the next one."""
+    """A sender of whole messages waits until there is credit for the next one."""
     wire = Nerdbank()
     for side, lasts, dribble in product(SIDES, (100.0, 500.0, 1500.0), (False, True)):
         case = begun(f"room for less than a message, {lasts} ms, side {side}, {dribble}", wire)
@@ -98,7 +98,7 @@ def small_windows() -> Iterator[Case]:
 
 
 def credit_by_drops() -> Iterator[Case]:
-    """Credit runs out, and comes back in drops, until there is enough for the next message."""
+    """Credit runs out and is granted in small amounts until it suffices for the next message."""
     wires: tuple[Nerdbank | Minmux, ...] = (Nerdbank(), Minmux())
     for wire, side, lasts in product(wires, SIDES, (200.0, 500.0)):
         case = begun(f"credit in drops for {lasts} ms, side {side}", wire)
@@ -125,7 +125,7 @@ def never_acknowledged() -> Iterator[Case]:
 
 
 def credit_and_then_others() -> Iterator[Case]:
-    """Credit comes back, and then another stream has the line: two causes in turn."""
+    """Credit is granted, and then another stream has the line: two causes in succession."""
     for wire, side, (dry, behind) in product(
         CREDIT, SIDES, ((60.0, 600.0), (200.0, 200.0), (30.0, 300.0))
     ):
@@ -137,7 +137,7 @@ def credit_and_then_others() -> Iterator[Case]:
         case.send(3.0 + dry, 1 - side, wire.grant(1 - side, side, n, units))
         chunk = 40_000 if isinstance(wire, Omnistreams) else CHUNK
         passed = behind
-        if isinstance(wire, Minmux):  # which has credit for 60,000 items, renewed on the way
+        if isinstance(wire, Minmux):  # with credit for 60,000 items, renewed meanwhile
             for step in range(int(behind / 25.0)):
                 data = wire.grant(1 - side, side, other, 60_000)
                 case.send(3.0 + dry + step * 25.0, 1 - side, data)
@@ -151,7 +151,7 @@ def credit_and_then_others() -> Iterator[Case]:
         yield case
 
 
-# --- readers, and the network
+# Readers and the network
 
 
 def closed_windows() -> Iterator[Case]:
@@ -180,18 +180,18 @@ def retransmissions() -> Iterator[Case]:
         yield case
 
 
-# --- behind other streams
+# Head-of-line blocking
 
 
 def asked(case: Case, wire: Mplex, at: float, side: int, nth: int) -> int:
-    """The other side opens a stream and asks on it; `side` owes the answer."""
+    """The other side opens a stream and sends a request; `side` has to answer."""
     n = opened(case, wire, at, 1 - side, nth)
     case.send(at + 0.5, 1 - side, wire.data(1 - side, 1 - side, n, 50, last=True))
     return n
 
 
 def answers_behind_a_hog() -> Iterator[Case]:
-    """An answer is ready at once and queued behind what another stream has queued."""
+    """An answer is ready at once and queued behind another stream's data."""
     for wire, side, (lasts, whole) in product(
         TWO_WAY, SIDES, ((70.0, False), (100.0, True), (400.0, True), (1000.0, False))
     ):
@@ -206,7 +206,7 @@ def answers_behind_a_hog() -> Iterator[Case]:
 
 
 def behind_one_large_frame() -> Iterator[Case]:
-    """Another stream's frame takes so long to pass, and goes on behind the answer."""
+    """Another stream's frame takes this long to pass, and continues after the answer."""
     wire = Mplex()
     for side, lasts in product(SIDES, (60.0, 250.0)):
         case = begun(f"an answer behind one frame of {lasts} ms, side {side}", wire)
@@ -240,7 +240,7 @@ def openings_and_backlogs() -> Iterator[Case]:
 
 
 def short_waits() -> Iterator[Case]:
-    """Question and answer, each answer behind some milliseconds of another stream."""
+    """Requests and answers, each answer behind some milliseconds of another stream."""
     for wire, side, (times, lasts, whole) in product(
         TWO_WAY, SIDES, ((64, 32.0, False), (64, 16.0, True), (50, 8.0, False))
     ):
@@ -260,7 +260,7 @@ def short_waits() -> Iterator[Case]:
 
 
 def takes_turns() -> Iterator[Case]:
-    """A stream that always has a small message ready takes turns with one that fills the line."""
+    """A stream that always has a small message ready alternates with one that fills the line."""
     for wire, side, (times, lasts) in product(TWO_WAY, SIDES, ((40, 30.0), (40, 10.0))):
         case = begun(f"{times} turns behind {lasts} ms, side {side}", wire)
         other = opened(case, wire, 0.5, side, 0)
@@ -275,7 +275,7 @@ def takes_turns() -> Iterator[Case]:
 
 
 def pings_beside_bulk() -> Iterator[Case]:
-    """A ping a second of its own accord, each behind one large frame of a bulk stream."""
+    """One unsolicited ping per second, each behind one large frame of a bulk stream."""
     wire = Mplex()
     for side, lasts in product(SIDES, (20.0, 40.0)):
         case = begun(f"pings behind frames of {lasts} ms, side {side}", wire)
@@ -293,11 +293,11 @@ def pings_beside_bulk() -> Iterator[Case]:
         yield case
 
 
-# --- the sender's own time
+# Idle senders
 
 
 def slow_answers() -> Iterator[Case]:
-    """A server takes so long to answer while another of its streams is busy, not full."""
+    """A server takes this long to answer while another of its streams is busy, not saturated."""
     for wire, side, (lasts, size, pace) in product(
         TWO_WAY,
         SIDES,
@@ -307,7 +307,7 @@ def slow_answers() -> Iterator[Case]:
         other = opened(case, wire, 1.0, side, 0)
         n = asked(case, wire, 3.0, side, 0)
         at = 1.7
-        rate = 0 if size > 5000 else 100_000  # large frames have one instant
+        rate = 0 if size > 5000 else 100_000  # large frames have one timestamp
         while at < lasts + 100.0:
             case.send(at, side, wire.data(side, side, other, size), rate)
             at += pace
@@ -339,7 +339,7 @@ def pauses_too_short() -> Iterator[Case]:
         yield case
 
 
-# --- replies
+# Replies
 
 
 def missing_replies() -> Iterator[Case]:
@@ -372,7 +372,7 @@ def missing_acceptances() -> Iterator[Case]:
 
 
 def answers_in_time() -> Iterator[Case]:
-    """The capture ends soon after the request; or the answer is slow, but not for seconds."""
+    """The capture ends soon after the request; or the answer is slow, but not late."""
     for wire, side, comes in product(TWO_WAY, SIDES, (False, True)):
         case = begun(f"{'an answer after' if comes else 'an end within'} 700 ms, side {side}", wire)
         n = asked(case, wire, 3.0, side, 0)

@@ -1,7 +1,7 @@
-"""Captures of stalls that were constructed: what passes when is a script, and so is the truth.
+"""Constructed captures of stalls, whose causes and durations are known.
 
-Frames are encoded here and not by the library, and every instant is chosen by the script, so that
-the cause and the length of each stall are known before anything is analysed.
+Frames are encoded here and not by the library, and every timestamp is chosen by the script, so that
+cause and duration of each stall are known without an analysis.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from polymux.capture.packets.packet_refs import ACK, FIN, PSH
 DIALER, ACCEPTOR = 0, 1
 SIDES = ("dialer", "acceptor")
 WIDE = 50_000_000  # a window that is never full
-RATE = 2_000  # bytes a millisecond on the constructed line
+RATE = 2_000  # bytes per millisecond of the constructed line
 RTT = 1.0  # milliseconds
 
 
@@ -82,7 +82,7 @@ class Nerdbank(Mplex):
         return self.frame(3, side, opener, n, None)
 
     def grant(self, side: int, opener: int, n: int, size: int) -> bytes:
-        """`side` has read so much."""
+        """`side` acknowledges this many bytes."""
         return self.frame(5, side, opener, n, b"\x91" + packed(size))
 
 
@@ -145,10 +145,10 @@ class Minmux(Mplex):
 
 @dataclass
 class Case:
-    """A script and its truth.
+    """A script and the stalls that the analysis must find.
 
-    `rows`: every stall to be found as (stream, sender, cause, milliseconds); an idle sender's only
-    if `idle`. `behind` and `blocked`: milliseconds of all streams but the `hogs` together, a side.
+    `rows`: every stall as (stream, sender, cause, milliseconds); those of an idle sender only if
+    `idle`. `behind` and `blocked`: milliseconds of all streams but the `hogs` together, a side.
     """
 
     name: str
@@ -162,7 +162,7 @@ class Case:
     idle: bool = False
 
     def send(self, at: float, side: int, data: bytes, rate: int = 0) -> float:
-        """Bytes leave at `at` at once, or at so many a millisecond; returns when the last has."""
+        """Send bytes at `at`, at once or at a rate in bytes per ms; return when all are sent."""
         for start in range(0, len(data), SEGMENT):
             part = data[start : start + SEGMENT]
             if rate:
@@ -174,7 +174,7 @@ class Case:
         self.events.append((at, side, "window", size))
 
     def lose(self, at: float, side: int, data: bytes, after: bytes, again: float) -> None:
-        """`data` is lost on its way, `after` comes, and `data` is sent once more at `again`."""
+        """`data` is lost, `after` arrives, and `data` is retransmitted at `again`."""
         self.events.append((at, side, "early", (data, after)))
         self.events.append((again, side, "data", data))
         self.events.append((again, side, "skip", len(after)))

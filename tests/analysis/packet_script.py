@@ -1,5 +1,4 @@
-"""Captures packet by packet, for what a well-behaved recorder never writes: round trips, closed
-windows, bytes sent again."""
+"""Captures written packet by packet, with round trips, closed windows and retransmissions."""
 
 from __future__ import annotations
 
@@ -35,14 +34,14 @@ class Wire:
         self.writer.packet(at, [before, data] if data else [before])
 
     def data(self, side: int, data: bytes, at: int) -> None:
-        """Bytes in order."""
+        """Send bytes in order."""
         for start in range(0, len(data), SEGMENT):
             part = data[start : start + SEGMENT]
             self.packet(side, at, self.next[side], self.next[1 - side], PSH | ACK, part)
             self.next[side] += len(part)
 
     def window(self, side: int, size: int, at: int) -> None:
-        """An empty packet that offers this window."""
+        """Send an empty packet that offers this window."""
         self.packet(side, at, self.next[side], self.next[1 - side], ACK, window=size)
 
     def close(self) -> str:
@@ -51,7 +50,7 @@ class Wire:
 
 
 def wire(path: Path, record: Record, rtt: int = 0) -> str:
-    """A recording as packets of ordinary size, with a round trip that can be measured."""
+    """A recording as packets of ordinary size, with a measurable round trip."""
     made = Wire(path, rtt)
     for side, data, at in record:
         made.data(side, data, at)

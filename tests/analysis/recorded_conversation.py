@@ -1,7 +1,7 @@
 """Conversations for the analysis tests: two real endpoints, recorded as a capture.
 
-A stage moves bytes between two sans-IO endpoints at instants of its own clock and records them the
-way the library's recorder does. What both applications sent and received is counted on the side.
+A `Stage` moves bytes between two sans-IO endpoints on its own clock and records them as the
+library's recorder does. It also counts what both applications sent and received.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Row = dict[str, object]
 
 
 class Stage:
-    """Two endpoints and what passes between them. `now` is nanoseconds."""
+    """Two endpoints and the bytes between them. `now` is nanoseconds."""
 
     def __init__(self, protocol: str, other: str | None = None) -> None:
         self.ends = [
@@ -54,7 +54,7 @@ class Stage:
         self.now += ns
 
     def move(self, side: int, room: int = 1 << 20) -> bool:
-        """What one side has to send passes and is read by the other; False if it is nothing."""
+        """Deliver what one side has to send to the other. Return False if there is nothing."""
         data = self.ends[side].data_to_send(room)
         if not data:
             return False
@@ -63,7 +63,7 @@ class Stage:
         return True
 
     def exchange(self) -> None:
-        """Both sides send until there is nothing to send."""
+        """Deliver both ways until neither side has anything to send."""
         while any([self.move(0), self.move(1)]):
             pass
 
@@ -81,7 +81,7 @@ class Stage:
             elif isinstance(event, Accepted | Credit):
                 self.ends[side].resume(stream)
 
-    # --- what applications do
+    # Applications
 
     def open(self, side: int, name: bytes = b"", window: int = 0) -> StreamState:
         return self.ends[side].open(name, window)
@@ -93,7 +93,7 @@ class Stage:
         return stream
 
     def peer_stream(self, side: int, stream: StreamState) -> StreamState:
-        """The same stream as the other end knows it."""
+        """The same stream at the other endpoint."""
         found = self.ends[1 - side].protocol.streams.find(stream.key)
         assert found is not None
         return found
@@ -105,7 +105,7 @@ class Stage:
     def end(self, side: int, stream: StreamState) -> None:
         self.ends[side].end(stream)
 
-    # --- recordings
+    # Recordings
 
     def save(self, path: Path, **more: object) -> str:
         return save(path, self.record, self.now + MS, **more)  # type: ignore[arg-type]  # passed on
@@ -135,7 +135,7 @@ def save(
 
 @dataclass
 class Found:
-    """All tables of some captures, as rows."""
+    """All tables of an analysis, as rows."""
 
     sessions: list[SessionSummary] = field(default_factory=list)
     batches: dict[str, list[pa.RecordBatch]] = field(default_factory=lambda: defaultdict(list))
@@ -161,7 +161,7 @@ class Found:
 
 
 def analyse(*paths: str, plan: AnalysisOptions | None = None, filters: Iterable[str] = ()) -> Found:
-    """Walk every session of the captures."""
+    """Analyze every session of the captures."""
     found = Found()
     asked = plan or AnalysisOptions()
     with read_sessions(paths, ports=asked.ports, filters=filters) as reading:

@@ -99,7 +99,7 @@ def test_a_filter_that_matches_nothing_is_said(run: Run, capture: Callable[..., 
     [
         (["--protocol", "telnet"], "no protocol 'telnet'"),
         (["--port", "x=mplex"], "write 9000=mplex"),
-        (["--filter", "nonsense"], "not an IP address"),
+        (["--filter", "nonsense"], "is not an IP address"),
         (["--session", "zzz"], "no session id starts with that"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Tests of the report, on tables made here through the schemas."""
+"""Tests of the report, on tables built here from the schemas."""

@@ -38,7 +38,7 @@ def need_chromium() -> str:
 
 @contextmanager
 def chromium(profile: Path) -> Iterator[Browser]:
-    """A browser with a fresh profile; ended on the way out."""
+    """A browser with a fresh profile, terminated at the end."""
     command = [need_chromium(), *FLAGS, f"--user-data-dir={profile}", "about:blank"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -75,7 +75,7 @@ class Browser:
         self.events: list[dict[str, Any]] = []
 
     def call(self, method: str, session: str | None = None, **params: object) -> dict[str, Any]:
-        """Send a command and wait for its answer; events on the way are kept."""
+        """Send a command and wait for its answer; events received meanwhile are kept."""
         self.last += 1
         message: dict[str, object] = {"id": self.last, "method": method, "params": params}
         if session:
@@ -108,7 +108,7 @@ class Browser:
         return page
 
 
-# Anything hostile that runs calls one of these; a refused script or style is heard as well.
+# Hostile code that is executed calls one of these; policy violations are recorded as well.
 TRAPS = """
 window.__heard = [];
 for (const word of ["alert", "confirm", "prompt", "open", "fetch", "pwned"]) {
@@ -162,14 +162,14 @@ class Page:
             raise
 
     def settle(self) -> None:
-        """Wait until what was asked for has been painted."""
+        """Wait until pending changes have been painted."""
         self.run(
             "new Promise((done) => requestAnimationFrame("
             "() => requestAnimationFrame(() => done(true))))"
         )
 
     def press(self, key: str, text: str | None = None, shift: bool = False) -> None:
-        """One key down and up, as a person would."""
+        """Press and release a key."""
         typed = (
             text if text is not None else key if len(key) == 1 else "\r" if key == "Enter" else ""
         )
@@ -208,7 +208,7 @@ class Page:
         self.settle()
 
     def heard(self) -> list[str]:
-        """What hostile content managed to do, and what the policy refused."""
+        """What hostile content executed, and what the policy refused."""
         return list(self.run("window.__heard"))
 
     def troubles(self) -> list[str]:
@@ -248,5 +248,5 @@ class Page:
         }
 
     def _own(self) -> list[dict[str, Any]]:
-        self.run("1")  # lets events that are on their way arrive
+        self.run("1")  # pending events arrive before the answer
         return [event for event in self.browser.events if event.get("sessionId") == self.session]

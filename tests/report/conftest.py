@@ -1,4 +1,4 @@
-"""One browser for all tests of the page, and reports opened alone in a folder of their own."""
+"""One browser for all tests of the page, and reports opened in an empty folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The report on the story."""
+    """The report of the constructed tables with every kind of finding."""
     folder = tmp_path_factory.mktemp("story")
     write_report(story().write(folder / "tables"), folder / "report.html", title="The story")
     return folder / "report.html"

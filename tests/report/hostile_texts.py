@@ -1,4 +1,4 @@
-"""Texts a hostile peer might send as a name, metadata or an error: all must stay texts."""
+"""Texts a hostile peer might send as a name, metadata or an error: all must be shown as text."""
 
 _CALL = "pwned(1)"
 

@@ -1,4 +1,4 @@
-"""Made-up captures to report on: a story with every kind of trouble, and one of any size."""
+"""Constructed tables to report on: one with every kind of finding, and one of any size."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SECOND = 1_000_000
 
 
 def story() -> Stage:
-    """Three sessions: one with all kinds of stalls and violations, one calm, one cut short."""
+    """Three sessions: one with all kinds of findings, one without any, one truncated."""
     stage = Stage()
     stage.capture("demo.pcapng", packets=5210, tcp_packets=5210, bytes=9_114_000)
     stage.capture(
@@ -119,7 +119,7 @@ def _cut(stage: Stage) -> None:
 
 
 def crowd(folder: Path, frames: int, streams: int = 240, sessions: int = 6) -> Path:
-    """`frames` frames in equal sessions and streams, written in row groups: any size, quickly."""
+    """`frames` frames in equal sessions and streams, written in row groups."""
     write_tables(folder, {})
     each = frames // sessions
     rows: dict[str, list[dict[str, object]]] = {"captures": [], "sessions": [], "streams": []}
@@ -178,7 +178,7 @@ def _parts(id: str, frames: int, streams: int, lasted: int) -> list[pa.Table]:
 
 
 def _evenly(id: str, frames: int, streams: int, lasted: int) -> pa.Table:
-    """A timeline in which every stream has its share of every bucket it can have."""
+    """A timeline in which every stream has content in every bucket."""
     assert bucket_width_us(lasted) * TIMELINE_BUCKETS == lasted
     rows = streams * TIMELINE_BUCKETS
     place = pc.subtract(pc.cumulative_sum(_ones(rows)), 1)

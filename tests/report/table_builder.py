@@ -1,4 +1,4 @@
-"""A stage for made-up conversations: frames go in, all tables come out, sums and all."""
+"""Builds all tables, totals included, from constructed sessions and frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Values = dict[str, object]
 
 
 def write_tables(folder: Path, rows: dict[str, list[Values]]) -> Path:
-    """Write every table, also the empty ones; a missing nullable column is null."""
+    """Write every table, including empty ones; a missing nullable column is null."""
     for name, table in TABLES.items():
         (folder / name).mkdir(parents=True, exist_ok=True)
         if not rows.get(name):
@@ -32,7 +32,7 @@ def write_tables(folder: Path, rows: dict[str, list[Values]]) -> Path:
 
 
 class Stage:
-    """Rows of all tables in the making."""
+    """The rows of all tables so far."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Values]] = {name: [] for name in TABLES}
@@ -53,7 +53,7 @@ class Stage:
 
 
 class Play:
-    """One session: streams and frames as they pass; `end` writes its sums to the stage."""
+    """One session: streams and frames in order; `end` adds its rows to the tables."""
 
     def __init__(self, stage: Stage, id: str, protocol: str = "mplex", **session: object) -> None:
         self.stage = stage
@@ -114,7 +114,7 @@ class Play:
             self.blocked[stream, sender].append((at, at + lasted))
 
     def requests(self, opener: str, asked: int, answered: int, *latencies: int) -> None:
-        """What `requests` says of one side; `latencies` are p50, p90, p99 and the longest."""
+        """Add a row of `requests`; `latencies` are p50, p90, p99 and the maximum."""
         names = ("latency_p50_us", "latency_p90_us", "latency_p99_us", "latency_max_us")
         self.stage.rows["requests"].append(
             {
@@ -124,7 +124,7 @@ class Play:
         )  # fmt: skip
 
     def end(self, lasted: int, **session: object) -> None:
-        """Number the frames, add everything up, and write the rows."""
+        """Number the frames, compute the totals and add the rows."""
         self.frames.sort(key=lambda frame: int(str(frame["time"])))
         ordinals = {"dialer": 0, "acceptor": 0}
         offsets = {"dialer": 0, "acceptor": 0}

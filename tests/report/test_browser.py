@@ -1,4 +1,4 @@
-"""The report in a real browser: it stands alone, draws itself and answers to mouse and keys."""
+"""The report in a real browser: self-contained, drawn, and usable by mouse and keyboard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = """(() => {
   return seen.size;
 })()"""
 
-# Where the dialer's blue stands halfway up the curve, first and last: parts of the plot's width.
+# First and last position of the dialer's colour halfway up the curve, as parts of the width.
 CURVE = """(() => {
   const canvas = document.querySelector("#throughput canvas");
   const whole = canvas.getBoundingClientRect();
@@ -115,7 +115,7 @@ def test_a_bucket_is_drawn_though_it_is_the_only_one_or_the_last(
     page = open_alone(tmp_path / "report.html")
     assert page.troubles() == []
     left, right = page.run(CURVE)
-    width = min(1_000, lasted) / lasted  # of a bucket, as a part of the session
+    width = min(1_000, lasted) / lasted  # of a bucket, as a share of the session
     assert right - left > 0.9 * width
     assert left - 0.02 <= sent_at / lasted <= right + 0.02
 

@@ -1,4 +1,4 @@
-"""However large the capture, the report stays small and opens at once."""
+"""The report stays small and opens quickly, however large the capture."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_size_hardly_grows_with_the_capture(reports: dict[int, ReportInfo]) -> N
     assert max(sizes) <= 2 * min(sizes)
 
 
-def test_the_number_of_frames_is_told_and_a_choice_of_them_shown(
+def test_the_number_of_frames_and_a_selection_are_shown(
     reports: dict[int, ReportInfo],
 ) -> None:
     for size, info in reports.items():
@@ -59,7 +59,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def peak_memory(tables: Path) -> int:
-    """The most memory a process needs to report on these tables, in the system's unit."""
+    """The peak memory of a process that writes a report, in the system's unit."""
     command = [sys.executable, "-c", MEASURED, str(tables), str(tables.with_suffix(".html"))]
     return int(subprocess.run(command, capture_output=True, check=True, timeout=300).stdout)
 

@@ -1,4 +1,4 @@
-"""Tables in, a file out: what it shows, what it says about the rest, what it refuses."""
+"""Writing a report: what it shows, what it mentions as left out, which errors it raises."""
 
 import json
 import re
@@ -158,7 +158,7 @@ def test_tables_from_before_a_column_was_added_are_still_read(tmp_path: Path) ->
     }
 
 
-def test_streams_that_were_given_up_are_listed_with_who_and_why(tmp_path: Path) -> None:
+def test_aborted_streams_are_listed_with_side_and_reason(tmp_path: Path) -> None:
     write_report(story().write(tmp_path / "tables"), tmp_path / "r.html")
     found = {finding["title"]: finding for finding in data_of(tmp_path / "r.html")["findings"]}
     (item,) = found["Streams were reset"]["items"]
@@ -235,7 +235,7 @@ def test_of_many_frames_those_around_trouble_are_kept(tmp_path: Path) -> None:
     broken = detail["marks"][0][4]
     assert {broken + step for step in range(-3, 4)} <= shown
     assert {0, 1, 2, 30_001} <= shown  # the first and the last
-    assert 1 in detail["frames"]["stream"]  # the quiet stream is not drowned
+    assert 1 in detail["frames"]["stream"]  # the small stream is not left out
     assert detail["frames"]["verdict"].count("2") == 1
     gaps = [b - a for a, b in zip(sorted(shown), sorted(shown)[1:], strict=False)]
     assert max(gaps) < 60  # and an even sample between
@@ -259,7 +259,7 @@ def test_lane_texts_keep_bytes_to_half_a_percent() -> None:
             assert abs(2 ** ((code - 2) / 64) / size - 1) < 0.006
 
 
-def test_times_without_leave_become_spans() -> None:
+def test_blocked_times_become_spans() -> None:
     lane = StreamTimeline()
     lane.blocked = [(0, 3, 900), (0, 4, 1000), (0, 6, 400), (1, 4, 1000), (0, 9, 500)]
     assert lane.blocked_spans(1000) == [[0, 3, 4], [0, 9, 9], [1, 4, 4]]

@@ -1,4 +1,4 @@
-"""Whatever a peer sends as a name can be looked at."""
+"""Any text from a peer is safe to display."""
 
 import unicodedata
 

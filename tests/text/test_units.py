@@ -1,4 +1,4 @@
-"""Durations, sizes and rates read naturally, whatever their size."""
+"""Durations, sizes and rates as text, of any magnitude."""
 
 import pytest
 from hypothesis import given

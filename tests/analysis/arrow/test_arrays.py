@@ -1,4 +1,4 @@
-"""Columns are made as pyarrow would make them, and without pandas."""
+"""Arrays equal those of pyarrow, and pandas is not imported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from polymux.analysis.arrow.arrays import SMALL_ARRAY_LENGTH, make_array, make_scalar
 
-pa.array([0])  # has its look at pandas, for longer than an example may take
+pa.array([0])  # imports pandas here, which takes longer than an example may
 INSTANT = pa.timestamp("us", tz="UTC")
 numbers = st.integers(-(2**63), 2**63 - 1)
 texts = st.text("aZ 0\x00\x7fäß€漢\ufffd😀", max_size=6)
@@ -40,7 +40,7 @@ def test_a_column_is_what_pyarrow_would_make_of_it(column: tuple[pa.DataType, li
     made = make_array(values, kind)
     made.validate(full=True)
     assert made.type == kind
-    if kind == INSTANT:  # some of them are no dates that Python knows
+    if kind == INSTANT:  # some are outside the range of datetime
         made, kind = made.view(pa.int64()), pa.int64()
     assert made.equals(pa.array(values, kind))
 

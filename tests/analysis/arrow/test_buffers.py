@@ -1,4 +1,4 @@
-"""What compiled code makes of a page's columns is what Arrow reads as the same values."""
+"""Arrow reads the buffers that compiled code makes of a page as the same values."""
 
 from __future__ import annotations
 

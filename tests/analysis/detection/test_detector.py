@@ -1,4 +1,4 @@
-"""Which protocol it is: a verdict with evidence, whatever the bytes are."""
+"""Protocol detection with evidence, for any bytes."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_every_protocol_of_the_registry_has_a_scorer() -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("seed", range(3))
 def test_real_traffic_is_recognised_with_its_variant(protocol: str, seed: int) -> None:
-    verdict = detect(traffic(protocol, seed))
-    assert verdict.protocol == protocol, verdict
-    assert verdict.score >= 75
-    assert "frames fit" in verdict.evidence
-    tried = {text.partition(":")[0] for text, _ in verdict.scores}
-    # Minmux, which most bytes fit, only where nothing else fits as well as can be.
+    detection = detect(traffic(protocol, seed))
+    assert detection.protocol == protocol, detection
+    assert detection.score >= 75
+    assert "frames fit" in detection.evidence
+    tried = {text.partition(":")[0] for text, _ in detection.scores}
+    # Minmux, which fits most bytes, is tried only if no other protocol fits perfectly.
     assert tried >= set(protocol_names()) - {"minmux"}
     assert ("minmux" in tried) == (protocol == "minmux")
 
@@ -73,9 +73,9 @@ TALK = b"".join(mplex(n, 0) for n in range(8)) + b"".join(mplex(n % 8, 2, b"x") 
 )
 def test_a_protocol_that_is_given_up_at_first_is_tried_again(sample: SessionSample) -> None:
     assert try_protocol("mplex", sample, brief=True).stopped_early
-    verdict = detect(sample)
-    assert verdict.protocol == "mplex", verdict
-    assert 75 <= verdict.score < 100
+    detection = detect(sample)
+    assert detection.protocol == "mplex", detection
+    assert 75 <= detection.score < 100
 
 
 @settings(max_examples=40, deadline=None)
@@ -90,14 +90,14 @@ def test_the_first_look_changes_no_verdict(
     side, data, instant = pieces[at % len(pieces)]
     pieces[at % len(pieces)] = (side, data[: at % (len(data) + 1)] + noise, instant)
     sample = SessionSample(tuple(pieces), started)
-    verdict = detect(sample)
+    detection = detect(sample)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(
             "polymux.analysis.detection.sample.BRIEF_GIVE_UP_AFTER_FRAMES", GIVE_UP_AFTER_FRAMES
         )
         patched.setattr("polymux.analysis.detection.sample.BRIEF_STEP_BYTES", EARLY_STEP_BYTES)
         patient = detect(sample)
-    assert (verdict.protocol, verdict.evidence, verdict.score, verdict.skip_bytes) == (
+    assert (detection.protocol, detection.evidence, detection.score, detection.skip_bytes) == (
         patient.protocol,
         patient.evidence,
         patient.score,
@@ -108,8 +108,8 @@ def test_the_first_look_changes_no_verdict(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=300)), max_size=12))
 def test_no_bytes_make_it_raise(pieces: list[tuple[int, bytes]]) -> None:
-    verdict = detect(SessionSample(tuple((side, data, 5) for side, data in pieces)))
-    assert verdict.evidence
+    detection = detect(SessionSample(tuple((side, data, 5) for side, data in pieces)))
+    assert detection.evidence
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -117,8 +117,8 @@ def test_random_bytes_are_unknown(seed: int) -> None:
     rng = random.Random(seed)
     pieces = tuple((side, rng.randbytes(rng.choice([30, 400, 3000])), 5) for side in (0, 1, 0, 1))
     for started in (True, False):
-        verdict = detect(SessionSample(pieces, started))
-        assert verdict.protocol is None, verdict
+        detection = detect(SessionSample(pieces, started))
+        assert detection.protocol is None, detection
 
 
 @pytest.mark.parametrize(
@@ -131,9 +131,9 @@ def test_random_bytes_are_unknown(seed: int) -> None:
     ],
 )
 def test_strangers_are_named(dialer: bytes, acceptor: bytes, word: str) -> None:
-    verdict = detect(SessionSample(((0, dialer, 1), (1, acceptor, 2))))
-    assert verdict.protocol is None
-    assert verdict.evidence.startswith(word)
+    detection = detect(SessionSample(((0, dialer, 1), (1, acceptor, 2))))
+    assert detection.protocol is None
+    assert detection.evidence.startswith(word)
 
 
 def test_bytes_of_another_protocol_are_not_looked_at_to_the_last() -> None:
@@ -239,7 +239,7 @@ def test_omnistreams_over_websocket_is_recognised_by_its_upgrade(tmp_path: Path)
     assert frames[0]["size"] == 10
 
 
-def test_what_was_given_beats_what_is_noted_and_that_beats_the_guess(tmp_path: Path) -> None:
+def test_the_option_overrides_the_note_and_the_note_overrides_detection(tmp_path: Path) -> None:
     stage = Stage("nerdbank:version=3")
     stage.open(0, b"x")
     stage.exchange()
@@ -255,7 +255,7 @@ def test_what_was_given_beats_what_is_noted_and_that_beats_the_guess(tmp_path: P
     assert "version found" in (ports.evidence or "")
 
 
-def test_a_note_that_cannot_be_used_is_said_and_the_bytes_are_asked(tmp_path: Path) -> None:
+def test_an_unusable_protocol_note_is_mentioned_and_the_bytes_decide(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"x")
     stage.send(0, stream, b"hello")
@@ -265,7 +265,7 @@ def test_a_note_that_cannot_be_used_is_said_and_the_bytes_are_asked(tmp_path: Pa
     assert "no protocol 'telnet'" in (session.evidence or "")
 
 
-def test_the_vantage_noted_in_the_capture_is_the_one_judged_from(tmp_path: Path) -> None:
+def test_frames_are_validated_from_the_vantage_noted_in_the_capture(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stage.open(0, b"x")
     stage.exchange()

@@ -1,4 +1,4 @@
-"""A protocol that was named wrongly is said to be wrong first, and convicts no peer for certain."""
+"""A wrongly named protocol is reported first, and its violations are only possible."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_bytes_of_tls_are_not_read_as_a_protocol_without_a_word(tmp_path: Path) 
     assert note.startswith(f"{MISMATCH_PREFIX}TLS")
 
 
-def test_libp2p_without_its_preamble_is_told_how_to_name_it(tmp_path: Path) -> None:
+def test_the_note_names_the_preamble_option_for_libp2p(tmp_path: Path) -> None:
     greeting = b"\x13/multistream/1.0.0\n\x0d/mplex/6.7.0\n"
     talk = traffic("mplex")
     pieces = ((0, greeting, 0), (1, greeting, 0), *talk.pieces)

@@ -69,18 +69,18 @@ def test_content_is_what_was_sent(tmp_path: Path) -> None:
 def test_what_a_gap_leaves_out_of_an_overlong_frame_is_counted(
     selected: str | None, size: int
 ) -> None:
-    contents = ContentCollector(-1)
+    collector = ContentCollector(-1)
     if selected is not None:
-        contents.select(*parse_stream_key(selected))
-    watch = SessionTracker(contents)
-    observer = Observer(create("mplex"), True, watch)
-    stalls = StallDetector(watch.stream_trackers.empty_slot, -1, [], [], [], [])
-    watch.attach(observer, Timeline(0, 1000), stalls)
-    watch.feed_bytes(0, bytes.fromhex("0800 0a 80808096 01") + b"x" * 10, 0)  # of 300 MiB on id 1
-    watch.feed_gap(0, (300 << 20) - 20, 1)
-    watch.feed_bytes(0, b"y" * 10, 2)
-    kept = sum(len(data) for data in contents.rows.data)
-    assert (kept, contents.truncated_bytes + kept) == (64 << 20 if size else 0, size)
+        collector.select(*parse_stream_key(selected))
+    tracker = SessionTracker(collector)
+    observer = Observer(create("mplex"), True, tracker)
+    stalls = StallDetector(tracker.stream_trackers.empty_slot, -1, [], [], [], [])
+    tracker.attach(observer, Timeline(0, 1000), stalls)
+    tracker.feed_bytes(0, bytes.fromhex("0800 0a 80808096 01") + b"x" * 10, 0)  # of 300 MiB on id 1
+    tracker.feed_gap(0, (300 << 20) - 20, 1)
+    tracker.feed_bytes(0, b"y" * 10, 2)
+    kept = sum(len(data) for data in collector.rows.data)
+    assert (kept, collector.truncated_bytes + kept) == (64 << 20 if size else 0, size)
 
 
 def test_only_the_stream_that_is_asked_for_is_collected(tmp_path: Path) -> None:

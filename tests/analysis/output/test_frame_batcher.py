@@ -1,4 +1,4 @@
-"""Frames of many sessions share their batches and stay the frames that each had alone."""
+"""Frames of many sessions share batches without being changed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from polymux.core.frames import FrameRows
 from polymux.protocols.registry import create
 from polymux.testing.simulator import Simulation
 
-pa.array([0])  # has its look at pandas, for longer than an example may take
+pa.array([0])  # imports pandas here, which takes longer than an example may
 PROTOCOLS = {name: create(name) for name in ("mplex", "nerdbank", "omnistreams")}
 MIXED = ("mplex", "nerdbank", "nerdbank:version=1", "nerdbank:version=2")
 WHOLE = DEFAULT_BATCH_ROWS // 4
 
 
 def page_of(rows: int, labels: list[str], seed: int = 0) -> FramePage:
-    """So many rows, some of them of a stream."""
+    """A page with this many rows, some of them of a stream."""
     rng = Random(seed)
     page = FramePage(FrameRows(rows + rng.randrange(5)), 0)
     batch = page.batch
@@ -70,20 +70,20 @@ puts = st.tuples(
 @given(
     st.lists(puts, max_size=30), st.sampled_from([1, 4, 50, 150, DEFAULT_BATCH_ROWS]), st.booleans()
 )
-def test_any_pages_in_any_turn_keep_the_rows_of_each_session(
+def test_pages_in_any_order_keep_the_rows_of_each_session(
     asked: list[tuple[int, int, list[str], int]], room: int, flushed: bool
 ) -> None:
     alone, together = Found(), Found()
-    gathering = FrameBatcher(together.emit, room)
+    batcher = FrameBatcher(together.emit, room)
     for whose, rows, labels, seed in asked:
         protocol = list(PROTOCOLS.values())[whose % 3]
         page = page_of(rows, labels, seed)
         alone.emit("frames", frames_batch(page, kind_names(protocol), [f"s{whose}"]))
-        gathering.add(page, f"s{whose}", protocol)
+        batcher.add(page, f"s{whose}", protocol)
         if flushed and seed < 10:
-            gathering.flush()
+            batcher.flush()
             assert len(together.rows("frames")) == len(alone.rows("frames"))
-    gathering.flush()
+    batcher.flush()
     assert by_session(together.rows("frames")) == by_session(alone.rows("frames"))
     for batch in together.batches["frames"]:
         batch.validate(full=True)
@@ -93,58 +93,58 @@ def test_any_pages_in_any_turn_keep_the_rows_of_each_session(
     assert len({str(batch.schema) for batch in together.batches["frames"]}) <= 1
 
 
-def test_a_page_of_many_rows_is_no_copy_and_waits_for_nothing() -> None:
+def test_a_page_of_many_rows_is_emitted_at_once_without_a_copy() -> None:
     found = Found()
-    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
-    gathering.add(page_of(WHOLE - 1, ["d1"]), "other", PROTOCOLS["mplex"])
-    gathering.add(page_of(WHOLE, ["d1"]), "long", PROTOCOLS["mplex"])
+    batcher = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    batcher.add(page_of(WHOLE - 1, ["d1"]), "other", PROTOCOLS["mplex"])
+    batcher.add(page_of(WHOLE, ["d1"]), "long", PROTOCOLS["mplex"])
     (batch,) = found.batches["frames"]
     assert batch["session_id"].to_pylist() == ["long"] * WHOLE
-    gathering.add(page_of(WHOLE, ["d1"]), "other", PROTOCOLS["mplex"])  # its first rows go before
+    batcher.add(page_of(WHOLE, ["d1"]), "other", PROTOCOLS["mplex"])  # its first rows go before
     assert [each.num_rows for each in found.batches["frames"]] == [WHOLE, WHOLE - 1, WHOLE]
     page = page_of(WHOLE, [])
-    gathering.add(page, "long", PROTOCOLS["mplex"])
+    batcher.add(page, "long", PROTOCOLS["mplex"])
     page.batch.size[0] = 77
     assert found.batches["frames"][-1]["size"][0].as_py() == 77
 
 
 def test_a_batch_that_left_does_not_change_any_more() -> None:
     found = Found()
-    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    batcher = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
     page = page_of(10, ["d1", "d3"])
-    gathering.add(page, "one", PROTOCOLS["mplex"])
-    gathering.flush()
+    batcher.add(page, "one", PROTOCOLS["mplex"])
+    batcher.flush()
     before = found.rows("frames")
     page.batch.size[0] += 1
     for seed in range(1, 9):
-        gathering.add(page_of(1000, ["a2"], seed), f"s{seed}", PROTOCOLS["mplex"])
+        batcher.add(page_of(1000, ["a2"], seed), f"s{seed}", PROTOCOLS["mplex"])
     assert len(found.batches["frames"]) == 2
     assert found.rows("frames")[:10] == before
 
 
 def test_as_many_sessions_as_there_are_rows_share_a_batch() -> None:
     found = Found()
-    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    batcher = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
     names = [f"s{n}" for n in range(DEFAULT_BATCH_ROWS - 3)]
     for name in names + names[-3:]:
-        gathering.add(page_of(1, [name]), name, PROTOCOLS["mplex"])
-    gathering.flush()
+        batcher.add(page_of(1, [name]), name, PROTOCOLS["mplex"])
+    batcher.flush()
     assert [batch.num_rows for batch in found.batches["frames"]] == [DEFAULT_BATCH_ROWS]
     assert [row["session_id"] for row in found.rows("frames")] == names + names[-3:]
 
 
 def test_long_labels_do_not_wait_for_thousands_of_rows() -> None:
     found = Found()
-    gathering = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
+    batcher = FrameBatcher(found.emit, DEFAULT_BATCH_ROWS)
     half = MAX_PENDING_TEXT_BYTES // 2
-    gathering.add(page_of(1, ["x" * half]), "one", PROTOCOLS["mplex"])
-    gathering.add(page_of(1, ["x" * half]), "two", PROTOCOLS["mplex"])  # is there already
+    batcher.add(page_of(1, ["x" * half]), "one", PROTOCOLS["mplex"])
+    batcher.add(page_of(1, ["x" * half]), "two", PROTOCOLS["mplex"])  # is there already
     assert not found.batches["frames"]
-    gathering.add(page_of(1, ["y" * half]), "two", PROTOCOLS["mplex"])
+    batcher.add(page_of(1, ["y" * half]), "two", PROTOCOLS["mplex"])
     assert [batch.num_rows for batch in found.batches["frames"]] == [3]
 
 
-# --- captures
+# Captures
 
 
 @pytest.fixture(scope="module")
@@ -207,14 +207,14 @@ def test_frames_that_wait_are_counted_and_written(captures: list[str], tmp_path:
 
 def test_frames_of_short_sessions_are_few_batches(captures: list[str]) -> None:
     alone, together = Found(), Found()
-    gathering = RowBatcher(together.emit)
+    batcher = RowBatcher(together.emit)
     short = [path for n, path in enumerate(captures[:24]) if n % 6 != 5]
     with read_sessions(short) as reading:
         for walked, session in enumerate(reading, 1):
             analyze_session(session, AnalysisOptions(), alone.emit)
-            assert len(by_session(alone.rows("frames"))) == walked  # none waits for others
-            analyze_session(session, AnalysisOptions(), together.emit, batcher=gathering)
+            assert len(by_session(alone.rows("frames"))) == walked  # emitted without batching
+            analyze_session(session, AnalysisOptions(), together.emit, batcher=batcher)
     assert not together.batches["frames"]
-    gathering.flush()
+    batcher.flush()
     assert len(alone.batches["frames"]) >= len(short)
     assert len(together.batches["frames"]) == 2  # protocols

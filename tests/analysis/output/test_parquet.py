@@ -1,4 +1,4 @@
-"""Tables on disk: every folder is there, every file whole, every row as it was."""
+"""Tables on disk: every folder exists, every file is complete, every row unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows that are put by many sessions are the rows that each would have emitted alone."""
+"""Rows batched from many sessions are those that each session would have emitted alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ import pytest
 from tests.analysis.recorded_conversation import Stage
 
 from polymux.analysis.options import AnalysisOptions
-from polymux.analysis.output import row_batcher as gathering
 from polymux.analysis.output import session_rows as rows
 from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES
 from polymux.analysis.output.parquet import TableWriter, read_table
-from polymux.analysis.output.row_batcher import RowBatcher
+from polymux.analysis.output.row_batcher import DEFAULT_BATCH_ROWS, RowBatcher
 from polymux.analysis.session.analyzer import analyze_session
 from polymux.capture import read_sessions
 
 
 class Emitted:
-    """Batches by table, as they came."""
+    """Batches by table, in order of arrival."""
 
     def __init__(self) -> None:
         self.batches: dict[str, list[pa.RecordBatch]] = {}
@@ -52,21 +51,21 @@ def talks(tmp_path: Path) -> list[str]:
 
 def test_many_sessions_share_their_batches_and_keep_their_rows(talks: list[str]) -> None:
     alone, together = Emitted(), Emitted()
-    gathered = RowBatcher(together)
+    batcher = RowBatcher(together)
     with read_sessions(talks) as reading:
         for session in reading:
             analyze_session(session, AnalysisOptions(), alone)
-            analyze_session(session, AnalysisOptions(), together, batcher=gathered)
+            analyze_session(session, AnalysisOptions(), together, batcher=batcher)
     assert "sessions" not in together.batches
-    gathered.flush()
+    batcher.flush()
     assert together.rows() == alone.rows()
     assert len(alone.batches["sessions"]) == len(talks)
     assert len(together.batches["sessions"]) == len(together.batches["streams"]) == 1
-    gathered.flush()
+    batcher.flush()
     assert together.rows() == alone.rows()
 
 
-def put_violations(gathered: RowBatcher, count: int, detail: str) -> None:
+def put_violations(batcher: RowBatcher, count: int, detail: str) -> None:
     row = {
         "session_id": "s",
         "sender": "dialer",
@@ -80,23 +79,19 @@ def put_violations(gathered: RowBatcher, count: int, detail: str) -> None:
         "certainty": "certain",
         "detail": detail,
     }
-    gathered.add("violations", {name: [value] * count for name, value in row.items()})
+    batcher.add("violations", {name: [value] * count for name, value in row.items()})
 
 
-def test_no_more_wait_than_are_worth_it() -> None:
+def test_rows_are_emitted_when_a_batch_or_its_texts_are_full() -> None:
     emitted = Emitted()
-    gathered = RowBatcher(emitted)
-    put_violations(gathered, gathering.DEFAULT_BATCH_ROWS - 1, "d")
+    batcher = RowBatcher(emitted)
+    put_violations(batcher, DEFAULT_BATCH_ROWS - 1, "d")
     assert not emitted.batches
-    put_violations(gathered, 1, "d")
+    put_violations(batcher, 1, "d")
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [DEFAULT_BATCH_ROWS]
+    put_violations(batcher, 2, "d" * (MAX_PENDING_TEXT_BYTES // 2))  # long texts are emitted early
     assert [batch.num_rows for batch in emitted.batches["violations"]] == [
-        gathering.DEFAULT_BATCH_ROWS
-    ]
-    put_violations(
-        gathered, 2, "d" * (MAX_PENDING_TEXT_BYTES // 2)
-    )  # long texts do not wait either
-    assert [batch.num_rows for batch in emitted.batches["violations"]] == [
-        gathering.DEFAULT_BATCH_ROWS,
+        DEFAULT_BATCH_ROWS,
         2,
     ]
 
@@ -120,28 +115,26 @@ def test_a_writer_has_all_rows_in_its_files(talks: list[str], tmp_path: Path) ->
 
 def test_the_files_of_a_session_are_texts_too(talks: list[str]) -> None:
     emitted = Emitted()
-    gathered = RowBatcher(emitted)
+    batcher = RowBatcher(emitted)
     with read_sessions(talks[:1]) as reading:
         (summary,) = (
             analyze_session(session, AnalysisOptions(), lambda *_: None) for session in reading
         )
-    summary.capture = ["x" * 1000] * 100  # as many as a session has that lasts for days
+    summary.capture = ["x" * 1000] * 100  # as for a session that lasts for days
     row = summary.row()
     put = 0
     while not emitted.batches:
-        gathered.add("sessions", {name: [value] for name, value in row.items()})
+        batcher.add("sessions", {name: [value] for name, value in row.items()})
         put += 1
     assert put == -(-MAX_PENDING_TEXT_BYTES // 100_000)
 
 
-def test_what_is_enough_by_itself_waits_for_nothing() -> None:
+def test_a_full_batch_is_emitted_at_once() -> None:
     emitted = Emitted()
-    gathered = RowBatcher(emitted)
-    put_violations(gathered, gathering.DEFAULT_BATCH_ROWS, "d")
-    assert [batch.num_rows for batch in emitted.batches["violations"]] == [
-        gathering.DEFAULT_BATCH_ROWS
-    ]
-    gathered.flush()
+    batcher = RowBatcher(emitted)
+    put_violations(batcher, DEFAULT_BATCH_ROWS, "d")
+    assert [batch.num_rows for batch in emitted.batches["violations"]] == [DEFAULT_BATCH_ROWS]
+    batcher.flush()
     assert len(emitted.batches["violations"]) == 1
 
 

@@ -1,4 +1,4 @@
-"""Timeline rows of many sessions share their batches and stay what each session told."""
+"""Timeline rows of many sessions share batches without being changed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.analysis.recorded_conversation import Found, Row
 
 from polymux.analysis.arrow.batches import SCHEMAS
-from polymux.analysis.output import row_batcher as gathering
+from polymux.analysis.output import row_batcher as batcher
 from polymux.analysis.output.frame_batcher import MAX_PENDING_TEXT_BYTES
 from polymux.analysis.output.row_batcher import RowBatcher
 from polymux.analysis.output.timeline_rows import TimelineRows
@@ -46,21 +46,21 @@ def rows_of(given_rows: list[Told]) -> TimelineRows:
 
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.lists(rows, min_size=1, max_size=90)), max_size=12),
-    st.sampled_from([1, 7, 100, gathering.DEFAULT_BATCH_ROWS]),
+    st.sampled_from([1, 7, 100, batcher.DEFAULT_BATCH_ROWS]),
 )
-def test_rows_of_any_sessions_in_any_turn_are_all_there_and_in_order(
+def test_rows_of_interleaved_sessions_are_complete_and_in_order(
     asked: list[tuple[int, list[Told]]], enough: int
 ) -> None:
     found = Found()
-    gathered = RowBatcher(found.emit, enough)
+    batcher = RowBatcher(found.emit, enough)
     expected: list[Row] = []
     for whose, given_rows in asked:
-        gathered.add_timeline(rows_of(given_rows), f"s{whose}")
+        batcher.add_timeline(rows_of(given_rows), f"s{whose}")
         expected += [told(f"s{whose}", row) for row in given_rows]
         handed = len(found.rows("timeline"))
         assert handed <= len(expected)
         assert len(expected) - handed < enough
-    gathered.flush()
+    batcher.flush()
     assert found.rows("timeline") == expected
     for batch in found.batches["timeline"]:
         batch.validate(full=True)
@@ -69,10 +69,10 @@ def test_rows_of_any_sessions_in_any_turn_are_all_there_and_in_order(
 
 def test_long_labels_do_not_wait_for_thousands_of_rows() -> None:
     found = Found()
-    gathered = RowBatcher(found.emit)
+    batcher = RowBatcher(found.emit)
     half = "x" * (MAX_PENDING_TEXT_BYTES // 2)
-    gathered.add_timeline(rows_of([(half, 0, 0, 1, 1, -1)]), "one")
-    gathered.add_timeline(rows_of([(half, 1, 0, 1, 1, -1)]), "two")  # is there already
+    batcher.add_timeline(rows_of([(half, 0, 0, 1, 1, -1)]), "one")
+    batcher.add_timeline(rows_of([(half, 1, 0, 1, 1, -1)]), "two")  # is there already
     assert not found.batches["timeline"]
-    gathered.add_timeline(rows_of([(half + "y", 0, 0, 1, 1, -1)]), "two")
+    batcher.add_timeline(rows_of([(half + "y", 0, 0, 1, 1, -1)]), "two")
     assert [batch.num_rows for batch in found.batches["timeline"]] == [3]

@@ -1,4 +1,4 @@
-"""The tables are what the design says they are, in every form they are offered in."""
+"""The schemas have the designed columns, in Arrow and in the documentation."""
 
 import builtins
 import re
@@ -13,19 +13,19 @@ from polymux.analysis.schema import tables
 from polymux.analysis.schema.tables import TABLES, ColumnType, TableSchema
 from polymux.core.errors import MissingExtra
 
-# "_S" stands for the same column once for each side, next to each other.
+# "_S" stands for two adjacent columns, one per side.
 DESIGNED = {
     "captures": "file format status packets tcp_packets other_packets fragments bytes error "
     "error_offset",
     "sessions": "session_id capture protocol version dialect evidence vantage dialer acceptor "
     "started_at ended_at frames streams bytes_S payload_bytes_S missing_bytes_S "
     "undecoded_bytes_S overhead_bytes_S violations ending note rtt_us",
-    "streams": "session_id stream opener stream_id incarnation name name_bytes opened_at accepted_at "
-    "closed_at ending reset_by error bytes_S units_S frames_S ended_S "
+    "streams": "session_id stream opener stream_id incarnation name name_bytes opened_at "
+    "accepted_at closed_at ending reset_by error bytes_S units_S frames_S ended_S "
     "credit_granted_S peak_in_flight_bytes_S blocked_us_S first_at_S last_at_S window_bytes_S "
     "window_limit_bps_S throughput_bps_S stalled_us_S hol_blocked_us_S",
-    "frames": "session_id sender frame_index time byte_offset size kind stream amount payload_bytes "
-    "verdict",
+    "frames": "session_id sender frame_index time byte_offset size kind stream amount "
+    "payload_bytes verdict",
     "violations": "session_id sender frame_index byte_offset time stream rule origin severity "
     "certainty detail",
     "stalls": "session_id stream sender started_at duration_us cause blocking_stream detail",

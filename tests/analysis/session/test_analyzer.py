@@ -1,4 +1,4 @@
-"""A captured conversation becomes the rows that both applications would have written."""
+"""The rows of a captured session are those that both applications would have written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROTOCOLS = ("mplex", "nerdbank:version=1", "nerdbank:version=2", "nerdbank:vers
 
 
 def talk(protocol: str) -> Stage:
-    """Two streams, one opened by each side, both used both ways and ended."""
+    """Two streams, one opened by each side, both used in both directions and ended."""
     stage = Stage(protocol)
     for side, name in ((0, b"logs"), (1, b"metrics")):
         stream = stage.open(side, name)
@@ -151,7 +151,7 @@ def test_a_planted_violation_is_found_on_its_stream(tmp_path: Path) -> None:
     assert found.session.ending == "clean"
 
 
-def test_time_without_leave_is_counted_from_the_last_byte_to_the_grant(tmp_path: Path) -> None:
+def test_blocked_time_is_counted_from_the_last_byte_to_the_grant(tmp_path: Path) -> None:
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"starved", window=1000)
     stage.exchange()
@@ -179,7 +179,7 @@ def test_time_without_leave_is_counted_from_the_last_byte_to_the_grant(tmp_path:
     assert stall["duration_us"] == 700_000
 
 
-def test_a_gap_inside_a_frame_is_passed_and_said(tmp_path: Path) -> None:
+def test_a_gap_inside_a_frame_is_skipped_and_noted(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"x")
     stage.exchange()
@@ -250,7 +250,7 @@ def _save_with_hole(path: str, record: Record, hole: tuple[int, int, int]) -> No
     writer.close()
 
 
-def test_a_session_without_its_start_is_doubted_and_said(tmp_path: Path) -> None:
+def test_violations_of_a_session_without_its_start_are_possible_and_noted(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"x")
     stage.exchange()

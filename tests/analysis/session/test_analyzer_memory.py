@@ -1,4 +1,4 @@
-"""A walk gives back all it took: a worker walks thousands of sessions, some of them for hours."""
+"""Analysis frees its memory: a worker analyzes thousands of sessions, some of them for hours."""
 
 import gc
 import tracemalloc
@@ -13,7 +13,7 @@ from polymux.capture import read_sessions
 ROUNDS = 20
 
 
-def test_walking_a_session_again_and_again_takes_no_more_memory(tmp_path: Path) -> None:
+def test_analyzing_a_session_repeatedly_takes_no_more_memory(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stream = stage.open(0, b"s")
     for _ in range(400):
@@ -23,7 +23,7 @@ def test_walking_a_session_again_and_again_takes_no_more_memory(tmp_path: Path) 
     capture = tmp_path / "one.pcapng"
     with read_sessions([stage.save(capture)]) as reading:
         (session,) = reading
-        column = 8 * session.packets  # bytes that one column of its events takes
+        column = 8 * session.packets  # size of one column of its events
 
         def rounds(count: int) -> None:
             for _ in range(count):
@@ -36,7 +36,7 @@ def test_walking_a_session_again_and_again_takes_no_more_memory(tmp_path: Path) 
 
         rounds(3)
         gc.collect()
-        gc.disable()  # nothing waits to be found by it
+        gc.disable()  # nothing may depend on the cycle collector
         tracemalloc.start()
         try:
             rounds(1)

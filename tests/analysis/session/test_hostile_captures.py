@@ -1,4 +1,4 @@
-"""Whatever a capture holds: rows that add up, bounded memory, no exception."""
+"""Hostile captures: consistent rows, bounded memory, no exception."""
 
 from __future__ import annotations
 
@@ -91,7 +91,9 @@ def _varint(value: int) -> bytes:
     return out + bytes([value])
 
 
-def test_streams_leave_while_the_session_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_rows_are_emitted_while_the_session_continues(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(walking, "CLOSED_STREAMS_REMEMBERED", 10)
     monkeypatch.setattr(walking, "BATCH_BYTES", 2000)
     record: Record = []

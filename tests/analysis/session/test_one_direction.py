@@ -1,4 +1,4 @@
-"""Captures with the packets of one side only: what depends on the other side is not judged."""
+"""Captures of one side only: rules that depend on the other side are not checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class OneSide(Wire):
 
 
 def talked(path: Path, wire: Mplex, side: int, *, started: bool) -> Found:
-    """Three streams of the dialer, each asked and answered at once, and a session that goes on."""
+    """Three streams of the dialer, each with a request and an immediate answer."""
     made = OneSide(path, side, 0 if started else START + 3 * MS)
     at = START + 5 * MS
     for number in (1, 3, 5):

@@ -1,4 +1,4 @@
-"""The beginning of a session is read once, for whoever guesses and for whoever decodes."""
+"""The beginning of a session is read once, for detection and for decoding."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ from polymux.core.errors import CaptureError
 
 @contextmanager
 def surveyed(path: str, asked: list[int] | None = None) -> Iterator[TcpSession]:
-    """The only session of a capture; `asked` hears of every byte that is read for its payload."""
+    """The only session of a capture; `asked` records every byte that is read of its payload."""
     with FilePool() as files:
 
         def reader(name: str) -> Callable[[int, int], bytes]:
@@ -143,7 +143,7 @@ def test_a_session_that_cannot_be_read_is_freed_all_the_same(tmp_path: Path) -> 
         gc.enable()
 
 
-def test_where_reading_fails_what_can_be_read_is_recognised_and_the_failure_is_told(
+def test_where_reading_fails_the_readable_part_is_detected_and_the_error_noted(
     tmp_path: Path,
 ) -> None:
     stage = Stage("mplex")

@@ -1,4 +1,4 @@
-"""The same capture gives the same tables, however it is cut, ordered or repeated."""
+"""The same capture gives the same tables, however it is split, ordered or repeated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def digests(found: Found) -> dict[str, str]:
 
 
 def from_rows(rows: Iterable[FlowRefs]) -> Found:
-    """What a Spark task does with the references of its flows."""
+    """Analyze the references of flows as a Spark task does."""
     found = Found()
     flows: dict[bytes, list[FlowRefs]] = defaultdict(list)
     for row in rows:

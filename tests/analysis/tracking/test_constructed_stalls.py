@@ -1,4 +1,4 @@
-"""Stalls whose truth is known, because they were constructed: cause, side, length and sums."""
+"""Constructed stalls: cause, side, duration and totals are known and must be reported."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tests.analysis.recorded_conversation import Found, analyse
 
 from polymux.analysis.options import AnalysisOptions
 
-RIGHT = 0.98  # of the causes
-NEAR = 0.10  # of the figures; and a millisecond, which is what a frame takes
+RIGHT = 0.98  # share of the causes that must be right
+NEAR = 0.10  # tolerance of durations, plus the millisecond that a frame takes
 
 
 def near(found: float, truth: float) -> bool:
@@ -19,7 +19,7 @@ def near(found: float, truth: float) -> bool:
 
 
 def wrong_causes(case: Case, found: Found) -> str:
-    """How the rows differ from the truth, or ""."""
+    """How the rows differ from the construction; "" if they do not."""
     rows = [
         (str(row["stream"]), str(row["sender"]), str(row["cause"]))
         for row in found.rows("stalls")
@@ -30,7 +30,7 @@ def wrong_causes(case: Case, found: Found) -> str:
 
 
 def wrong_figures(case: Case, found: Found) -> str:
-    """Which durations or sums are off, or ""."""
+    """Which durations or totals are wrong; "" if none."""
     lasted = {(row["stream"], row["cause"]): row["duration_us"] for row in found.rows("stalls")}
     said = []
     for stream, _, cause, truth in case.rows:

@@ -1,4 +1,4 @@
-"""Streams whose peer did not answer: a finding with the silent side and its time, and no other."""
+"""Late and missing answers: one finding with the silent side and its duration."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_request_cancelled_after_seconds_had_no_reply_until_then(tmp_path: Pat
     wire = Streamux()
     case = begun(wire)
     case.send(3.0, 0, wire.data(0, 0, 1, 50, last=True))
-    case.send(5_003.0, 0, (1).to_bytes(4, "little"))  # the asker gives up
+    case.send(5_003.0, 0, (1).to_bytes(4, "little"))  # the requester cancels
     case.send(5_004.0, 1, (1 << 30 | 1).to_bytes(4, "little"))
     case.ends = 9_000.0
     (row,) = replies(case, tmp_path)
@@ -79,7 +79,7 @@ def test_an_offer_that_was_never_answered_says_so(tmp_path: Path) -> None:
     assert row["detail"] == "the acceptor's offer was not answered for 3 s"
 
 
-def test_an_offer_rejected_late_is_told_once(tmp_path: Path) -> None:
+def test_an_offer_rejected_late_is_reported_once(tmp_path: Path) -> None:
     wire = Nerdbank()
     case = Case("", wire.name)
     case.send(1.0, 0, wire.offer(0, 1))
@@ -105,7 +105,7 @@ def test_an_end_without_content_is_an_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("wire", [Omnistreams(), Minmux()], ids=["omnistreams", "minmux"])
-def test_a_one_way_stream_is_never_answered_and_owes_nothing(wire: Mplex, tmp_path: Path) -> None:
+def test_no_answer_is_expected_on_a_one_way_stream(wire: Mplex, tmp_path: Path) -> None:
     case = Case("", wire.name)
     for side, data in wire.open(0, 1, 100):
         case.send(1.0, side, data)
@@ -120,7 +120,7 @@ def test_a_one_way_stream_is_never_answered_and_owes_nothing(wire: Mplex, tmp_pa
 def test_a_peer_that_has_answered_may_be_silent_later(wire: Mplex, tmp_path: Path) -> None:
     case = begun(wire)
     case.send(4.0, 0, wire.end(0, 0, 1))
-    case.send(50.0, 1, wire.data(1, 0, 1, 50))  # it subscribed, and gets what there is
+    case.send(50.0, 1, wire.data(1, 0, 1, 50))  # a subscription, with its first content
     case.ends = 9_000.0
     assert replies(case, tmp_path) == []
 
@@ -137,7 +137,7 @@ def test_a_peer_in_the_middle_of_its_answer_is_answering(tmp_path: Path) -> None
 def test_a_peer_without_credit_cannot_answer(tmp_path: Path) -> None:
     wire = Nerdbank()
     case = Case("", wire.name)
-    case.send(1.0, 0, wire.offer(0, 1, 0))  # the dialer takes nothing
+    case.send(1.0, 0, wire.offer(0, 1, 0))  # the dialer grants no window
     case.send(2.0, 1, wire.accept(0, 1))
     case.send(4.0, 0, wire.end(0, 0, 1))
     case.ends = 9_000.0
@@ -153,7 +153,7 @@ def test_what_could_not_be_read_may_have_been_the_answer(tmp_path: Path) -> None
     assert replies(case, tmp_path) == []
 
 
-def test_a_stream_that_was_reset_or_used_again_owes_nothing(tmp_path: Path) -> None:
+def test_no_answer_is_expected_on_a_stream_that_was_reset_or_reused(tmp_path: Path) -> None:
     wire = Mplex()
     case = begun(wire)
     case.send(4.0, 0, wire.end(0, 0, 1))
@@ -176,7 +176,7 @@ def test_five_round_trips_are_no_silence(tmp_path: Path) -> None:
     assert found.stream("d1")["ending"] == "half-closed"
 
 
-# --- what keeps a peer from answering
+# Peers that are prevented from answering
 
 
 def found_in(case: Case, tmp_path: Path) -> list[tuple[object, object]]:
@@ -233,14 +233,14 @@ def test_a_peer_whose_line_two_streams_fill_in_turn_is_not_silent(tmp_path: Path
         (side, opening) = wire.open(0, number)[0]
         case.send(3.5, side, opening)
     at = 5.0
-    for turn in range(3_000):  # more turns than are remembered
+    for turn in range(3_000):  # more runs than are remembered
         at = case.send(at, 1, wire.data(1, 0, 3 + turn % 2 * 2, 1_396), rate=1_400)
     case.send(at, 1, wire.end(1, 0, 1))
     case.ends = at + 10
     assert ("no-reply", "acceptor") not in found_in(case, tmp_path)
 
 
-def test_a_peer_before_a_window_closed_for_most_of_the_time_owes_nothing(tmp_path: Path) -> None:
+def test_no_answer_is_expected_from_a_peer_whose_receiver_closed_its_window(tmp_path: Path) -> None:
     case = asked(Mplex())
     case.window(5.0, 0, 0)
     case.window(8_000.0, 0, 65535)  # as the last packet of a connection may
@@ -280,7 +280,7 @@ def test_an_offer_before_a_closed_window_is_not_held_against_the_peer(tmp_path: 
     assert found_in(case, tmp_path) == []
 
 
-def test_a_peer_that_answered_before_the_other_ended_owes_nothing(tmp_path: Path) -> None:
+def test_no_answer_is_expected_from_a_peer_that_answered_before_the_end(tmp_path: Path) -> None:
     wire = Mplex()
     case = begun(wire)
     case.send(4.0, 0, wire.data(0, 0, 1, 4))

@@ -1,4 +1,4 @@
-"""Requests and how long they took, for each side that asked."""
+"""Request latencies of each requesting side."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from polymux.analysis.tracking.request_latency import RequesterLatency
 
 
 def asked(tmp_path: Path, times: list[int]) -> Found:
-    """Requests of the dialer, one after another, each answered after so many milliseconds; a
-    negative time is never answered."""
+    """Requests of the dialer, one after another, each answered after this many milliseconds; a
+    negative time: never."""
     stage = Stage("streamux")
     for lasts in times:
         stream = stage.open(0)

@@ -24,7 +24,7 @@ def findings(found: Found) -> list[Row]:
 
 
 def nerdbank(window: int) -> tuple[Stage, StreamState]:
-    """A stage with one accepted channel of this window."""
+    """A conversation with one accepted channel of this window."""
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"bulk", window=window)
     stage.exchange()
@@ -33,7 +33,7 @@ def nerdbank(window: int) -> tuple[Stage, StreamState]:
     return stage, stream
 
 
-# --- no-credit
+# no-credit
 
 
 def test_a_grant_that_came_late_is_no_credit_with_its_figures(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_reader_that_slept_is_not_a_small_window_however_fast_it_was_before(
 ) -> None:
     stage, stream = nerdbank(102_400)
     stage.reading = False
-    for _ in range(windows):  # one in each round trip, and then the reader sleeps
+    for _ in range(windows):  # one per round trip, then the reader pauses
         stage.send(0, stream, b"x" * 102_400)
         stage.exchange()
         stage.wait(rtt * MS)
@@ -111,7 +111,7 @@ def test_an_offer_accepted_late_is_no_credit_once_content_follows(tmp_path: Path
     assert row["detail"] == "no send credit for 300 ms before its first byte"
 
 
-def test_a_channel_that_nobody_wanted_to_use_did_not_stall(tmp_path: Path) -> None:
+def test_an_unused_channel_did_not_stall(tmp_path: Path) -> None:
     stage = Stage("nerdbank:version=3")
     stage.open(0, b"never used")
     stage.exchange()
@@ -146,7 +146,7 @@ def test_five_round_trips_are_not_a_stall(tmp_path: Path) -> None:
     assert findings(analyse(wire(tmp_path / "far.pcapng", stage.record, rtt=21 * MS))) == []
 
 
-# --- slow-reader
+# slow-reader
 
 
 def test_bytes_that_are_never_acknowledged_are_a_slow_reader(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_a_tcp_window_that_kept_nothing_back_leaves_the_sender_idle(
     assert row["cause"] == "sender-idle"
 
 
-# --- head-of-line
+# head-of-line
 
 
 def hog(tmp_path: Path, frames: Record, name: str = "a.pcapng") -> Found:
@@ -246,7 +246,7 @@ def _varint(value: int) -> bytes:
 OPENINGS = [(0, b"\x08\x03hog", START + 5 * MS), (0, b"\x18\x04ping", START + 5 * MS)]
 
 
-def test_an_answer_that_waits_behind_a_hog_names_the_culprit(tmp_path: Path) -> None:
+def test_an_answer_that_is_head_of_line_blocked_names_the_blocking_stream(tmp_path: Path) -> None:
     asked = [(1, b"\x18\x04echo", START + 8 * MS), (1, b"\x18\x00", START + 8 * MS)]
     frames = [
         *OPENINGS[:1],
@@ -291,7 +291,7 @@ def test_what_waiting_behind_others_cost_stands_with_the_victim(tmp_path: Path) 
     assert (victim["hol_blocked_us_acceptor"], culprit["hol_blocked_us_dialer"]) == (0, 0)
 
 
-def test_a_stream_with_nothing_to_say_beside_a_busy_one_is_idle(tmp_path: Path) -> None:
+def test_a_stream_with_nothing_to_send_beside_a_busy_one_is_idle(tmp_path: Path) -> None:
     pings = [(0, b"\x1a\x02hi", START + at * MS) for at in (6, 206, 406, 606)]
     frames = sorted([*OPENINGS, *busy(10, 700), *pings], key=lambda line: line[2])
     found = hog(tmp_path, frames)
@@ -352,7 +352,7 @@ def test_credit_that_came_back_and_then_a_hog_are_two_stalls(tmp_path: Path) -> 
     assert found.stream("d1")["hol_blocked_us_dialer"] == second["duration_us"]
 
 
-# --- transport and silence
+# transport and pauses inside frames
 
 
 def test_a_retransmission_is_the_transport(tmp_path: Path) -> None:
@@ -400,10 +400,10 @@ def test_a_sender_that_pauses_is_idle_and_no_finding(tmp_path: Path) -> None:
     )
 
 
-# --- the parts
+# Units
 
 
-def test_figures_read_like_a_person_says_them() -> None:
+def test_units_are_formatted_in_stall_details() -> None:
     assert duration_text(350 * US) == "350 us"
     assert duration_text(80 * MS) == "80 ms"
     assert duration_text(2_500 * MS) == "2.5 s"

@@ -1,4 +1,4 @@
-"""The timeline holds what passed, in the bucket in which it passed."""
+"""The timeline counts frames, content and blocked time in the right bucket."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_frames_and_bytes_are_those_of_the_frames_table(protocol: str, tmp_path:
                 assert blocked == stream[f"blocked_us_{side}"]
 
 
-def test_time_without_leave_lies_in_every_bucket_it_covers(tmp_path: Path) -> None:
+def test_blocked_time_is_in_every_bucket_it_covers(tmp_path: Path) -> None:
     stage = Stage("nerdbank:version=3")
     stream = stage.open(0, b"starved", window=1000)
     stage.exchange()
@@ -80,7 +80,7 @@ def test_a_bucket_in_which_nothing_happened_has_no_row(tmp_path: Path) -> None:
     assert len(analyse(stage.save(tmp_path / "a.pcapng")).rows("timeline")) == 2
 
 
-def test_no_leave_is_null_where_the_protocol_has_none(tmp_path: Path) -> None:
+def test_blocked_time_is_null_where_the_protocol_has_no_credit(tmp_path: Path) -> None:
     stage = Stage("mplex")
     stage.open(0, b"x")
     stage.exchange()

@@ -1,4 +1,4 @@
-"""Choosing rows does not depend on the order they come in or on how they are split."""
+"""The selection of rows depends neither on their order nor on their division into batches."""
 
 import random
 

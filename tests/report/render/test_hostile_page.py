@@ -1,4 +1,4 @@
-"""Names and texts from hostile peers, in every place a report shows them, stay texts."""
+"""Names and texts from hostile peers, are shown as text wherever a report shows them."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_hostile_details_addresses_and_files_are_shown_literally(
 def test_the_traps_hear_what_a_careless_page_would_run(
     hostile: Path, open_alone: Opener, tmp_path: Path, bad: str
 ) -> None:
-    """The oracle of these tests: markup in the page is refused, and without the policy it runs."""
+    """A check of these tests: markup in the page is refused, and executed without the policy."""
     careless = tmp_path / "careless.html"
     careless.write_text(hostile.read_text().replace("<main>", f"<main>{bad}", 1))
     refused = open_alone(careless)

@@ -1,4 +1,4 @@
-"""The file around the data: one script, one style, both hashed, and nothing else allowed."""
+"""The HTML file: one script, one style, both hashed, and nothing else is allowed."""
 
 import base64
 import builtins
@@ -92,7 +92,7 @@ def test_the_data_comes_back_as_it_went_in(page: Elements) -> None:
 
 
 @given(JSON)
-def test_inert_json_holds_nothing_html_could_read(value: object) -> None:
+def test_html_safe_json_has_no_character_that_is_special_in_html(value: object) -> None:
     text = html_safe_json(value)
     assert not set(text) & set("<>&\u2028\u2029")
     assert text.isascii()

@@ -21,7 +21,7 @@ from polymux.report.render.wording import (
 )
 
 
-def test_a_window_limited_stream_is_told_with_its_numbers() -> None:
+def test_a_window_limited_stream_is_reported_with_its_numbers() -> None:
     assert window_sentence(102_400, 80_000) == (
         "window-limited: 100 KiB window, 80 ms round trip, so at most 10 Mbit/s"
     )
@@ -81,7 +81,7 @@ def test_a_violation_says_which_side_broke_what_and_where() -> None:
     )
 
 
-def test_a_possible_violation_is_not_told_as_certain() -> None:
+def test_a_possible_violation_is_not_reported_as_certain() -> None:
     told = violation_sentence("mplex.bad-flag", "acceptor", None, None, "possible")
     assert told == "acceptor may have broken mplex.bad-flag"
 
@@ -131,7 +131,7 @@ def test_a_torn_capture_says_where_and_what_was_kept() -> None:
     assert capture_sentence("y", "unreadable", None, None) == "y could not be read"
 
 
-def test_missing_bytes_are_told_with_their_sessions() -> None:
+def test_missing_bytes_are_reported_with_their_sessions() -> None:
     assert gap_sentence(4380, 1).startswith("4.3 KiB are missing from the capture in 1 session;")
     assert gap_sentence(1, 1).startswith("1 byte is missing")
     assert "in 2,000 sessions" in gap_sentence(1, 2000)

@@ -317,46 +317,94 @@ class StallDetector:
     ) -> None:
         """Classify the stall from the half's last content to `until`, where the next one begins.
 
-        The phases follow the order of the causes and share the remaining start `since`; they stay
-        in one function because each may end the classification.
+        The causes are tried in their order; `since` is the start of the part that is not explained.
         """
         since = own.last_content_at
-        history = self.history(side)
         waited = self.hol_wait(track, side, own, until, size)
         credit = self.credit_available_at(track, side, own, until, more_content)
         if credit != NOT_YET:
-            began = own.blocked_span_start if own.blocked_span_start != NOT_YET else since
-            rest = until - credit
-            if credit - began >= self.min_stall_ns or (
-                rest < self.min_stall_ns and credit - began >= rest
-            ):
-                cause, detail = self.history(1 - side).transport_cause(began, credit)
-                if cause == SENDER_IDLE:
-                    detail = no_credit_text(own, self.rtt_ns, credit - began, size)
-                    self.add_row(track, side, began, credit, NO_CREDIT, "", detail)
-                else:  # the grant was sent, and TCP delayed it
-                    self.add_row(track, 1 - side, began, credit, cause, "", detail)
-                if rest < self.min_stall_ns:
-                    own.hol_blocked_ns += waited
-                    return
+            if self.add_no_credit(track, side, own, credit, until, size):
+                own.hol_blocked_ns += waited
+                return
             since = credit
-        closed = history.window_closed.overlap(since, until)
-        if closed >= self.min_stall_ns:
-            first = history.window_closed.start_after(since)
-            last = history.window_closed.end_before(until)
-            if closed * 2 >= last - first:
-                self.add_row(track, side, first, last, SLOW_READER, "", window_closed_text(closed))
-                since = last
-                if until - since < self.min_stall_ns:
-                    own.hol_blocked_ns += waited
-                    return
+        opened = self.add_closed_window(track, side, since, until)
+        if opened != NOT_YET:
+            since = opened
+            if until - since < self.min_stall_ns:
+                own.hol_blocked_ns += waited
+                return
         cause, detail = self.history(side).transport_cause(since, until)
         if cause == SLOW_READER:
             self.add_row(track, side, since, until, cause, "", detail)
             return
         asked = own.peer_content_at != NOT_YET
         ready = credit != NOT_YET or (not asked and (own.last_frame_was_full_size or more_content))
-        weak = not ready and (asked or (own.seen_content_bytes == 0 and track.opener == side))
+        if self.suspect_hol(track, side, own, since, until, timestamp, size, waited, ready):
+            return
+        if cause == SENDER_IDLE:
+            self.add_idle(track, side, since, until)
+        else:
+            self.add_row(track, side, since, until, cause, "", detail)
+
+    def add_no_credit(
+        self, track: StreamTracker, side: i64, own: HalfTracker, credit: i64, until: i64, size: i64
+    ) -> bool:
+        """Report the time without credit, which was granted at `credit`, if it is a stall.
+
+        It is one if it is long enough, or the larger part of the pause while the rest is too short
+        for a stall. Return whether it was reported and the rest is too short.
+        """
+        began = own.blocked_span_start if own.blocked_span_start != NOT_YET else own.last_content_at
+        rest = until - credit
+        if credit - began < self.min_stall_ns and (
+            rest >= self.min_stall_ns or credit - began < rest
+        ):
+            return False
+        cause, detail = self.history(1 - side).transport_cause(began, credit)
+        if cause == SENDER_IDLE:
+            detail = no_credit_text(own, self.rtt_ns, credit - began, size)
+            self.add_row(track, side, began, credit, NO_CREDIT, "", detail)
+        else:  # the grant was sent, and TCP delayed it
+            self.add_row(track, 1 - side, began, credit, cause, "", detail)
+        return rest < self.min_stall_ns
+
+    def add_closed_window(self, track: StreamTracker, side: i64, since: i64, until: i64) -> i64:
+        """Report the time in which the peer's TCP window was closed, if it is a stall.
+
+        Return when the window opened, or NOT_YET if nothing was reported.
+        """
+        window_closed = self.history(side).window_closed
+        closed_ns = window_closed.overlap(since, until)
+        if closed_ns < self.min_stall_ns:
+            return NOT_YET
+        first = window_closed.start_after(since)
+        last = window_closed.end_before(until)
+        if closed_ns * 2 < last - first:
+            return NOT_YET
+        self.add_row(track, side, first, last, SLOW_READER, "", window_closed_text(closed_ns))
+        return last
+
+    def suspect_hol(
+        self,
+        track: StreamTracker,
+        side: i64,
+        own: HalfTracker,
+        since: i64,
+        until: i64,
+        timestamp: i64,
+        size: i64,
+        waited: i64,
+        ready: bool,
+    ) -> bool:
+        """Suspect or report head-of-line blocking if another stream kept the direction busy.
+
+        Return False if none did; `waited` is then counted as blocked time, though not as a stall.
+        `ready`: there is evidence that the stream had something to send.
+        """
+        history = self.history(side)
+        weak = not ready and (
+            own.peer_content_at != NOT_YET or (own.seen_content_bytes == 0 and track.opener == side)
+        )
         start = own.peer_content_at if weak and own.peer_content_at > since else since
         busy_period = history.runs.busy_before(track, start, until)
         length = until - busy_period.start
@@ -368,29 +416,26 @@ class StallDetector:
         ):
             waited = history.runs.last_frame_saturated_ns
         busy = not weak or busy_period.busy_ns * 2 >= length
-        if busy_period.blocking_bytes > share and length >= self.min_stall_ns and busy:
-            own.hol_suspected_at = timestamp
-            own.hol_evidence_weak = weak
-            own.hol_fallback_wait_ns = waited
-            own.hol_pause_start = since
-            own.hol_pause_end = until
-            own.hol_blocking_start = busy_period.start
-            own.hol_blocking_stream = busy_period.blocking_stream.label
-            own.hol_blocking_bytes = busy_period.blocking_bytes
-            if ready or (weak and busy_period.saturated_ns * 5 >= length * 4):
+        if busy_period.blocking_bytes <= share or length < self.min_stall_ns or not busy:
+            own.hol_blocked_ns += waited
+            return False
+        own.hol_suspected_at = timestamp
+        own.hol_evidence_weak = weak
+        own.hol_fallback_wait_ns = waited
+        own.hol_pause_start = since
+        own.hol_pause_end = until
+        own.hol_blocking_start = busy_period.start
+        own.hol_blocking_stream = busy_period.blocking_stream.label
+        own.hol_blocking_bytes = busy_period.blocking_bytes
+        if ready or (weak and busy_period.saturated_ns * 5 >= length * 4):
+            self.resolve_hol_suspect(track, side, own, True)
+        elif weak:
+            if len(history.hol_suspects) >= MAX_HOL_SUSPECTS:
+                # So many at once: the blocking stream delayed all of them.
                 self.resolve_hol_suspect(track, side, own, True)
-            elif weak:
-                if len(history.hol_suspects) >= MAX_HOL_SUSPECTS:
-                    # So many at once: the blocking stream delayed all of them.
-                    self.resolve_hol_suspect(track, side, own, True)
-                else:
-                    history.hol_suspects.append(track)
-            return
-        own.hol_blocked_ns += waited
-        if cause == SENDER_IDLE:
-            self.add_idle(track, side, since, until)
-        else:
-            self.add_row(track, side, since, until, cause, "", detail)
+            else:
+                history.hol_suspects.append(track)
+        return True
 
     def credit_available_at(
         self, track: StreamTracker, side: i64, own: HalfTracker, until: i64, more_content: bool

@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.cli.support.capture_options import JSON_HELP
 from polymux.cli.support.completion import protocol_names
 from polymux.cli.support.exit_codes import EXIT_FINDINGS
@@ -20,7 +21,6 @@ from polymux.cli.support.output import (
 from polymux.core.observer import Observer
 from polymux.core.rules import Severity, Violation
 
-SIDES = ("dialer", "acceptor")
 MAX_INPUT_BYTES = 1 << 20  # most bytes read from standard input
 
 

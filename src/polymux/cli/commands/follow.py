@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.cli.support.capture_options import CaptureRequest, capture_options
 from polymux.cli.support.capture_walk import CaptureRun
 from polymux.cli.support.output import format_value, is_interactive, json_line, rows_of, warn
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from polymux.analysis.options import AnalysisOptions
-
-SIDES = ("dialer", "acceptor")
 
 
 @click.command(

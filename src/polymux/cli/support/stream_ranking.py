@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polymux.analysis.schema.tables import SIDES
 from polymux.analysis.session.summary import UNFINISHED_ENDINGS
 from polymux.report.render.wording import (
     ABORTED_ENDINGS,
@@ -130,7 +131,7 @@ def rank_stream(row: Row, problems: StreamProblems) -> tuple[int, int, str]:
     ending = str(row["ending"])
     if ending in ABORTED_ENDINGS or ending == "never-accepted":
         return 3, size, ending_sentence(StreamEnding.from_row(row))
-    blocked = {side: _count(row, f"blocked_us_{side}") for side in ("dialer", "acceptor")}
+    blocked = {side: _count(row, f"blocked_us_{side}") for side in SIDES}
     side = max(blocked, key=lambda each: blocked[each])
     if blocked[side] >= MIN_BLOCKED_US and blocked[side] * 5 >= lifetime_us(row):
         return 4, blocked[side], credit_sentence(str(row["stream"]), side, blocked[side])
