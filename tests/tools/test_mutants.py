@@ -49,7 +49,7 @@ def test_all_codecs_and_rules_are_in_reach() -> None:
 
 
 def test_a_mutant_knows_its_function_and_the_lines_of_its_statement() -> None:
-    found = [m for m in mutants_of(MPLEX) if m.function == "Mplex.header"]
+    found = [m for m in mutants_of(MPLEX) if m.function == "Mplex.decode_header"]
     source = MPLEX.read_text().splitlines()
     assert any("if size > self.max_frame" in source[m.line - 1] for m in mutants_of(MPLEX))
     assert found
