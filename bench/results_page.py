@@ -1,4 +1,4 @@
-"""`python -m bench.results_page RUN.json...`: the page of the docs that shows measured runs."""
+"""`python -m bench.results_page RUN.json...`: write the docs page of measured runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ wall.
 
 
 def page(runs: list[dict[str, Any]]) -> str:
-    """One section a part; of a part measured twice, the last run."""
+    """One section per part; of a part measured twice, the last run."""
     parts: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {}
     for run in runs:
         for name in dict.fromkeys(line["part"] for line in run["lines"]):

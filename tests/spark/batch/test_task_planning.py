@@ -152,7 +152,7 @@ def test_long_rows_are_cut_at_the_same_places_in_both_directions(
         if data
     ]  # fmt: skip
     patch = pytest.MonkeyPatch()
-    patch.setattr(exchange, "PIECE", most * 32)
+    patch.setattr(exchange, "MAX_ROW_REF_BYTES", most * 32)
     pieces = [piece for group in exchange._split_long_rows(rows) for piece in group]
     patch.undo()
     for row in rows:

@@ -37,7 +37,7 @@ from collections import Counter
 from pathlib import Path
 from polymux.analysis.output.parquet import read_table
 from polymux.spark import analyze, spark_session
-from polymux.spark.sink.readback import received
+from polymux.spark.sink.readback import read_back
 from polymux.spark.datasource.source import register
 
 url, captures, folder, rows = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
@@ -86,7 +86,7 @@ with spark_session("local[2,3]") as spark:
     while not Path(captures, "published").exists():
         time.sleep(0.05)
     analyze(spark, [captures], str(folder / "tables"), content=True)
-    back = received(spark, str(folder / "tables")).collect()
+    back = read_back(spark, str(folder / "tables")).collect()
 
 expected = Counter((f"part {n % 3}", f"row {n} " + "x" * (n % 50)) for n in range(rows))
 found = Counter((r["stream"], bytes(r["data"]).decode()) for r in back if r["job"] == "batch")
