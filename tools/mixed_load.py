@@ -156,7 +156,7 @@ async def drive(protocol_run: ProtocolRun, target: Target, until: float) -> None
 async def run_protocol(protocol: str, zygote: Zygote, seconds: float) -> ProtocolRun:
     protocol_run = ProtocolRun(protocol)
     order = {"protocol": protocol, "url": "tcp://127.0.0.1:0", "mode": "echo", "limits": {},
-             "policy": {}, "forget": True}  # fmt: skip
+             "timeouts": {}, "forget": True}  # fmt: skip
     async with await zygote.fork(order) as target:
         driving = asyncio.create_task(drive(protocol_run, target, time.monotonic() + seconds))
         await asyncio.wait([driving])
